@@ -44,7 +44,7 @@ from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.progress import Cancel, OnProgress, report
-from explorer.engine.shapes.subgraphs import call_name, view
+from explorer.engine.shapes.subgraphs import find_view, name_function
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
@@ -260,7 +260,7 @@ def _expand_bodies(
     """
     opened_rows: list[NodeDiff] = []
     for row in rows:
-        bodies = _bodies_of(row, view(models[0], path))
+        bodies = _bodies_of(row, find_view(models[0], path))
         rows_by_body = [_build_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
         if bodies and all(rows_by_body):
             opened_rows += [inner for some in rows_by_body for inner in some or ()]
@@ -292,7 +292,7 @@ def _build_tiled_rows(
     tell: Tell,
 ) -> list[NodeDiff] | None:
     """Returns the rows of the graph at `path` if tiling is its only change, or None otherwise."""
-    views = [view(model, path) for model in models]
+    views = [find_view(model, path) for model in models]
     value_names = [_ends(model, graph, path[-1]) for model, graph in zip(models, views, strict=True)]
     if (
         views[0] is None
@@ -349,7 +349,7 @@ def _add_prefix(prefix: str, name: str | None) -> str | None:
 
 def _ends(model: Model, graph_model: Model | None, name: str) -> tuple[list[str], list[str]]:
     """Returns the input and output names of the function called `name`, or of `graph_model`."""
-    function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
+    function = next((f for f in model.functions.values() if name_function(model, f) == name), None)
     if function is not None:
         return list(function.inputs), list(function.outputs)
     if graph_model is None:

@@ -18,7 +18,7 @@ from explorer.engine.edit.scopes import Body, GraphScope, replace_body, replace_
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node
 from explorer.engine.shapes import Inference, InputShapes
-from explorer.engine.shapes.subgraphs import places as views
+from explorer.engine.shapes.subgraphs import list_subgraphs as views
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep
 

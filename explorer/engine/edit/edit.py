@@ -21,7 +21,7 @@ from explorer.engine.edit.scopes import replace_body, scopes
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.shapes import Inference, InputShapes, infer
-from explorer.engine.shapes.subgraphs import places as views
+from explorer.engine.shapes.subgraphs import list_subgraphs as views
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep, TypeChange
 

@@ -15,7 +15,7 @@ from explorer.engine.edit.schemas import Signature, add_domain, find_required_si
 from explorer.engine.edit.scopes import GraphScope, replace_body, replace_nodes, scopes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
-from explorer.engine.shapes.subgraphs import places as views
+from explorer.engine.shapes.subgraphs import list_subgraphs as views
 from explorer.facts import TensorInfo
 from explorer.facts.split.edit import EditStep
 

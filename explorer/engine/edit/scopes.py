@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explorer.engine.formats.onnx.tensors import read_sparse_initializers
 from explorer.engine.graph.model import Function, Graph, Model, Node, replace_bodies, subgraphs
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.shapes.subgraphs import body_name, call_name
+from explorer.engine.shapes.subgraphs import name_body, name_function
 
 Body = Graph | Function
 
@@ -51,7 +51,7 @@ def scopes(model: Model) -> Iterator[GraphScope]:
     yield from _list_nested_scopes(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
         if function.domain != DOMAIN:
-            path = (call_name(model, function),)
+            path = (name_function(model, function),)
             yield from _list_nested_scopes(
                 GraphScope(path, key, (), function, {**model.opsets, **function.opsets})
             )
@@ -61,7 +61,7 @@ def _list_nested_scopes(scope: GraphScope) -> Iterator[GraphScope]:
     yield scope
     for index, node in enumerate(scope.body.nodes):
         for name, body in subgraphs(node):
-            path = (*scope.path, body_name(node, name))
+            path = (*scope.path, name_body(node, name))
             yield from _list_nested_scopes(
                 replace(scope, path=path, node_path=(*scope.node_path, (index, name)), body=body)
             )

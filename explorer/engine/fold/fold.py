@@ -19,7 +19,7 @@ from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, graphs
 from explorer.engine.graph.tile_metadata import DOMAIN
-from explorer.engine.shapes.subgraphs import call_name
+from explorer.engine.shapes.subgraphs import name_function
 from explorer.facts.split.fold import FoldedNode, FoldKind, FoldStep
 
 _PASSES: Mapping[FoldKind, Callable[[FoldingGraph], None]] = {
@@ -72,7 +72,7 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
 def _function_graph(model: Model, function: Function) -> FoldingGraph:
     """Returns a function as a graph to rewrite."""
     function_model = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
-    return FoldingGraph(function_model, path=f"{call_name(model, function)}/")
+    return FoldingGraph(function_model, path=f"{name_function(model, function)}/")
 
 
 def _graph(function: Function) -> Graph:

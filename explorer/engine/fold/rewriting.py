@@ -17,7 +17,7 @@ from explorer.engine.graph.constant_nodes import constant_of
 from explorer.engine.graph.interpreter import free_names, list_reads
 from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, replace_bodies, subgraphs
 from explorer.engine.graph.repeated_nodes import free_name, value_names
-from explorer.engine.shapes.subgraphs import body_name
+from explorer.engine.shapes.subgraphs import name_body
 from explorer.facts import TensorInfo
 from explorer.facts.split.fold import FoldedNode, NodeLeft
 
@@ -101,7 +101,7 @@ class FoldingGraph:
             changed: dict[str, Graph] = {}
             for name, body in () if node is None or node.domain else subgraphs(node):
                 assert node is not None
-                path = f"{self.path}{body_name(node, name)}/"
+                path = f"{self.path}{name_body(node, name)}/"
                 inner = FoldingGraph(replace(self.model, graph=body), outer=self, path=path)
                 run(inner)
                 inner.fold_bodies(run)

@@ -11,12 +11,18 @@ from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
 InputShapes = Mapping[str, tuple[str | None, Shape]]
+"""Type (or None for the declared type) and shape of inputs, by name."""
 
 
 def bind_inputs(
     model: Model, sizes: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[tuple[Value, ...], dict[str, int], bool]:
-    """Returns the graph's inputs with the user's sizes and shapes.
+    """Applies the user's sizes and shapes to the graph's inputs.
+
+    Args:
+        model: The model.
+        sizes: Sizes of symbolic dimensions by name.
+        input_shapes: Type (or None for the declared type) and shape of inputs by name.
 
     Returns:
         The inputs, the sizes of all bound symbolic dimensions, and whether a user's size replaces a fixed
@@ -32,7 +38,7 @@ def bind_inputs(
     inputs_by_name = {v.name: v for v in graph.feeds}
     if dim_sizes:
         _check_names(model, dim_sizes)
-    overruled = False
+    is_overruled = False
     for name, (_, shape) in requested_types.items():
         if name not in inputs_by_name:
             hint = nearest(name, inputs_by_name)
@@ -54,21 +60,26 @@ def bind_inputs(
                         where=f"--input-shape {name}",
                     )
             elif isinstance(old, int) and old != new:
-                overruled = True
+                is_overruled = True
     inputs = []
     for value in graph.inputs:
         if value.name in requested_types:
             dtype, shape = requested_types[value.name]
             value = Value(value.name, dtype or value.dtype, shape)
         elif dim_sizes and value.shape is not None and any(isinstance(d, str) for d in value.shape):
-            shape = bound_shape(value.shape, dim_sizes)
+            shape = bind_shape(value.shape, dim_sizes)
             if shape != value.shape:
                 value = Value(value.name, value.dtype, shape)
         inputs.append(value)
-    return tuple(inputs), dim_sizes, overruled
+    return tuple(inputs), dim_sizes, is_overruled
 
 
 def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
+    """Checks that the model has these dimensions, and that each size is at least 1.
+
+    Raises:
+        Misuse: A dimension does not exist, or a size is below 1.
+    """
     values = (*model.graph.feeds, *model.graph.values, *model.graph.outputs)
     shapes = {shape for v in values if (shape := declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
@@ -83,12 +94,12 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
             raise Misuse(f"a dimension cannot be {size}", where=f"--dim {name}")
 
 
-def bound_shape(shape: Shape, sizes: Mapping[str, int]) -> Shape:
-    """Replaces the names, and expressions of names, in a declared shape by their sizes."""
-    return tuple(_bound(d, sizes) if isinstance(d, str) else d for d in shape)
+def bind_shape(shape: Shape, sizes: Mapping[str, int]) -> Shape:
+    """Returns a declared shape with its names, and expressions of names, replaced by their sizes."""
+    return tuple(_bind_dim(d, sizes) if isinstance(d, str) else d for d in shape)
 
 
-def _bound(name: str, sizes: Mapping[str, int]) -> Dim:
+def _bind_dim(name: str, sizes: Mapping[str, int]) -> Dim:
     if name in sizes:
         return sizes[name]
     if not sizes:

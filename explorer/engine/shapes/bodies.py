@@ -14,77 +14,80 @@ from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim
 
 FOREVER = 1 << 31
-"""Trip count from which on only the condition ends a loop. Exporters write the largest integer."""
+"""Trip count from which on a loop has no limit: only its condition ends it.
+
+Exporters write the largest integer for such a loop.
+"""
 
 
 def find_captured_names(body: Graph) -> frozenset[str]:
     """Returns the names that a body reads from the enclosing graphs."""
     defined = {v.name for v in body.inputs} | set(body.initializers)
-    used = {v.name for v in body.outputs}
+    read_names = {v.name for v in body.outputs}
     for node in body.nodes:
         defined.update(node.outputs)
-        used.update(node.inputs)
+        read_names.update(node.inputs)
         for _, inner in subgraphs(node):
-            used |= find_captured_names(inner)
-    return frozenset(used - defined - {""})
+            read_names |= find_captured_names(inner)
+    return frozenset(read_names - defined - {""})
 
 
 def substitute_attributes(node: Node, values: Mapping[str, Any]) -> Node:
-    """Returns a node with references to its function's attributes replaced by `values`.
+    """Returns a node in which `values` replace the references to attributes of the enclosing function.
 
-    Unset references are omitted.
+    A reference without a value is omitted.
     """
     attributes: dict[str, Any] = {}
-    changed = False
+    is_changed = False
     for name, value in node.attributes.items():
         if isinstance(value, AttributeRef):
-            changed = True
+            is_changed = True
             if value.name in values:
                 attributes[name] = values[value.name]
         elif isinstance(value, Graph):
-            inner = tuple(substitute_attributes(n, values) for n in value.nodes)
-            is_changed = any(a is not b for a, b in zip(inner, value.nodes, strict=True))
-            changed = changed or is_changed
-            attributes[name] = replace(value, nodes=inner) if is_changed else value
+            nodes = tuple(substitute_attributes(n, values) for n in value.nodes)
+            is_body_changed = any(new is not old for new, old in zip(nodes, value.nodes, strict=True))
+            is_changed = is_changed or is_body_changed
+            attributes[name] = replace(value, nodes=nodes) if is_body_changed else value
         else:
             attributes[name] = value
-    if not changed:
+    if not is_changed:
         return node
     return node.replace_attributes(attributes)
 
 
-def iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
-    """Returns how often the body of a Loop runs: a number, or a canonical expression of input sizes.
+def count_iterations(node: Node, contents: ConstantContents) -> tuple[Dim, bool]:
+    """Counts the iterations of a Loop: a number, or a canonical expression of input sizes.
 
     Returns:
-        The maximum number of iterations, or None if it depends on data, and whether all of them run because
+        The maximum number of iterations, or None if it depends on data. Then whether all of them run, because
         no condition ends the loop earlier.
     """
-    trips = _limit(contents, node.inputs[0]) if node.inputs and node.inputs[0] else None
-    start = node.inputs[1] if len(node.inputs) > 1 else ""
-    condition = contents.get(start) if start else None
+    trips = _read_trip_limit(contents, node.inputs[0]) if node.inputs and node.inputs[0] else None
+    condition_name = node.inputs[1] if len(node.inputs) > 1 else ""
+    condition = contents.get(condition_name) if condition_name else None
     if condition is not None and not condition.any():
         return 0, True
-    is_exact = (not start or (condition is not None and bool(condition.all()))) and _always_continues(
-        node.attributes["body"]
-    )
+    starts = not condition_name or (condition is not None and bool(condition.all()))
+    is_exact = starts and _always_continues(node.attributes["body"])
     if isinstance(trips, int) and trips >= FOREVER and not is_exact:
         trips = None
     return trips, is_exact
 
 
-def _limit(contents: ConstantContents, name: str) -> Dim:
-    flat = contents.flat(name)
-    if flat is None or len(flat) != 1:
+def _read_trip_limit(contents: ConstantContents, name: str) -> Dim:
+    """Reads the maximum trip count of a Loop from its first input, or returns None if it is unknown."""
+    elements = contents.get_elements(name)
+    if elements is None or len(elements) != 1:
         return None
-    value = flat[0]
+    value = elements[0]
     if isinstance(value, dimensions.Expression):
         return dimensions.dim(value)
     return max(int(value), 0) if isinstance(value, (int, float)) else None
 
 
 def _always_continues(body: Graph) -> bool:
-    """Whether the body's condition is always true."""
+    """Whether the condition that a Loop's body computes is true in every iteration."""
     if len(body.inputs) < 2 or not body.outputs:
         return False
     name = body.outputs[0].name

@@ -23,22 +23,23 @@ LARGEST = 1024
 """Maximum number of elements of a computed value."""
 
 LARGEST_FLOATS = 16
+"""Maximum number of elements of a stored float tensor that is read."""
 
 
 def collect_small_constants(graph: Graph) -> dict[str, Array]:
     """Returns small initializers and the values of Constant nodes, by name."""
-    arrays = {tensor.name: content(tensor) for tensor in graph.initializers.values()}
+    arrays = {tensor.name: read_small_tensor(tensor) for tensor in graph.initializers.values()}
     for node in graph.nodes:
         if node.op == "Constant" and not node.domain and len(node.outputs) == 1:
-            arrays[node.outputs[0]] = constant(node)
+            arrays[node.outputs[0]] = read_constant(node)
     return {name: value for name, value in arrays.items() if value is not None}
 
 
-def content(tensor: Tensor) -> Array | None:
+def read_small_tensor(tensor: Tensor) -> Array | None:
     """Returns the values of a small tensor, or None if it is large, has no data, or holds no numbers."""
-    # large float tensors are weights; a scale or a limit is small
+    # a large float tensor is a weight; a scale or a limit has few elements
     largest = LARGEST_FLOATS if "float" in tensor.dtype else LARGEST
-    if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY:
+    if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY_TYPES:
         return None
     try:
         return tensor.array()
@@ -46,18 +47,19 @@ def content(tensor: Tensor) -> Array | None:
         return None  # a tensor without data is unknown
 
 
-_NUMPY = frozenset(
+_NUMPY_TYPES = frozenset(
     d.name for d in DTYPES.values() if d.bits >= 8 and not d.name.startswith(("bfloat", "float8"))
 )
+"""Element types that numpy supports without ml_dtypes."""
 
 
-def constant(node: Node) -> Array | None:
+def read_constant(node: Node) -> Array | None:
     """Returns the value of a Constant node, or None if it is large, sparse, or not numeric."""
     import numpy as np
 
     for name, value in node.attributes.items():
         if name == "value" and isinstance(value, Tensor):
-            return content(value)
+            return read_small_tensor(value)
         dtype = {"value_int": np.int64, "value_float": np.float32}.get(name.removesuffix("s"))
         if dtype is not None and np.size(value) <= LARGEST:
             try:
@@ -67,7 +69,7 @@ def constant(node: Node) -> Array | None:
     return None
 
 
-def _np() -> Any:
+def _import_numpy() -> Any:
     import numpy
 
     return numpy
@@ -79,24 +81,24 @@ def _shape(attributes: Mapping[str, Any], shape: Array) -> Array:
 
 def _cast(attributes: Mapping[str, Any], x: Array) -> Array | None:
     name = DTYPES[attributes["to"]].name
-    return x.astype(name) if name in _NUMPY else None
+    return x.astype(name) if name in _NUMPY_TYPES else None
 
 
-def _axes(attributes: Mapping[str, Any], axes: Array | None) -> tuple[int, ...] | None:
+def _read_axes(attributes: Mapping[str, Any], axes: Array | None) -> tuple[int, ...] | None:
     source = attributes.get("axes") if axes is None else axes
     return None if source is None else tuple(int(a) for a in source)
 
 
 def _unsqueeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Array:
-    new_axes = _axes(attributes, axes) or ()
+    new_axes = _read_axes(attributes, axes) or ()
     rank = x.ndim + len(new_axes)
     for axis in sorted(a % rank for a in new_axes):
-        x = _np().expand_dims(x, axis)
+        x = _import_numpy().expand_dims(x, axis)
     return x
 
 
 def _squeeze(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
-    return x.squeeze(_axes(attributes, axes))
+    return x.squeeze(_read_axes(attributes, axes))
 
 
 def _slice(
@@ -109,26 +111,27 @@ def _slice(
 ) -> Array:
     begin = attributes["starts"] if starts is None else starts.tolist()
     end = attributes["ends"] if ends is None else ends.tolist()
-    sliced_axes = _axes(attributes, axes) or range(len(begin))
+    sliced_axes = _read_axes(attributes, axes) or range(len(begin))
     step_list = [1] * len(begin) if steps is None else steps.tolist()
-    index = [slice(None)] * x.ndim
-    for a, b, e, s in zip(sliced_axes, begin, end, step_list, strict=True):
+    slices = [slice(None)] * x.ndim
+    for axis, first, last, step in zip(sliced_axes, begin, end, step_list, strict=True):
         # with a negative step, the smallest integer as an end means "including element 0"
-        index[a] = slice(b, None if s < 0 and e < -x.shape[a] else e, s)
-    return x[tuple(index)]
+        includes_first_element = step < 0 and last < -x.shape[axis]
+        slices[axis] = slice(first, None if includes_first_element else last, step)
+    return x[tuple(slices)]
 
 
 def _div(_: Mapping[str, Any], a: Array, b: Array) -> Any:
     if a.dtype.kind in "iu":
         # ONNX truncates toward zero
-        return _np().trunc(_np().true_divide(a, b)).astype(a.dtype)
+        return _import_numpy().trunc(_import_numpy().true_divide(a, b)).astype(a.dtype)
     return a / b
 
 
 def _range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Any:
     if (limit.item() - start.item()) / delta.item() > LARGEST:
         return None
-    return _np().arange(start.item(), limit.item(), delta.item(), start.dtype)
+    return _import_numpy().arange(start.item(), limit.item(), delta.item(), start.dtype)
 
 
 def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
@@ -136,12 +139,12 @@ def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
     if math.prod(sizes) > LARGEST:
         return None
     value = attributes.get("value")
-    fill = value.array().reshape(()) if isinstance(value, Tensor) else _np().float32(0)
-    return _np().full(sizes, fill)
+    fill = value.array().reshape(()) if isinstance(value, Tensor) else _import_numpy().float32(0)
+    return _import_numpy().full(sizes, fill)
 
 
 def _expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
-    np = _np()
+    np = _import_numpy()
     target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
     return None if np.prod(target) > LARGEST else np.broadcast_to(x, target)
 
@@ -150,26 +153,29 @@ def _reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:
     return x.reshape([x.shape[i] if d == 0 else int(d) for i, d in enumerate(shape)])
 
 
-def _reduce(name: str) -> Callable[..., Array]:
+def _make_reduction(name: str) -> Callable[..., Array]:
+    """Returns the function of an operator that reduces axes with the numpy function `name`."""
+
     def reduce(attributes: Mapping[str, Any], x: Array, axes: Array | None = None) -> Any:
         keep = bool(attributes.get("keepdims", 1))
-        value = getattr(_np(), name)(x, axis=_axes(attributes, axes), keepdims=keep)
-        return _np().asarray(value, x.dtype)
+        value = getattr(_import_numpy(), name)(x, axis=_read_axes(attributes, axes), keepdims=keep)
+        return _import_numpy().asarray(value, x.dtype)
 
     return reduce
 
 
-def _binary(name: str) -> Callable[..., Array]:
-    return lambda _, *xs: _np().asarray(getattr(_np(), name)(*xs))
+def _make_elementwise(name: str) -> Callable[..., Array]:
+    """Returns the function of an operator that applies the numpy function `name` to its inputs."""
+    return lambda _, *xs: _import_numpy().asarray(getattr(_import_numpy(), name)(*xs))
 
 
 FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
     "Shape": _shape,
-    "Size": lambda _, shape: _np().asarray(shape.prod(dtype="int64")),
+    "Size": lambda _, shape: _import_numpy().asarray(shape.prod(dtype="int64")),
     "Identity": lambda _, x: x,
     "Cast": _cast,
-    "Gather": lambda at, x, i: _np().asarray(_np().take(x, i, axis=at.get("axis", 0))),
-    "Concat": lambda at, *xs: _np().concatenate(xs, axis=at["axis"]),
+    "Gather": lambda at, x, i: _import_numpy().asarray(_import_numpy().take(x, i, axis=at.get("axis", 0))),
+    "Concat": lambda at, *xs: _import_numpy().concatenate(xs, axis=at["axis"]),
     "Unsqueeze": _unsqueeze,
     "Squeeze": _squeeze,
     "Slice": _slice,
@@ -178,30 +184,32 @@ FOLDABLE: Mapping[str, Callable[..., Array | None]] = {
     "Transpose": lambda at, x: x.transpose(at.get("perm")),
     "ConstantOfShape": _constant_of_shape,
     "Range": _range,
-    "Add": _binary("add"),
-    "Sub": _binary("subtract"),
-    "Mul": _binary("multiply"),
+    "Add": _make_elementwise("add"),
+    "Sub": _make_elementwise("subtract"),
+    "Mul": _make_elementwise("multiply"),
     "Div": _div,
-    "Mod": lambda at, a, b: _np().asarray((_np().fmod if at.get("fmod") else _np().mod)(a, b)),
-    "Neg": _binary("negative"),
-    "Abs": _binary("abs"),
-    "Floor": _binary("floor"),
-    "Ceil": _binary("ceil"),
-    "Sqrt": _binary("sqrt"),
-    "Min": lambda _, *xs: _np().minimum.reduce(_np().broadcast_arrays(*xs)),
-    "Max": lambda _, *xs: _np().maximum.reduce(_np().broadcast_arrays(*xs)),
-    "Equal": _binary("equal"),
-    "Less": _binary("less"),
-    "LessOrEqual": _binary("less_equal"),
-    "Greater": _binary("greater"),
-    "GreaterOrEqual": _binary("greater_equal"),
-    "Not": _binary("logical_not"),
-    "And": _binary("logical_and"),
-    "Or": _binary("logical_or"),
-    "Where": _binary("where"),
-    "ReduceProd": _reduce("prod"),
-    "ReduceSum": _reduce("sum"),
-    "ReduceMax": _reduce("max"),
-    "ReduceMin": _reduce("min"),
+    "Mod": lambda at, a, b: _import_numpy().asarray(
+        (_import_numpy().fmod if at.get("fmod") else _import_numpy().mod)(a, b)
+    ),
+    "Neg": _make_elementwise("negative"),
+    "Abs": _make_elementwise("abs"),
+    "Floor": _make_elementwise("floor"),
+    "Ceil": _make_elementwise("ceil"),
+    "Sqrt": _make_elementwise("sqrt"),
+    "Min": lambda _, *xs: _import_numpy().minimum.reduce(_import_numpy().broadcast_arrays(*xs)),
+    "Max": lambda _, *xs: _import_numpy().maximum.reduce(_import_numpy().broadcast_arrays(*xs)),
+    "Equal": _make_elementwise("equal"),
+    "Less": _make_elementwise("less"),
+    "LessOrEqual": _make_elementwise("less_equal"),
+    "Greater": _make_elementwise("greater"),
+    "GreaterOrEqual": _make_elementwise("greater_equal"),
+    "Not": _make_elementwise("logical_not"),
+    "And": _make_elementwise("logical_and"),
+    "Or": _make_elementwise("logical_or"),
+    "Where": _make_elementwise("where"),
+    "ReduceProd": _make_reduction("prod"),
+    "ReduceSum": _make_reduction("sum"),
+    "ReduceMax": _make_reduction("max"),
+    "ReduceMin": _make_reduction("min"),
 }
 """Functions that compute an operator's output from attributes and arguments, or None if it is too large."""

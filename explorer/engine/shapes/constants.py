@@ -26,78 +26,84 @@ _PLAIN = {"int64": "q", "int32": "i", "float32": "f"}
 
 
 class ConstantContents(Mapping[str, "Array"]):
-    """Known contents by value name.
+    """Known contents by value name; stored tensors are decoded on demand.
 
-    The mapping holds numeric arrays; `array` also returns arrays with expressions.
+    As a mapping it holds numeric arrays. `get_array` also returns arrays with expressions.
 
-    Stored tensors are decoded on demand.
+    Args:
+        tensors: Stored tensors of the graph, by name.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
-        self._held: dict[str, Tensor] = {}
+        self._passed_tensors: dict[str, Tensor] = {}
         self._arrays: dict[str, Array | None] = {}
-        self._flat: dict[str, list[Any] | None] = {}
+        self._elements: dict[str, list[Any] | None] = {}
 
-    def array(self, name: str) -> Array | None:
-        """Returns known contents, which may include expressions and None, or None if nothing is known."""
+    def get_array(self, name: str) -> Array | None:
+        """Returns the contents of a name, or None if nothing is known.
+
+        The array may hold expressions, and None for unknown elements.
+        """
         if name in self._arrays:
             return self._arrays[name]
-        tensor = self.tensor(name)
+        tensor = self.get_tensor(name)
         if tensor is None:
             return None
-        self._arrays[name] = array = constant_folding.content(tensor)
+        self._arrays[name] = array = constant_folding.read_small_tensor(tensor)
         return array
 
-    def flat(self, name: str) -> list[Any] | None:
-        """Returns the elements as a flat list, or None if unknown."""
-        if name in self._flat:
-            return self._flat[name]
+    def get_elements(self, name: str) -> list[Any] | None:
+        """Returns the elements of a name as a flat list, or None if unknown."""
+        if name in self._elements:
+            return self._elements[name]
         elements: list[Any] | None = None
-        tensor = self.tensor(name) if name not in self._arrays else None
+        tensor = self.get_tensor(name) if name not in self._arrays else None
         if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
             # short lists, such as the target of a Reshape, are decoded without the slow import of numpy
             if tensor.elements <= constant_folding.LARGEST and tensor.payload.size == tensor.nbytes:
                 layout = f"<{tensor.elements}{_PLAIN[tensor.dtype]}"
                 elements = list(struct.unpack(layout, tensor.payload.view()))
         else:
-            array = self.array(name)
+            array = self.get_array(name)
             elements = None if array is None else array.reshape(-1).tolist()
-        self._flat[name] = elements
+        self._elements[name] = elements
         return elements
 
-    def tensor(self, name: str) -> Tensor | None:
-        """Returns the stored tensor of a name, not decoded."""
-        return self._held.get(name) or self._tensors.get(name)
+    def get_tensor(self, name: str) -> Tensor | None:
+        """Returns the stored tensor of a name without decoding it, or None."""
+        return self._passed_tensors.get(name) or self._tensors.get(name)
 
-    def hold(self, name: str, tensor: Tensor) -> None:
+    def set_tensor(self, name: str, tensor: Tensor) -> None:
         """Sets a stored tensor as the contents of a name. It is decoded on demand."""
-        self._held[name] = tensor
+        self._passed_tensors[name] = tensor
 
-    def set(self, name: str, value: Array) -> None:
+    def set_array(self, name: str, value: Array) -> None:
         """Sets the contents of a name."""
         self._arrays[name] = value
-        self._flat.pop(name, None)
+        self._elements.pop(name, None)
 
     def __contains__(self, name: object) -> bool:
         return isinstance(name, str) and self.get(name) is not None
 
     def __getitem__(self, name: str) -> Array:
-        array = self.array(name)
+        array = self.get_array(name)
         if array is None or array.dtype == object:
             raise KeyError(name)
         return array
 
     def __iter__(self) -> Iterator[str]:
-        names = dict.fromkeys((*self._tensors, *self._held, *self._arrays))
+        names = dict.fromkeys((*self._tensors, *self._passed_tensors, *self._arrays))
         return (name for name in names if name in self)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
 
 
-def follow(node: Node, shape: Shape | None, dtype: str | None, contents: ConstantContents) -> Array | None:
-    """Computes the contents of a node's output, or returns None if they do not follow.
+def compute_contents(
+    node: Node, shape: Shape | None, dtype: str | None, contents: ConstantContents
+) -> Array | None:
+    """Computes the contents of a node's output, or returns None if its inputs do not determine them.
 
     Args:
         node: An operator of `constant_folding.FOLDABLE` with one output, or a Constant.
@@ -106,7 +112,7 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
         contents: Known contents of the inputs.
     """
     if node.op == "Constant":
-        return constant_folding.constant(node)
+        return constant_folding.read_constant(node)
     import numpy as np
 
     if node.op in ("Shape", "Size"):
@@ -122,16 +128,16 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
         return _build_array(part, (len(part),), dtype)
     arguments: list[Any] = []
     for name in node.inputs:
-        array = contents.array(name) if name else None
+        array = contents.get_array(name) if name else None
         if name and array is None:
             return None
         arguments.append(array)
     if not arguments:
         return None
-    symbolic = any(a is not None and a.dtype == object for a in arguments)
+    is_symbolic = any(a is not None and a.dtype == object for a in arguments)
     try:
         with np.errstate(all="ignore"):
-            if not symbolic:
+            if not is_symbolic:
                 return _keep_small(constant_folding.FOLDABLE[node.op](node.attributes, *arguments))
             return _compute_symbolic(node, arguments, dtype)
     except Exception:  # a malformed node has unknown contents, and the analysis goes on
@@ -139,6 +145,7 @@ def follow(node: Node, shape: Shape | None, dtype: str | None, contents: Constan
 
 
 def _keep_small(value: Array | None) -> Array | None:
+    """Returns a value in C order, or None if it is too large."""
     if value is None or value.size > constant_folding.LARGEST:
         return None
     import numpy as np
@@ -147,7 +154,7 @@ def _keep_small(value: Array | None) -> Array | None:
 
 
 def _build_array(elements: Sequence[Any], shape: tuple[int, ...], dtype: str | None) -> Array:
-    """Returns the elements as an array of numbers, or of type object if some are not numeric."""
+    """Builds an array of the elements: of numbers, or of type object if some are not numeric."""
     import numpy as np
 
     scalars = [dims.dim(e) if isinstance(e, dims.Expression) else e for e in elements]
@@ -160,14 +167,16 @@ def _build_array(elements: Sequence[Any], shape: tuple[int, ...], dtype: str | N
 
 
 def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str | None) -> Array | None:
+    """Computes the output of an operator on arrays of numbers and expressions, or returns None."""
     import numpy as np
 
     element_rule = _ELEMENTWISE.get(node.op)
     if element_rule is not None:
         arrays = np.broadcast_arrays(*(a for a in arguments if a is not None))
-        numbers = [a.dtype for a in arguments if a is not None and a.dtype.kind in "iuf"]
-        # an array of objects stands for the type of the other operands, or of the result
-        number_type = numbers[0] if numbers else np.dtype(dtype) if dtype not in (None, "bool") else None
+        number_types = [a.dtype for a in arguments if a is not None and a.dtype.kind in "iuf"]
+        # the numbers in an array of objects have the type of the other operands, or of the result
+        result_type = np.dtype(dtype) if dtype not in (None, "bool") else None
+        number_type = number_types[0] if number_types else result_type
         kinds = [number_type if a.dtype == object else a.dtype for a in arguments if a is not None]
         numeric_rule = constant_folding.FOLDABLE[node.op]
         results = []
@@ -199,7 +208,7 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
 
 
 def _evaluate(rule: Callable[..., Any], values: Sequence[Any], dtype: str | None) -> Any:
-    """Computes an element of the result, or None if an argument is unknown or it depends on a size."""
+    """Computes one element of a result, or returns None if an argument is unknown or a size undecided."""
     try:
         return rule(values, dtype or "int64")
     except (dims.UndecidedSize, TypeError, ValueError, ZeroDivisionError, OverflowError):
@@ -259,8 +268,8 @@ _STRUCTURAL = frozenset(
 """Operators that move elements of their first input without reading their values."""
 
 
-def _reduce_with(kind: str, values: Sequence[Any]) -> Any:
+def _reduce_with(function: str, values: Sequence[Any]) -> Any:
     result = values[0]
     for value in values[1:]:
-        result = dims.build_extremum(kind, result, value)
+        result = dims.build_extremum(function, result, value)
     return result

@@ -1,10 +1,10 @@
-"""Shape inference of one model: the main graph once, and each body once and on demand.
+"""Shape inference of one model: of the main graph at once, of each body on demand.
 
 A body is the graph of a function, a branch or a loop. The inference of a graph alternates between these
 sources:
 
-1. Explorer's rules infer each node. Their answers are cached by operator, attributes and types: a graph of
-twenty thousand nodes has a few dozen distinct keys.
+1. Explorer's rules infer each node. Their answers are cached by operator, attributes and types, because a
+graph of twenty thousand nodes has a few dozen different combinations of these.
 
 2. onnx's shape inference runs on the nodes that the rules leave open.
 
@@ -31,26 +31,26 @@ from explorer.engine.operators import registry
 from explorer.engine.operators.call import Call, ShapeMismatch, Type
 from explorer.engine.operators.operator import Operator
 from explorer.engine.shapes import constant_folding
-from explorer.engine.shapes.binding import InputShapes, bind_inputs, bound_shape
-from explorer.engine.shapes.bodies import find_captured_names, iterations, substitute_attributes
-from explorer.engine.shapes.constants import ConstantContents, follow
+from explorer.engine.shapes.binding import InputShapes, bind_inputs, bind_shape
+from explorer.engine.shapes.bodies import count_iterations, find_captured_names, substitute_attributes
+from explorer.engine.shapes.constants import ConstantContents, compute_contents
 from explorer.engine.shapes.onnx_pass import OnnxPass
 from explorer.engine.shapes.provenance import (
     ShapeOrigins,
-    canonical_shape,
+    canonicalize_shape,
+    collect_symbols,
     contradicts,
     format_shape,
-    symbols_of,
 )
 from explorer.engine.shapes.shape_table import (
     ShapeTable,
-    better,
-    complete_all,
+    adopt_types,
+    are_complete,
+    fill_unknown_parts,
     find_common_sizes,
     find_common_type,
     is_possible,
-    merge,
-    take,
+    merge_types,
 )
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     Constants = Mapping[str, np.ndarray[Any, Any]]
 
 ROUNDS = 24
-"""Maximum number of passes over the open nodes; each pass uses the types found by the last one."""
+"""Maximum number of passes over the open nodes, the nodes with an output that is not fully known."""
 
 MAX_DEPTH = 96
 """Maximum depth of nested bodies."""
@@ -80,17 +80,20 @@ MAX_REMEMBERED = 8_192
 _REMEMBERED: dict[Hashable, InferredTypes] = {}
 """Answers of rules by operator, attributes, types and contents, the complete input of a rule."""
 
-_RULES = {key: operator for key, operator in registry.OPERATORS.items() if operator.shape is not None}
-_STANDARD = {op: rule for (domain, op), rule in _RULES.items() if not domain}
-_DOMAINS = frozenset(domain for domain, _ in _RULES)
-_KNOWN_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
+_OPERATORS = {key: operator for key, operator in registry.OPERATORS.items() if operator.shape is not None}
+"""Operators with a shape rule, by domain and name."""
+
+_STANDARD_OPERATORS = {op: operator for (domain, op), operator in _OPERATORS.items() if not domain}
+_DOMAINS = frozenset(domain for domain, _ in _OPERATORS)
+_COMPUTABLE_OPS = frozenset(constant_folding.FOLDABLE) | {"Constant"}
+"""Operators whose outputs can be computed if they are small."""
 
 
 class InferredTypes(Struct, frozen=True, eq=False):
     """The answer of a rule, shared by equal nodes.
 
     Attributes:
-        types: Types of the outputs, None if unknown, or the mismatch of the input shapes.
+        types: Types of the outputs, or None if unknown. A `ShapeMismatch` if the node cannot run.
         whole: Whether every type and shape is known.
     """
 
@@ -106,13 +109,13 @@ class Shapes(Struct, frozen=True):
         constants: Known contents of small values: shapes, axes, scalars.
         dims: Sizes of the symbolic dimensions that the user or an input's shape has fixed.
         notes: Failures and assumptions of the inference, as sentences for the user.
-        kinds: Types by value name. Values of equal type mostly share one object. Empty if values of equal
-            type may differ in origin.
+        kinds: Types by value name; values of equal type mostly share one object. The mapping is empty if
+            values of equal type may differ in origin.
         disputed: Names of values whose shape the file, a run or a failing node also states.
         alike: Answers of rules by the id of the node, for nodes with one output.
         impossible: Nodes that cannot run, each with the reason.
-        died: Whether onnx's inference crashed or ran out of time or memory, so that a repetition may give
-            another answer.
+        died: Whether onnx's inference crashed or ran out of time or memory. If so, another inference may give
+            other shapes.
         overruled: Names of values whose inferred shape a run contradicted.
     """
 
@@ -128,7 +131,7 @@ class Shapes(Struct, frozen=True):
     overruled: frozenset[str] = frozenset()
 
 
-def forget() -> None:
+def forget_answers() -> None:
     """Drops the rule answers that were cached for earlier models."""
     _REMEMBERED.clear()
 
@@ -170,31 +173,31 @@ class Inference:
         observed: Mapping[str, Type] | None = None,
     ) -> None:
         self.model = model
-        inputs, dim_sizes, overruled = bind_inputs(model, sizes, input_shapes)
+        inputs, dim_sizes, is_overruled = bind_inputs(model, sizes, input_shapes)
         self.notes: list[str] = []
         self.impossible: list[str] = []
         self._limits: dict[str, Dim] = {}
         self._answers: dict[Hashable, InferredTypes] = {}
         self._alike: dict[int, InferredTypes] = {}
-        self._pool: dict[Type, Type] = {}
+        self._shared_types: dict[Type, Type] = {}
         self._bodies: dict[Any, tuple[Any, Sequence[Node], ShapeTable]] = {}
-        self._finished: dict[int, Shapes] = {}
-        self._open: set[Any] = set()
-        self._full = False
+        self._shapes_by_table: dict[int, Shapes] = {}
+        self._bodies_in_progress: set[Any] = set()
+        self._has_too_many_bodies = False
         self._onnx = OnnxPass(model.ir_version, self.notes)
         self._dims = dim_sizes
         self._blocked = blocked_channels(model.graph) if NCHWC in model.opsets else {}
         self._input_containers = {value.name: value for value in inputs if container(value) is not None}
-        self._trusted = not overruled
+        self._trusts_file = not is_overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
-        declared = self._declared(graph)
-        observed_types = {name: (t[0], canonical_shape(t[1])) for name, t in (observed or {}).items()}
+        declared = self._read_declared_types(graph)
+        observed_types = {name: (t[0], canonicalize_shape(t[1])) for name, t in (observed or {}).items()}
         table = self._infer(
             graph, model.opsets, declared, ConstantContents(graph.initializers), observed=observed_types
         )
         if observed_types:
             table = self._infer_corrected(graph, declared, observed_types, table)
-        values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusted)
+        values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusts_file)
         self.main = Shapes(
             values,
             table.contents,
@@ -205,7 +208,7 @@ class Inference:
             self._alike,
             tuple(self.impossible),
             self._onnx.died,
-            values.overruled(),
+            values.list_overruled(),
         )
 
     @property
@@ -215,7 +218,7 @@ class Inference:
 
     # -- bodies ---------------------------------------------------------------------------------
 
-    def of_function(
+    def infer_function(
         self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
     ) -> tuple[Sequence[Node], Shapes]:
         """Infers the shapes inside a function for one call.
@@ -235,11 +238,11 @@ class Inference:
             for name, info in zip(function.inputs, types, strict=False)
             if info is not None and info.origin == "bound"
         )
-        kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
-        nodes, table = self._function(function, call, kinds, _contents(constants), doubtful)
-        return nodes, self._shapes(nodes, table)
+        kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in types]
+        nodes, table = self._infer_function_table(function, call, kinds, _wrap_contents(constants), doubtful)
+        return nodes, self._build_shapes(nodes, table)
 
-    def _function(
+    def _infer_function_table(
         self,
         function: Function,
         call: Node,
@@ -247,19 +250,32 @@ class Inference:
         contents: ConstantContents,
         doubtful: frozenset[str] = frozenset(),
     ) -> tuple[Sequence[Node], ShapeTable]:
-        input_contents = [contents.array(name) if name else None for name in call.inputs]
-        bare = not function.attributes and not function.defaults
-        attributes = "" if bare else repr(sorted(call.attributes.items(), key=lambda pair: pair[0]))
+        """Infers the types inside a function for one call, or returns those of an equal earlier call.
+
+        Args:
+            function: The function.
+            call: The calling node.
+            kinds: Types of the arguments, or None if unknown.
+            contents: Known contents of the caller's values.
+            doubtful: Names of the function's inputs whose shapes are upper bounds.
+
+        Returns:
+            The body's nodes with the attributes of the call, and the table of its types.
+        """
+        input_contents = [contents.get_array(name) if name else None for name in call.inputs]
+        has_attributes = bool(function.attributes or function.defaults)
+        call_attributes = sorted(call.attributes.items(), key=lambda pair: pair[0])
+        attributes = repr(call_attributes) if has_attributes else ""
         key = (
             function.key,
             tuple(kinds),
-            tuple(None if c is None else _fingerprint(c) for c in input_contents),
+            tuple(None if c is None else _compute_fingerprint(c) for c in input_contents),
             attributes,
             doubtful,
         )
         if key not in self._bodies:
             nodes = function.nodes
-            if not bare:
+            if has_attributes:
                 values = {**function.defaults, **call.attributes}
                 nodes = tuple(substitute_attributes(n, values) for n in nodes)
             # a call may leave out arguments at the end
@@ -273,16 +289,16 @@ class Inference:
                 elif content is not None and content.dtype != object:
                     inputs.append(Value(name, str(content.dtype), tuple(content.shape)))
                 if content is not None:
-                    body_contents.set(name, content)
+                    body_contents.set_array(name, content)
             graph = Graph(function.name, nodes, tuple(inputs), (), {})
             opsets = {**self.model.opsets, **function.opsets}
-            table = self._infer_body(key, graph, opsets, {}, body_contents)
+            table = self._infer_within_limits(key, graph, opsets, {}, body_contents)
             table.doubtful = doubtful
             self._bodies[key] = function, nodes, table
         _, nodes, table = self._bodies[key]
         return nodes, table
 
-    def of_body(
+    def infer_body(
         self,
         body: Graph,
         types: Sequence[TensorInfo | None],
@@ -299,69 +315,83 @@ class Inference:
             constants: Known contents of these values.
             opsets: Operator sets, or None for the model's. A function may have its own.
         """
-        kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in types]
+        kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in types]
         captured = find_captured_names(body)
         captured_types = {
-            n: (outer[n].dtype, canonical_shape(outer[n].shape)) for n in captured if n in outer
+            n: (outer[n].dtype, canonicalize_shape(outer[n].shape)) for n in captured if n in outer
         }
         doubtful = {n for n in captured if n in outer and outer[n].origin == "bound"}
         doubtful.update(
             v.name for v, t in zip(body.inputs, types, strict=False) if t is not None and t.origin == "bound"
         )
-        contents = _contents(constants)
-        table = self._body(
+        contents = _wrap_contents(constants)
+        table = self._infer_body_table(
             body, kinds, captured_types, contents, opsets or self.model.opsets, frozenset(doubtful)
         )
-        return self._shapes(body.nodes, table, self._declared(body), body)
+        return self._build_shapes(body.nodes, table, self._read_declared_types(body), body)
 
-    def _body(
+    def _infer_body_table(
         self,
         body: Graph,
         kinds: Sequence[Type | None],
-        around: Mapping[str, Type],
+        outer_types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
         doubtful: frozenset[str] = frozenset(),
     ) -> ShapeTable:
+        """Infers the types inside the body of If, Loop or Scan, or returns those of an equal earlier run.
+
+        Args:
+            body: The subgraph.
+            kinds: Types of its formal inputs, as far as the operator determines them.
+            outer_types: Types of the values of the enclosing graphs, which the body may read.
+            contents: Known contents of these values.
+            opsets: Versions of the operator sets.
+            doubtful: Names of inputs and captured values whose shapes are upper bounds.
+        """
         captured = sorted(find_captured_names(body))
-        formal = tuple(
-            replace(value, shape=canonical_shape(value.shape))
-            if kind is None or (kind[0] is None and container(value) is not None)
-            else Value(value.name, kind[0] or value.dtype, kind[1])
-            for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False)
-        )
-        captured_contents = {n: c for n in captured if (c := contents.array(n)) is not None}
+        formal_inputs: list[Value] = []
+        for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False):
+            if kind is None or (kind[0] is None and container(value) is not None):
+                formal_inputs.append(replace(value, shape=canonicalize_shape(value.shape)))
+            else:
+                formal_inputs.append(Value(value.name, kind[0] or value.dtype, kind[1]))
+        captured_contents = {n: c for n in captured if (c := contents.get_array(n)) is not None}
         key = (
             id(body),
-            tuple((v.dtype, v.shape) for v in formal),
-            tuple((n, around[n]) for n in captured if n in around),
-            tuple((n, _fingerprint(c)) for n, c in captured_contents.items()),
+            tuple((v.dtype, v.shape) for v in formal_inputs),
+            tuple((n, outer_types[n]) for n in captured if n in outer_types),
+            tuple((n, _compute_fingerprint(c)) for n, c in captured_contents.items()),
             doubtful,
         )
         if key not in self._bodies:
-            inputs = [*formal]
+            inputs = [*formal_inputs]
             body_contents = ConstantContents(body.initializers)
-            defined = {v.name for v in formal} | set(body.initializers)
+            defined = {v.name for v in formal_inputs} | set(body.initializers)
             for name in captured:
                 if name in defined:
                     continue
                 if name in captured_contents:
-                    body_contents.set(name, captured_contents[name])
-                if name in around:
-                    container_value = self._input_containers.get(name) if around[name][0] is None else None
-                    inputs.append(container_value or Value(name, *around[name]))
+                    body_contents.set_array(name, captured_contents[name])
+                if name in outer_types:
+                    container_value = (
+                        self._input_containers.get(name) if outer_types[name][0] is None else None
+                    )
+                    inputs.append(container_value or Value(name, *outer_types[name]))
                 elif name in captured_contents and captured_contents[name].dtype != object:
                     inputs.append(
                         Value(name, str(captured_contents[name].dtype), tuple(captured_contents[name].shape))
                     )
             graph = replace(body, inputs=tuple(inputs), extra=())
-            table = self._infer_body(key, graph, opsets, self._declared(body), body_contents)
+            table = self._infer_within_limits(
+                key, graph, opsets, self._read_declared_types(body), body_contents
+            )
             table.doubtful = doubtful
             # the body stays referenced by the result, because its id is in the key and must not be reused
             self._bodies[key] = body, body.nodes, table
         return self._bodies[key][2]
 
-    def _infer_body(
+    def _infer_within_limits(
         self,
         key: Any,
         graph: Graph,
@@ -369,41 +399,53 @@ class Inference:
         declared: Mapping[str, Type],
         contents: ConstantContents,
     ) -> ShapeTable:
-        """Infers a body. The table of a recursive body, or beyond the limits, holds only the inputs."""
-        if len(self._bodies) >= MAX_BODIES and not self._full:
-            self._full = True
+        """Infers a body. For a recursive body, or beyond a limit, the table holds only the inputs.
+
+        The limits are `MAX_DEPTH` and `MAX_BODIES`.
+        """
+        if len(self._bodies) >= MAX_BODIES and not self._has_too_many_bodies:
+            self._has_too_many_bodies = True
             self.notes.append(
                 f"shapes are followed into {MAX_BODIES:,} bodies of functions and loops, no further"
             )
-        if key in self._open or len(self._open) >= MAX_DEPTH or self._full:
+        is_recursive = key in self._bodies_in_progress
+        is_too_deep = len(self._bodies_in_progress) >= MAX_DEPTH
+        if is_recursive or is_too_deep or self._has_too_many_bodies:
             return ShapeTable({v.name: (v.dtype, v.shape) for v in graph.inputs}, contents)
-        self._open.add(key)
+        self._bodies_in_progress.add(key)
         try:
             return self._infer(graph, opsets, declared, contents)
         finally:
-            self._open.discard(key)
+            self._bodies_in_progress.discard(key)
 
-    def loop_types(
+    def infer_loop_inputs(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
         """Infers the types of the inputs of a Loop's body: counter, condition, and the carried values.
 
-        If an iteration changes the size of a carried value, that size is unknown.
+        A carried value is passed from one iteration to the next. If an iteration changes a size of it, that
+        size is unknown.
+
+        Args:
+            node: The Loop.
+            outer: Facts of the values of the enclosing graphs.
+            constants: Known contents of these values.
+            opsets: Versions of the operator sets.
         """
         infos = [outer.get(name) for name in node.inputs[2:]]
-        kinds = [None if t is None else (t.dtype, canonical_shape(t.shape)) for t in infos]
-        around = {n: (t.dtype, canonical_shape(t.shape)) for n, t in outer.items()}
-        kinds = self._carried_types(node, kinds, around, _contents(constants), opsets)
+        kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
+        outer_types = {n: (t.dtype, canonicalize_shape(t.shape)) for n, t in outer.items()}
+        kinds = self._infer_carried_types(node, kinds, outer_types, _wrap_contents(constants), opsets)
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for info, kind in zip(infos, kinds, strict=True):
             types.append(None if info is None or kind is None else replace(info, shape=format_shape(kind[1])))
         return types
 
-    def _carried_types(
+    def _infer_carried_types(
         self,
         node: Node,
         kinds: Sequence[Type | None],
-        around: Mapping[str, Type],
+        outer_types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
     ) -> list[Type | None]:
@@ -411,8 +453,10 @@ class Inference:
         body: Graph = node.attributes["body"]
         types = list(kinds)
         for _ in range(2):
-            # a change in the first iteration may cause more in the next
-            table = self._body(body, [("int64", ()), ("bool", ()), *types], around, contents, opsets)
+            # a size that changes in the first iteration may change other sizes in the next
+            table = self._infer_body_table(
+                body, [("int64", ()), ("bool", ()), *types], outer_types, contents, opsets
+            )
             previous_types = list(types)
             for index, (kind, value) in enumerate(zip(previous_types, body.outputs[1:], strict=False)):
                 end_type = table.types.get(value.name)
@@ -425,23 +469,27 @@ class Inference:
 
     # -- one graph ------------------------------------------------------------------------------
 
-    def _declared(self, graph: Graph) -> dict[str, Type]:
-        """Returns the types in the file of intermediate values and outputs, with the user's sizes."""
+    def _read_declared_types(self, graph: Graph) -> dict[str, Type]:
+        """Reads the declared types of intermediate values and outputs, and applies the user's sizes."""
         if not graph.values and not graph.outputs:
             return {}
         types: dict[str, Type] = {}
         for value in (*graph.values, *graph.outputs):
             if value.dtype is not None or value.shape is not None:
-                shape = None if value.shape is None else canonical_shape(bound_shape(value.shape, self._dims))
+                shape = (
+                    None if value.shape is None else canonicalize_shape(bind_shape(value.shape, self._dims))
+                )
                 types[value.name] = value.dtype, shape
         return types
 
-    def _containers(self, graph: Graph) -> list[Container]:
+    def _list_containers(self, graph: Graph) -> list[Container]:
         """Returns the sequences and optionals among a graph's inputs, with the user's sizes."""
         containers = [
             container_value for value in graph.inputs if (container_value := container(value)) is not None
         ]
-        return [c.resized(lambda shape: canonical_shape(bound_shape(shape, self._dims))) for c in containers]
+        return [
+            c.resized(lambda shape: canonicalize_shape(bind_shape(shape, self._dims))) for c in containers
+        ]
 
     def _infer(
         self,
@@ -463,17 +511,16 @@ class Inference:
             overruled: Inferred shapes that the run contradicted, by value name. Their observed types are
                 used.
         """
-        # equal weights share one type object: the visitor recognizes equal nodes by it
-        pool = self._pool
+        # equal weights share one type object, by which the visitor recognizes equal nodes
         types: dict[str, Type] = {}
-        for name, tensor_ in graph.initializers.items():
-            kind = tensor_.dtype, tensor_.shape
-            types[name] = pool.setdefault(kind, kind)
+        for name, tensor in graph.initializers.items():
+            kind = tensor.dtype, tensor.shape
+            types[name] = self._shared_types.setdefault(kind, kind)
         if graph.extra:
             sparse = tensors.read_sparse_initializers(graph)
             types.update((name, (t.dtype, shape)) for name, (t, shape, _) in sparse.items())
         for value in graph.inputs:
-            types.setdefault(value.name, (value.dtype, canonical_shape(value.shape)))
+            types.setdefault(value.name, (value.dtype, canonicalize_shape(value.shape)))
         table = ShapeTable(types, contents)
         if overruled and observed:
             types.update((name, observed[name]) for name in overruled)
@@ -482,31 +529,39 @@ class Inference:
         nodes: Sequence[Node] = graph.nodes
         past_questions: set[tuple[Any, ...]] = set()
         for _ in range(ROUNDS):
-            open_ = self._propagate(nodes, table, opsets)
-            if not open_:
+            open_nodes = self._propagate(nodes, table, opsets)
+            if not open_nodes:
                 break
-            question = tuple(id(n) for n in open_), len(table.origins)
+            question = tuple(id(n) for n in open_nodes), len(table.origins)
             if question not in past_questions:
                 past_questions.add(question)
-                containers = self._containers(graph)
-                answer = self._onnx.types(open_, graph.initializers, types, contents, opsets, containers)
-                if merge(types, answer):
+                containers = self._list_containers(graph)
+                answer = self._onnx.infer_types(
+                    open_nodes, graph.initializers, types, contents, opsets, containers
+                )
+                if merge_types(types, answer):
                     continue
-            if observed and take(open_, table, observed, "observed"):
+            if observed and adopt_types(open_nodes, table, observed, "observed"):
                 continue
-            if not (self._trusted and take(open_, table, declared, "declared")):
+            if not (self._trusts_file and adopt_types(open_nodes, table, declared, "declared")):
                 break
         return table
 
     def _infer_corrected(
         self, graph: Graph, declared: Mapping[str, Type], observed: Mapping[str, Type], table: ShapeTable
     ) -> ShapeTable:
-        """Infers again with observed types until they contradict no inferred type.
+        """Infers again until no inferred shape contradicts an observed one.
 
         A wrong shape makes all shapes that depend on it wrong. Each round therefore replaces only the first
-        wrong shapes, and the others are inferred from them.
+        wrong shapes, and infers the others from them.
+
+        Args:
+            graph: The main graph with bound inputs.
+            declared: Types that the file declares.
+            observed: Types seen in a run.
+            table: Result of the first inference.
         """
-        symbols = symbols_of(graph, declared)
+        symbols = collect_symbols(graph, declared)
         overruled: dict[str, Shape | None] = {}
         for _ in range(ROUNDS):
             dependents: set[str] = set()
@@ -528,41 +583,42 @@ class Inference:
         return table
 
     def _propagate(self, nodes: Sequence[Node], table: ShapeTable, opsets: Mapping[str, int]) -> list[Node]:
-        """Infers each node once, and returns the nodes with an output that is not fully known."""
+        """Infers each node once, and returns the open nodes."""
         types, contents, answers, alike = table.types, table.contents, self._answers, self._alike
         functions = self.model.functions
-        get = types.get
-        open_: list[Node] = []
+        open_nodes: list[Node] = []
         versions = {domain: opsets.get(domain, 1) for domain in _DOMAINS}
         unknown = (None, None)
         for node in nodes:
             outputs = node.outputs
-            rule = _STANDARD.get(node.op) if not node.domain else _RULES.get((node.domain, node.op))
-            if rule is None or (functions and node.key in functions):
+            operator = (
+                _OPERATORS.get((node.domain, node.op)) if node.domain else _STANDARD_OPERATORS.get(node.op)
+            )
+            if operator is None or (functions and node.key in functions):
                 if not self._infer_call_or_branch(node, table, opsets):
-                    open_.append(node)
+                    open_nodes.append(node)
                 continue
             single_output = outputs[0] if len(outputs) == 1 else ""
             is_known = single_output in types if single_output else not types.keys().isdisjoint(outputs)
-            if is_known and complete_all(outputs, types):
+            if is_known and are_complete(outputs, types):
                 self._fold(node, table)
                 continue
-            kinds = [get(name, unknown) if name else None for name in node.inputs]
+            kinds = [types.get(name, unknown) if name else None for name in node.inputs]
             key: Hashable = None
-            if node.alike is not None and not rule.fresh:
+            if node.alike is not None and not operator.fresh:
                 key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
-                if rule.reads:
-                    key = (*key, *_contents_of_inputs(node, rule.reads, kinds, contents))
+                if operator.reads:
+                    key = (*key, *_read_input_contents(node, operator.reads, kinds, contents))
                 answer = _REMEMBERED.get(key) or answers.get(key)
             else:
                 answer = None
             if answer is None:
-                answer = self._apply_rule(node, rule, kinds, contents, versions[node.domain])
+                answer = self._apply_rule(node, operator, kinds, contents, versions[node.domain])
                 if key is not None:
                     self._remember(key, answer)
             output_types = answer.types
             if output_types is None:
-                open_.append(node)
+                open_nodes.append(node)
                 continue
             if isinstance(output_types, ShapeMismatch):
                 self._refuse(node, str(output_types), table)
@@ -572,26 +628,28 @@ class Inference:
                 if key is not None:
                     alike[id(node)] = answer
             else:
-                whole = answer.whole
+                is_whole = answer.whole
                 for name, kind in zip(outputs, output_types, strict=False):
                     if not name:
                         continue
                     if name in types:
-                        kind = better(types[name], kind)
+                        kind = fill_unknown_parts(types[name], kind)
                     types[name] = kind
                     if kind[1] is None or kind[0] is None or None in kind[1]:
-                        whole = False
-                if not whole or len(output_types) < len(outputs):
-                    open_.append(node)
-            if node.op in _KNOWN_OPS:
+                        is_whole = False
+                if not is_whole or len(output_types) < len(outputs):
+                    open_nodes.append(node)
+            if node.op in _COMPUTABLE_OPS:
                 self._fold(node, table)
-        return open_
+        return open_nodes
 
     def _remember(self, key: Hashable, answer: InferredTypes) -> None:
+        """Caches the answer of a rule."""
         if len(_REMEMBERED) >= MAX_REMEMBERED:
             _REMEMBERED.clear()
-        # a mismatch holds the name of its node, so it serves this model only
-        (self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED)[key] = answer
+        # a mismatch contains the name of its node, so it is valid for this model only
+        cache = self._answers if isinstance(answer.types, ShapeMismatch) else _REMEMBERED
+        cache[key] = answer
 
     def _apply_rule(
         self,
@@ -608,13 +666,15 @@ class Inference:
         names = node.inputs
         inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
         input_contents = {
-            names[i]: contents.flat(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]
+            names[i]: contents.get_elements(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]
         }
         outputs = (None,) * len(node.outputs)
         attributes = node.attributes
         if id(node) in self._blocked:
             attributes = {**attributes, BLOCKED: self._blocked[id(node)]}
-        call = Call(node.op, node.domain, attributes, inputs, outputs, input_contents, version, self._fresh)
+        call = Call(
+            node.op, node.domain, attributes, inputs, outputs, input_contents, version, self._create_size_name
+        )
         try:
             answer = operator.shape(call) if operator.shape is not None else None
         except ShapeMismatch as mismatch:
@@ -640,54 +700,54 @@ class Inference:
             if name:
                 table.types.setdefault(name, (None, None))
 
-    def _fresh(self, limit: Dim) -> Dim:
+    def _create_size_name(self, limit: Dim) -> Dim:
         """Returns a new name for a size that depends on data and is at most `limit`."""
         name = dims.create_name(len(self._limits) + 1)
         self._limits[name] = limit
         return name
 
     def _fold(self, node: Node, table: ShapeTable) -> None:
-        """Adds the contents of a small value, if they follow from its inputs."""
-        if node.op not in _KNOWN_OPS or node.domain or len(node.outputs) != 1:
+        """Computes the contents of a node's small output, if the contents of its inputs are known."""
+        if node.op not in _COMPUTABLE_OPS or node.domain or len(node.outputs) != 1:
             return
         name = node.outputs[0]
         contents = table.contents
         stored_tensor = _find_passed_tensor(node, contents)
         if stored_tensor is not None:
-            contents.hold(name, stored_tensor)
+            contents.set_tensor(name, stored_tensor)
             return
-        array = contents.array(name)
+        array = contents.get_array(name)
         if array is not None and (array.dtype != object or None not in array.reshape(-1).tolist()):
             return
         shape: Shape | None = None
         if node.op in ("Shape", "Size"):
             shape = table.types.get(node.inputs[0], (None, None))[1] if node.inputs else None
             if shape is not None and any(isinstance(d, str) and "'#" in d for d in shape):
-                # a data-dependent count is only an upper bound, which arithmetic does not preserve
+                # a data-dependent size is only an upper bound, and arithmetic on bounds gives no bound
                 shape = tuple(None if isinstance(d, str) and "'#" in d else d for d in shape)
         elif node.op != "Constant":
             for input_name in node.inputs:
-                if input_name and contents.array(input_name) is None:
+                if input_name and contents.get_array(input_name) is None:
                     return
-        content = follow(node, shape, table.types.get(name, (None, None))[0], contents)
+        content = compute_contents(node, shape, table.types.get(name, (None, None))[0], contents)
         if content is not None:
-            contents.set(name, content)
+            contents.set_array(name, content)
 
     def _infer_call_or_branch(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> bool:
         """Infers a call, a branch or a loop. Returns whether all its outputs are known."""
         types = table.types
-        if complete_all(node.outputs, types):
+        if are_complete(node.outputs, types):
             return True
         function = self.model.functions.get(node.key) if self.model.functions else None
         answer: Sequence[Type | None] = ()
         if function is not None:
             kinds = [types.get(name) if name else None for name in node.inputs]
-            _, body_table = self._function(function, node, kinds, table.contents)
+            _, body_table = self._infer_function_table(function, node, kinds, table.contents)
             answer = [body_table.types.get(name) for name in function.outputs]
             for name, output_name in zip(function.outputs, node.outputs, strict=False):
-                content = body_table.contents.array(name)
+                content = body_table.contents.get_array(name)
                 if content is not None and output_name:
-                    table.contents.set(output_name, content)
+                    table.contents.set_array(output_name, content)
         elif not node.domain and node.op == "If":
             answer = self._infer_branches(node, table, opsets)
         elif not node.domain and node.op == "Loop" and isinstance(node.attributes.get("body"), Graph):
@@ -696,8 +756,8 @@ class Inference:
             answer = self._infer_scan(node, table, opsets)
         for name, kind in zip(node.outputs, answer, strict=False):
             if name and kind is not None:
-                types[name] = better(types[name], kind) if name in types else kind
-        return complete_all(node.outputs, types)
+                types[name] = fill_unknown_parts(types[name], kind) if name in types else kind
+        return are_complete(node.outputs, types)
 
     def _infer_loop(self, node: Node, table: ShapeTable, opsets: Mapping[str, int]) -> Sequence[Type | None]:
         """Infers the types of the carried values, then of the stacked outputs.
@@ -706,11 +766,11 @@ class Inference:
         """
         body: Graph = node.attributes["body"]
         kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
-        output_types = self._carried_types(node, kinds, table.types, table.contents, opsets)
+        output_types = self._infer_carried_types(node, kinds, table.types, table.contents, opsets)
         if len(node.outputs) <= len(output_types):
             return output_types
-        trips, is_exact = iterations(node, table.contents)
-        body_table = self._body(
+        trips, is_exact = count_iterations(node, table.contents)
+        body_table = self._infer_body_table(
             body, [("int64", ()), ("bool", ()), *output_types], table.types, table.contents, opsets
         )
         for value in body.outputs[1 + len(output_types) :]:
@@ -739,7 +799,7 @@ class Inference:
             axis %= len(shape)
             trips = shape[axis] if trips is None else trips
             kinds[index] = dtype, shape[:axis] + shape[axis + 1 :]
-        body_types = self._body(body, kinds, table.types, table.contents, opsets).types
+        body_types = self._infer_body_table(body, kinds, table.types, table.contents, opsets).types
         output_types: list[Type | None] = [*kinds[:state_count]]
         for value, axis in zip(body.outputs[state_count:], output_axes, strict=False):
             dtype, shape = body_types.get(value.name, (None, None))
@@ -752,7 +812,10 @@ class Inference:
     def _infer_branches(
         self, node: Node, table: ShapeTable, opsets: Mapping[str, int]
     ) -> Sequence[Type | None]:
-        """Returns the types on which both branches agree, or the types of the branch that is known to run."""
+        """Infers the types that both branches have in common.
+
+        If the condition is known, only the branch that runs counts.
+        """
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
         bodies = dict(subgraphs(node))
         if condition is not None and condition.size == 1 and len(bodies) == 2:
@@ -760,7 +823,7 @@ class Inference:
             bodies = {name: bodies[name]} if name in bodies else bodies
         branch_types: list[list[Type | None]] = []
         for body in bodies.values():
-            body_table = self._body(body, (), table.types, table.contents, opsets)
+            body_table = self._infer_body_table(body, (), table.types, table.contents, opsets)
             branch_types.append([body_table.types.get(v.name) for v in body.outputs])
         merged: list[Type | None] = []
         for kinds in zip(*branch_types, strict=False):
@@ -772,29 +835,29 @@ class Inference:
 
     # -- facts ----------------------------------------------------------------------------------
 
-    def _shapes(
+    def _build_shapes(
         self,
         nodes: Sequence[Node],
         table: ShapeTable,
         declared: Mapping[str, Type] | None = None,
         body: Graph | None = None,
     ) -> Shapes:
-        """Returns the shapes of a body, created on demand."""
-        if id(table) not in self._finished:
+        """Converts the table of a body to `Shapes`, once for each table."""
+        if id(table) not in self._shapes_by_table:
             graph = body or Graph("", tuple(nodes), (), (), {})
-            values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusted)
+            values = ShapeOrigins(graph, table, declared or {}, self._limits, trusted=self._trusts_file)
             kinds = {} if table.doubtful else table.types
-            self._finished[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
-        return self._finished[id(table)]
+            self._shapes_by_table[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
+        return self._shapes_by_table[id(table)]
 
 
-def _contents_of_inputs(
+def _read_input_contents(
     node: Node, indices: Sequence[int], kinds: Sequence[Type | None], contents: ConstantContents
 ) -> Iterator[tuple[Any, ...] | None]:
     """Yields the contents of the inputs at `indices`, which the rule reads, or None if unknown."""
     for index in indices:
         if index < len(kinds) and kinds[index] is not None:
-            flat = contents.flat(node.inputs[index])
+            flat = contents.get_elements(node.inputs[index])
             yield None if flat is None else tuple(flat)
 
 
@@ -803,19 +866,21 @@ def _find_passed_tensor(node: Node, contents: ConstantContents) -> Tensor | None
     if node.op == "Constant":
         value = node.attributes.get("value")
         return value if isinstance(value, Tensor) else None
-    return contents.tensor(node.inputs[0]) if node.op == "Identity" and node.inputs else None
+    return contents.get_tensor(node.inputs[0]) if node.op == "Identity" and node.inputs else None
 
 
-def _contents(constants: Constants) -> ConstantContents:
+def _wrap_contents(constants: Constants) -> ConstantContents:
+    """Returns contents as `ConstantContents`."""
     if isinstance(constants, ConstantContents):
         return constants
     contents = ConstantContents({})
     for name, value in constants.items():
-        contents.set(name, value)
+        contents.set_array(name, value)
     return contents
 
 
-def _fingerprint(array: np.ndarray[Any, Any]) -> Hashable:
+def _compute_fingerprint(array: np.ndarray[Any, Any]) -> Hashable:
+    """Returns a value that is equal for arrays of equal type, shape and elements."""
     if array.dtype == object:
         return tuple(str(v) for v in array.reshape(-1).tolist()), array.shape
     return array.dtype.str, array.shape, array.tobytes()

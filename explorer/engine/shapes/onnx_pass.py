@@ -31,7 +31,7 @@ from explorer.engine.shapes.constants import ConstantContents
 from explorer.facts import Dim, Shape
 
 MAX_REFUSED = 8
-"""Maximum number of refused nodes before inference is given up; each takes a dozen runs to find."""
+"""Number of refused nodes after which the inference is given up; each takes a dozen runs to find."""
 
 
 class OnnxPass(Struct):
@@ -40,17 +40,17 @@ class OnnxPass(Struct):
     Attributes:
         ir_version: IR version of the model.
         notes: Messages about refused nodes.
-        died: Whether the process of the inference died, for example of a lack of memory. It is not started
-            again.
+        died: Whether the process of the inference died, for example for lack of memory. If so, it is not
+            started again.
     """
 
     ir_version: int
     notes: list[str]
     died: bool = False
-    _refused: dict[int, tuple[Node, Node]] = field(default_factory=dict)
+    _replacements: dict[int, tuple[Node, Node]] = field(default_factory=dict)
     _given_up: bool = False
 
-    def types(
+    def infer_types(
         self,
         nodes: Sequence[Node],
         initializers: Mapping[str, Tensor],
@@ -74,11 +74,11 @@ class OnnxPass(Struct):
         answer = self._infer_or_refuse(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
             return {}
-        typed: list[Value | Container] = [*graph.inputs, *graph.values, *containers]
-        symbols = {d for v in typed for d in v.shape or () if isinstance(d, str)}
+        declared_values: list[Value | Container] = [*graph.inputs, *graph.values, *containers]
+        symbols = {d for v in declared_values for d in v.shape or () if isinstance(d, str)}
         output_types: dict[str, Type] = {}
         for name, code, sizes in answer:
-            shape: Shape | None = None if sizes is None else tuple(_dim(d, symbols) for d in sizes)
+            shape: Shape | None = None if sizes is None else tuple(_read_dim(d, symbols) for d in sizes)
             output_types[name] = DTYPES[code].name if code in DTYPES else None, shape
         return output_types
 
@@ -91,7 +91,7 @@ class OnnxPass(Struct):
         if self.died:
             return None
         for _ in range(MAX_REFUSED):
-            nodes = [self._refused.get(id(n), (n, n))[1] for n in graph.nodes]
+            nodes = [self._replacements.get(id(n), (n, n))[1] for n in graph.nodes]
             error = answer = self._run_inference(graph, opsets, nodes)
             if not isinstance(answer, Exception):
                 return answer
@@ -103,12 +103,12 @@ class OnnxPass(Struct):
                     high, error = middle, result
                 else:
                     low = middle + 1
-            if self.died or not low or id(graph.nodes[low - 1]) in self._refused:
+            if self.died or not low or id(graph.nodes[low - 1]) in self._replacements:
                 break
             refused = graph.nodes[low - 1]
             replacement = Node("Refused", refused.inputs, refused.outputs, domain="explorer.refused")
             # the node stays referenced, because its id is the key and must not be reused
-            self._refused[id(refused)] = refused, replacement
+            self._replacements[id(refused)] = refused, replacement
             message = " ".join(str(error).split())[:200]
             self.notes.append(f"shape inference refuses {refused.op} '{refused.label}': {message}")
         if self.died:
@@ -126,12 +126,12 @@ class OnnxPass(Struct):
         from explorer.engine.shapes import onnx_subprocess
 
         part = Graph(graph.name, tuple(nodes), graph.inputs, (), graph.initializers, graph.values)
-        opsets = {**opsets, "explorer.refused": 1} if self._refused else opsets
+        opsets = {**opsets, "explorer.refused": 1} if self._replacements else opsets
         model = Model(part, opsets, max(self.ir_version, 10))
         try:
             return onnx_subprocess.infer(writer.skeleton(model))
         except onnx_subprocess.InferenceDied as error:
-            # bisection for the crashing node would take a second for each step
+            # no bisection: each of its steps would take a second
             self.died = True
             return error
         except Exception as error:  # onnx may raise any error; bisection finds the node
@@ -177,7 +177,7 @@ def _build_subgraph(
     return Graph("open", tuple(nodes), tuple(inputs), (), known_tensors, tuple(values))
 
 
-def _dim(dim: int | str | None, symbols: set[str]) -> Dim:
+def _read_dim(dim: int | str | None, symbols: set[str]) -> Dim:
     if isinstance(dim, int):
         return dim if dim >= 0 else None
     # onnx invents names for unknown sizes, which are not dimensions of the model

@@ -5,8 +5,8 @@ and a count of 2^62 makes it run without end. Python cannot catch either, so the
 of its own. The process starts on first use and answers many requests. Its limits are one second of processor
 time for each request (more for a large one), 1 GiB of memory, and no access to the terminal.
 
-This file contains both ends. The child process runs this file as a script and imports onnx, so the parent
-need not.
+This file contains the code of both processes. The child process runs this file as a script and imports onnx,
+so the parent process does not import onnx.
 """
 
 from __future__ import annotations
@@ -19,12 +19,14 @@ import sys
 import threading
 from typing import IO, Any
 
-MEMORY = 1 << 30
-SECOND_PER = 1 << 16
-"""Bytes of a graph for which the limit grows by one second; inference needs some ten milliseconds for them.
-"""
+MEMORY_LIMIT = 1 << 30
+"""Maximum bytes of memory of the child process."""
 
-_HEAD = 8
+BYTES_PER_SECOND = 1 << 16
+"""Bytes of a graph for which the time limit grows by one second. Inference needs about 10 ms for them."""
+
+_HEADER_BYTES = 8
+"""Bytes of the length that precedes each message."""
 
 
 class GraphRefused(Exception):
@@ -36,13 +38,18 @@ class InferenceDied(Exception):
 
 
 class _Child:
-    """The running process, and the lock for its use."""
+    """The child process, if it runs, and the lock for its use."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.process: subprocess.Popen[bytes] | None = None
 
     def ask(self, model: bytes) -> Any:
+        """Sends a model to the child process and returns its answer. Starts the process if necessary.
+
+        Raises:
+            InferenceDied: The process gave no answer.
+        """
         with self.lock:
             if self.process is None or self.process.poll() is not None:
                 self.end()
@@ -65,7 +72,7 @@ class _Child:
             return json.loads(answer)
 
     def end(self) -> None:
-        """Kills the process, which holds no state."""
+        """Kills the child process."""
         process, self.process = self.process, None
         if process is None:
             return
@@ -98,22 +105,22 @@ def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None]]:
 
 
 def _send(pipe: IO[bytes], content: bytes) -> None:
-    pipe.write(len(content).to_bytes(_HEAD, "little"))
+    pipe.write(len(content).to_bytes(_HEADER_BYTES, "little"))
     pipe.write(content)
     pipe.flush()
 
 
 def _receive(pipe: IO[bytes]) -> bytes | None:
     """Reads the next message, or returns None at the end of the pipe."""
-    head = pipe.read(_HEAD)
-    if len(head) < _HEAD:
+    head = pipe.read(_HEADER_BYTES)
+    if len(head) < _HEADER_BYTES:
         return None
     size = int.from_bytes(head, "little")
     content = pipe.read(size)
     return content if len(content) == size else None
 
 
-# the child
+# -- code of the child process --------------------------------------------------------------------
 
 
 def _describe_dim(dim: Any) -> int | str | None:
@@ -123,7 +130,8 @@ def _describe_dim(dim: Any) -> int | str | None:
     return str(dim.dim_param) if kind == "dim_param" else None
 
 
-def _answer(content: bytes) -> list[Any] | str:
+def _infer_in_child(content: bytes) -> list[Any] | str:
+    """Infers an encoded model. Returns the values as `infer` does, or onnx's error message."""
     from onnx import shape_inference
 
     try:
@@ -140,6 +148,7 @@ def _answer(content: bytes) -> list[Any] | str:
 
 
 def _serve() -> None:
+    """Answers requests until the parent closes the pipe."""
     import math
     import os
     import resource
@@ -152,18 +161,17 @@ def _serve() -> None:
     os.dup2(2, 1)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
     import onnx.shape_inference  # noqa: F401
 
     while (content := _receive(sys.stdin.buffer)) is not None:
         usage = resource.getrusage(resource.RUSAGE_SELF)
-        seconds = math.ceil(usage.ru_utime + usage.ru_stime + 0.5 + len(content) / SECOND_PER)
-        hard_limit = resource.getrlimit(resource.RLIMIT_CPU)[
-            1
-        ]  # the user's hard limit, which cannot be raised
+        seconds = math.ceil(usage.ru_utime + usage.ru_stime + 0.5 + len(content) / BYTES_PER_SECOND)
+        # the user's hard limit cannot be raised
+        _, hard_limit = resource.getrlimit(resource.RLIMIT_CPU)
         limit = seconds if hard_limit == resource.RLIM_INFINITY else min(seconds, hard_limit)
         resource.setrlimit(resource.RLIMIT_CPU, (limit, hard_limit))
-        _send(answers, json.dumps(_answer(content)).encode())
+        _send(answers, json.dumps(_infer_in_child(content)).encode())
 
 
 if __name__ == "__main__":

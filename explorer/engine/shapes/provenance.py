@@ -11,8 +11,8 @@ from explorer.engine.shapes.shape_table import ShapeTable
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape, TensorInfo
 
-_KEPT = 1 << 14
-"""Maximum number of cached facts; in a large graph a fact is read soon after it is created."""
+_MAX_CACHED = 1 << 14
+"""Maximum number of cached facts. Callers read a fact several times soon after it is created."""
 
 
 class ShapeOrigins(Mapping[str, TensorInfo]):
@@ -25,7 +25,7 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         table: Inferred types.
         declared: Types that the file declares.
         limits: Upper bounds of sizes that depend on data.
-        trusted: Whether a declared type that differs from the inferred one is a conflict.
+        trusted: Whether a declared type that contradicts the inferred one is reported as a conflict.
 
     Attributes:
         disputed: Names of values whose shape the file, a run or a failing node also states.
@@ -47,9 +47,9 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         self._trusted = trusted
         node_outputs = {name for node in graph.nodes for name in node.outputs}
         self._uncomputed = {name for name in table.types if name not in node_outputs}
-        self._doubtful = _dependents(graph.nodes, table.doubtful) if table.doubtful else frozenset()
-        self._symbols = symbols_of(graph, declared)
-        self._texts: dict[Shape, tuple[Shape, bool]] = {}
+        self._doubtful = _find_dependents(graph.nodes, table.doubtful) if table.doubtful else frozenset()
+        self._symbols = collect_symbols(graph, declared)
+        self._bound_shapes: dict[Shape, tuple[Shape, bool]] = {}
         self._facts: dict[str, TensorInfo] = {}
 
     def __len__(self) -> int:
@@ -65,38 +65,38 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         info = self._facts.get(name)
         if info is None:
             dtype, shape = self._table.types[name]
-            info = self._fact(name, dtype, shape)
-            if len(self._facts) >= _KEPT:
+            info = self._build_fact(name, dtype, shape)
+            if len(self._facts) >= _MAX_CACHED:
                 self._facts.clear()
             self._facts[name] = info
         return info
 
     def get(self, name: str, default: Any = None) -> Any:
-        """Behaves as `Mapping.get`, which would raise and catch an exception for every missing name."""
+        """Does the same as `Mapping.get`, which raises and catches an exception for every missing name."""
         info = self._facts.get(name)
-        return info if info is not None else self[name] if name in self._table.types else default
+        if info is not None:
+            return info
+        return self[name] if name in self._table.types else default
 
-    def _fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
+    def _build_fact(self, name: str, dtype: str | None, shape: Shape | None) -> TensorInfo:
         if name in self._uncomputed:
             return TensorInfo(name, dtype, format_shape(shape), "declared")
         origin = self._table.origins.get(name, "inferred")
-        conflict = self._conflict(name, shape, origin) if name in self.disputed else ""
+        conflict = self._describe_conflict(name, shape, origin) if name in self.disputed else ""
         is_bound = name in self._doubtful
         if shape is not None:
-            finished_shape = self._texts.get(shape)
-            if finished_shape is None:
-                finished_shape = self._texts[shape] = _bounded_shape(shape, self._limits)
-            shape, is_bound = finished_shape[0], finished_shape[1] or is_bound
+            shape_and_flag = self._bound_shapes.get(shape)
+            if shape_and_flag is None:
+                shape_and_flag = self._bound_shapes[shape] = _bound_shape(shape, self._limits)
+            shape, is_bound = shape_and_flag[0], shape_and_flag[1] or is_bound
         return TensorInfo(name, dtype, shape, "bound" if is_bound else origin, conflict)
 
-    def overruled(self) -> frozenset[str]:
+    def list_overruled(self) -> frozenset[str]:
         """Returns the names of values whose inferred shape a run contradicted."""
-        table = self._table
-        return frozenset([name for name, shape in table.overruled.items() if shape is not None]) - {
-            *table.conflicts
-        }
+        overruled = [name for name, shape in self._table.overruled.items() if shape is not None]
+        return frozenset(overruled) - self._table.conflicts.keys()
 
-    def _conflict(self, name: str, shape: Shape | None, origin: str) -> str:
+    def _describe_conflict(self, name: str, shape: Shape | None, origin: str) -> str:
         """Describes the sources that contradict the shape of a value, or returns ''."""
         parts: list[str] = []
         if name in self._table.overruled:
@@ -110,13 +110,13 @@ class ShapeOrigins(Mapping[str, TensorInfo]):
         return self._table.conflicts.get(name, "; ".join(filter(None, parts)))
 
 
-def symbols_of(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
+def collect_symbols(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
     """Returns the dimension names that a graph's inputs define, or none if the file declares no types."""
     inputs = graph.inputs if declared else ()
-    return {n for v in inputs for n in dims.names(canonical_shape(v.shape) or ())}
+    return {n for v in inputs for n in dims.names(canonicalize_shape(v.shape) or ())}
 
 
-def canonical_shape(shape: Shape | None) -> Shape | None:
+def canonicalize_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape from a file or a fact with its dimension names in canonical form."""
     return _rename_dims(shape, dims.canonical)
 
@@ -132,8 +132,12 @@ def _rename_dims(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | Non
     return tuple([rule(d) if isinstance(d, str) else d for d in shape])
 
 
-def _bounded_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
-    """Returns the shape in display form, and whether a size in it is an upper bound."""
+def _bound_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
+    """Replaces sizes that depend on data by their upper bounds.
+
+    Returns:
+        The shape in display form, and whether a size in it is an upper bound.
+    """
     is_bound = False
     result: list[Dim] = []
     for dim in shape:
@@ -144,7 +148,7 @@ def _bounded_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool
     return tuple(result), is_bound
 
 
-def _dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
+def _find_dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
     """Returns `names` and all values that are computed from them."""
     dependents = set(names)
     for node in nodes:
@@ -154,7 +158,13 @@ def _dependents(nodes: Sequence[Node], names: frozenset[str]) -> frozenset[str]:
 
 
 def contradicts(other_shape: Shape | None, shape: Shape | None, symbols: set[str]) -> bool:
-    """Whether two shapes of one value cannot both be correct."""
+    """Whether two shapes of one value cannot both be correct.
+
+    Args:
+        other_shape: Declared or observed shape, or None if unknown.
+        shape: Inferred shape, or None if unknown.
+        symbols: Dimension names that the graph's inputs define.
+    """
     if other_shape is None or shape is None or other_shape == shape:
         return False
     return len(other_shape) != len(shape) or any(

@@ -33,14 +33,14 @@ class ShapeTable(Struct):
 
 
 def is_possible(kind: Type) -> bool:
-    """Whether a type is valid. A malformed attribute can make a rule return an invalid one."""
+    """Whether all sizes of a type are valid. A malformed attribute can make a rule return an invalid size."""
     shape = kind[1]
     if shape is None:
         return True
     return all(d is None or isinstance(d, str) or (isinstance(d, int) and d >= 0) for d in shape)
 
 
-def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
+def are_complete(names: Sequence[str], types: Mapping[str, Type]) -> bool:
     """Whether the types and all dimensions of the values are known. An omitted value ('') counts as known."""
     for name in names:
         if name:
@@ -50,7 +50,7 @@ def complete_all(names: Sequence[str], types: Mapping[str, Type]) -> bool:
     return True
 
 
-def better(old: Type, new: Type) -> Type:
+def fill_unknown_parts(old: Type, new: Type) -> Type:
     """Returns `old`, with its unknown parts taken from `new`."""
     dtype = old[0] or new[0]
     if old[1] is None or new[1] is None or len(old[1]) != len(new[1]):
@@ -61,39 +61,47 @@ def better(old: Type, new: Type) -> Type:
 
 
 def find_common_type(a: Type | None, b: Type | None) -> Type | None:
-    """Returns the type on which two branches agree, or None."""
+    """Returns the type that two branches have in common: parts that differ are None.
+
+    The result is None if a type is unknown.
+    """
     if a is None or b is None:
         return None
     return a[0] if a[0] == b[0] else None, find_common_sizes(a[1], b[1])
 
 
 def find_common_sizes(a: Shape | None, b: Shape | None) -> Shape | None:
-    """Returns the sizes that two shapes have in common, or None if a shape is unknown or the ranks differ."""
+    """Returns the sizes that two shapes have in common: a size that differs is None.
+
+    The result is None if a shape is unknown or the ranks differ.
+    """
     if a is None or b is None or len(a) != len(b):
         return None
     return tuple([x if x == y else None for x, y in zip(a, b, strict=True)])
 
 
-def merge(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
-    """Adds the types in `answer` to `types`, and returns whether any type became more complete."""
+def merge_types(types: dict[str, Type], answer: Mapping[str, Type]) -> bool:
+    """Fills unknown parts of `types` from `answer`, and returns whether any type became more complete."""
     is_changed = False
     for name, kind in answer.items():
         old = types.get(name, (None, None))
-        new = better(old, kind)
+        new = fill_unknown_parts(old, kind)
         if new != old:
             types[name] = new
             is_changed = True
     return is_changed
 
 
-def take(nodes: Sequence[Node], table: ShapeTable, candidates: Mapping[str, Type], origin: str) -> bool:
-    """Copies `candidates` to outputs of the first open nodes, whose inputs are known.
+def adopt_types(
+    nodes: Sequence[Node], table: ShapeTable, candidates: Mapping[str, Type], origin: str
+) -> bool:
+    """Copies candidate types to the outputs of open nodes whose inputs are all known.
 
-    Later nodes wait for the next round, because types inferred from the first nodes may differ from declared
-    ones. No candidate is copied to nodes that depend on a node that cannot run.
+    A node with an unknown input waits for the next round, because types inferred from the copied ones may
+    differ from its candidates. A node that depends on a node that cannot run gets no candidate.
 
     Args:
-        nodes: Nodes with unknown output types, in execution order.
+        nodes: Open nodes, which have an output of unknown type, in execution order.
         table: The known types, which are changed.
         candidates: Declared or observed types by value name.
         origin: Origin of the candidates: 'declared' or 'observed'.
@@ -113,7 +121,7 @@ def take(nodes: Sequence[Node], table: ShapeTable, candidates: Mapping[str, Type
             kind = candidates.get(name)
             if is_waiting or kind is None or kind[1] is None or name in table.origins:
                 continue
-            new = better(old, kind)
+            new = fill_unknown_parts(old, kind)
             if new != old:
                 table.types[name] = new
                 table.origins[name] = origin

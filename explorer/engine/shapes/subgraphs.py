@@ -31,8 +31,8 @@ class SubgraphView(Struct, frozen=True):
         path: Names of the nodes and functions that contain the graph, outermost first; empty for the main
             graph.
         nodes: Nodes of the graph itself.
-        view: Model whose main graph is this graph, preceded by the nodes of the enclosing graphs that it can
-            read.
+        view: Model whose main graph is this graph, preceded by the nodes of the enclosing graphs whose
+            outputs it can read.
         shapes: Facts of every visible value. A size that differs between calls is unknown.
         example: Facts of every visible value in one of the calls.
         calls: Number of times that the graph runs in one pass, or None if it depends on data.
@@ -46,20 +46,17 @@ class SubgraphView(Struct, frozen=True):
     calls: int | None = 1
 
 
-def view(model: Model, path: Sequence[str]) -> Model | None:
-    """Returns the model seen from a subgraph (see `SubgraphView.view`).
-
-    The result is None if `path` names no subgraph.
-    """
+def find_view(model: Model, path: Sequence[str]) -> Model | None:
+    """Returns the `SubgraphView.view` of the subgraph at a path, or None if there is no such subgraph."""
     graph = model.graph
     for name in path:
-        function = next((f for f in model.functions.values() if call_name(model, f) == name), None)
+        function = next((f for f in model.functions.values() if name_function(model, f) == name), None)
         if function is not None:
             graph = Graph(name, function.nodes, (), (), {})
             continue
         bodies = ((node, attribute, body) for node in graph.nodes for attribute, body in subgraphs(node))
         node_and_body = next(
-            ((n, body) for n, attribute, body in bodies if body_name(n, attribute) == name), None
+            ((n, body) for n, attribute, body in bodies if name_body(n, attribute) == name), None
         )
         if node_and_body is None:
             return None
@@ -67,13 +64,16 @@ def view(model: Model, path: Sequence[str]) -> Model | None:
     return model if not path else replace(model, graph=graph)
 
 
-def body_name(node: Node, attribute: str) -> str:
-    """Returns the name of a body in paths."""
+def name_body(node: Node, attribute: str) -> str:
+    """Returns the name of a body in the `path` of a `SubgraphView`."""
     return f"{node.label}.{attribute}"
 
 
-def call_name(model: Model, function: Function) -> str:
-    """Returns the name of a function in paths, with its domain if several functions share the name."""
+def name_function(model: Model, function: Function) -> str:
+    """Returns the name of a function in the `path` of a `SubgraphView`.
+
+    The name contains the domain if several functions share it, and is '' for a tile operator.
+    """
     if function.domain == DOMAIN:
         return ""
     count = sum(f.name == function.name and f.domain != DOMAIN for f in model.functions.values())
@@ -83,13 +83,13 @@ def call_name(model: Model, function: Function) -> str:
 
 
 def is_call(name: str) -> bool:
-    """Whether a component of a path is a function, not a body."""
+    """Whether a component of a path names a function, not a body."""
     return not name or name.endswith("()")
 
 
-def _build_inner_graph(outer: Graph, holder: Node, body: Graph) -> Graph:
+def _build_inner_graph(outer: Graph, control_node: Node, body: Graph) -> Graph:
     """Returns a body with the nodes that run before it and the stored tensors of the enclosing graph."""
-    before = outer.nodes[: next(i for i, node in enumerate(outer.nodes) if node is holder)]
+    before = outer.nodes[: next(i for i, node in enumerate(outer.nodes) if node is control_node)]
     return replace(
         body,
         nodes=(*before, *body.nodes),
@@ -99,7 +99,7 @@ def _build_inner_graph(outer: Graph, holder: Node, body: Graph) -> Graph:
     )
 
 
-def places(
+def list_subgraphs(
     model: Model, inference: Inference, skip: Callable[[Node], bool] = lambda node: False
 ) -> Iterator[SubgraphView]:
     """Yields every graph of a model that runs, the main graph first, and each function once.
@@ -114,61 +114,75 @@ def places(
     yield main
     yield from _list_inner_subgraphs(main, inference, inference.main, model.opsets, skip, functions, ())
     for calls in functions.values():
-        call_counts = [place.calls for place in calls]
-        total_calls = None if None in call_counts else sum(t for t in call_counts if t is not None)
-        yield replace(calls[0], shapes=_MergedValues([place.shapes for place in calls]), calls=total_calls)
+        call_counts = [call.calls for call in calls]
+        total_calls = (
+            None if None in call_counts else sum(count for count in call_counts if count is not None)
+        )
+        yield replace(calls[0], shapes=_MergedValues([call.shapes for call in calls]), calls=total_calls)
 
 
 def _list_inner_subgraphs(
-    place: SubgraphView,
+    subgraph: SubgraphView,
     inference: Inference,
     shapes: Shapes,
     opsets: Mapping[str, int],
     skip: Callable[[Node], bool],
     functions: dict[tuple[str, str, str], list[SubgraphView]],
-    open_: tuple[tuple[str, str, str], ...],
+    enclosing_functions: tuple[tuple[str, str, str], ...],
 ) -> Iterator[SubgraphView]:
-    """Yields the subgraphs inside one subgraph, and collects calls of functions in `functions`."""
-    model = place.view
-    for node in place.nodes:
+    """Yields the bodies inside one subgraph, and adds the calls of functions in it to `functions`.
+
+    Args:
+        subgraph: The subgraph.
+        inference: Shape inference of the model.
+        shapes: Shapes of the subgraph.
+        opsets: Versions of the operator sets in the subgraph.
+        skip: Function that returns whether the bodies of a node are skipped.
+        functions: Views of the calls of each function, by the function's key.
+        enclosing_functions: Keys of the functions that contain the subgraph, outermost first.
+    """
+    model = subgraph.view
+    for node in subgraph.nodes:
         if skip(node):
             continue
         function = model.functions.get(node.key)
         if function is not None:
-            if node.key in open_ or len(open_) > 32:
+            if node.key in enclosing_functions or len(enclosing_functions) > 32:
                 continue
-            types = [place.shapes.get(name) if name else None for name in node.inputs]
-            _, inner = inference.of_function(function, node, types, shapes.constants)
+            types = [subgraph.shapes.get(name) if name else None for name in node.inputs]
+            _, inner = inference.infer_function(function, node, types, shapes.constants)
             graph = Graph(function.name, function.nodes, (), (), {})
             inner_model = replace(model, graph=graph, opsets={**model.opsets, **function.opsets})
-            call_path = (call_name(model, function),)
+            call_path = (name_function(model, function),)
             call_view = SubgraphView(
-                call_path, function.nodes, inner_model, inner.values, inner.values, place.calls
+                call_path, function.nodes, inner_model, inner.values, inner.values, subgraph.calls
             )
             functions.setdefault(node.key, []).append(call_view)
             inner_opsets = {**opsets, **function.opsets}
-            inner_places = _list_inner_subgraphs(
-                call_view, inference, inner, inner_opsets, skip, functions, (*open_, node.key)
+            inner_views = _list_inner_subgraphs(
+                call_view, inference, inner, inner_opsets, skip, functions, (*enclosing_functions, node.key)
             )
-            for inner_place in inner_places:
+            for inner_view in inner_views:
                 # the bodies in a function are yielded once, not for each call
                 if len(functions[node.key]) == 1:
-                    yield inner_place
+                    yield inner_view
             continue
         for attribute, body in subgraphs(node):
-            types_, trips = _body_types(node, body, place.shapes, inference, shapes, opsets)
-            inner = inference.of_body(body, types_, place.shapes, shapes.constants, opsets)
-            calls = None if trips is None or place.calls is None else trips * place.calls
-            path = (*place.path, body_name(node, attribute))
+            types_, trips = _infer_body_inputs(node, body, subgraph.shapes, inference, shapes, opsets)
+            inner = inference.infer_body(body, types_, subgraph.shapes, shapes.constants, opsets)
+            calls = None if trips is None or subgraph.calls is None else trips * subgraph.calls
+            path = (*subgraph.path, name_body(node, attribute))
             inner_model = replace(model, graph=_build_inner_graph(model.graph, node, body))
             # neither mapping is changed
-            inner_values = ChainMap[str, TensorInfo](inner.values, place.shapes)  # type: ignore[arg-type]
+            inner_values = ChainMap[str, TensorInfo](inner.values, subgraph.shapes)  # type: ignore[arg-type]
             call_view = SubgraphView(path, body.nodes, inner_model, inner_values, inner_values, calls)
             yield call_view
-            yield from _list_inner_subgraphs(call_view, inference, inner, opsets, skip, functions, open_)
+            yield from _list_inner_subgraphs(
+                call_view, inference, inner, opsets, skip, functions, enclosing_functions
+            )
 
 
-def _body_types(
+def _infer_body_inputs(
     node: Node,
     body: Graph,
     outer: Mapping[str, TensorInfo],
@@ -176,15 +190,15 @@ def _body_types(
     shapes: Shapes,
     opsets: Mapping[str, int],
 ) -> tuple[Types, int | None]:
-    """Returns the types of a body's inputs, and how often the body runs in one run of its node.
+    """Infers the types of a body's inputs, and counts the runs of the body in one run of its node.
 
-    The number of runs is None if it depends on data.
+    The count is None if it depends on data. The body of an If has no inputs, and its count is None.
     """
     if node.op == "Scan":
-        types, trips = scan_types(node, outer.get)
+        types, trips = infer_scan_inputs(node, outer.get)
         return types, trips if isinstance(trips, int) else None
     if node.op == "Loop":
-        types = inference.loop_types(node, outer, shapes.constants, opsets)
+        types = inference.infer_loop_inputs(node, outer, shapes.constants, opsets)
         limit = shapes.constants.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
         never_stops = any(
             body.outputs and body.outputs[0].name in n.outputs and n.op == "Identity" for n in body.nodes
@@ -193,15 +207,20 @@ def _body_types(
     return [], None
 
 
-def scan_types(node: Node, info_of: Callable[[str], TensorInfo | None]) -> tuple[Types, Dim]:
-    """Returns the types of the inputs of a Scan's body, and how often the body runs."""
+def infer_scan_inputs(node: Node, get_info: Callable[[str], TensorInfo | None]) -> tuple[Types, Dim]:
+    """Infers the types of the inputs of a Scan's body, and counts the runs of the body.
+
+    Args:
+        node: The Scan.
+        get_info: Function that returns the fact of a value by name, or None if it is unknown.
+    """
     count = int(node.attributes.get("num_scan_inputs", 0))
     state_count = len(node.inputs) - count
     axes = node.attributes.get("scan_input_axes") or (0,) * count
-    types: Types = [info_of(name) for name in node.inputs[:state_count]]
+    types: Types = [get_info(name) for name in node.inputs[:state_count]]
     trips: Dim = None
     for name, axis in zip(node.inputs[state_count:], axes, strict=False):
-        info = info_of(name)
+        info = get_info(name)
         if info is None or info.shape is None or not -len(info.shape) <= axis < len(info.shape):
             types.append(None if info is None else replace(info, shape=None))
             continue

@@ -17,10 +17,10 @@ from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import find_captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
-from explorer.engine.shapes.shape_table import better, find_common_sizes
+from explorer.engine.shapes.shape_table import fill_unknown_parts, find_common_sizes
 from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
 from explorer.engine.shapes.tflite_rules import RULES
-from explorer.facts import Shape, TensorInfo
+from explorer.facts import Dim, Shape, TensorInfo
 
 if TYPE_CHECKING:
     import numpy as np
@@ -38,10 +38,10 @@ Each is inferred once for equal arguments, but nested calls can need billions.
 
 
 class FileShapes(Inference):
-    """Shapes of one model, with the interface of the inference for ONNX.
+    """Shapes of one TensorFlow Lite model, with the interface of the inference for ONNX.
 
     Args:
-        read: The model.
+        read: The model in the file.
         sizes: Sizes of symbolic dimensions by name; missing dimensions have the size in the file.
         input_shapes: Type (or None for the declared type) and shape of inputs by name.
         notes: Further notes.
@@ -61,41 +61,40 @@ class FileShapes(Inference):
         self.model = model
         self._read = read
         self._limits = {}
-        self._types: dict[tuple[Type, str], Type] = {}
-        self._memo: dict[Hashable, Shapes] = {}
-        inputs, dim_sizes, overruled = bind_inputs(model, sizes, input_shapes)
+        self._types_by_origin: dict[tuple[Type, str], Type] = {}
+        self._body_shapes: dict[Hashable, Shapes] = {}
+        inputs, dim_sizes, is_overruled = bind_inputs(model, sizes, input_shapes)
         dim_sizes = {**read.sizes, **dim_sizes}
-        self._trusted = not overruled
+        self._trusts_file = not is_overruled
         # a model without open sizes needs no inference
-        self._needs_inference = overruled or bool(read.sizes)
-        types: dict[str, Type] = {v.name: (v.dtype, _bound(v.shape, dim_sizes)) for v in inputs}
+        self._needs_inference = is_overruled or bool(read.sizes)
+        types: dict[str, Type] = {v.name: (v.dtype, _bind_shape(v.shape, dim_sizes)) for v in inputs}
         contents = ConstantContents(model.graph.initializers)
         self._infer_graph(model.graph, types, contents)
         requested = sizes or {}
         unchanged_dims = [
             name for name, size in read.sizes.items() if dim_sizes[name] == size and name not in requested
         ]
-        note = (
-            f"sizes that may change are taken as the file has them: {_sizes_text(dim_sizes, unchanged_dims)}"
-        )
+        unchanged_sizes = _format_sizes(dim_sizes, unchanged_dims)
+        note = f"sizes that may change are taken as the file has them: {unchanged_sizes}"
         self.main = self._make_shapes(
             types, contents, model.graph, dim_sizes, (*([note] if unchanged_dims else ()), *notes)
         )
 
     @property
     def bounds(self) -> bool:
-        """Always False, because a size that depends on data is unknown here. See `Inference`."""
+        """False, because a size that depends on data is unknown here. See `Inference`."""
         return False
 
-    def of_function(
+    def infer_function(
         self, function: Function, call: Node, types: Sequence[TensorInfo | None], constants: Constants
     ) -> tuple[Sequence[Node], Shapes]:
         """See `Inference`."""
         graph = self._read.bodies[function.key]
         input_contents = [constants.get(name) if name else None for name in call.inputs]
-        key = function.key, *self._body_key(types, input_contents)
-        if key in self._memo:
-            return function.nodes, self._memo[key]
+        key = function.key, *self._build_body_key(types, input_contents)
+        if key in self._body_shapes:
+            return function.nodes, self._body_shapes[key]
         types_by_name = {
             name: (info.dtype, info.shape)
             for name, info in zip(function.inputs, types, strict=False)
@@ -104,12 +103,12 @@ class FileShapes(Inference):
         contents = ConstantContents({})
         for name, value in zip(function.inputs, input_contents, strict=False):
             if value is not None:
-                contents.set(name, value)
+                contents.set_array(name, value)
         self._infer_graph(graph, types_by_name, contents)
-        self._memo[key] = self._make_shapes(types_by_name, contents, graph)
-        return function.nodes, self._memo[key]
+        self._body_shapes[key] = self._make_shapes(types_by_name, contents, graph)
+        return function.nodes, self._body_shapes[key]
 
-    def _body_key(
+    def _build_body_key(
         self, types: Sequence[TensorInfo | None], contents: Sequence[Array | None]
     ) -> tuple[Hashable, ...]:
         """Returns the types and contents that distinguish one call of a body from another."""
@@ -117,7 +116,7 @@ class FileShapes(Inference):
         content_keys = [None if c is None else (c.dtype.str, c.shape, c.tobytes()) for c in contents]
         return tuple(kinds), tuple(content_keys)
 
-    def of_body(
+    def infer_body(
         self,
         body: Graph,
         types: Sequence[TensorInfo | None],
@@ -130,9 +129,9 @@ class FileShapes(Inference):
         captured_infos = [outer.get(name) for name in captured]
         captured_contents = [constants.get(name) for name in captured]
         # the body stays in memory as long as the model, so no other body gets its id
-        key = id(body), *self._body_key((*types, *captured_infos), captured_contents)
-        if key in self._memo:
-            return self._memo[key]
+        key = id(body), *self._build_body_key((*types, *captured_infos), captured_contents)
+        if key in self._body_shapes:
+            return self._body_shapes[key]
         types_by_name: dict[str, Type] = {}
         contents = ConstantContents(body.initializers)
         for value, info in zip(body.inputs, [*types] + [None] * len(body.inputs), strict=False):
@@ -143,17 +142,18 @@ class FileShapes(Inference):
             if info is not None:
                 types_by_name[name] = info.dtype, info.shape
             if content is not None:
-                contents.set(name, content)
+                contents.set_array(name, content)
         self._infer_graph(body, types_by_name, contents)
-        self._memo[key] = self._make_shapes(types_by_name, contents, body)
-        return self._memo[key]
+        self._body_shapes[key] = self._make_shapes(types_by_name, contents, body)
+        return self._body_shapes[key]
 
-    def loop_types(
+    def infer_loop_inputs(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
         """Infers the input types of a Loop's body. See `Inference`.
 
-        A carried value has the sizes on which its first value and the body's output agree.
+        A carried value is passed from one iteration to the next. A size of it is known if the first value and
+        the body's output agree on it.
         """
         body: Graph = node.attributes["body"]
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
@@ -162,19 +162,18 @@ class FileShapes(Inference):
             if info is None or info.shape is None or not self._needs_inference:
                 types.append(TensorInfo(name, value.dtype, value.shape))
             else:
-                declared = value.shape if self._trusted else None
-                _, shape = better((None, declared), (None, info.shape))
+                declared = value.shape if self._trusts_file else None
+                _, shape = fill_unknown_parts((None, declared), (None, info.shape))
                 types.append(TensorInfo(name, info.dtype, shape))
         for _ in range(2 if self._needs_inference else 0):
-            # a change in the first iteration may cause more in the next
-            body_shapes = self.of_body(body, types, outer, constants)
+            # a size that changes in the first iteration may change other sizes in the next
+            body_shapes = self.infer_body(body, types, outer, constants)
             ends = [body_shapes.values.get(v.name) for v in body.outputs[1:]]
-            agreed_types = [
-                info
-                if info is None or end is None
-                else TensorInfo(info.name, info.dtype, find_common_sizes(info.shape, end.shape))
-                for info, end in zip(types[2:], ends, strict=False)
-            ]
+            agreed_types: list[TensorInfo | None] = []
+            for info, end in zip(types[2:], ends, strict=False):
+                if info is not None and end is not None:
+                    info = TensorInfo(info.name, info.dtype, find_common_sizes(info.shape, end.shape))
+                agreed_types.append(info)
             if agreed_types == types[2:]:
                 break
             types[2:] = agreed_types
@@ -188,30 +187,30 @@ class FileShapes(Inference):
             types[name] = tensor.dtype, tensor.shape
         for value in (*graph.values, *graph.outputs):
             if value.name not in types:
-                shape = value.shape if self._trusted else None
+                shape = value.shape if self._trusts_file else None
                 types[value.name] = value.dtype, shape
-        if not self._needs_inference or len(self._memo) >= MAX_BODIES:
+        if not self._needs_inference or len(self._body_shapes) >= MAX_BODIES:
             return
         for node in graph.nodes:
-            output_shapes = self._output_shapes(node, types, contents)
+            output_shapes = self._infer_output_shapes(node, types, contents)
             for name, shape in zip(node.outputs, output_shapes or (), strict=False):
                 if name:
-                    types[name] = better(types.get(name, (None, None)), (None, shape))
+                    types[name] = fill_unknown_parts(types.get(name, (None, None)), (None, shape))
             if len(node.outputs) == 1 and node.op in CONTENTS:
                 self._compute_contents(node, types, contents)
 
-    def _output_shapes(
+    def _infer_output_shapes(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
     ) -> Sequence[Shape | None] | None:
-        """Infers the shapes of an operator's outputs. Returns None if all are known, or if none follows."""
-        if all(_complete(types.get(name)) for name in node.outputs if name):
+        """Infers the shapes of an operator's outputs. Returns None if all are known, or none follows."""
+        if all(_is_complete(types.get(name)) for name in node.outputs if name):
             return None
         if node.op in ("If", "Loop") and not node.domain:
             return self._infer_bodies(node, types, contents)
         function = self.model.functions.get(node.key) if self.model.functions else None
         if function is not None:
             infos = [TensorInfo(n, *types[n]) if n in types else None for n in node.inputs]
-            _, body_shapes = self.of_function(function, node, infos, contents)
+            _, body_shapes = self.infer_function(function, node, infos, contents)
             names = [v.name for v in self._read.bodies[function.key].outputs]
             return [body_shapes.values[n].shape if n in body_shapes.values else None for n in names]
         rule = RULES.get(node.op) if node.domain == "tflite" else None
@@ -219,14 +218,14 @@ class FileShapes(Inference):
             return None
         inputs = tuple([TensorInfo(n, *types.get(n, UNKNOWN)) if n else None for n in node.inputs])
         declared = tuple([TensorInfo(n, *types.get(n, UNKNOWN)) for n in node.outputs])
-        input_contents = {n: _content(contents, n) for n in node.inputs}
+        input_contents = {n: _get_numbers(contents, n) for n in node.inputs}
         call = Call(node.op, node.domain, node.attributes, inputs, declared, input_contents)
         try:
             output_shapes = rule(call)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             # an input is unknown, or the operator does not match its definition
             return None
-        return [_valid_shape(shape) for shape in output_shapes]
+        return [_discard_invalid_shape(shape) for shape in output_shapes]
 
     def _infer_bodies(
         self, node: Node, types: Mapping[str, Type], contents: ConstantContents
@@ -237,9 +236,9 @@ class FileShapes(Inference):
         """
         outer = {name: TensorInfo(name, *kind) for name, kind in types.items()}
         if node.op == "Loop":
-            carried_types = self.loop_types(node, outer, contents, {})
+            carried_types = self.infer_loop_inputs(node, outer, contents, {})
             body = node.attributes["body"]
-            body_shapes = self.of_body(body, carried_types, outer, contents)
+            body_shapes = self.infer_body(body, carried_types, outer, contents)
             ends = [body_shapes.values.get(v.name) for v in body.outputs[1:]]
             return [
                 None if a is None or b is None else _find_common_shape(a.shape, b.shape)
@@ -247,27 +246,25 @@ class FileShapes(Inference):
             ]
         branch_shapes: list[list[Shape | None]] = []
         for body in node.attributes.values():
-            body_shapes = self.of_body(body, (), outer, contents)
+            body_shapes = self.infer_body(body, (), outer, contents)
             branch_shapes.append(
                 [v.shape if (v := body_shapes.values.get(o.name)) else None for o in body.outputs]
             )
-        return (
-            [_find_common_shape(a, b) for a, b in zip(*branch_shapes, strict=False)]
-            if len(branch_shapes) == 2
-            else None
-        )
+        if len(branch_shapes) != 2:
+            return None
+        return [_find_common_shape(a, b) for a, b in zip(*branch_shapes, strict=False)]
 
     def _compute_contents(self, node: Node, types: Mapping[str, Type], contents: ConstantContents) -> None:
-        """Adds the contents of a small value, if they follow from its inputs."""
+        """Computes the contents of a node's small output, if the contents of its inputs are known."""
         import numpy as np
 
         name = node.outputs[0]
         if node.op == "SHAPE":
             shape = types.get(next(iter(node.inputs), ""), (None, None))[1]
             if shape is not None and None not in shape:
-                contents.set(name, np.array(shape, np.int64))
+                contents.set_array(name, np.array(shape, np.int64))
             return
-        arrays = [_content(contents, n) for n in node.inputs]
+        arrays = [_get_numbers(contents, n) for n in node.inputs]
         if any(a is None for a in arrays):
             return
         try:
@@ -276,7 +273,7 @@ class FileShapes(Inference):
         except Exception:  # operands may have any shape and value; a malformed operand has no contents
             return
         if array.size <= LARGEST:
-            contents.set(name, array)
+            contents.set_array(name, array)
 
     def _make_shapes(
         self,
@@ -291,39 +288,50 @@ class FileShapes(Inference):
         values: dict[str, TensorInfo] = {}
         kinds: dict[str, Type] = {}
         for name, kind in types.items():
-            follows = name in declared_shapes and declared_shapes[name] != kind[1]
-            origin = "inferred" if follows and kind[1] is not None else "declared"
+            differs = name in declared_shapes and declared_shapes[name] != kind[1]
+            origin = "inferred" if differs and kind[1] is not None else "declared"
             values[name] = TensorInfo(name, *kind, origin)
-            kinds[name] = self._types.setdefault((kind, origin), kind)
+            kinds[name] = self._types_by_origin.setdefault((kind, origin), kind)
         return Shapes(values, contents, dims or {}, notes, kinds)
 
 
-def _bound(shape: Shape | None, sizes: Mapping[str, int]) -> Shape | None:
+def _bind_shape(shape: Shape | None, sizes: Mapping[str, int]) -> Shape | None:
     return None if shape is None else tuple([sizes[d] if isinstance(d, str) else d for d in shape])
 
 
-def _sizes_text(dim_sizes: Mapping[str, int], names: Sequence[str]) -> str:
-    return ", ".join(f"{name} = {dim_sizes[name]:,}" for name in names[:8]) + (
-        ", ..." if len(names) > 8 else ""
-    )
+def _format_sizes(dim_sizes: Mapping[str, int], names: Sequence[str]) -> str:
+    """Formats the sizes of at most eight dimensions, as 'batch = 1, ...'."""
+    sizes = ", ".join(f"{name} = {dim_sizes[name]:,}" for name in names[:8])
+    return f"{sizes}, ..." if len(names) > 8 else sizes
 
 
-def _valid_shape(shape: Shape | None) -> Shape | None:
+def _discard_invalid_shape(shape: Shape | None) -> Shape | None:
     """Returns the shape if it is valid, or None. A malformed option can cause an invalid shape."""
     is_valid = shape is not None and all(d is None or (isinstance(d, int) and d >= 0) for d in shape)
     return shape if is_valid else None
 
 
-def _complete(kind: Type | None) -> bool:
+def _is_complete(kind: Type | None) -> bool:
     return kind is not None and kind[1] is not None and None not in kind[1]
 
 
 def _find_common_shape(a: Shape | None, b: Shape | None) -> Shape | None:
+    """Returns the sizes of two shapes: a size that one of them leaves unknown is taken from the other.
+
+    A size that differs is None. The result is None if a shape is unknown or the ranks differ.
+    """
     if a is None or b is None or len(a) != len(b):
         return None
-    return tuple([x if x == y or y is None else y if x is None else None for x, y in zip(a, b, strict=True)])
+    sizes: list[Dim] = []
+    for x, y in zip(a, b, strict=True):
+        if x is None or y is None:
+            sizes.append(y if x is None else x)
+        else:
+            sizes.append(x if x == y else None)
+    return tuple(sizes)
 
 
-def _content(contents: ConstantContents, name: str) -> Array | None:
-    array = contents.array(name) if name else None
+def _get_numbers(contents: ConstantContents, name: str) -> Array | None:
+    """Returns the contents of a name as an array of numbers, or None if unknown."""
+    array = contents.get_array(name) if name else None
     return None if array is None or array.dtype == object else array

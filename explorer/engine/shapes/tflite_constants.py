@@ -15,7 +15,7 @@ LARGEST = 1 << 10
 """Maximum number of elements of a value whose contents are computed."""
 
 
-def _np() -> Any:
+def _import_numpy() -> Any:
     import numpy as np
 
     return np
@@ -44,7 +44,7 @@ def _strided_slice(
 
 
 def _segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, count: Array) -> Array:
-    np = _np()
+    np = _import_numpy()
     products: Array = np.ones(int(count.reshape(-1)[0]), source.dtype)
     np.multiply.at(products, segment_ids, source)
     return products
@@ -53,7 +53,7 @@ def _segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, co
 def _fill(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
     if math.prod(int(d) for d in shape.reshape(-1)) > LARGEST:
         raise ValueError
-    array: Array = _np().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
+    array: Array = _import_numpy().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
     return array
 
 
@@ -61,42 +61,45 @@ def _range(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Arra
     first, last, increment = (a.reshape(-1)[0] for a in (start, stop, step))
     if abs((float(last) - float(first)) / float(increment)) > LARGEST:
         raise ValueError
-    array: Array = _np().arange(first, last, increment)
+    array: Array = _import_numpy().arange(first, last, increment)
     return array
 
 
-def _reduction(name: str) -> Callable[..., Any]:
-    def fold(at: Mapping[str, Any], source: Array, axes: Array) -> Any:
+def _make_reduction(name: str) -> Callable[..., Any]:
+    """Returns the function of an operator that reduces axes with the numpy function `name`."""
+
+    def reduce(options: Mapping[str, Any], source: Array, axes: Array) -> Any:
         axis = tuple(int(n) for n in axes.reshape(-1))
-        return getattr(_np(), name)(source, axis=axis, keepdims=bool(at.get("keep_dims")))
+        return getattr(_import_numpy(), name)(source, axis=axis, keepdims=bool(options.get("keep_dims")))
 
-    return fold
+    return reduce
 
 
-def _numpy_function(name: str) -> Callable[..., Any]:
-    return lambda _, *arrays: getattr(_np(), name)(*arrays)
+def _make_elementwise(name: str) -> Callable[..., Any]:
+    """Returns the function of an operator that applies the numpy function `name` to its inputs."""
+    return lambda _, *arrays: getattr(_import_numpy(), name)(*arrays)
 
 
 CONTENTS: Mapping[str, Callable[..., Any]] = {
     "SHAPE": lambda _, source: source.shape,
-    "ADD": _numpy_function("add"),
-    "SUB": _numpy_function("subtract"),
-    "MUL": _numpy_function("multiply"),
-    "FLOOR_DIV": _numpy_function("floor_divide"),
-    "FLOOR_MOD": _numpy_function("mod"),
-    "MAXIMUM": _numpy_function("maximum"),
-    "MINIMUM": _numpy_function("minimum"),
-    "EQUAL": _numpy_function("equal"),
-    "NOT_EQUAL": _numpy_function("not_equal"),
-    "LESS": _numpy_function("less"),
-    "GREATER": _numpy_function("greater"),
-    "SELECT": _numpy_function("where"),
-    "SELECT_V2": _numpy_function("where"),
-    "NEG": _numpy_function("negative"),
+    "ADD": _make_elementwise("add"),
+    "SUB": _make_elementwise("subtract"),
+    "MUL": _make_elementwise("multiply"),
+    "FLOOR_DIV": _make_elementwise("floor_divide"),
+    "FLOOR_MOD": _make_elementwise("mod"),
+    "MAXIMUM": _make_elementwise("maximum"),
+    "MINIMUM": _make_elementwise("minimum"),
+    "EQUAL": _make_elementwise("equal"),
+    "NOT_EQUAL": _make_elementwise("not_equal"),
+    "LESS": _make_elementwise("less"),
+    "GREATER": _make_elementwise("greater"),
+    "SELECT": _make_elementwise("where"),
+    "SELECT_V2": _make_elementwise("where"),
+    "NEG": _make_elementwise("negative"),
     "CAST": lambda at, source: source.astype(at.get("out_data_type", source.dtype)),
-    "PACK": lambda at, *arrays: _np().stack(arrays, at["axis"]),
-    "CONCATENATION": lambda at, *arrays: _np().concatenate(arrays, at["axis"]),
-    "GATHER": lambda options, source, indices: _np().take(source, indices, options.get("axis", 0)),
+    "PACK": lambda at, *arrays: _import_numpy().stack(arrays, at["axis"]),
+    "CONCATENATION": lambda at, *arrays: _import_numpy().concatenate(arrays, at["axis"]),
+    "GATHER": lambda options, source, indices: _import_numpy().take(source, indices, options.get("axis", 0)),
     "STRIDED_SLICE": _strided_slice,
     "SLICE": lambda _, source, begin, size: source[
         tuple([slice(int(b), None if n == -1 else int(b + n)) for b, n in zip(begin, size, strict=True)])
@@ -105,15 +108,15 @@ CONTENTS: Mapping[str, Callable[..., Any]] = {
         tuple(shape[0].reshape(-1)) if shape else at["new_shape"]
     ),
     "SQUEEZE": lambda at, source: source.squeeze(tuple(at.get("squeeze_dims", ())) or None),
-    "EXPAND_DIMS": lambda _, source, axis: _np().expand_dims(source, int(axis.reshape(-1)[0])),
+    "EXPAND_DIMS": lambda _, source, axis: _import_numpy().expand_dims(source, int(axis.reshape(-1)[0])),
     "TRANSPOSE": lambda _, source, order: source.transpose(tuple(order)),
-    "REDUCE_PROD": _reduction("prod"),
-    "SUM": _reduction("sum"),
-    "REDUCE_MAX": _reduction("max"),
-    "REDUCE_MIN": _reduction("min"),
+    "REDUCE_PROD": _make_reduction("prod"),
+    "SUM": _make_reduction("sum"),
+    "REDUCE_MAX": _make_reduction("max"),
+    "REDUCE_MIN": _make_reduction("min"),
     "UNSORTED_SEGMENT_PROD": _segment_product,
     "FILL": _fill,
     "RANGE": _range,
-    "BROADCAST_ARGS": lambda _, a, b: _np().broadcast_shapes(tuple(a), tuple(b)),
+    "BROADCAST_ARGS": lambda _, a, b: _import_numpy().broadcast_shapes(tuple(a), tuple(b)),
 }
 """Functions that compute the output of an operator from its options and the contents of its inputs."""

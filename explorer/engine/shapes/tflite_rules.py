@@ -1,8 +1,8 @@
 """Output shapes of TensorFlow Lite's operators from the shapes of their inputs: a table by operator name.
 
 A size is a number, or None if unknown; TensorFlow Lite files have no named dimensions. A rule that needs an
-unknown size raises LookupError, and the operator's outputs keep the declared shape. The rules follow the
-`Prepare` functions of the operators' kernels.
+unknown size raises LookupError, and the operator's outputs keep the declared shape. The rules do the same as
+the `Prepare` functions of the operators' kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from explorer.engine.operators.shape_rules import axis_of
 from explorer.facts import Dim, Shape
 
 
-def _shape(call: Call, index: int) -> tuple[Any, ...]:
+def _require_shape(call: Call, index: int) -> tuple[Any, ...]:
     """Returns the shape of an input, with None for an unknown size.
 
     Raises:
@@ -29,7 +29,7 @@ def _shape(call: Call, index: int) -> tuple[Any, ...]:
     return shape
 
 
-def _ints(call: Call, index: int) -> list[int]:
+def _require_integers(call: Call, index: int) -> list[int]:
     """Returns the integers in a small input.
 
     Raises:
@@ -42,22 +42,24 @@ def _ints(call: Call, index: int) -> list[int]:
 
 
 Rule = Callable[[Call], Sequence[Shape | None]]
+"""Function that returns the shapes of an operator's outputs, or None for an unknown shape."""
 
 
-def _declared(call: Call) -> Shape | None:
+def _get_declared_shape(call: Call) -> Shape | None:
     """Returns the shape that the file declares for the first output."""
     return None if call.outputs[0] is None else call.outputs[0].shape
 
 
-def _same(call: Call) -> Sequence[Shape | None]:
+def _keep_shape(call: Call) -> Sequence[Shape | None]:
     return [call.known(0)]
 
 
 def _broadcast(call: Call) -> Sequence[Shape | None]:
-    return [cost_formulas.broadcast(*(_shape(call, at) for at in range(len(call.inputs))))]
+    return [cost_formulas.broadcast(*(_require_shape(call, at) for at in range(len(call.inputs))))]
 
 
-def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) -> Dim:
+def _count_windows(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) -> Dim:
+    """Returns the number of positions of a window along one axis, or None if a size is unknown."""
     if not isinstance(size, int) or not isinstance(kernel, int) or stride < 1:
         return None
     if padding == "SAME":
@@ -68,12 +70,18 @@ def _window(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) ->
 _AXES = ("d", "h", "w")
 
 
-def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
-    """Returns the output shape of a window that slides over an input of shape (N, *spatial, C)."""
-    source, attributes = _shape(call, 0), call.attributes
+def _slide_window(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]:
+    """Returns the output shape of a window that slides over an input of shape (N, *spatial, C).
+
+    Args:
+        call: The operator.
+        kernel: Sizes of the window.
+        channels: Number of output channels.
+    """
+    source, attributes = _require_shape(call, 0), call.attributes
     letters = _AXES[-len(kernel) :]
     sizes = [
-        _window(
+        _count_windows(
             size,
             k,
             attributes[f"stride_{a}"],
@@ -85,7 +93,7 @@ def _windows(call: Call, kernel: Shape, channels: Dim) -> Sequence[Shape | None]
     return [(source[0], *sizes, channels)]
 
 
-def _conv(first: int, last: int, channels: int) -> Rule:
+def _make_conv_rule(first: int, last: int, channels: int) -> Rule:
     """Returns the rule of a convolution.
 
     Args:
@@ -93,33 +101,37 @@ def _conv(first: int, last: int, channels: int) -> Rule:
         last: Axis after the last size of the kernel.
         channels: Axis of the weight that is the number of output channels.
     """
-    return lambda call: _windows(call, _shape(call, 1)[first:last], _shape(call, 1)[channels])
+    return lambda call: _slide_window(
+        call, _require_shape(call, 1)[first:last], _require_shape(call, 1)[channels]
+    )
 
 
 def _pool(call: Call) -> Sequence[Shape | None]:
     attributes = call.attributes
-    return _windows(call, (attributes["filter_height"], attributes["filter_width"]), _shape(call, 0)[-1])
+    return _slide_window(
+        call, (attributes["filter_height"], attributes["filter_width"]), _require_shape(call, 0)[-1]
+    )
 
 
-def _sizes_from(index: int) -> Rule:
+def _make_content_rule(index: int) -> Rule:
     """Returns a rule for operators whose output shape is the content of an input."""
 
     def rule(call: Call) -> Sequence[Shape | None]:
-        return [tuple(_ints(call, index))]
+        return [tuple(_require_integers(call, index))]
 
     return rule
 
 
 def _conv_transpose(call: Call) -> Sequence[Shape | None]:
     try:
-        return [tuple(_ints(call, 0))]
+        return [tuple(_require_integers(call, 0))]
     except LookupError:
-        declared = _declared(call)
-        return [None if declared is None else (_shape(call, 2)[0], *declared[1:])]
+        declared = _get_declared_shape(call)
+        return [None if declared is None else (_require_shape(call, 2)[0], *declared[1:])]
 
 
 def _fully_connected(call: Call) -> Sequence[Shape | None]:
-    source, weight = _shape(call, 0), _shape(call, 1)
+    source, weight = _require_shape(call, 0), _require_shape(call, 1)
     if call.attributes.get("keep_num_dims"):
         return [(*source[:-1], weight[0])]
     total = None if None in source else math.prod(source)
@@ -128,19 +140,19 @@ def _fully_connected(call: Call) -> Sequence[Shape | None]:
 
 
 def _matmul(call: Call) -> Sequence[Shape | None]:
-    a, b = _shape(call, 0), _shape(call, 1)
+    a, b = _require_shape(call, 0), _require_shape(call, 1)
     rows = a[-1] if call.attributes.get("adj_x") else a[-2]
     columns = b[-2] if call.attributes.get("adj_y") else b[-1]
     return [(*cost_formulas.broadcast(a[:-2], b[:-2]), rows, columns)]
 
 
 def _reshape(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
+    source = _require_shape(call, 0)
     try:
-        target = _ints(call, 1)
+        target = _require_integers(call, 1)
     except LookupError:
         new_shape = call.attributes.get("new_shape")
-        declared = _declared(call)
+        declared = _get_declared_shape(call)
         if len(call.inputs) < 2 and new_shape is not None:
             target = list(new_shape)
         elif declared is not None and declared.count(None) == 1:
@@ -150,21 +162,15 @@ def _reshape(call: Call) -> Sequence[Shape | None]:
             return [None]
     total = None if None in source else math.prod(source)
     fixed_product = math.prod(d for d in target if d != -1)
-    sizes: list[Dim] = []
-    for size in target:
-        if size == -1:
-            sizes.append(
-                None
-                if total is None or not fixed_product or total % fixed_product
-                else total // fixed_product
-            )
-        else:
-            sizes.append(size)
+    inferred_size = None
+    if total is not None and fixed_product and not total % fixed_product:
+        inferred_size = total // fixed_product
+    sizes: list[Dim] = [inferred_size if size == -1 else size for size in target]
     return [tuple(sizes)]
 
 
 def _concatenation(call: Call) -> Sequence[Shape | None]:
-    shapes = [_shape(call, at) for at in range(len(call.inputs))]
+    shapes = [_require_shape(call, at) for at in range(len(call.inputs))]
     axis = axis_of(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
     total = None if None in sizes else sum(sizes)
@@ -172,28 +178,28 @@ def _concatenation(call: Call) -> Sequence[Shape | None]:
 
 
 def _pack(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
+    source = _require_shape(call, 0)
     axis = axis_of(call.attributes["axis"], len(source) + 1)
     return [(*source[:axis], len(call.inputs), *source[axis:])]
 
 
 def _unpack(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
+    source = _require_shape(call, 0)
     axis = axis_of(call.attributes["axis"], len(source))
     return [(*source[:axis], *source[axis + 1 :])] * call.count
 
 
 def _split(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 1)
-    axis = axis_of(_ints(call, 0)[0], len(source))
+    source = _require_shape(call, 1)
+    axis = axis_of(_require_integers(call, 0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
     part = size // parts if isinstance(size, int) else None
     return [(*source[:axis], part, *source[axis + 1 :])] * call.count
 
 
 def _split_v(call: Call) -> Sequence[Shape | None]:
-    source, sizes = _shape(call, 0), _ints(call, 1)
-    axis = axis_of(_ints(call, 2)[0], len(source))
+    source, sizes = _require_shape(call, 0), _require_integers(call, 1)
+    axis = axis_of(_require_integers(call, 2)[0], len(source))
     axis_size = source[axis]
     if -1 in sizes:
         fixed_sum = sum(s for s in sizes if s != -1)
@@ -202,35 +208,35 @@ def _split_v(call: Call) -> Sequence[Shape | None]:
 
 
 def _transpose(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
-    return [tuple([source[axis_of(n, len(source))] for n in _ints(call, 1)])]
+    source = _require_shape(call, 0)
+    return [tuple([source[axis_of(n, len(source))] for n in _require_integers(call, 1)])]
 
 
 def _pad(call: Call) -> Sequence[Shape | None]:
-    source, amounts = _shape(call, 0), _ints(call, 1)
+    source, amounts = _require_shape(call, 0), _require_integers(call, 1)
     pads = zip(amounts[::2], amounts[1::2], strict=True)
     return [tuple([None if d is None else d + a + b for d, (a, b) in zip(source, pads, strict=True)])]
 
 
 def _reduce(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
-    axes = {axis_of(n, len(source)) for n in _ints(call, 1)}
+    source = _require_shape(call, 0)
+    axes = {axis_of(n, len(source)) for n in _require_integers(call, 1)}
     if call.attributes.get("keep_dims"):
         return [tuple([1 if at in axes else d for at, d in enumerate(source)])]
     return [tuple([d for at, d in enumerate(source) if at not in axes])]
 
 
-def _arg(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
-    axis = axis_of(_ints(call, 1)[0], len(source))
+def _arg_reduce(call: Call) -> Sequence[Shape | None]:
+    source = _require_shape(call, 0)
+    axis = axis_of(_require_integers(call, 1)[0], len(source))
     return [(*source[:axis], *source[axis + 1 :])]
 
 
 def _strided(call: Call) -> Sequence[Shape | None]:
-    source, attributes = _shape(call, 0), call.attributes
+    source, attributes = _require_shape(call, 0), call.attributes
     if attributes.get("ellipsis_mask") or attributes.get("new_axis_mask") or attributes.get("offset"):
         return [None]
-    begins, ends, strides = _ints(call, 1), _ints(call, 2), _ints(call, 3)
+    begins, ends, strides = _require_integers(call, 1), _require_integers(call, 2), _require_integers(call, 3)
     sizes: list[Dim] = []
     for axis, size in enumerate(source):
         if axis >= len(begins):
@@ -254,42 +260,39 @@ def _strided(call: Call) -> Sequence[Shape | None]:
 
 
 def _slice(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
-    sizes = _ints(call, 2)
+    source = _require_shape(call, 0)
+    sizes = _require_integers(call, 2)
     if -1 not in sizes:
         return [tuple(sizes)]
-    begins = _ints(call, 1)
-    return [
-        tuple(
-            [
-                n if n != -1 else None if d is None else d - b
-                for d, b, n in zip(source, begins, sizes, strict=True)
-            ]
-        )
-    ]
+    begins = _require_integers(call, 1)
+    sliced_sizes: list[Dim] = []
+    for dim, begin, size in zip(source, begins, sizes, strict=True):
+        rest = None if dim is None else dim - begin
+        sliced_sizes.append(rest if size == -1 else size)
+    return [tuple(sliced_sizes)]
 
 
 def _gather(call: Call) -> Sequence[Shape | None]:
-    source, index_shape = _shape(call, 0), _shape(call, 1)
+    source, index_shape = _require_shape(call, 0), _require_shape(call, 1)
     axis = axis_of(call.attributes.get("axis", 0), len(source))
     batch_dims = call.attributes.get("batch_dims", 0)
     return [(*source[:axis], *index_shape[batch_dims:], *source[axis + 1 :])]
 
 
 def _gather_nd(call: Call) -> Sequence[Shape | None]:
-    source, index_shape = _shape(call, 0), _shape(call, 1)
+    source, index_shape = _require_shape(call, 0), _require_shape(call, 1)
     depth = index_shape[-1]
     return [(*index_shape[:-1], *source[depth:])] if isinstance(depth, int) else [None]
 
 
 def _expand(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
-    axis = axis_of(_ints(call, 1)[0], len(source) + 1)
+    source = _require_shape(call, 0)
+    axis = axis_of(_require_integers(call, 1)[0], len(source) + 1)
     return [(*source[:axis], 1, *source[axis:])]
 
 
 def _squeeze(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
+    source = _require_shape(call, 0)
     axes = {axis_of(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
         return [None]
@@ -297,8 +300,10 @@ def _squeeze(call: Call) -> Sequence[Shape | None]:
 
 
 def _tile(call: Call) -> Sequence[Shape | None]:
-    counts = _ints(call, 1)
-    return [tuple([None if d is None else d * n for d, n in zip(_shape(call, 0), counts, strict=True)])]
+    counts = _require_integers(call, 1)
+    return [
+        tuple([None if d is None else d * n for d, n in zip(_require_shape(call, 0), counts, strict=True)])
+    ]
 
 
 def _range(call: Call) -> Sequence[Shape | None]:
@@ -307,24 +312,26 @@ def _range(call: Call) -> Sequence[Shape | None]:
 
 
 def _one_hot(call: Call) -> Sequence[Shape | None]:
-    index_shape, depth = _shape(call, 0), _ints(call, 1)[0]
+    index_shape, depth = _require_shape(call, 0), _require_integers(call, 1)[0]
     axis = call.attributes.get("axis", -1)
     position = len(index_shape) if axis == -1 else axis_of(axis, len(index_shape) + 1)
     return [(*index_shape[:position], depth, *index_shape[position:])]
 
 
-def _top(call: Call) -> Sequence[Shape | None]:
-    return [(*_shape(call, 0)[:-1], _ints(call, 1)[0])] * 2
+def _top_k(call: Call) -> Sequence[Shape | None]:
+    return [(*_require_shape(call, 0)[:-1], _require_integers(call, 1)[0])] * 2
 
 
 def _resize(call: Call) -> Sequence[Shape | None]:
-    source = _shape(call, 0)
-    return [(source[0], *_ints(call, 1), source[3])]
+    source = _require_shape(call, 0)
+    return [(source[0], *_require_integers(call, 1), source[3])]
 
 
-def _depth(to_space: bool) -> Rule:
+def _make_depth_rule(to_space: bool) -> Rule:
+    """Returns the rule of DEPTH_TO_SPACE if `to_space`, else of SPACE_TO_DEPTH."""
+
     def rule(call: Call) -> Sequence[Shape | None]:
-        source, block = _shape(call, 0), call.attributes["block_size"]
+        source, block = _require_shape(call, 0), call.attributes["block_size"]
         sizes = [None if d is None else d * block if to_space else d // block for d in source[1:3]]
         depth = source[3]
         if depth is not None:
@@ -335,7 +342,7 @@ def _depth(to_space: bool) -> Rule:
 
 
 def _space_to_batch(call: Call) -> Sequence[Shape | None]:
-    source, blocks, pads = _shape(call, 0), _ints(call, 1), _ints(call, 2)
+    source, blocks, pads = _require_shape(call, 0), _require_integers(call, 1), _require_integers(call, 2)
     count = len(blocks)
     sizes = [
         (d + pads[2 * i] + pads[2 * i + 1]) // b
@@ -345,7 +352,7 @@ def _space_to_batch(call: Call) -> Sequence[Shape | None]:
 
 
 def _batch_to_space(call: Call) -> Sequence[Shape | None]:
-    source, blocks, crops = _shape(call, 0), _ints(call, 1), _ints(call, 2)
+    source, blocks, crops = _require_shape(call, 0), _require_integers(call, 1), _require_integers(call, 2)
     count = len(blocks)
     sizes = [
         d * b - crops[2 * i] - crops[2 * i + 1]
@@ -355,17 +362,17 @@ def _batch_to_space(call: Call) -> Sequence[Shape | None]:
 
 
 def _lookup(call: Call) -> Sequence[Shape | None]:
-    return [(*_shape(call, 0), *_shape(call, 1)[1:])]
+    return [(*_require_shape(call, 0), *_require_shape(call, 1)[1:])]
 
 
 def _rank(call: Call) -> Sequence[Shape | None]:
-    return [(len(_shape(call, 0)),)]
+    return [(len(_require_shape(call, 0)),)]
 
 
 def _sequence_lstm(call: Call) -> Sequence[Shape | None]:
     # the output is as wide as the projection, or else as the cells
-    width = _shape(call, 16)[0] if call.known(16) is not None else _shape(call, 2)[0]
-    return [(*_shape(call, 0)[:2], width)]
+    width = _require_shape(call, 16)[0] if call.known(16) is not None else _require_shape(call, 2)[0]
+    return [(*_require_shape(call, 0)[:2], width)]
 
 
 _SAME = str.split("""
@@ -381,18 +388,18 @@ _BROADCAST = str.split("""
 """)
 
 RULES: Mapping[str, Rule] = {
-    **dict.fromkeys(_SAME, _same),
+    **dict.fromkeys(_SAME, _keep_shape),
     **dict.fromkeys(_BROADCAST, _broadcast),
     **dict.fromkeys(
         ["MEAN", "SUM", "REDUCE_PROD", "REDUCE_MAX", "REDUCE_MIN", "REDUCE_ANY", "REDUCE_ALL"], _reduce
     ),
-    **dict.fromkeys(("ARG_MAX", "ARG_MIN"), _arg),
+    **dict.fromkeys(("ARG_MAX", "ARG_MIN"), _arg_reduce),
     **dict.fromkeys(("AVERAGE_POOL_2D", "MAX_POOL_2D", "L2_POOL_2D"), _pool),
     **dict.fromkeys(("PAD", "PADV2", "MIRROR_PAD"), _pad),
     **dict.fromkeys(("RESIZE_BILINEAR", "RESIZE_NEAREST_NEIGHBOR"), _resize),
-    "CONV_2D": _conv(1, 3, 0),
-    "DEPTHWISE_CONV_2D": _conv(1, 3, 3),
-    "CONV_3D": _conv(0, 3, 4),
+    "CONV_2D": _make_conv_rule(1, 3, 0),
+    "DEPTHWISE_CONV_2D": _make_conv_rule(1, 3, 3),
+    "CONV_3D": _make_conv_rule(0, 3, 4),
     "TRANSPOSE_CONV": _conv_transpose,
     "CONV_3D_TRANSPOSE": _conv_transpose,
     "FULLY_CONNECTED": _fully_connected,
@@ -411,15 +418,15 @@ RULES: Mapping[str, Rule] = {
     "EXPAND_DIMS": _expand,
     "SQUEEZE": _squeeze,
     "TILE": _tile,
-    "BROADCAST_TO": _sizes_from(1),
-    "FILL": _sizes_from(0),
-    "SCATTER_ND": _sizes_from(2),
-    "SPARSE_TO_DENSE": _sizes_from(1),
+    "BROADCAST_TO": _make_content_rule(1),
+    "FILL": _make_content_rule(0),
+    "SCATTER_ND": _make_content_rule(2),
+    "SPARSE_TO_DENSE": _make_content_rule(1),
     "RANGE": _range,
     "ONE_HOT": _one_hot,
-    "TOPK_V2": _top,
-    "SPACE_TO_DEPTH": _depth(False),
-    "DEPTH_TO_SPACE": _depth(True),
+    "TOPK_V2": _top_k,
+    "SPACE_TO_DEPTH": _make_depth_rule(False),
+    "DEPTH_TO_SPACE": _make_depth_rule(True),
     "SPACE_TO_BATCH_ND": _space_to_batch,
     "BATCH_TO_SPACE_ND": _batch_to_space,
     "EMBEDDING_LOOKUP": _lookup,

@@ -36,7 +36,7 @@ def find_sites(
             are bound.
         pack: Returns the tiles into which groups are packed, or None for tiles of 64.
         graph_nodes: The nodes to search, or None for the nodes of the main graph.
-        place: Path of the nodes' graph; `model` is then the view of it (see `subgraphs.places`).
+        place: Path of the nodes' graph; `model` is then the view of it (see `subgraphs.list_subgraphs`).
         runs: Returns how often a node runs in one pass, and its MACs.
         defaults: Names of the stored tensors that a caller may replace, or None for the model's.
 

@@ -22,7 +22,7 @@ from explorer.engine.graph.repeated_nodes import node_sequence
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.operators.call import Rules
 from explorer.engine.shapes import InputShapes
-from explorer.engine.shapes.subgraphs import SubgraphView, places
+from explorer.engine.shapes.subgraphs import SubgraphView, list_subgraphs
 from explorer.engine.tiling.decompose import decompose
 from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.sites import PackedTile, RunCounts, Site
@@ -97,7 +97,7 @@ def find_products(
     sites: list[Site] = []
     skipped: list[SkippedSite] = []
     for place, symbolic in zip(
-        places(model, inferred, _is_tiled), places(model, opened, _is_tiled), strict=True
+        list_subgraphs(model, inferred, _is_tiled), list_subgraphs(model, opened, _is_tiled), strict=True
     ):
         place_sites, place_skipped = find_sites(
             place.view if place.path else bound_model,

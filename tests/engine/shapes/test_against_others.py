@@ -146,7 +146,7 @@ def test_a_model_that_the_runtime_has_optimised_has_the_shapes_of_a_run(tmp_path
     model = validate(reader.read(options.optimized_model_filepath))
     sizes = {d: 3 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
     ours = infer(model, sizes).values
-    seen, _ = runtime_shapes.observe(model, ours, sizes)
+    seen, _ = runtime_shapes.observe_shapes(model, ours, sizes)
     assert seen
     for value, kind in seen.items():
         assert (ours[value].dtype, ours[value].shape) == kind, value

@@ -10,7 +10,7 @@ import pytest
 
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import constant_folding
-from explorer.engine.shapes.constants import ConstantContents, follow
+from explorer.engine.shapes.constants import ConstantContents, compute_contents
 
 Build = Callable[..., Model]
 
@@ -19,8 +19,8 @@ def folded(nodes: list[Node], known: dict[str, Any]) -> dict[str, Any]:
     """What follows from known contents, by name."""
     contents = ConstantContents({})
     for name, value in known.items():
-        contents.set(name, np.asarray(value))
-    made = {node.outputs[0]: follow(node, None, None, contents) for node in nodes}
+        contents.set_array(name, np.asarray(value))
+    made = {node.outputs[0]: compute_contents(node, None, None, contents) for node in nodes}
     return {name: value for name, value in made.items() if value is not None}
 
 
@@ -112,14 +112,14 @@ def test_every_operator_that_is_folded_is_tested() -> None:
 
 def test_shape_and_size_come_from_types() -> None:
     start = Node("Shape", ["x"], ["s"], attributes={"start": 1})
-    known = follow(start, (2, 3, 4), "int64", ConstantContents({}))
+    known = compute_contents(start, (2, 3, 4), "int64", ConstantContents({}))
     assert known is not None
     assert known.tolist() == [3, 4]
-    size = follow(Node("Size", ["x"], ["n"]), (2, 3, 4), "int64", ConstantContents({}))
+    size = compute_contents(Node("Size", ["x"], ["n"]), (2, 3, 4), "int64", ConstantContents({}))
     assert size is not None
     assert int(size) == 24
-    assert follow(start, None, "int64", ConstantContents({})) is None
-    named = follow(Node("Shape", ["x"], ["s"]), (2, "n", None), "int64", ConstantContents({}))
+    assert compute_contents(start, None, "int64", ConstantContents({})) is None
+    named = compute_contents(Node("Shape", ["x"], ["s"]), (2, "n", None), "int64", ConstantContents({}))
     assert named is not None
     assert [str(getattr(v, "text", v)) for v in named] == ["2", "n", "None"]
 

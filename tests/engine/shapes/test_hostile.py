@@ -78,7 +78,7 @@ def test_attributes_of_the_wrong_kind_break_nothing(build: Build, seed: int) -> 
         output_shape output_padding output_dtype allowzero
     """.split()  # noqa: SIM905 (a table of words)
     nodes = []
-    for at, (domain, op) in enumerate(sorted(inference._RULES)):
+    for at, (domain, op) in enumerate(sorted(inference._OPERATORS)):
         attributes = {name: draw.choice(wrong) for name in draw.sample(names, 12)}
         inputs = [draw.choice(("x", "s", "v", "", "u")) for _ in range(draw.randint(0, 5))]
         outputs = [f"y{at}_{i}" for i in range(draw.randint(1, 3))]

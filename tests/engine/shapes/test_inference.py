@@ -160,7 +160,7 @@ def test_a_function_body_is_inferred_for_the_arguments_it_gets(build: Build) -> 
     inference = Inference(model)
     assert inference.main.values["z"].shape == (2, 5)
     types = [inference.main.values[n] for n in ("y", "v")]
-    _, inside = inference.of_function(function, nodes[1], types, {})
+    _, inside = inference.infer_function(function, nodes[1], types, {})
     assert inside.values["t"].shape == (2, 5)
 
 
@@ -179,7 +179,7 @@ def test_ten_thousand_calls_alike_are_inferred_once(build: Build, monkeypatch: p
     inference._bodies = {}
     for call in calls:
         types = [inference.main.values[n] for n in call.inputs]
-        inference.of_function(function, call, types, inference.main.constants)
+        inference.infer_function(function, call, types, inference.main.constants)
     assert len(runs) == 1
 
 
@@ -190,7 +190,7 @@ def test_attributes_of_a_call_reach_the_function_body(build: Build) -> None:
     model = build([call], inputs={"x": (2, 3, 4)}, outputs=["y"], functions=[function])
     inference = Inference(model)
     assert inference.main.values["y"].shape == (6, 4)
-    nodes, inside = inference.of_function(function, call, [inference.main.values["x"]], {})
+    nodes, inside = inference.infer_function(function, call, [inference.main.values["x"]], {})
     assert nodes[0].attributes["axis"] == 2
     assert inside.values["b"].shape == (6, 4)
 
@@ -200,7 +200,7 @@ def test_a_body_sees_the_values_around_it(build: Build) -> None:
     node = Node("If", ["c"], ["y"], attributes={"then_branch": branch, "else_branch": branch})
     model = build([node], inputs={"x": (2, 3), "c": ("bool", ())}, outputs=["y"], weights={"w": (3, 4)})
     inference = Inference(model)
-    inside = inference.of_body(branch, (), inference.main.values, inference.main.constants)
+    inside = inference.infer_body(branch, (), inference.main.values, inference.main.constants)
     assert inside.values["t"].shape == (2, 4)
 
 

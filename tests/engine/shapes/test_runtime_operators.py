@@ -107,7 +107,7 @@ def test_what_the_runtime_writes_in_another_layout_costs_what_the_original_costs
     assert after.info.totals.macs == middle.macs == before.macs
     assert after.info.totals.coverage == middle.coverage == before.coverage == 1.0
     known = infer(written).values
-    seen, notes = runtime_shapes.observe(written, known)
+    seen, notes = runtime_shapes.observe_shapes(written, known)
     assert notes == ()
     for name, (dtype, shape) in seen.items():
         assert (known[name].dtype, known[name].shape) == (dtype, shape), name
@@ -256,10 +256,10 @@ def test_every_operator_that_has_a_cost_has_a_shape_or_a_reason() -> None:
         for schema in defs.get_all_schemas()
         if schema.has_type_and_shape_inference_function and schema.domain in ("", ML)
     }
-    known = set(inference._RULES) | by_onnx
+    known = set(inference._OPERATORS) | by_onnx
     missing = {key for key in RULES if key[0] != "tflite"} - known
     assert missing <= set(WITHOUT_SHAPES), "operators with a cost rule and neither a shape rule nor a reason"
-    assert not set(WITHOUT_SHAPES) & set(inference._RULES)
+    assert not set(WITHOUT_SHAPES) & set(inference._OPERATORS)
 
 
 BYTE, ZERO = "uint8", ("uint8", ())
@@ -474,7 +474,7 @@ def test_a_shape_rule_says_what_a_run_gives(
     )
     model = replace(model, opsets={**model.opsets, MS: 1, ML: 3})
     known = infer(model).values
-    seen, notes = runtime_shapes.observe(model, known)
+    seen, notes = runtime_shapes.observe_shapes(model, known)
     assert notes == ()
     assert set(seen) == set(made)
     for name, (dtype, shape) in seen.items():

@@ -26,10 +26,10 @@ MS = "com.microsoft"
 @pytest.fixture(autouse=True)
 def newer_runtime(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The runtime has an operator that neither onnx nor a rule of ours knows: as its next release will."""
-    monkeypatch.delitem(inference._RULES, (MS, "CDist"))
-    inference.forget()
+    monkeypatch.delitem(inference._OPERATORS, (MS, "CDist"))
+    inference.forget_answers()
     yield
-    inference.forget()
+    inference.forget_answers()
 
 
 def distances(build: Build, rows: object = 6, **more: object) -> Model:
@@ -82,7 +82,7 @@ def test_a_run_goes_before_inference_and_what_stands_behind_follows_it(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wrong = Operator("CDist", free, MS, lambda _: (("float32", (7, 4)),))
-    monkeypatch.setitem(inference._RULES, (MS, "CDist"), wrong)
+    monkeypatch.setitem(inference._OPERATORS, (MS, "CDist"), wrong)
     model = distances(build, values=[Value("d", "float32", (9, 9)), Value("y", "float32", (7, 4))])
     assert infer(model).values["y"].shape == (7, 4)
     seen = analyse(model, observe=True)
@@ -140,7 +140,7 @@ def test_every_shape_of_a_sample_model_is_what_a_run_gives(
     symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
     sizes = dict.fromkeys(symbols, 3)
     inferred = infer(model, sizes).values
-    types, notes = runtime_shapes.observe(model, inferred, sizes)
+    types, notes = runtime_shapes.observe_shapes(model, inferred, sizes)
     assert notes == ()
     assert set(types) == {o for node in model.graph.nodes for o in node.outputs if o}
     for value, (dtype, shape) in types.items():
@@ -152,11 +152,11 @@ def test_memory_is_bounded_by_asking_in_turns(build: Build, monkeypatch: pytest.
     model = build(nodes, inputs={"x": (16, 64)}, outputs=["c"])
     monkeypatch.setattr(runtime_shapes, "LARGEST_CHUNK", 2 * 4096)
     runs = []
-    run = runtime_shapes._run
+    run = runtime_shapes._observe_chunk
     monkeypatch.setattr(
-        runtime_shapes, "_run", lambda m, names, *a: runs.append(list(names)) or run(m, names, *a)
+        runtime_shapes, "_observe_chunk", lambda m, names, *a: runs.append(list(names)) or run(m, names, *a)
     )
-    types, _ = runtime_shapes.observe(model, infer(model).values)
+    types, _ = runtime_shapes.observe_shapes(model, infer(model).values)
     assert runs == [["a", "b"], ["c"]]
     assert {shape for _, shape in types.values()} == {(16, 64)}
 
@@ -164,7 +164,7 @@ def test_memory_is_bounded_by_asking_in_turns(build: Build, monkeypatch: pytest.
 def test_a_run_can_be_stopped(build: Build) -> None:
     model = build([Node("Relu", ["x"], ["y"])], inputs={"x": (2, 3)}, outputs=["y"])
     with pytest.raises(Cancelled):
-        runtime_shapes.observe(model, {}, cancel=lambda: True)
+        runtime_shapes.observe_shapes(model, {}, cancel=lambda: True)
 
 
 def test_numbers_are_drawn_as_for_a_proof(build: Build) -> None:
@@ -173,6 +173,6 @@ def test_numbers_are_drawn_as_for_a_proof(build: Build) -> None:
     weights = {"table": np.ones((7, 3), np.float32), "z": np.ones((4, 3), np.float32)}
     model = build(nodes, inputs={"ids": ("int64", (5,))}, outputs=["d"], weights=weights)
     model = replace(model, opsets={**model.opsets, MS: 1})
-    types, notes = runtime_shapes.observe(model, infer(model).values)
+    types, notes = runtime_shapes.observe_shapes(model, infer(model).values)
     assert types["d"] == ("float32", (5, 4))
     assert notes == ()

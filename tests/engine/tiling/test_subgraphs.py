@@ -14,7 +14,7 @@ from explorer import Session, TileSpec, diff_files
 from explorer.cli import main
 from explorer.engine.formats.onnx import reader
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.shapes.subgraphs import view
+from explorer.engine.shapes.subgraphs import find_view
 from explorer.facts import Plan
 from tests.engine.proof import tiled as t
 from tests.engine.tiling.test_tile import run, weight
@@ -275,9 +275,9 @@ def test_what_else_differs_beside_a_tiled_product_is_not_hidden(
 
 def test_a_place_that_is_not_there_is_none(tmp_path: Path) -> None:
     model = reader.read(scan(tmp_path / "a.onnx"))
-    assert view(model, ("rnn.body",)) is not None
-    assert view(model, ("rnn.else_branch",)) is None
-    assert isinstance(view(model, ()).graph.nodes[0], Node)  # type: ignore[union-attr]
+    assert find_view(model, ("rnn.body",)) is not None
+    assert find_view(model, ("rnn.else_branch",)) is None
+    assert isinstance(find_view(model, ()).graph.nodes[0], Node)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("ends", [False, True])

@@ -118,7 +118,7 @@ def _infer_with_run(
     from explorer.engine.shapes import runtime_shapes  # imports onnxruntime: a third of a second
 
     values = inference.main.values
-    types, notes = runtime_shapes.observe(
+    types, notes = runtime_shapes.observe_shapes(
         model, values, dims, input_shapes, on_progress=on_progress, cancel=cancel
     )
     inference = Inference(model, dims, input_shapes, observed=types)

@@ -19,9 +19,9 @@ from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
 from explorer.engine.costs.onnx.values import GraphContext, multiply_by_runs, nbytes
 from explorer.engine.graph.model import Graph, Node, subgraphs
 from explorer.engine.shapes import Shapes
-from explorer.engine.shapes.bodies import iterations
+from explorer.engine.shapes.bodies import count_iterations
 from explorer.engine.shapes.constants import ConstantContents
-from explorer.engine.shapes.subgraphs import scan_types
+from explorer.engine.shapes.subgraphs import infer_scan_inputs
 from explorer.engine.symbolic import dimensions
 from explorer.facts import Dim, TensorInfo
 
@@ -38,7 +38,9 @@ class ControlFlowNode(NamedTuple):
     def shapes(self, body: Graph, types: Sequence[TensorInfo | None]) -> Shapes:
         """Infers the shapes of a body whose inputs have these types."""
         shapes = self.context.shapes
-        return self.state.inference.of_body(body, types, shapes.values, shapes.constants, self.context.opsets)
+        return self.state.inference.infer_body(
+            body, types, shapes.values, shapes.constants, self.context.opsets
+        )
 
     def open_scopes(self, kind: str) -> tuple[tuple[Scope, ...], str]:
         """Returns the scopes and the path prefix of a body of the node."""
@@ -144,10 +146,10 @@ def _loop(owner: ControlFlowNode) -> None:
     body = node.attributes["body"]
     constants = context.shapes.constants
     max_trips, is_fixed = (
-        iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
+        count_iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
     )
     trips = dimensions.display(max_trips) if isinstance(max_trips, str) else max_trips
-    types = state.inference.loop_types(node, context.shapes.values, constants, context.opsets)
+    types = state.inference.infer_loop_inputs(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
     early_end_reason = "" if is_fixed else "the loop may end earlier"
     _repeat(
@@ -169,7 +171,7 @@ def _scan(owner: ControlFlowNode) -> None:
         _batched_scan(owner)
         return
     body = node.attributes["body"]
-    types, trips = scan_types(node, context.info)
+    types, trips = infer_scan_inputs(node, context.info)
     states = len(node.inputs) - int(node.attributes.get("num_scan_inputs", 0))
     _repeat(owner, "Scan", body, owner.shapes(body, types), trips, carried=states)
 

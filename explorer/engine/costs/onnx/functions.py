@@ -87,7 +87,7 @@ class FunctionCalls:
         """Expands a call into a group, or adds it as one leaf if it has too many rows."""
         types = [context.info(n) if n else None for n in node.inputs]
         state = self._state
-        nodes, shapes = state.inference.of_function(function, node, types, context.shapes.constants)
+        nodes, shapes = state.inference.infer_function(function, node, types, context.shapes.constants)
         stored_inputs = {
             inner_name: context.stored[outer_name]
             for inner_name, outer_name in zip(function.inputs, node.inputs, strict=False)

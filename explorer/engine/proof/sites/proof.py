@@ -32,7 +32,7 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare, stream_results, wait_until_done
 from explorer.engine.runtime.random_inputs import RandomInput, draw, draw_any_values
 from explorer.engine.shapes import Inference
-from explorer.engine.shapes.subgraphs import SubgraphView, places, view
+from explorer.engine.shapes.subgraphs import SubgraphView, find_view, list_subgraphs
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 from explorer.host.heaps import give_back
 
@@ -105,7 +105,7 @@ class SiteProof:
         wiring = Wiring.of(self.before.graph)
         for site in plan.sites:
             try:
-                body_model = view(self.before, site.place)
+                body_model = find_view(self.before, site.place)
                 shared_wiring = None if site.place else wiring
                 original = (
                     find_original(body_model, site.output, site, shared_wiring)
@@ -126,7 +126,7 @@ class SiteProof:
         node.
         """
         if site.place not in self._wirings:
-            body_model = view(self.after, site.place)
+            body_model = find_view(self.after, site.place)
             self._wirings[site.place] = None if body_model is None else Wiring.of(body_model.graph)
         wiring = self._wirings[site.place]
         if wiring is None or wiring.maker(site.output) is None:
@@ -263,7 +263,7 @@ class SiteProof:
         """Collects the values of a site. A site in a body or a function gets random values."""
         after: Model | None = self.after
         if site.place:
-            after = view(self.after, site.place)
+            after = find_view(self.after, site.place)
             values = self._draw_inner_inputs(site, original, drawn, threads)
         if after is None:
             raise NotTiled("there is no such place in the other model")
@@ -287,7 +287,7 @@ class SiteProof:
             # a data-dependent size may have any value
             shape = tuple(d if isinstance(d, int) else 3 for d in info.shape)
             values[name] = draw_any_values(generator, info.dtype, shape)
-        body_model = view(self.before, site.place)
+        body_model = find_view(self.before, site.place)
         assert body_model is not None
         label = f"'{site.name}' of the original"
         values.update(run_part(body_model, [original.output], values, label, threads))
@@ -298,7 +298,7 @@ class SiteProof:
         if id(drawn) not in self._known_places:
             shapes = {d.name: (d.dtype, d.shape) for d in drawn}
             inference = Inference(self.before, {}, shapes)
-            self._known_places[id(drawn)] = list(places(self.before, inference))
+            self._known_places[id(drawn)] = list(list_subgraphs(self.before, inference))
         return self._known_places[id(drawn)]
 
 

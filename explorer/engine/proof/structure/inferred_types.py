@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import Graph, Model, Node, Value, replace_bodies, subgraphs
 from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
 from explorer.engine.shapes import Inference
-from explorer.engine.shapes.subgraphs import is_call, places
+from explorer.engine.shapes.subgraphs import is_call, list_subgraphs
 from explorer.facts import TensorInfo
 
 Path = tuple[str, ...]
@@ -41,7 +41,7 @@ class TypeLookup:
         Types in functions are unknown, because calls may have different sizes.
         """
         types: dict[str, list[TensorInfo | None]] = {}
-        for place in places(self._model, self._inference):
+        for place in list_subgraphs(self._model, self._inference):
             *outer, _ = place.path or ("",)
             outside_functions = not any(is_call(name) for name in outer)
             for node in place.nodes:
@@ -60,7 +60,7 @@ class TypeLookup:
 
     @cached_property
     def _places(self) -> Mapping[Path, Mapping[str, TensorInfo]]:
-        return {place.path: place.shapes for place in places(self._model, self._inference)}
+        return {place.path: place.shapes for place in list_subgraphs(self._model, self._inference)}
 
 
 def _strip_types(graph: Graph, *, inputs: bool) -> Graph:

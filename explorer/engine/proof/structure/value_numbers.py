@@ -28,7 +28,7 @@ from explorer.engine.proof.structure.identities import record_source
 from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, normalize
 from explorer.engine.proof.structure.normal_node import NormalNode, Sources
 from explorer.engine.proof.structure.opset_forms import NEWEST, find_changed_version
-from explorer.engine.shapes.subgraphs import body_name, call_name
+from explorer.engine.shapes.subgraphs import name_body, name_function
 from explorer.facts import TensorInfo
 
 Types = Callable[[tuple[str, ...], str], TensorInfo | None]
@@ -417,7 +417,7 @@ class GraphNumbers:
             {},
             dict(zip(function.inputs, padded, strict=False)),
             {**scope.opsets, **function.opsets},
-            path=(call_name(self.model, function),),
+            path=(name_function(self.model, function),),
             bindings=bindings,
             depth=scope.depth + 1,
             bodies=scope.bodies,
@@ -436,7 +436,7 @@ class GraphNumbers:
             {v.name: self.table.number("parameter", bodies, index) for index, v in enumerate(graph.inputs)},
             scope.opsets,
             parent=scope,
-            path=(*scope.path, body_name(node, attribute)),
+            path=(*scope.path, name_body(node, attribute)),
             bindings=scope.bindings,
             depth=scope.depth + 1,
             bodies=bodies,
