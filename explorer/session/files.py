@@ -34,7 +34,7 @@ def open_sessions(
             models.strict = len(all_models) == 1
         if not broken:
             for models in all_models:
-                models.opened(0, on_progress)
+                models.open_state(0, on_progress)
         if len(all_models) > 1:
             _check_sizes(all_models)
         yield sessions
@@ -56,6 +56,6 @@ def _check_sizes(all_models: Sequence[Models]) -> None:
     opened = []
     for models in all_models:
         with contextlib.suppress(ExplorerError):
-            opened.append(models.opened())
+            opened.append(models.open_state())
     if len(opened) == len(all_models):
         check_names(opened, OpenOptions(**all_models[0].options))

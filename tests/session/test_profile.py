@@ -392,7 +392,7 @@ def test_every_kernel_is_in_one_difference() -> None:
     with Session(str(SAMPLES / "bert_tiny.onnx"), cache=False) as session:
         session.tile(TileSpec(tile=(32, 32, 32)), verify=False)
         both = [session.analysis(0), session.analysis(1)]
-        graphs = session.parts.models.graph(0), session.parts.models.graph(1)
+        graphs = session.parts.models.load_graph(0), session.parts.models.load_graph(1)
         profile = session.profile(_FEW, index=0)
     tree = tree_diff(*both, form="graph", graphs=graphs)
     timed = [

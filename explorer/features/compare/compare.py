@@ -43,8 +43,8 @@ class Comparer:
             return changes
         analyses = self._analyses(before, after, on_progress, cancel)
         changes = diff(
-            models.graph(before, on_progress),
-            after_models.graph(after_at, on_progress),
+            models.load_graph(before, on_progress),
+            after_models.load_graph(after_at, on_progress),
             before_analysis=analyses[0],
             after_analysis=analyses[1],
             on_progress=on_progress,
@@ -61,7 +61,7 @@ class Comparer:
         models, (after_models, after_at) = self._models, after
         if after_models is not models or not (models.is_module(before) or models.is_module(after_at)):
             return None
-        opened: list[Any] = [models.opened(index, on_progress) for index in (before, after_at)]
+        opened: list[Any] = [models.open_state(index, on_progress) for index in (before, after_at)]
         if not all(hasattr(module, "loaded") for module in opened):
             return None
         from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # imports torch
@@ -70,7 +70,7 @@ class Comparer:
             ModuleSide(
                 module.loaded.materialise(),
                 formats_at(models.history, index),
-                models.complete(index, on_progress, cancel).info,
+                models.examine_or_refuse(index, on_progress, cancel).info,
             )
             for module, index in zip(opened, (before, after_at), strict=True)
         ]
@@ -96,18 +96,18 @@ class Comparer:
         """
         before_models, (after_models, after_at) = self._models, after
         states = (before_models, before), after
-        kinds = [models.opened(index, on_progress).is_graph for models, index in states]
+        kinds = [models.open_state(index, on_progress).is_graph for models, index in states]
         exported = any(kinds) and not all(kinds)
         if all(kinds) or (exported and (before_models if kinds[1] else after_models).from_torch):
             tree = tree_diff(
                 *self._analyses(before, after, on_progress, cancel),
                 form="exported" if exported else "graph",
-                graphs=(before_models.graph(before, on_progress), after_models.graph(after_at, on_progress)),
+                graphs=(before_models.load_graph(before, on_progress), after_models.load_graph(after_at, on_progress)),
                 on_progress=on_progress,
                 cancel=cancel,
             )
         else:
-            examined = [models.complete(index, on_progress, cancel) for models, index in states]
+            examined = [models.examine_or_refuse(index, on_progress, cancel) for models, index in states]
             changes = self._diff_modules(before, after, on_progress, cancel)
             tree = tree_diff(
                 *[result.analysis for result in examined],
@@ -133,11 +133,11 @@ class Comparer:
     ) -> Comparison:
         """Compare totals and operators of a state with other states; see `figure_columns`."""
         states = (self._models, before), *other_states
-        examined = [models.complete(index, on_progress, cancel) for models, index in states]
+        examined = [models.examine_or_refuse(index, on_progress, cancel) for models, index in states]
         compared = compare(
             [result.analysis for result in examined],
             [result.schedule for result in examined],
-            [_zero_test(models.opened(index)) for models, index in states],
+            [_zero_test(models.open_state(index)) for models, index in states],
         )
         named = zip(compared.models, states, strict=True)
         infos = [
@@ -169,7 +169,7 @@ class Comparer:
                 state.
             hardware: Machine for times and cycles, or None to leave them out.
         """
-        infos = [models.complete(index, on_progress, cancel).info for models, index in states]
+        infos = [models.examine_or_refuse(index, on_progress, cancel).info for models, index in states]
         proofs = [
             models.history.entries[index].verification
             if prove is None
@@ -193,7 +193,7 @@ Prove = Callable[[State], Verification]
 
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
     models, index = state
-    examined = models.complete(index)
+    examined = models.examine_or_refuse(index)
     machine, tiled = roofline_machine(hardware), examined.info.tiled
     timed = machine is not None and examined.info.totals.nodes
     plan = Tiler(models).tiling(index) if tiled is not None else None

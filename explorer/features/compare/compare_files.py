@@ -46,10 +46,10 @@ def verify_files(
         Misuse: The models take different inputs; see also `Session.verify`.
     """
     with open_pair(a, b, options) as (first, second):
-        graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
+        graphs = first.parts.models.load_graph(0, on_progress), second.parts.models.load_graph(0, on_progress)
         modules = first.parts.models.from_torch, second.parts.models.from_torch
         check_inputs(*graphs, modules=modules, where=second.source)
-        evidence = first.parts.of(Prover).verify(
+        evidence = first.parts.get_part(Prover).verify(
             *graphs,
             None,
             draws=draws,
@@ -80,10 +80,10 @@ def blame_files(
     path of an .npy or .npz file with inputs; None draws random inputs.
     """
     with open_pair(a, b, options) as (first, second):
-        graphs = first.parts.models.graph(0, on_progress), second.parts.models.graph(0, on_progress)
+        graphs = first.parts.models.load_graph(0, on_progress), second.parts.models.load_graph(0, on_progress)
         modules = first.parts.models.from_torch, second.parts.models.from_torch
         check_inputs(*graphs, FLOATS, modules=modules, where=second.source)
-        fact = first.parts.of(Prover).blame(
+        fact = first.parts.get_part(Prover).blame(
             *graphs,
             draws=draws,
             seed=seed,
@@ -105,7 +105,7 @@ def diff_files(
 ) -> Diff:
     """Compare the models `a` and `b` node by node; `options` are those of `explorer.session.Session`."""
     with open_pair(a, b, options) as (first, second):
-        return first.parts.of(Comparer).diff(0, (second.parts.models, 0), on_progress, cancel)
+        return first.parts.get_part(Comparer).diff(0, (second.parts.models, 0), on_progress, cancel)
 
 
 def tree_diff_files(
@@ -118,7 +118,7 @@ def tree_diff_files(
 ) -> TreeDiff:
     """Align the layer trees of two models; `options` are those of `explorer.session.Session`."""
     with open_pair(a, b, options) as (first, second):
-        return first.parts.of(Comparer).tree(0, (second.parts.models, 0), on_progress, cancel)
+        return first.parts.get_part(Comparer).tree(0, (second.parts.models, 0), on_progress, cancel)
 
 
 def compare_files(
@@ -157,7 +157,7 @@ def compare_files(
             settings: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
             return (
                 sessions[0]
-                .parts.of(Prover)
+                .parts.get_part(Prover)
                 .verify(
                     *graphs,
                     None,
@@ -171,4 +171,4 @@ def compare_files(
 
         other_states = [(models, 0) for models in other_models]
         proved: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
-        return sessions[0].parts.of(Comparer).totals(0, other_states, on_progress, cancel, **proved)
+        return sessions[0].parts.get_part(Comparer).totals(0, other_states, on_progress, cancel, **proved)

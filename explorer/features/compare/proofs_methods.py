@@ -34,7 +34,7 @@ def check_input(session: Facade, input: PathText, *, on_progress: OnProgress = N
     Raises:
         Misuse: The file cannot be read, or does not fit the model.
     """
-    session.parts.of(Prover).check_input(input, on_progress)
+    session.parts.get_part(Prover).check_input(input, on_progress)
 
 
 def verify(
@@ -72,11 +72,11 @@ def verify(
         BadModel: onnxruntime cannot run one of the models.
         Cancelled: `cancel` returned True.
     """
-    models, a = session.parts.models, session.parts.models.at(before)
+    models, a = session.parts.models, session.parts.models.resolve_index(before)
     other_models, b = session.parts.second_model(after, other)
-    evidence = session.parts.of(Prover).verify(
-        models.graph(a, on_progress),
-        other_models.graph(b, on_progress),
+    evidence = session.parts.get_part(Prover).verify(
+        models.load_graph(a, on_progress),
+        other_models.load_graph(b, on_progress),
         plan_between(models.history, a, b) if other_models is models else None,
         state=a,
         draws=draws,
@@ -127,13 +127,13 @@ def blame(
     models = session.parts.models
     with contextlib.ExitStack() as stack:
         if spec is None:
-            a, (other_models, b) = models.at(before), session.parts.second_model(after, other)
-            graphs = models.graph(a, on_progress), other_models.graph(b, on_progress)
+            a, (other_models, b) = models.resolve_index(before), session.parts.second_model(after, other)
+            graphs = models.load_graph(a, on_progress), other_models.load_graph(b, on_progress)
             labels = models.label(a), other_models.label(b)
         else:
-            graphs = stack.enter_context(session.parts.of(Tiler).tried(spec, on_progress, cancel))
+            graphs = stack.enter_context(session.parts.get_part(Tiler).tried(spec, on_progress, cancel))
             labels = models.label(models.current), spec.label
-        fact = session.parts.of(Prover).blame(
+        fact = session.parts.get_part(Prover).blame(
             *graphs,
             draws=draws,
             seed=seed,
@@ -155,8 +155,8 @@ def diff(
     cancel: Cancel = None,
 ) -> Diff:
     """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
-    where = session.parts.models.at(before), session.parts.second_model(after, other)
-    return session.parts.of(Comparer).diff(*where, on_progress, cancel)
+    where = session.parts.models.resolve_index(before), session.parts.second_model(after, other)
+    return session.parts.get_part(Comparer).diff(*where, on_progress, cancel)
 
 
 def tree_diff(
@@ -182,8 +182,8 @@ def tree_diff(
         BadModel: `other` cannot be read, or one model is a graph and the other cannot become one.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.at(before), session.parts.second_model(after, other)
-    return session.parts.of(Comparer).tree(*where, on_progress, cancel)
+    where = session.parts.models.resolve_index(before), session.parts.second_model(after, other)
+    return session.parts.get_part(Comparer).tree(*where, on_progress, cancel)
 
 
 def compare(
@@ -196,8 +196,8 @@ def compare(
     cancel: Cancel = None,
 ) -> Comparison:
     """Compare the totals of two models and explain the differences; arguments as for `tree_diff`."""
-    where = session.parts.models.at(before), [session.parts.second_model(after, other)]
-    return session.parts.of(Comparer).totals(*where, on_progress, cancel)
+    where = session.parts.models.resolve_index(before), [session.parts.second_model(after, other)]
+    return session.parts.get_part(Comparer).totals(*where, on_progress, cancel)
 
 
 def beside(
@@ -231,7 +231,7 @@ def beside(
         Misuse: Fewer than two models are named, or a state does not exist.
     """
     models = session.parts.models
-    numbers = [models.at(s) if isinstance(s, int) else models.history.state(s) for s in states]
+    numbers = [models.resolve_index(s) if isinstance(s, int) else models.history.state(s) for s in states]
     numbers = list(dict.fromkeys(numbers))
     if others and verify:
         raise Misuse("states of one session are proved equal here", hint="compare --verify proves models")
@@ -248,7 +248,7 @@ def beside(
     ]
     opened = [models.open_other(source) for source in others]
     try:
-        return session.parts.of(Comparer).figure_columns(
+        return session.parts.get_part(Comparer).figure_columns(
             [*((models, index) for index in numbers), *((model, 0) for model in opened)],
             [*names, *others],
             on_progress,

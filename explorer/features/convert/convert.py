@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 def conversions(session: Facade) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Return the formats that the opened model can be converted to: name and file extensions of each."""
-    return kinds(session.parts.models.opened())
+    return kinds(session.parts.models.open_state())
 
 
 def convert(
@@ -102,5 +102,5 @@ def convert(
         cancel=cancel,
     )
     path = models.source if models.module is None else None
-    fact = write(lambda: models.opened(0, on_progress), path, job, overwrite=overwrite)
+    fact = write(lambda: models.open_state(0, on_progress), path, job, overwrite=overwrite)
     return replace(fact, command=scripts.headless(models, "convert", output, "", *words_of(options)))

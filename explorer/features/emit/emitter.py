@@ -198,7 +198,7 @@ class _Task:
 
     def __init__(self, session: Facade, names: Sequence[str], on_progress: OnProgress) -> None:
         self._session, self._on_progress = session, on_progress
-        plan, products, sites = session.parts.of(Tiler).plan(TileSpec(), on_progress, will_write=True)
+        plan, products, sites = session.parts.get_part(Tiler).plan(TileSpec(), on_progress, will_write=True)
         self._model: Model = products.bound_model
         self._dims = products.dims
         self.sites: dict[str, Site] = {site.name: site for site in sites}

@@ -66,7 +66,7 @@ def graph(
             `between`; or the file holds only tensors, without connections.
     """
     models = session.parts.models
-    examined = models.complete(models.at(index), on_progress, cancel)
+    examined = models.examine_or_refuse(models.resolve_index(index), on_progress, cancel)
     row_of, ends = partial(figures.row, models), None
     if between is not None:
         ends = row_of(between[0], index, "--from"), row_of(between[1], index, "--to")
@@ -75,7 +75,7 @@ def graph(
     for row in (row for row in unfold if isinstance(row, int)):
         figures.row(session.parts.models, row, index)
     with _add_same_names(examined.analysis.layers, between or ()):
-        drawing = session.parts.of(_graphs).draw(
+        drawing = session.parts.get_part(_graphs).draw(
             examined,
             models.source,
             None if layer is None else row_of(layer, index),
@@ -116,11 +116,11 @@ def node_figures(
         Misuse: There is no such figure, or the model has no nodes with names.
         BadModel: torch.export cannot export the module.
     """
-    state_index = session.parts.models.at(index)
-    examined = session.parts.models.complete(state_index, on_progress, cancel)
+    state_index = session.parts.models.resolve_index(index)
+    examined = session.parts.models.examine_or_refuse(state_index, on_progress, cancel)
     outside = figures.load_overlay(session.parts.models, overlay, index)
-    return session.parts.of(_graphs).node_figures(
-        examined, session.parts.models.opened(state_index), session.parts.models.source, figure, outside
+    return session.parts.get_part(_graphs).node_figures(
+        examined, session.parts.models.open_state(state_index), session.parts.models.source, figure, outside
     )
 
 
@@ -146,7 +146,7 @@ def nodes(
         Misuse: The model is not an ONNX graph, or a layer or operator does not exist.
     """
     models = session.parts.models
-    opened: Any = models.opened(models.at(index), on_progress)
+    opened: Any = models.open_state(models.resolve_index(index), on_progress)
     if not opened.is_graph:
         has_export = hasattr(opened, "loaded")
         hint = f"explorer convert {models.source} -o model.onnx, then explorer nodes model.onnx"

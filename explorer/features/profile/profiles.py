@@ -65,7 +65,7 @@ def profile(
         BadModel: The model cannot run; the message names the layer that fails and the layers before it.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(Profiler).profile(
+    return session.parts.get_part(Profiler).profile(
         spec or ProfileSpec(), batch, machine, index, on_progress, cancel
     )
 
@@ -99,8 +99,8 @@ def compare_profiles(
         BadModel: One of the models cannot run.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.at(before), session.parts.second_model(after, other)
-    return session.parts.of(Profiler).compare(
+    where = session.parts.models.resolve_index(before), session.parts.second_model(after, other)
+    return session.parts.get_part(Profiler).compare(
         *where, spec or ProfileSpec(), batches, machine, on_progress, cancel
     )
 
@@ -122,7 +122,7 @@ class Profiler:
     ) -> Profile:
         """Time one state."""
         check(spec)
-        models, state_index = self._models, self._models.at(index)
+        models, state_index = self._models, self._models.resolve_index(index)
         (measurement,) = timed(
             [self._prepare(models, state_index, spec, batch, find_measured(machine), on_progress, cancel)[0]],
             spec,
@@ -154,7 +154,7 @@ class Profiler:
         graphs = [subject.model for _, subject in subjects if isinstance(subject, TimedGraph)]
 
         def flow(models: Models, index: int) -> ValueFlow | None:
-            return models.examined(index, on_progress, cancel).flow
+            return models.examine(index, on_progress, cancel).flow
 
         tree = tree_diff(
             subjects[0][1].analysis,
@@ -207,7 +207,7 @@ class Profiler:
         self, models: Models, state_index: int, profile: Profile, measured_machine: MeasuredMachine | None
     ) -> Profile:
         notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
-        kept_profile = replace(profile, notes=(*models.random_weights(), *profile.notes, *notes))
+        kept_profile = replace(profile, notes=(*models.list_weight_notes(), *profile.notes, *notes))
         models.history = states.amend(
             models.history, state_index, profile=replace(kept_profile, recording=())
         )
@@ -263,9 +263,9 @@ def subject_of(
             where=models.source,
             hint="explorer convert MODEL -o OUT.onnx, and that",
         )
-    model, opened = models.graph(state_index, on_progress), models.opened(state_index, on_progress)
+    model, opened = models.load_graph(state_index, on_progress), models.open_state(state_index, on_progress)
     own_options = opened.options
-    dims, shapes = models.sizes(state_index, model)
+    dims, shapes = models.find_sizes(state_index, model)
     if batch is not None:
         dims, shapes = choose_batch_sizes(model, batch, dims, shapes)
     if spec.input is not None:
@@ -275,7 +275,7 @@ def subject_of(
     sizes = sizes_of(model, drawn)
     declarations = {drawn_input.name: (drawn_input.dtype, drawn_input.shape) for drawn_input in drawn}
     if not sizes and not own_options.dims and not shapes and opened.options.past is None:
-        analysis = models.examined(state_index, on_progress, cancel).analysis
+        analysis = models.examine(state_index, on_progress, cancel).analysis
     else:
         all_sizes = {**own_options.dims, **sizes}
         analysis = models.analyze_with(state_index, all_sizes, declarations, on_progress, cancel).analysis

@@ -32,7 +32,7 @@ def prepare_module(
         Misuse: The inputs or the batch do not fit the module, or its weights do not fit in memory.
         BadModel: The module cannot be built.
     """
-    opened = models.opened(state_index, on_progress)
+    opened = models.open_state(state_index, on_progress)
     assert isinstance(opened, TorchModel)
     own_options, loaded = opened.options, opened.loaded
     if own_options.past is not None:
@@ -53,7 +53,7 @@ def prepare_module(
         raise Misuse(problem, where="--batch", hint=error.hint) from None
     args, kwargs = binding.call(tensors)
     if batch is None and not sizes:
-        analysis = models.examined(state_index, on_progress, cancel).analysis
+        analysis = models.examine(state_index, on_progress, cancel).analysis
     else:
         all_sizes = {} if sizes else {**dims}
         analysis = models.analyze_with(state_index, all_sizes, sizes, on_progress, cancel).analysis

@@ -98,7 +98,7 @@ class ModuleQuantizer:
         options: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
         module = self._models.module if from_object and not self._models.current else None
         result = to_quantized(self._opened(), module, request, job, self._analysis(), **options)
-        return replace(result, fact=replace(result.fact, notes=self._models.random_weights()))
+        return replace(result, fact=replace(result.fact, notes=self._models.list_weight_notes()))
 
     def choice(self, request: QuantizeRequest) -> Quantization:
         """Predict the result of `quantize_state` without quantizing."""
@@ -140,9 +140,9 @@ class ModuleQuantizer:
         return scripts.headless(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _opened(self) -> TorchModel:
-        opened = self._models.opened(self._models.current)
+        opened = self._models.open_state(self._models.current)
         assert isinstance(opened, TorchModel)
         return opened
 
     def _analysis(self) -> Analysis:
-        return self._models.examined(self._models.current).analysis
+        return self._models.examine(self._models.current).analysis

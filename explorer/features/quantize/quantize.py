@@ -100,7 +100,7 @@ class Quantizer:
 
         For form `chain`, batch normalizations are also folded into the weights.
         """
-        model = self._models.graph(self._models.current, on_progress)
+        model = self._models.load_graph(self._models.current, on_progress)
         last = self._last_graph
         if last is None or last[0][0] is not model or last[0][1] is not self._folds:
             reached = inline_layers(model)
@@ -110,8 +110,8 @@ class Quantizer:
 
     def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
         """Analyze the graph to quantize, with `sizes` for its open dimensions."""
-        model, state_graph = self._graph(None), self._models.graph(self._models.current)
-        return self._models.analysis_at(self._models.current, sizes, None if model is state_graph else model)
+        model, state_graph = self._graph(None), self._models.load_graph(self._models.current)
+        return self._models.analyze_graph_at(self._models.current, sizes, None if model is state_graph else model)
 
     def choice(self, request: QuantizeRequest, on_progress: OnProgress) -> Quantization:
         """Predict what `quantize` does to the current state, without running the model."""
@@ -196,7 +196,7 @@ class Quantizer:
                 output=written_file.path,
                 calibration=samples.text if uses or measured else "",
                 seconds=time.perf_counter() - started,
-                notes=(*models.random_weights(), *notes, *_saturation(plan.choices), *lost),
+                notes=(*models.list_weight_notes(), *notes, *_saturation(plan.choices), *lost),
                 **in_runtime,
             )
 
@@ -287,7 +287,7 @@ class Quantizer:
         Raises:
             BadModel: An output changed by more than rounding.
         """
-        original, folded = inline_layers(self._models.graph(self._models.current)), self._graph(None)
+        original, folded = inline_layers(self._models.load_graph(self._models.current)), self._graph(None)
         folded_count = _normalizations(original) - _normalizations(folded)
         if not folded_count:
             return ()
@@ -327,7 +327,7 @@ class Quantizer:
             layer = max({*scopes} & {*names}, key=len, default=layer)
         if layer not in names:
             raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
-        exported = entry.path is not None and hasattr(models.opened(entry.parent), "loaded")
+        exported = entry.path is not None and hasattr(models.open_state(entry.parent), "loaded")
         spec = add_layer_choice(record.quantize.spec, layer, **values)
         return replace(record.quantize, spec=spec, as_graph=exported), entry.parent
 
@@ -362,13 +362,13 @@ class Quantizer:
             unchanged=collect_kept_names(plan.model, plan.choices),
         )
         if self._folds:  # count the bytes of the original, before folding
-            original_bytes = self._models.analysis_at(self._models.current, {}).info.totals.weight_bytes
+            original_bytes = self._models.analyze_graph_at(self._models.current, {}).info.totals.weight_bytes
             byte_change = replace(fact.totals.weight_bytes, before=original_bytes)
             fact = replace(fact, totals=replace(fact.totals, weight_bytes=byte_change))
         return replace(fact, command=self.command(request, output))
 
     def _samples(self, model: Model, request: QuantizeRequest) -> Samples:
-        dims, input_shapes = self._models.sizes(self._models.current, model)
+        dims, input_shapes = self._models.find_sizes(self._models.current, model)
         if request.calibrate:
             return read_samples(model, request.calibrate, dims, input_shapes)
         return random_samples(model, request.draws, request.seed, dims, input_shapes)
@@ -382,7 +382,7 @@ class Quantizer:
 
     def _apply_spec(self, model: Model, spec: QuantizeSpec, *, sized: bool = False) -> ModelChoices:
         models = self._models
-        dims, input_shapes = models.sizes(models.current, model)
+        dims, input_shapes = models.find_sizes(models.current, model)
         types = shapes.infer(model, dims, input_shapes).values
         sizes: dict[str, Sizes] = {}
         if sized or any(rule.shape for rule in spec.rules) or any(map(is_query, spec.sites)):
@@ -488,7 +488,7 @@ def _list_read_files(request: QuantizeRequest) -> tuple[str | None, ...]:
 CHANGE = Change(
     "quantize",
     QuantizeRequest,
-    lambda request, work: work.parts.of(Quantizer).steps(request, work),
+    lambda request, work: work.parts.get_part(Quantizer).steps(request, work),
     _words,
     _list_read_files,
     _requantize,

@@ -58,14 +58,14 @@ def quantize_choice(
     with make_current(session.parts.models, state):
         if not as_graph and _is_quantized_as_module(session, spec, None, on_progress):
             return _module_quantizer(session).choice(_module_request(request))
-        return session.parts.of(Quantizer).choice(request, on_progress)
+        return session.parts.get_part(Quantizer).choice(request, on_progress)
 
 
 def _is_quantized_as_module(
     session: Facade, spec: QuantizeSpec, output: PathText | None, on_progress: OnProgress
 ) -> bool:
     """Return whether the current model is quantized as a module; most forms need ONNX."""
-    opened = session.parts.models.opened(session.parts.models.current, on_progress)
+    opened = session.parts.models.open_state(session.parts.models.current, on_progress)
     if spec.form == "torchao" and not hasattr(opened, "loaded"):
         problem = "torchao is for layers of an nn.Module"
         raise Misuse(problem, where="--form", hint="leave it out for a file of operators")
@@ -99,7 +99,7 @@ def quantize_settings(
     """
     if _is_quantized_as_module(session, spec, None, on_progress):
         return _module_quantizer(session).settings(_module_request(QuantizeRequest(spec)).spec)
-    return session.parts.of(Quantizer).settings(spec, on_progress)
+    return session.parts.get_part(Quantizer).settings(spec, on_progress)
 
 
 def quantize(
@@ -247,7 +247,7 @@ def quantize_trial(
         Cancelled: See `quantize`.
     """
     request = QuantizeRequest(spec, calibrate or "", draws, seed)
-    return session.parts.of(Quantizer).trial(request, on_progress, cancel)
+    return session.parts.get_part(Quantizer).trial(request, on_progress, cancel)
 
 
 def requantize(
@@ -281,11 +281,11 @@ def requantize(
     """
     values = {"weight": weight, "input": input, "bias": bias, "on": on}
     options = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
-    request, parent_state = session.parts.of(Quantizer).asked_again(layer, values)
+    request, parent_state = session.parts.get_part(Quantizer).asked_again(layer, values)
     return _quantize_state(session, request, parent_state, report, options)
 
 
 def _module_quantizer(session: Facade) -> ModuleQuantizer:
     from explorer.features.quantize.module_quantizer import ModuleQuantizer  # imports torch
 
-    return session.parts.of(ModuleQuantizer)
+    return session.parts.get_part(ModuleQuantizer)

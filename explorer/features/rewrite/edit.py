@@ -55,14 +55,14 @@ def _steps(options: EditSpec, work: Work) -> Steps:
         True if work.proof.verify else None,
         output=work.output or "",
         command=_command(models, steps, work.output),
-        notes=models.random_weights(),
+        notes=models.list_weight_notes(),
         seconds=time.perf_counter() - started,
     )
 
 
 def _apply_edits(models: Models, steps: Sequence[EditStep], work: Work) -> tuple[Model, Edit]:
     """Return the current model after some edits, and the record of the edits."""
-    model = models.graph(models.current, work.on_progress)
+    model = models.load_graph(models.current, work.on_progress)
     completed: list[str] = []
     outputs: list[TypeChange] = []
     for step in steps:

@@ -42,10 +42,10 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
     models = work.models
     command = _command(models, options.kinds, work.output)
     if work.proof.input is not None:  # if nothing can be folded, no proof would read the file
-        work.parts.of(Prover).check_input(work.proof.input, work.on_progress)
+        work.parts.get_part(Prover).check_input(work.proof.input, work.on_progress)
     folded, remaining = _fold_all(models, options.kinds, work.on_progress, work.cancel)
     if not folded and work.output is not None:
-        yield ChangeStep(models.graph(models.current, work.on_progress), None)
+        yield ChangeStep(models.load_graph(models.current, work.on_progress), None)
         note = "there is nothing to fold: the file is a copy of the model"
         return Fold((), remaining, work.output, command, (note,), time.perf_counter() - started)
     if not folded:
@@ -55,7 +55,7 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
     output_path = ""
     for model, step in folded:
         last = step is folded[-1][1]
-        original = models.graph(models.current, work.on_progress)
+        original = models.load_graph(models.current, work.on_progress)
         command_of_step = _command(models, (step.kind,), work.output if last else None)
         text = StateText(step.what, FoldRecord(step.kind), command_of_step)
         check = partial(_verify, work, original) if work.proof.verify else None
@@ -64,12 +64,12 @@ def _steps(options: FoldSpec, work: Work) -> Steps:
         if not result.kept:
             break
         output_path = result.output if last else ""
-    notes = models.random_weights()
+    notes = models.list_weight_notes()
     return Fold(tuple(steps), remaining, output_path, command, notes, time.perf_counter() - started)
 
 
 def _verify(work: Work, before: Model, after: Model, path: str) -> Verification:
-    return work.parts.of(Prover).verify(
+    return work.parts.get_part(Prover).verify(
         before,
         after,
         plan=None,
@@ -91,7 +91,7 @@ def _fold_all(
             where=models.label(models.current),
             hint="fold the original, and quantize that",
         )
-    model = models.graph(models.current, on_progress)
+    model = models.load_graph(models.current, on_progress)
     folded: list[Folded] = []
     remaining: list[NodeLeft] = []
     for kind in (kind for kind in FOLDS if kind in kinds):

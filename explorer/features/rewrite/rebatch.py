@@ -34,7 +34,7 @@ def _write_rebatched(
 ) -> Conversion:
     """Write the current model for another batch; `settings` are those of `ConversionJob`."""
     models.check_onnx(output, overwrite)
-    model = models.graph(models.current, on_progress)
+    model = models.load_graph(models.current, on_progress)
     job = ConversionJob(
         target=output,
         source=models.label(models.current),

@@ -40,7 +40,7 @@ class Server:
         """Return the figures of prompt, decode steps and cache of a state, with times on `machine`."""
         loaded = self._loaded(index, on_progress)
         check(spec)
-        key = loaded.source, self._models.at(index), resolve_types(spec).compute, spec.prompt
+        key = loaded.source, self._models.resolve_index(index), resolve_types(spec).compute, spec.prompt
         with loaded.quiet():
             if self._last_passes is None or self._last_passes[0] != key:
                 self._last_passes = (
@@ -57,7 +57,7 @@ class Server:
         return module_content(self._loaded(index, on_progress).meta())
 
     def _loaded(self, index: int | None, on_progress: OnProgress) -> LoadedModule:
-        opened = self._models.opened(self._models.at(index), on_progress)
+        opened = self._models.open_state(self._models.resolve_index(index), on_progress)
         loaded: LoadedModule | None = getattr(opened, "loaded", None)
         if loaded is None:
             why = getattr(getattr(opened, "contents", None), "why", "")
@@ -102,4 +102,4 @@ def serving(
         BadModel: The model cannot process a prompt, or cannot continue from its cache.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(Server).serving(spec, machine, index, on_progress, cancel)
+    return session.parts.get_part(Server).serving(spec, machine, index, on_progress, cancel)

@@ -75,7 +75,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     return sweep.ServedModel(
         name=models.label(models.current),
         door=session,
-        content=partial(session.parts.of(Server).content, None, on_progress),
+        content=partial(session.parts.get_part(Server).content, None, on_progress),
         opener=lambda content: partial(
             worker_model, partial(module_anew, reopen), source, options, _content, content
         ),
@@ -86,5 +86,5 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
 
 
 def _content(session: Any) -> str:
-    content: str = session.parts.of(Server).content(None, None)
+    content: str = session.parts.get_part(Server).content(None, None)
     return content

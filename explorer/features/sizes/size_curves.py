@@ -47,11 +47,11 @@ class CurveMaker:
 
     def names(self, index: int | None) -> Sizes:
         """Return the sizes that can vary, each with its current value, or None for an open size."""
-        info = self._models.ordered(index).info
+        info = self._models.examine_with_order(index).info
         named = dict.fromkeys(d for t in info.model.inputs for d in t.shape or () if isinstance(d, str))
         model_sizes: Sizes = {**named, **(info.assumptions.get("dims") or {})}
-        state_index = self._models.at(index)
-        if self._is_module(self._models.opened(state_index)):
+        state_index = self._models.resolve_index(index)
+        if self._is_module(self._models.open_state(state_index)):
             model_sizes |= _module_sizes(info) | model_sizes
         return {_TOKENS_OF_CACHE: None, **model_sizes} if self._has_cache_inputs(state_index) else model_sizes
 
@@ -66,7 +66,7 @@ class CurveMaker:
         cancel: Cancel,
     ) -> SizeCurves:
         """Count the figures over one size, from `low` to `high`."""
-        state_index = self._models.at(index)
+        state_index = self._models.resolve_index(index)
         known_sizes = self.names(state_index)
         if not known_sizes:
             raise Misuse("this model leaves no size open", where=self._models.source)
@@ -78,7 +78,7 @@ class CurveMaker:
         largest = high or max(smallest, _BATCHES if "batch" in name.lower() else _LENGTHS)
         if largest < smallest:
             raise Misuse(f"{smallest:,} to {largest:,} is no range", where="--over", hint="write batch=1:64")
-        module = self._is_module(self._models.opened(state_index, on_progress))
+        module = self._is_module(self._models.open_state(state_index, on_progress))
         own_names = {name, _TEXT if module else _TOKENS_OF_CACHE}
         other_sizes = {
             size_name: size or 1 for size_name, size in known_sizes.items() if size_name not in own_names
@@ -109,8 +109,8 @@ class CurveMaker:
         self, tokens: int | None, index: int | None, on_progress: OnProgress, cancel: Cancel
     ) -> Decode:
         """Count the decode step after a text, and the prefill pass over that text."""
-        state_index = self._models.at(index)
-        opened = self._models.opened(state_index, on_progress)
+        state_index = self._models.resolve_index(index)
+        opened = self._models.open_state(state_index, on_progress)
         if tokens is None and opened.options.past:
             tokens = opened.options.past
         if tokens is not None and tokens < 1:
@@ -147,7 +147,7 @@ class CurveMaker:
         self, state_index: int, on_progress: OnProgress, cancel: Cancel
     ) -> Iterator[Callable[..., AnalysisResult]]:
         """Yield a function that analyzes a model with other options; restore its options at the end."""
-        opened: Any = self._models.opened(state_index, on_progress)
+        opened: Any = self._models.open_state(state_index, on_progress)
         own_options, loaded = opened.options, getattr(opened, "loaded", None)
         bound_inputs = getattr(loaded, "bound", None)
         run_count = 0
@@ -170,7 +170,7 @@ class CurveMaker:
 
     def _options(self, state_index: int, name: str, size: int, other_sizes: dict[str, int]) -> dict[str, Any]:
         """Return the options that set size `name` of a model to `size`."""
-        opened: Any = self._models.opened(state_index)
+        opened: Any = self._models.open_state(state_index)
         own_options: OpenOptions = opened.options
         if name == _TOKENS_OF_CACHE and self._has_cache_inputs(state_index):
             return {"past": size, "prefill": True}
@@ -191,7 +191,7 @@ class CurveMaker:
         """Return a function from tokens to cache bytes, or None if the size is not a length or there is no
         cache.
         """
-        opened = self._models.opened(state_index)
+        opened = self._models.open_state(state_index)
         module = self._is_module(opened)
         if "batch" in size_range.name.lower() or (module and size_range.name != _TEXT):
             return None
@@ -210,7 +210,7 @@ class CurveMaker:
 
     def _has_cache_inputs(self, state_index: int) -> bool:
         """Return whether a model is a graph with a KV cache as inputs."""
-        model = getattr(self._models.opened(state_index), "model", None)
+        model = getattr(self._models.open_state(state_index), "model", None)
         return model is not None and bool(onnx_cache.find(model))
 
     def _is_module(self, opened: OpenedModel) -> bool:
@@ -248,7 +248,7 @@ def _choose_size(name: str | None, known_sizes: Sizes) -> str:
 
 def size_names(session: Facade, index: int | None = None) -> dict[str, int | None]:
     """Return the sizes that `sizes` can vary, each with its current value, or None if open."""
-    return session.parts.of(CurveMaker).names(index)
+    return session.parts.get_part(CurveMaker).names(index)
 
 
 def sizes(
@@ -279,7 +279,7 @@ def sizes(
         Misuse: There is no such size, or the model does not support the requested range.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(CurveMaker).curves(over, low, high, machine, index, on_progress, cancel)
+    return session.parts.get_part(CurveMaker).curves(over, low, high, machine, index, on_progress, cancel)
 
 
 def decode(
@@ -303,4 +303,4 @@ def decode(
         Misuse: The model has no decode step, or none after so many tokens.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(CurveMaker).decode(tokens, index, on_progress, cancel)
+    return session.parts.get_part(CurveMaker).decode(tokens, index, on_progress, cancel)

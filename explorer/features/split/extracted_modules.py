@@ -42,7 +42,7 @@ def extract(
     """
     started = time.perf_counter()
     models.check_target(output, overwrite)
-    opened = models.opened(state_index, on_progress)
+    opened = models.open_state(state_index, on_progress)
     if not hasattr(opened, "loaded"):
         raise Misuse(
             "a part of a graph is an ONNX file", where=output, hint="give it a name that ends in .onnx"
@@ -51,7 +51,7 @@ def extract(
     options = models.options
     report(on_progress, cancel, "exporting (torch.export)")
     inputs = bind(loaded, options["input_shapes"], options["dims"])
-    layers = models.examined(state_index, on_progress, cancel).analysis.layers
+    layers = models.examine(state_index, on_progress, cancel).analysis.layers
     part = parts.module_part(loaded, inputs, layers, spec, seed)
     fact = _describe(part, layers, models)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
@@ -85,7 +85,7 @@ def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) 
     leaves = [layers[row] for row in dict.fromkeys(part.rows) if not layers[row].group]
     macs = [row.macs for row in leaves]
     parameters = dict(part.module.named_parameters())
-    notes = [*models.random_weights()]
+    notes = [*models.list_weight_notes()]
     if part.drawn:
         notes.append(f"not compared, for random numbers make it: {', '.join(part.drawn)}")
     if part.attends:

@@ -58,7 +58,7 @@ def split(
         BadModel: onnxruntime cannot run the model or a stage.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(Splitter).split(
+    return session.parts.get_part(Splitter).split(
         spec,
         machines,
         output,
@@ -100,7 +100,7 @@ def split_draft(
         Misuse: The stages are not possible, or a size is unknown.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(Splitter).draft(
+    return session.parts.get_part(Splitter).draft(
         spec, machines, places, index=index, on_progress=on_progress, cancel=cancel
     )
 
@@ -129,7 +129,7 @@ def run_stages(
         EngineDied: The process of a stage ended. The remaining processes are stopped.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(Splitter).run(folder, micro_batches, threads, on_progress, cancel)
+    return session.parts.get_part(Splitter).run(folder, micro_batches, threads, on_progress, cancel)
 
 
 def extract(
@@ -166,7 +166,7 @@ def extract(
         Cancelled: `cancel` returned True.
     """
     if output is not None and output.lower().endswith(MODULE_PARTS):
-        return session.parts.of(Splitter).extract(
+        return session.parts.get_part(Splitter).extract(
             spec,
             output,
             overwrite=overwrite,

@@ -88,10 +88,10 @@ class Splitter:
     ) -> Split:
         """Split a state into stages; with `output`, also write and verify them."""
         started = time.perf_counter()
-        state_index = self._models.at(index)
+        state_index = self._models.resolve_index(index)
         if output is not None:
             stage_folder.check(self._models, output, overwrite)
-        if form == "torch" and not hasattr(self._models.opened(state_index, on_progress), "loaded"):
+        if form == "torch" and not hasattr(self._models.open_state(state_index, on_progress), "loaded"):
             raise Misuse(
                 "it is no module of PyTorch's",
                 where="--to torch",
@@ -103,7 +103,7 @@ class Splitter:
             return replace(fact, seconds=time.perf_counter() - started)
         subject = self._subject(state_index, spec, machines, on_progress, cancel)
         fact, parts = split(subject, spec, on_progress, cancel)
-        fact = replace(fact, notes=(*self._models.random_weights(), *fact.notes))
+        fact = replace(fact, notes=(*self._models.list_weight_notes(), *fact.notes))
         if output is not None:
             fact = self._write_stages(
                 subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel
@@ -124,7 +124,7 @@ class Splitter:
 
         The search is kept for the next call with the same arguments.
         """
-        state_index = self._models.at(index)
+        state_index = self._models.resolve_index(index)
         options, profile = self._models.options, self._models.history.entries[state_index].profile
         sizes = dict(options["dims"]), dict(options["input_shapes"])
         key = state_index, spec, tuple(machines), sizes, profile
@@ -136,7 +136,7 @@ class Splitter:
         self._draft = key, draft
         if is_same_search and places is not None:
             return fact
-        module = not self._models.opened(state_index, on_progress).is_graph
+        module = not self._models.open_state(state_index, on_progress).is_graph
         rows = tuple(draft.search.subject.layers) if module else None
         return replace(fact, where=draft.where(), rows=rows)
 
@@ -182,7 +182,7 @@ class Splitter:
 
         return extracted_modules.extract(
             self._models,
-            self._models.at(index),
+            self._models.resolve_index(index),
             spec,
             output,
             overwrite=overwrite,
@@ -241,7 +241,7 @@ class Splitter:
             params=totals.params,
             macs=totals.macs,
             weight_bytes=totals.weight_bytes,
-            notes=self._models.random_weights(),
+            notes=self._models.list_weight_notes(),
         )
 
     def _subject(
@@ -253,10 +253,10 @@ class Splitter:
         cancel: Cancel,
     ) -> SplitSubject:
         models = self._models
-        opened = models.opened(state_index, on_progress)
-        model = models.graph(state_index, on_progress)
-        dims, shapes = models.sizes(state_index, model)
-        examined = models.graph_examined(state_index, on_progress, cancel)
+        opened = models.open_state(state_index, on_progress)
+        model = models.load_graph(state_index, on_progress)
+        dims, shapes = models.find_sizes(state_index, model)
+        examined = models.examine_graph(state_index, on_progress, cancel)
         step = None
         if spec.by == "training":
             gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
@@ -360,4 +360,4 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return [*entry.record.words], ""
 
 
-CHANGE = Change("extract", PartSpec, lambda spec, work: work.parts.of(Splitter).steps(spec, work), _words)
+CHANGE = Change("extract", PartSpec, lambda spec, work: work.parts.get_part(Splitter).steps(spec, work), _words)

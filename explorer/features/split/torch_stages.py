@@ -51,7 +51,7 @@ class TorchSplitter:
     def __init__(self, models: Models, state_index: int, on_progress: OnProgress, cancel: Cancel) -> None:
         self._models, self._state_index = models, state_index
         self._on_progress, self._cancel = on_progress, cancel
-        opened = models.opened(state_index, on_progress)
+        opened = models.open_state(state_index, on_progress)
         assert isinstance(opened, TorchModel)
         if models.options["past"] is not None:
             raise Misuse("a module is cut as it runs on whole inputs", where="--past", hint="leave it out")
@@ -78,7 +78,7 @@ class TorchSplitter:
         )
         shared = [name for name in _find_shared(search, cuts.places) if name in search.subject.elements]
         notes = (
-            *self._models.random_weights(),
+            *self._models.list_weight_notes(),
             *fact.notes,
             *self._notes(inputs),
             *_describe_shared_weights(shared),
@@ -112,7 +112,7 @@ class TorchSplitter:
 
     def _sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
         models, state_index = self._models, self._state_index
-        analysis = models.examined(state_index, self._on_progress, self._cancel).analysis
+        analysis = models.examine(state_index, self._on_progress, self._cancel).analysis
         step = training(self._opened.training(None), spec.optimizer) if spec.by == "training" else None
         by_time = spec.by == "time" and not machines
         profile = models.profile(state_index) if by_time else models.history.entries[state_index].profile

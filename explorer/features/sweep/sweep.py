@@ -311,7 +311,7 @@ def _subject(
         name=models.label(models.current),
         door=session,
         # models of other formats are exported to ONNX
-        files=lambda: files_of(models.graph(models.current, on_progress)),
+        files=lambda: files_of(models.load_graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
         words=shlex.join(opening_words(options)),

@@ -41,7 +41,7 @@ class ModuleTiler:
     def _resolve_filters(self, spec: TileSpec, job: ConversionJob) -> TileSpec:
         """Replace the filters in `spec` by the names of the matching layers."""
         return resolve_site_filters(
-            spec, lambda: self._plan(TileSpec(), job).sites, lambda: self._models.examined(0).analysis
+            spec, lambda: self._plan(TileSpec(), job).sites, lambda: self._models.examine(0).analysis
         )
 
     def tile(
@@ -84,7 +84,7 @@ class ModuleTiler:
         """Add the MACs of each skipped layer to the plan, where the analysis knows them."""
         if not self._models.from_torch:
             return plan
-        macs_by_path = {layer.path: layer.macs for layer in self._models.examined(0).analysis.layers}
+        macs_by_path = {layer.path: layer.macs for layer in self._models.examine(0).analysis.layers}
         skipped = (replace(s, macs=macs_by_path.get(s.name)) if s.macs is None else s for s in plan.skipped)
         return replace(plan, skipped=tuple(skipped))
 
@@ -92,5 +92,5 @@ class ModuleTiler:
         """Return the MACs of the opened model, or None if the count of any layer is unknown."""
         if not self._models.from_torch:
             return None
-        totals = self._models.examined(0).analysis.info.totals
+        totals = self._models.examine(0).analysis.info.totals
         return totals.macs if totals.coverage == 1 else None

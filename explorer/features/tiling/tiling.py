@@ -82,7 +82,7 @@ class Tiler:
     def tiling(self, state_index: int) -> Plan | None:
         """Return the plan by which a state was tiled, or None."""
         model, plan = (
-            self._models.graph(state_index),
+            self._models.load_graph(state_index),
             getattr(self._models.history.entries[state_index].record, "plan", None),
         )
         return recover_plan(model) if plan is None else merge_earlier_plans(plan, model)
@@ -117,7 +117,7 @@ class Tiler:
         analyses: list[AnalysisResult] = []
 
         def verify_tiling(written_model: Model, path: str) -> Verification:
-            return work.parts.of(Prover).verify(
+            return work.parts.get_part(Prover).verify(
                 products.undecomposed_model,
                 written_model,
                 plan,
@@ -205,7 +205,7 @@ class Tiler:
         return resolve_site_filters(
             spec,
             lambda: _plan_of(products, TileSpec())[0].sites,
-            lambda: self._models.examined(state_index).analysis,
+            lambda: self._models.examine(state_index).analysis,
         )
 
     def _products(
@@ -237,11 +237,11 @@ class Tiler:
             cached = {key: products for key, products in cached.items() if key is None}
             rules = self._models.rules
             if traced:
-                analysis = self._models.examined(state_index, on_progress).analysis
+                analysis = self._models.examine(state_index, on_progress).analysis
                 cached[key] = trace_products(analysis, rules, **grouped)
             else:
-                model = self._models.graph(state_index, on_progress)
-                dims, shapes = self._models.sizes(state_index, model)
+                model = self._models.load_graph(state_index, on_progress)
+                dims, shapes = self._models.find_sizes(state_index, model)
                 cached[key] = find_products(model, dims, shapes, rules, decomposable=decomposed, **grouped)
             self._models.products[state_index] = cached
         return cached[key]
@@ -287,7 +287,7 @@ def plan_between(history: History, before: int, after: int) -> Plan | None:
 
 
 def _steps(spec: TileSpec, work: Work) -> Steps:
-    return work.parts.of(Tiler).steps(spec, work)
+    return work.parts.get_part(Tiler).steps(spec, work)
 
 
 def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

@@ -34,7 +34,7 @@ def plan(
     Raises:
         Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
     """
-    return session.parts.of(Tiler).plan(spec, on_progress, state_index=index)[0]
+    return session.parts.get_part(Tiler).plan(spec, on_progress, state_index=index)[0]
 
 
 def tiling(session: Facade, index: int | None = None) -> Plan | None:
@@ -43,11 +43,11 @@ def tiling(session: Facade, index: int | None = None) -> Plan | None:
     A tiled file contains its plan, which is a claim until `verify` proves it. After several tilings, the
     result is the last plan, followed by the sites of earlier plans.
     """
-    state_index = session.parts.models.at(index)
+    state_index = session.parts.models.resolve_index(index)
     return (
         None
-        if session.parts.models.examined(state_index).info.tiled is None
-        else session.parts.of(Tiler).tiling(state_index)
+        if session.parts.models.examine(state_index).info.tiled is None
+        else session.parts.get_part(Tiler).tiling(state_index)
     )
 
 
@@ -73,7 +73,7 @@ def cost(
     Raises:
         Misuse: See `plan`; also, the order does not exist, or the machine's figures contradict each other.
     """
-    return session.parts.of(Tiler).cost(spec, hardware, order, formulas, on_progress)
+    return session.parts.get_part(Tiler).cost(spec, hardware, order, formulas, on_progress)
 
 
 def tile_steps(
@@ -99,7 +99,7 @@ def settings(session: Facade, spec: TileSpec, *, on_progress: OnProgress = None)
     Raises:
         Misuse: See `plan`.
     """
-    return session.parts.of(Tiler).settings(spec, on_progress)
+    return session.parts.get_part(Tiler).settings(spec, on_progress)
 
 
 def tile(
@@ -156,7 +156,7 @@ def plan_module(session: Facade, spec: TileSpec, *, on_progress: OnProgress = No
     check_module(session.parts.models, on_progress)
     from explorer.features.tiling.module_tiler import ModuleTiler  # imports torch
 
-    return session.parts.of(ModuleTiler).plan(spec, on_progress)
+    return session.parts.get_part(ModuleTiler).plan(spec, on_progress)
 
 
 def tile_module(
@@ -199,7 +199,7 @@ def tile_module(
     check_module(session.parts.models, on_progress)
     from explorer.features.tiling.module_tiler import ModuleTiler  # imports torch
 
-    return session.parts.of(ModuleTiler).tile(
+    return session.parts.get_part(ModuleTiler).tile(
         spec,
         output=output,
         overwrite=overwrite,
@@ -220,7 +220,7 @@ def module_command(
     dynamic: Mapping[str, Mapping[int, str]] | None = None,
 ) -> str:
     """Return the shell command that does the same as `tile_module`, or '' if no command can."""
-    return session.parts.of(Tiler).module_command(spec, output, dynamic)
+    return session.parts.get_part(Tiler).module_command(spec, output, dynamic)
 
 
 def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> str:
@@ -228,7 +228,7 @@ def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> 
 
     The result is '' if no command can: a module object has no name, and rules outside a file have no option.
     """
-    return session.parts.of(Tiler).command(spec, output)
+    return session.parts.get_part(Tiler).command(spec, output)
 
 
 def keep_choices(
@@ -242,4 +242,4 @@ def keep_choices(
     Raises:
         Misuse: No state is tiled, or `path` cannot be written.
     """
-    return session.parts.of(Tiler).keep_choices(path, overwrite, on_progress)
+    return session.parts.get_part(Tiler).keep_choices(path, overwrite, on_progress)

@@ -44,7 +44,7 @@ def _width(state: State) -> int | None:
     """Return the number of elements in a sample of a model's only input, or None if unknown."""
     models, index = state
     try:
-        inputs = models.examined(index).info.model.inputs
+        inputs = models.examine(index).info.model.inputs
     except Misuse:
         return None
     shape = inputs[0].shape if len(inputs) == 1 else None
@@ -58,13 +58,13 @@ def _predictor(
 ) -> Predictor:
     models, index = state
     name = models.label(index)
-    opened: Any = models.opened(index, on_progress)
+    opened: Any = models.open_state(index, on_progress)
     if not hasattr(opened, "loaded"):
-        return of_graph(models.graph(index, on_progress), name, output, models.random_weights())
+        return of_graph(models.load_graph(index, on_progress), name, output, models.list_weight_notes())
     bound_module, specs = module_inputs(opened, data, named)
     fallback = next((info.shape[0] for info in bound_module.inputs if info.shape), None)
     run = _name_outputs(opened.runner(), specs, _outputs(models, index))
-    return Predictor(name, specs, run, output=output, fallback=fallback, notes=models.random_weights())
+    return Predictor(name, specs, run, output=output, fallback=fallback, notes=models.list_weight_notes())
 
 
 def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[Any, list[InputSpec]]:
@@ -84,7 +84,7 @@ def module_inputs(opened: Any, data: DataFile, named: Sequence[str]) -> tuple[An
 def _outputs(models: Models, index: int) -> list[str]:
     """Return the names of a module's outputs, or an empty list if the module cannot be analyzed."""
     try:
-        return [info.name for info in models.examined(index).info.model.outputs]
+        return [info.name for info in models.examine(index).info.model.outputs]
     except Misuse:
         return []
 

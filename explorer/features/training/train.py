@@ -73,7 +73,7 @@ def _list_hashed_bytes(module: Any) -> Iterator[bytes]:
 
 
 def _module(models: Models, on_progress: OnProgress = None) -> Any:
-    opened: Any = models.opened(0, on_progress)
+    opened: Any = models.open_state(0, on_progress)
     if not hasattr(opened, "loaded") or opened.format != "torch":
         hint = "name it as FILE.py:callable or package.module:callable"
         raise Misuse("only an nn.Module is trained here", where=models.source, hint=hint)

@@ -56,7 +56,7 @@ def evaluate(
         session.parts.models,
         [session.parts.models.open_other(source) for source in others],
     )
-    all_states = [(session_models, session_models.at(state)) for state in states or (None,)] + [
+    all_states = [(session_models, session_models.resolve_index(state)) for state in states or (None,)] + [
         (models, 0) for models in other_models
     ]
     try:

@@ -67,8 +67,8 @@ def _set_run_shapes(
 def graph_of(models: Models, state_index: int, on_progress: OnProgress) -> Model | None:
     """Return the graph of a state, or None for a module or a file that holds only tensors."""
     return (
-        models.graph(state_index, on_progress)
-        if models.opened(state_index, on_progress).format == "onnx"
+        models.load_graph(state_index, on_progress)
+        if models.open_state(state_index, on_progress).format == "onnx"
         else None
     )
 
@@ -88,8 +88,8 @@ class ModelValues:
         cancel: Cancel,
     ) -> Weights:
         """Measure stored tensors, reading one slab at a time."""
-        state_index = self._models.at(index)
-        opened: Any = self._models.opened(state_index, on_progress)
+        state_index = self._models.resolve_index(index)
+        opened: Any = self._models.open_state(state_index, on_progress)
         find_rows = getattr(opened, "find_rows", None)
         layers = None if choices.kinds or not names or find_rows is None else find_rows(names)
         if layers is None:
@@ -103,7 +103,7 @@ class ModelValues:
             layers=layers,
             real=map_to_multiplied(graph_of(self._models, state_index, on_progress)),
             # a state derived from random weights has random weights, too
-            notes=self._models.random_weights() if state_index else notes,
+            notes=self._models.list_weight_notes() if state_index else notes,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -124,14 +124,14 @@ class ModelValues:
         cancel: Cancel,
     ) -> Activations:
         """Measure the outputs of layers, or the gradients that flow back to them."""
-        state_index = self._models.at(index)
+        state_index = self._models.resolve_index(index)
         if target is not None and loss is None:
             raise Misuse("no loss is named, and a target is of one", where="--target", hint="--loss mse")
         if output is not None:
             self._models.check_target(output, overwrite, input)
         rows = self._models.rows(state_index, on_progress, cancel)
         answer = activations.activations(
-            lambda request: self._models.opened(state_index, on_progress).activations(request, rows),
+            lambda request: self._models.open_state(state_index, on_progress).activations(request, rows),
             layers,
             source=self._models.label(state_index),
             options=choices,
@@ -146,6 +146,6 @@ class ModelValues:
             cancel=cancel,
         )
         if answer.statistics and answer.sizes and rows and state_index == 0:
-            ran = self._models.original_at(answer.sizes, on_progress, cancel).analysis.layers
+            ran = self._models.analyze_original_at(answer.sizes, on_progress, cancel).analysis.layers
             answer = replace(answer, statistics=_set_run_shapes(answer.statistics, ran))
-        return replace(answer, notes=(*self._models.random_weights(), *answer.notes))
+        return replace(answer, notes=(*self._models.list_weight_notes(), *answer.notes))

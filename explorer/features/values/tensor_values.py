@@ -56,7 +56,7 @@ class TensorNumbers:
         cancel: Cancel,
     ) -> TensorValues:
         """Read the numbers of a slice, and the numbers of the same slice in another model."""
-        state = self._models, self._models.at(index)
+        state = self._models, self._models.resolve_index(index)
         if output is not None:
             if not output.endswith(".npy"):
                 raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
@@ -94,7 +94,7 @@ class TensorNumbers:
         cancel: Cancel,
     ) -> HeatMap:
         """Read a part of a tensor as cells of a heat map, and measure the whole tensor."""
-        state = self._models, self._models.at(index)
+        state = self._models, self._models.resolve_index(index)
         sliced, before_slice = self._find_tensor(state, name, input, seed, on_progress, cancel), None
         if before is not None:
             other_name = self._counterpart(before, sliced, name, on_progress)
@@ -140,10 +140,10 @@ class TensorNumbers:
             Misuse: No tensor and no layer has the name.
         """
         models, state_index = state
-        tensors, notes = models.opened(state_index, on_progress).tensors()
+        tensors, notes = models.open_state(state_index, on_progress).tensors()
         matches = [t for t in tensors if t.name == name] or _find_parameter(tensors, name)
         if matches:
-            remarks = models.random_weights() if state_index else notes
+            remarks = models.list_weight_notes() if state_index else notes
             numbers = matches[0] if matches[0].opened is None else matches[0].opened()
             graph = graph_of(models, state_index, on_progress)
             node = None if graph is None else rounders(graph).get(name)
@@ -185,7 +185,7 @@ class TensorNumbers:
         if constant in stored_names and constant != name:
             return self._find_tensor(state, constant, input, seed, on_progress, cancel)
         # the output of every module is called 'output', so a group of modules is found by its path
-        is_module = hasattr(models.opened(state_index, on_progress), "loaded")
+        is_module = hasattr(models.open_state(state_index, on_progress), "loaded")
         group_output, group_outputs = ("", 0) if is_module else _group_output(rows, name)
         name = group_output or name
         if name not in known_names:
@@ -219,7 +219,7 @@ class TensorNumbers:
             take,
             lambda done, total: None,
         )
-        ran = models.opened(state_index, on_progress).activations(request, rows)
+        ran = models.open_state(state_index, on_progress).activations(request, rows)
         if not captured:
             why = "; ".join(reason for _, reason in ran.skipped) or "it does not run"
             raise Misuse(f"'{name}' has no values: {why}", where=models.label(state_index))
@@ -229,7 +229,7 @@ class TensorNumbers:
             "activation",
             ran.inputs,
             calls,
-            tuple(models.random_weights()),
+            tuple(models.list_weight_notes()),
         )
 
 

@@ -48,7 +48,7 @@ def weights(
         Cancelled: `cancel` returned True.
     """
     choices = AskedStatistics(tuple(kinds), stat, axis, bins)
-    return session.parts.of(ModelValues).weights(names, choices, index, on_progress, cancel)
+    return session.parts.get_part(ModelValues).weights(names, choices, index, on_progress, cancel)
 
 
 def activations(
@@ -100,7 +100,7 @@ def activations(
         Cancelled: `cancel` returned True.
     """
     choices = AskedStatistics(tuple(kinds), stat, axis, bins)
-    return session.parts.of(ModelValues).activations(
+    return session.parts.get_part(ModelValues).activations(
         layers, choices, input, batch, seed, loss, target, output, overwrite, index, on_progress, cancel
     )
 
@@ -143,7 +143,7 @@ def values(
             has another shape, or `output` cannot be written.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(TensorNumbers).values(
+    return session.parts.get_part(TensorNumbers).values(
         name,
         slice,
         index,
@@ -205,7 +205,7 @@ def heat_map(
         Misuse: The name, the place or the range does not exist.
         Cancelled: `cancel` returned True.
     """
-    return session.parts.of(TensorNumbers).heat_map(
+    return session.parts.get_part(TensorNumbers).heat_map(
         name,
         place,
         rows,

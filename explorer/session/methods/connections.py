@@ -61,7 +61,7 @@ def fx_graph(
         BadModel: Neither torch.fx nor torch.export can trace the module, or it fails.
         Cancelled: `cancel` returned True.
     """
-    opened: Any = session.parts.models.opened(0, on_progress)
+    opened: Any = session.parts.models.open_state(0, on_progress)
     if not hasattr(opened, "loaded"):
         raise Misuse(
             "torch.fx traces modules of PyTorch, and this is none", where=session.parts.models.source
@@ -89,12 +89,12 @@ def placement(session: Facade, providers: Sequence[str] = (), *, index: int | No
     from explorer.engine.runtime import placement as runs  # imports numpy
 
     models = session.parts.models
-    state = models.at(index)
+    state = models.resolve_index(index)
     if not state and not models.is_graph:
         raise Misuse(
             "onnxruntime runs ONNX graphs, and this is none",
             where=models.source,
             hint="explorer convert MODEL -o OUT.onnx, and that",
         )
-    analysis = models.complete(state).analysis
-    return runs.placement(models.graph(state), analysis, providers, scratch=models.workdir)
+    analysis = models.examine_or_refuse(state).analysis
+    return runs.placement(models.load_graph(state), analysis, providers, scratch=models.workdir)

@@ -17,7 +17,7 @@ def save(session: Facade, path: PathText, *, overwrite: bool = False, on_progres
     Raises:
         Misuse: The file exists and `overwrite` is False, it is the opened model, or it cannot be written.
     """
-    return session.parts.of(Exporter).save(path, overwrite, on_progress)
+    return session.parts.get_part(Exporter).save(path, overwrite, on_progress)
 
 
 def check_output(session: Facade, path: PathText, *, overwrite: bool = False) -> None:
@@ -27,7 +27,7 @@ def check_output(session: Facade, path: PathText, *, overwrite: bool = False) ->
         Misuse: The file exists and `overwrite` is False, it is an input, or its extension belongs to another
             format.
     """
-    session.parts.of(Exporter).check(path, overwrite)
+    session.parts.get_part(Exporter).check(path, overwrite)
 
 
 def script(
@@ -54,7 +54,7 @@ def script(
     Raises:
         Misuse: The model was not changed yet, no command can open it, or `path` cannot be written.
     """
-    return session.parts.of(Exporter).script(path, index, branches, overwrite)
+    return session.parts.get_part(Exporter).script(path, index, branches, overwrite)
 
 
 def script_text(session: Facade, index: int | None = None, *, branches: bool = False) -> str:
@@ -63,4 +63,4 @@ def script_text(session: Facade, index: int | None = None, *, branches: bool = F
     Raises:
         Misuse: The model was not changed yet, or no command can open it.
     """
-    return session.parts.of(Exporter).script_text(index, branches)
+    return session.parts.get_part(Exporter).script_text(index, branches)

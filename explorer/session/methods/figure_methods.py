@@ -40,12 +40,12 @@ def open(session: Facade, *, on_progress: OnProgress = None, cancel: Cancel = No
         Misuse: An option does not fit the model.
         MissingExtra: A required package is not installed.
     """
-    return session.parts.models.complete(0, on_progress, cancel).info
+    return session.parts.models.examine_or_refuse(0, on_progress, cancel).info
 
 
 def info(session: Facade, index: int | None = None) -> Info:
     """Returns the totals of the model at `index` of the history (None: the current one)."""
-    return session.parts.models.complete(session.parts.models.at(index)).info
+    return session.parts.models.examine_or_refuse(session.parts.models.resolve_index(index)).info
 
 
 def info_at(
@@ -59,8 +59,8 @@ def info_at(
         cancel: Callback. If it returns True, the analysis stops.
     """
     models = session.parts.models
-    examined = models.original_at(input_shapes, on_progress, cancel)
-    models.refuse(examined.failure)
+    examined = models.analyze_original_at(input_shapes, on_progress, cancel)
+    models.refuse_failed_run(examined.failure)
     return models.present_analysis(0, examined).info
 
 
@@ -70,7 +70,7 @@ def stored(session: Facade) -> Info:
     Raises:
         Misuse: The model is not an nn.Module.
     """
-    opened: Any = session.parts.models.opened()
+    opened: Any = session.parts.models.open_state()
     if not session.parts.models.from_torch:
         raise Misuse("only an nn.Module has inputs that nobody knows", where=session.parts.models.source)
     info: Info = opened.stored()
@@ -81,24 +81,24 @@ def analysis(
     session: Facade, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> Analysis:
     """Returns the totals and all layers of the model at `index` of the history (None: the current one)."""
-    return session.parts.models.analysis(session.parts.models.at(index), on_progress, cancel)
+    return session.parts.models.analysis(session.parts.models.resolve_index(index), on_progress, cancel)
 
 
 def packed_analysis(
     session: Facade, index: int | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
 ) -> Analysis:
     """Like `analysis`, but with packed layers, each decoded on access. For models with very many layers."""
-    return session.parts.models.pages(session.parts.models.at(index), on_progress, cancel)
+    return session.parts.models.pages(session.parts.models.resolve_index(index), on_progress, cancel)
 
 
 def memory(session: Facade, index: int | None = None) -> Memory:
     """Computes the live tensors at each step of the execution order, and the arena that holds them."""
-    return session.parts.models.memory(session.parts.models.at(index))
+    return session.parts.models.memory(session.parts.models.resolve_index(index))
 
 
 def roofline(session: Facade, machine: Machine, index: int | None = None) -> Roofline:
     """Compares every layer with the limits of a machine (see `explorer.settings.machines`)."""
-    return limits.roofline(session.parts.models.ordered(index).analysis, machine)
+    return limits.roofline(session.parts.models.examine_with_order(index).analysis, machine)
 
 
 def training(
@@ -125,8 +125,8 @@ def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, ind
     """Computes the cost of a training step without its memory over time."""
     step.check(batch, optimizer)
     models = session.parts.models
-    gradients = models.opened(models.at(index)).training(batch)
-    models.refuse(gradients.failure)
+    gradients = models.open_state(models.resolve_index(index)).training(batch)
+    models.refuse_failed_run(gradients.failure)
     return step.training(gradients, optimizer)
 
 
@@ -235,7 +235,7 @@ def torchinfo(
 
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:
     """Summarizes each operator type of a model: its count, its cost, and the range of every attribute."""
-    return session.parts.models.ops(session.parts.models.at(index))
+    return session.parts.models.ops(session.parts.models.resolve_index(index))
 
 
 def layers(
@@ -310,10 +310,10 @@ def _table_plan(
     """
     if spec is not None:
         return session.plan(spec, index=index, on_progress=on_progress)
-    state = session.parts.models.at(index)
+    state = session.parts.models.resolve_index(index)
     if (
         not any("utilization" in text for text in column_texts)
-        or session.parts.models.complete(state).info.tiled is None
+        or session.parts.models.examine_or_refuse(state).info.tiled is None
     ):
         return None
     return session.tiling(index)
@@ -372,4 +372,4 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:
     """Finds the ids of the layers that match a query (see `explorer.settings.filter`)."""
-    return filter.search(session.parts.models.complete(session.parts.models.at(index)).analysis.layers, text)
+    return filter.search(session.parts.models.examine_or_refuse(session.parts.models.resolve_index(index)).analysis.layers, text)

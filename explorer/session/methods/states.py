@@ -37,7 +37,7 @@ def go(session: Facade, index: int) -> History:
     Raises:
         Misuse: The history has no such state.
     """
-    session.parts.models.history = states.go(session.parts.models.history, session.parts.models.at(index))
+    session.parts.models.history = states.go(session.parts.models.history, session.parts.models.resolve_index(index))
     return session.parts.models.history
 
 
@@ -47,7 +47,7 @@ def name(session: Facade, index: int, text: str) -> History:
     Raises:
         Misuse: The history has no such state.
     """
-    state, words = session.parts.models.at(index), " ".join(text.split())[: states.LONGEST_NAME]
+    state, words = session.parts.models.resolve_index(index), " ".join(text.split())[: states.LONGEST_NAME]
     session.parts.models.history = states.amend(session.parts.models.history, state, name=words)
     return session.parts.models.history
 

@@ -239,7 +239,7 @@ def make_current(models: Models, state: int | None) -> Iterator[None]:
     If the block raises an error or makes no state, the history is as before.
     """
     former_history = models.history
-    target = models.at(state)
+    target = models.resolve_index(state)
     if target != former_history.current:
         models.history = states.go(former_history, target)
     try:

@@ -32,7 +32,7 @@ class Exporter:
         """
         models = self._models
         as_module = self.check(path, overwrite)
-        model = None if as_module else models.graph(models.current, on_progress)
+        model = None if as_module else models.load_graph(models.current, on_progress)
         with output_files.atomic_write(path, overwrite=overwrite) as temporary:
             if model is None:
                 self._write_module(temporary, path, on_progress)
@@ -58,7 +58,7 @@ class Exporter:
         from explorer.engine.convert.module_twin import write_twin  # imports torch
 
         models = self._models
-        opened: Any = models.opened(models.current)
+        opened: Any = models.open_state(models.current)
         job = ConversionJob(
             opened=opened,
             source=models.source,
@@ -78,7 +78,7 @@ class Exporter:
     def script_text(self, index: int | None, branches: bool) -> str:
         """Returns the commands that make a state and the states before it, or with `branches` every state."""
         models = self._models
-        state = models.at(index)
+        state = models.resolve_index(index)
         if state == 0 and not (branches and models.history.entries[1:]):
             raise Misuse("nothing was done to the model yet", where="script", hint="tile it first")
         if models.module is not None:
@@ -102,7 +102,7 @@ class Exporter:
             return scripts.Step(entry, {**options, "dims": dims}, index, parent)
         reopening = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
-        sizes = dims_of(self._models.graph(parent), dims)
+        sizes = dims_of(self._models.load_graph(parent), dims)
         return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, index, parent)
 
 

@@ -55,7 +55,7 @@ def training_memory(
     """Computes the memory of training steps at several batch sizes, and measures it if `measured` is set."""
     for batch in batches:
         training.check(batch, optimizer)
-    opened = models.opened(models.at(index))
+    opened = models.open_state(models.resolve_index(index))
     if measured and checkpoint:
         raise Misuse(
             "a measured step recomputes no activations", where="--measured", hint="leave --checkpoint out"
@@ -108,7 +108,7 @@ def _measure(
 
 def row(models: Models, layer: str | int, index: int | None, where: str = "--layer") -> int:
     """Finds the id of the row that the user selected by id or by a text for `find_layer`."""
-    layers = models.complete(models.at(index)).analysis.layers
+    layers = models.examine_or_refuse(models.resolve_index(index)).analysis.layers
     row_id = layer if isinstance(layer, int) else find_layer(layers, layer, where)
     if not 0 <= row_id < len(layers):
         raise Misuse(f"there is no layer {row_id}", hint=f"the model has {len(layers):,} rows")
@@ -117,7 +117,7 @@ def row(models: Models, layer: str | int, index: int | None, where: str = "--lay
 
 def groups(models: Models, name: str, index: int | None, where: str) -> list[int]:
     """Finds the ids of all groups that match a text for `find_layer`."""
-    layers = models.complete(models.at(index)).analysis.layers
+    layers = models.examine_or_refuse(models.resolve_index(index)).analysis.layers
     matches = layers_named(layers, name) or [find_layer(layers, name, where)]
     groups = [row_id for row_id in matches if layers[row_id].group]
     if not groups:
@@ -129,7 +129,7 @@ def groups(models: Models, name: str, index: int | None, where: str) -> list[int
 
 def connections(models: Models, layer: str | int, index: int | None) -> Connections:
     """Finds the producers of a layer's inputs and the readers of its outputs."""
-    examined = models.complete(models.at(index))
+    examined = models.examine_or_refuse(models.resolve_index(index))
     row_id, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
     same_names = list_same_names(layers, layer)
     if flow is not None:
@@ -145,7 +145,7 @@ def connections(models: Models, layer: str | int, index: int | None) -> Connecti
 
 def edges(models: Models, index: int | None) -> RowEdges:
     """Lists the downward edges between rows."""
-    examined = models.complete(models.at(index))
+    examined = models.examine_or_refuse(models.resolve_index(index))
     flow = examined.flow
     if flow is None:
         return row_edges(flow, _missing_edges_reason(examined))
@@ -171,7 +171,7 @@ def table(
         raise Misuse(f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES))
     if depth is not None and depth < 1:
         raise Misuse("a tree has one level at least", where="depth")
-    analysis = models.complete(models.at(index)).analysis
+    analysis = models.examine_or_refuse(models.resolve_index(index)).analysis
     figures = table_figures.sums(analysis)
     column_figures = table_figures.column_figures(analysis.info, figures)
     order = sort.removeprefix("-")
@@ -211,7 +211,7 @@ def table(
 
 def column(models: Models, name: str, table_figures: TableFigures, index: int | None) -> array[float]:
     """Computes the cells of one column as numbers: one per row, then one for the full model."""
-    analysis = models.complete(models.at(index)).analysis
+    analysis = models.examine_or_refuse(models.resolve_index(index)).analysis
     figures = table_figures.sums(analysis)
     narrowed = selection.filter_rows(analysis.info, analysis.layers, None, figures) if figures else None
     column_figures = table_figures.column_figures(
@@ -237,7 +237,7 @@ def collect_figures(
     index: int | None,
 ) -> TableFigures:
     """Collects the inputs of a table. Reads and matches figures from outside the program."""
-    timed = models.history.entries[models.at(index)].profile
+    timed = models.history.entries[models.resolve_index(index)].profile
     return TableFigures(machine, plan, load_overlay(models, figures, index), placement, timed)
 
 
@@ -256,7 +256,7 @@ def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
     else:
         paths = [named] if isinstance(named, str) else named
         files = [read(path) for path in paths]
-    return on_rows(models.complete(models.at(index)).analysis.layers, files)
+    return on_rows(models.examine_or_refuse(models.resolve_index(index)).analysis.layers, files)
 
 
 _OUTSIDE = PathText | Sequence[PathText] | Mapping[str, Any]
@@ -432,8 +432,8 @@ def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
     """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's."""
     from explorer.engine.costs.compare import torchinfo  # imports torch
 
-    opened: Any = models.opened()
+    opened: Any = models.open_state()
     shapes, dims = models.options["input_shapes"], models.options["dims"]
     return torchinfo.table(
-        opened.loaded, models.complete(0).analysis, layout=layout, input_shapes=shapes, dims=dims
+        opened.loaded, models.examine_or_refuse(0).analysis, layout=layout, input_shapes=shapes, dims=dims
     )

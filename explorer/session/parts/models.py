@@ -120,8 +120,8 @@ class Models:
         self._uses_cache, self._since = cache and named, time.time_ns()
         self._seconds = 0.0
         self._cache: AnalysisCache | None = None
-        self._examined: dict[int, AnalysisResult] = {}
-        self._of_graphs: dict[int, AnalysisResult] = {}
+        self._results: dict[int, AnalysisResult] = {}
+        self._graph_results: dict[int, AnalysisResult] = {}
         self.products: dict[int, dict[Any, Products]] = {}
 
     def close(self) -> None:
@@ -129,7 +129,7 @@ class Models:
         self._original = None
         self._states.clear()
         self._modules.clear()
-        self._examined.clear()
+        self._results.clear()
         self._graph = None
         if self._own_workdir is not None:
             self._remove_workdir()
@@ -169,7 +169,7 @@ class Models:
         """Index of the current state."""
         return self.history.current
 
-    def at(self, index: int | None) -> int:
+    def resolve_index(self, index: int | None) -> int:
         """Returns the index of a state. None selects the current one.
 
         Raises:
@@ -202,7 +202,7 @@ class Models:
         if graph is not None:
             self._states[self.current] = _onnx(graph.path, OpenOptions(), graph)
         if examined is not None:
-            self._examined[self.current] = self.present_analysis(self.current, examined)
+            self._results[self.current] = self.present_analysis(self.current, examined)
 
     def is_module(self, state: int) -> bool:
         """Whether a state is an nn.Module without a file."""
@@ -244,16 +244,16 @@ class Models:
                     state_name = entry.name or entry.label
                     hint = "open the model again for another size"
                     raise Misuse(f"'{state_name}' was made for {name}={size:,}", where=name, hint=hint)
-        opened = self.opened(0, on_progress)
+        opened = self.open_state(0, on_progress)
         check_names([opened], replace(opened.options, dims=dict(dims)))
         former_dims = self.options["dims"]
-        former_results = self._examined, self.products, self._graph, self._of_graphs
+        former_results = self._results, self.products, self._graph, self._graph_results
         self._take_dims(dims)
         try:
-            self.examined(self.current, on_progress, cancel)
+            self.examine(self.current, on_progress, cancel)
         except BaseException:
             self._take_dims(former_dims)
-            self._examined, self.products, self._graph, self._of_graphs = former_results
+            self._results, self.products, self._graph, self._graph_results = former_results
             raise
         self.history = replace(self.history, dims=dict(dims))
 
@@ -280,7 +280,7 @@ class Models:
 
     # opened models and analyses
 
-    def opened(self, state: int = 0, on_progress: OnProgress = None) -> OpenedModel:
+    def open_state(self, state: int = 0, on_progress: OnProgress = None) -> OpenedModel:
         """Opens a state once: the original, an ONNX file, or a module that a change made."""
         if self.is_module(state):
             return self._module(state, on_progress)
@@ -300,23 +300,23 @@ class Models:
     @property
     def is_kept(self) -> bool:
         """Whether the original's analysis comes from the cache and the original is not open."""
-        return self._original is None and 0 in self._examined
+        return self._original is None and 0 in self._results
 
     @property
     def is_graph(self) -> bool:
         """Whether the original is an ONNX graph. It need not be open."""
         if self.is_kept:
-            return self._examined[0].info.model.format == "onnx"
-        return self.opened().is_graph
+            return self._results[0].info.model.format == "onnx"
+        return self.open_state().is_graph
 
     @property
     def from_torch(self) -> bool:
         """Whether the original is an nn.Module."""
-        return hasattr(self.opened(), "loaded")
+        return hasattr(self.open_state(), "loaded")
 
     def is_planned_as_traced(self, state: int, on_progress: OnProgress = None) -> bool:
         """Whether a tiling plan uses the products of a run on shapes, without an export to ONNX."""
-        opened: Any = None if state else self.opened(0, on_progress)
+        opened: Any = None if state else self.open_state(0, on_progress)
         if not hasattr(opened, "loaded"):
             return False
         if self.options["past"] is not None:
@@ -335,7 +335,7 @@ class Models:
                 hint="leave it out for a whole pass",
             )
 
-    def graph(self, state: int, on_progress: OnProgress = None) -> Model:
+    def load_graph(self, state: int, on_progress: OnProgress = None) -> Model:
         """ONNX graph of a state, in plain form. A module is exported."""
         if self.is_module(state):
             folder_path = os.path.join(
@@ -349,11 +349,11 @@ class Models:
         if self._graph is None:
             with scratch.private_files(self.workdir) as folder:
                 self._graph = build_plain_form(
-                    self.opened(0, on_progress).graph(folder, on_progress=on_progress)
+                    self.open_state(0, on_progress).graph(folder, on_progress=on_progress)
                 )
         return self._graph
 
-    def sizes(self, state: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
+    def find_sizes(self, state: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
         """Sizes of dimensions and inputs for the analysis of a state's graph.
 
         In decode mode, the sizes of a decode step.
@@ -361,34 +361,34 @@ class Models:
         Raises:
             Misuse: The graph has no decode step for so many tokens, or a size must be given.
         """
-        opened: Any = self.opened(state)
+        opened: Any = self.open_state(state)
         if self.options["past"] is not None and opened.is_graph:
             return opened.sizes()  # type: ignore[no-any-return]
         names = {value.name for value in model.graph.feeds}
         shapes = {name: shape for name, shape in self.options["input_shapes"].items() if name in names}
         return dims_of(model, self.options["dims"]), shapes
 
-    def examined(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+    def examine(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Analysis and execution order of a state, computed once."""
-        if state not in self._examined:
+        if state not in self._results:
             stored_result = None if state else self._load_cached_analysis()
             result = stored_result or self._analyze(state, on_progress, cancel)
-            self._examined[state] = self.present_analysis(state, result)
+            self._results[state] = self.present_analysis(state, result)
             if stored_result is None:
                 self._cache_fact(state, "info", lambda: _info_with_bounds(result))
-        return self._examined[state]
+        return self._results[state]
 
-    def complete(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
+    def examine_or_refuse(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Like `examined`, for figures of the full model.
 
         Raises:
             BadModel: The run of a module failed, and the session is not partial.
         """
-        examined = self.examined(state, on_progress, cancel)
-        self.refuse(examined.failure)
+        examined = self.examine(state, on_progress, cancel)
+        self.refuse_failed_run(examined.failure)
         return examined
 
-    def refuse(self, failure: str) -> None:
+    def refuse_failed_run(self, failure: str) -> None:
         """Refuses a module whose run failed, unless the session is partial.
 
         Args:
@@ -408,14 +408,14 @@ class Models:
 
     def analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Totals and all layers of a state."""
-        analysis = self.complete(state, on_progress, cancel).analysis
+        analysis = self.examine_or_refuse(state, on_progress, cancel).analysis
         if len(analysis.layers) <= _ALWAYS_PACKED + _PACKED_PER_SECOND * self._seconds:
             self._cache_fact(state, "rows", lambda: pack_rows(analysis.layers))
         return analysis
 
     def pages(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Like `analysis`, with packed rows."""
-        examined = self.complete(state, on_progress, cancel)
+        examined = self.examine_or_refuse(state, on_progress, cancel)
         rows: Any = None if state or self.cache is None else self.cache.rows()
         if rows is None:
             rows = pack_rows(examined.analysis.layers)
@@ -424,11 +424,11 @@ class Models:
 
     def ops(self, state: int) -> tuple[OpStat, ...]:
         """Returns statistics of the operator types of a state."""
-        return self._load_or_compute(state, "ops", lambda: operator_stats(self.complete(state).analysis))
+        return self._load_or_compute(state, "ops", lambda: operator_stats(self.examine_or_refuse(state).analysis))
 
     def memory(self, state: int) -> Memory:
         """Lifetimes of tensors and the arena of a state."""
-        return self._load_or_compute(state, "memory", lambda: liveness.memory(self.ordered(state)))
+        return self._load_or_compute(state, "memory", lambda: liveness.memory(self.examine_with_order(state)))
 
     def profile(self, state: int) -> Profile | None:
         """Last profile of a state in this session, or the cached profile of the original."""
@@ -440,7 +440,7 @@ class Models:
     def keep_profile(self, state: int, profile: Profile) -> None:
         """Caches a profile of the original, in place of an earlier one."""
         if state == 0 and self.cache is not None and profile.batch is None:
-            self.examined(0)
+            self.examine(0)
             self.cache.tried.discard("profile")
             self._cache_fact(0, "profile", lambda: profile)
 
@@ -451,34 +451,34 @@ class Models:
             info = replace(info, model=replace(info.model, source=saved))
         return examined.replace_info(info)
 
-    def ordered(self, index: int | None) -> AnalysisResult:
+    def examine_with_order(self, index: int | None) -> AnalysisResult:
         """Analysis of a state whose execution order is known, at least in part.
 
         Raises:
             Misuse: The model is a file of tensors without operators.
         """
-        examined = self.complete(self.at(index))
+        examined = self.examine_or_refuse(self.resolve_index(index))
         if not examined.info.totals.nodes and (order := examined.schedule).failed:
             raise Misuse(order.failed, where=self.source, hint=order.hint)
         return examined
 
-    def random_weights(self) -> tuple[str, ...]:
+    def list_weight_notes(self) -> tuple[str, ...]:
         """Notes that the weights are random or from the user's file, with those that the file lacks."""
-        notes: tuple[str, ...] = getattr(self.opened(), "replaced_weights", ())
+        notes: tuple[str, ...] = getattr(self.open_state(), "replaced_weights", ())
         return notes
 
     def rows(self, state: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
         """Returns layers of a state. Empty if the inputs of a module are unknown."""
         try:
-            return self.examined(state, on_progress, cancel).analysis.layers
+            return self.examine(state, on_progress, cancel).analysis.layers
         except Misuse:
             return ()
 
-    def original_at(
+    def analyze_original_at(
         self, input_shapes: InputShapes, on_progress: OnProgress, cancel: Cancel
     ) -> AnalysisResult:
         """Analyzes the original at other input sizes."""
-        opened = self.opened(0, on_progress)
+        opened = self.open_state(0, on_progress)
         # a module has no named dimensions: the shapes determine its batch size
         dims = opened.options.dims if opened.names() else {}
         return self.analyze_with(0, dims, input_shapes, on_progress, cancel)
@@ -492,7 +492,7 @@ class Models:
         cancel: Cancel,
     ) -> AnalysisResult:
         """Analyzes a state at other dimensions and shapes. The session keeps its own."""
-        opened = self.opened(state, on_progress)
+        opened = self.open_state(state, on_progress)
         usual = opened.options
         opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
         try:
@@ -503,27 +503,27 @@ class Models:
 
     def graph_analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
         """Analysis of a state's ONNX graph, also for a module."""
-        return self.graph_examined(state, on_progress, cancel).analysis
+        return self.examine_graph(state, on_progress, cancel).analysis
 
-    def graph_examined(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
+    def examine_graph(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
         """Like `examined`, but for the ONNX graph, also of a module."""
-        if self.opened(state, on_progress).is_graph:
-            return self.examined(state, on_progress, cancel)
-        if state not in self._of_graphs:
-            self._of_graphs[state] = self._examine_graph(state, on_progress, cancel)
-        return self._of_graphs[state]
+        if self.open_state(state, on_progress).is_graph:
+            return self.examine(state, on_progress, cancel)
+        if state not in self._graph_results:
+            self._graph_results[state] = self._analyze_graph(state, on_progress, cancel)
+        return self._graph_results[state]
 
-    def analysis_at(self, state: int, sizes: Mapping[str, int], model: Model | None = None) -> Analysis:
+    def analyze_graph_at(self, state: int, sizes: Mapping[str, int], model: Model | None = None) -> Analysis:
         """Analysis of a state's graph, at the given sizes if figures are unknown otherwise.
 
         `model` replaces the graph of the state, if given.
         """
         if model is not None:
-            return self._examine_graph(state, None, None, sizes, model).analysis
+            return self._analyze_graph(state, None, None, sizes, model).analysis
         analysis = self.graph_analysis(state, None, None)
         if analysis.info.totals.coverage == 1 or not sizes:
             return analysis
-        return self._examine_graph(state, None, None, sizes).analysis
+        return self._analyze_graph(state, None, None, sizes).analysis
 
     def comparable_analysis(
         self, state: int, another: int, on_progress: OnProgress, cancel: Cancel
@@ -535,7 +535,7 @@ class Models:
         sizes = next((record.sizes for record in records if record.sizes is not None), None)
         if analysis.info.totals.coverage == 1 or sizes is None:
             return analysis
-        return self._examine_graph(state, on_progress, cancel, sizes).analysis
+        return self._analyze_graph(state, on_progress, cancel, sizes).analysis
 
     # the analysis cache
 
@@ -596,16 +596,16 @@ class Models:
 
     def _cache_fact(self, state: int, name: str, fact: Callable[[], Any]) -> None:
         """Caches a fact of the original. Each name is tried only once."""
-        if (found := self._examined.get(0)) is not None and found.failure:
+        if (found := self._results.get(0)) is not None and found.failure:
             return  # a later session refuses the model, unless it is partial as well
         if state == 0 and self.cache is not None and name not in self.cache.tried:
             opened, files = self._original, self.cache.files
-            about = files if opened is None else opened.rests_on(self._examined[0].info)
+            about = files if opened is None else opened.rests_on(self._results[0].info)
             self.cache.keep(name, fact, about, self._seconds)
 
     def _analyze(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
         """Analyzes a state."""
-        opened = self.opened(state, on_progress)
+        opened = self.open_state(state, on_progress)
         began = time.perf_counter()
         examined = opened.examine(on_progress=on_progress, cancel=cancel)
         self._seconds = time.perf_counter() - began
@@ -615,7 +615,7 @@ class Models:
 
     # helpers
 
-    def _examine_graph(
+    def _analyze_graph(
         self,
         state: int,
         on_progress: OnProgress,
@@ -624,7 +624,7 @@ class Models:
         written: Model | None = None,
     ) -> AnalysisResult:
         """Analyzes a state's graph. `sizes` applies to dimensions that are not bound."""
-        model = written or self.graph(state)
+        model = written or self.load_graph(state)
         open_dims = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         sizes_here = {name: size for name, size in (sizes or {}).items() if name in open_dims}
         opened = _onnx(model.path, self._state_options({**sizes_here, **self.options["dims"]}), model)
@@ -648,9 +648,9 @@ class Models:
             )
             if make_again is None:
                 raise Misuse("this state of the session is gone", where="history")
-            parent_model = self.opened(parent, on_progress)
+            parent_model = self.open_state(parent, on_progress)
             self._keep_module(
-                state, make_again(entry, parent_model, self.examined(parent, on_progress).analysis)
+                state, make_again(entry, parent_model, self.examine(parent, on_progress).analysis)
             )
         return self._modules[state]
 
@@ -691,7 +691,7 @@ class Models:
     def _take_dims(self, dims: Mapping[str, int]) -> None:
         """Sets other sizes and drops everything that was computed for the former sizes."""
         self.options["dims"] = dict(dims)
-        self._examined, self.products, self._of_graphs, self._cache = {}, {}, {}, None
+        self._results, self.products, self._graph_results, self._cache = {}, {}, {}, None
         self._modules.clear()
         if self._original is not None:
             self._original.options = replace(self._original.options, dims=dict(dims))
@@ -701,16 +701,16 @@ class Models:
     def _forget(self, state: int) -> None:
         self._states.pop(state, None)
         self._modules.pop(state, None)
-        self._of_graphs.pop(state, None)
-        self._examined.pop(state, None)
+        self._graph_results.pop(state, None)
+        self._results.pop(state, None)
         self.products.pop(state, None)
 
     def _weight_files(self) -> set[str]:
         """Files next to the opened model that hold its weights."""
-        if not self.opened().is_graph:
-            return set(getattr(self.opened(), "files", ()))
+        if not self.open_state().is_graph:
+            return set(getattr(self.open_state(), "files", ()))
         folder = os.path.dirname(self.source)
-        tensors = self.graph(0).graph.initializers.values()
+        tensors = self.load_graph(0).graph.initializers.values()
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
 
 

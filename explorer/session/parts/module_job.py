@@ -22,7 +22,7 @@ def check_module(models: Models, on_progress: OnProgress) -> None:
         MissingExtra: torch is not installed.
     """
     if not models.current:
-        module_of(models.opened(0, on_progress))
+        module_of(models.open_state(0, on_progress))
 
 
 def module_job(
@@ -52,7 +52,7 @@ def module_job(
             hint="explorer.to_torch(path) loads the file; or go back to the original",
         )
     return ConversionJob(
-        opened=models.opened(models.current, on_progress),
+        opened=models.open_state(models.current, on_progress),
         source=models.source,
         dims=models.options["dims"],
         input_shapes=models.options["input_shapes"],

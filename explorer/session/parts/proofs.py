@@ -50,7 +50,7 @@ class Prover:
             after,
             plan=plan,
             meanwhile=meanwhile,
-            torch_run=self._torch_run(self._models.at(state), on_progress),
+            torch_run=self._torch_run(self._models.resolve_index(state), on_progress),
             **self._inputs(before, fixed, dims, input),
             on_progress=on_progress,
             **more,
@@ -61,7 +61,7 @@ class Prover:
         models = self._models
         for place in reversed(models.history.line_to(state)):
             if place == 0 or models.is_module(place):
-                return models.opened(place, on_progress).runner()
+                return models.open_state(place, on_progress).runner()
             record = models.history.entries[place].record
             if record is not None and record.rounds:
                 return None
@@ -86,7 +86,7 @@ class Prover:
     def check_input(self, input: str, on_progress: OnProgress) -> None:
         """Refuses a file of inputs on which the current state cannot run."""
         models = self._models
-        model = models.graph(models.current, on_progress)
+        model = models.load_graph(models.current, on_progress)
         read_given_inputs(model, read_input(input), models.options["input_shapes"])
 
     def _inputs(

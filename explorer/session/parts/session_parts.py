@@ -23,7 +23,7 @@ class SessionParts:
         self._parts: dict[Any, Any] = {}
         self._second_model: tuple[Hashable, Models] | None = None
 
-    def of(self, make: Callable[[Models], _Part]) -> _Part:
+    def get_part(self, make: Callable[[Models], _Part]) -> _Part:
         """Returns the session's object of a class. The first call makes it."""
         if make not in self._parts:
             self._parts[make] = make(self.models)
@@ -37,7 +37,7 @@ class SessionParts:
         """
         models = self.models
         if source is None:
-            return models, models.at(after)
+            return models, models.resolve_index(after)
         try:
             modified_ns = os.stat(source).st_mtime_ns
         except OSError:

@@ -183,7 +183,7 @@ def test_modules_stand_side_by_side_as_they_are() -> None:
 
     x = torch.zeros(2, 8)
     with Session(net(nn.ReLU()), inputs=x) as before, Session(net(nn.ReLU(), nn.Tanh()), inputs=x) as after:
-        fact = before.parts.of(Comparer).tree(0, (after.parts.models, 0), None, None)
+        fact = before.parts.get_part(Comparer).tree(0, (after.parts.models, 0), None, None)
         is_whole(fact, before, after)
     assert (fact.form, fact.values_compared) == ("rows", False)
     assert [(row.either.path, row.status) for row in fact.rows] == [

@@ -166,7 +166,7 @@ def test_the_second_time_needs_no_torch_and_reads_no_weights(model: Path) -> Non
     assert [run.stderr.strip() for run in runs] == ["True", "False"]
     assert runs[0].stdout == runs[1].stdout
     opened = Session(model)
-    opened.info(), opened.parts.models.opened(0, None)
+    opened.info(), opened.parts.models.open_state(0, None)
     read = opened.parts.models._original.rests_on(opened.info())
     held = {
         name: size

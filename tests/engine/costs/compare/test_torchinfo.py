@@ -311,7 +311,7 @@ def test_the_reasons_of_a_whole_model_add_up_to_the_difference() -> None:
     assert (
         total.theirs
         == torchinfo.summary(
-            session.parts.models.opened().loaded.meta(),  # type: ignore[attr-defined]
+            session.parts.models.open_state().loaded.meta(),  # type: ignore[attr-defined]
             input_data=torch.zeros(1, 3, 224, 224, device="meta"),
             device="meta",
             verbose=0,

@@ -121,7 +121,7 @@ def test_nested_inputs_and_outputs_and_regions_without_gradients(folder: Path) -
         ("output.rest.0", (4, 3)),
     ]
     assert info.totals.macs == 4 * 4 * 4 + 4 * 4 * 4
-    run = session.parts.models.opened().runner()
+    run = session.parts.models.open_state().runner()
     assert run is not None
     expected = module(x, more)
     found = run([x.numpy(), more["k"][0].numpy()])
@@ -146,7 +146,7 @@ def test_of_two_branches_the_larger_is_counted_and_the_assumption_is_said(folder
     info = session.info()
     assert (info.totals.macs, info.totals.status) == (2 * 2 * 16, "assumed")
     assert any("goes the way that costs more" in note for note in info.model.notes)
-    run = session.parts.models.opened().runner()
+    run = session.parts.models.open_state().runner()
     assert run is not None
     for x in (torch.ones(2, 4), -torch.ones(2, 4)):
         with torch.no_grad():
@@ -242,7 +242,7 @@ def test_a_program_runs_as_torch_runs_it(small: str) -> None:
     x = torch.rand(2, 1, 8, 8)
     session = Session(small)
     session.analysis()
-    run = session.parts.models.opened().runner()
+    run = session.parts.models.open_state().runner()
     assert run is not None
     (found,) = run([x.numpy()])
     with torch.no_grad():

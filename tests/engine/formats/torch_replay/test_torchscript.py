@@ -232,7 +232,7 @@ def test_a_script_without_sizes_asks_for_them_by_the_names_of_its_inputs(tmp_pat
 
 def test_a_file_runs_as_torch_runs_it(small: str) -> None:
     x = torch.rand(2, 1, 8, 8)
-    run = Session(small).parts.models.opened().runner()
+    run = Session(small).parts.models.open_state().runner()
     assert run is not None
     (found,) = run([x.numpy()])
     with torch.no_grad():
@@ -314,7 +314,7 @@ def test_an_operator_that_writes_files_is_not_called(tmp_path: Path) -> None:
     assert next(layer for layer in analysis.layers if layer.path == "before").macs == 16
     session = Session(path, input_shapes={"x": (None, (1, 4))})
     session.analysis()
-    run = session.parts.models.opened().runner()
+    run = session.parts.models.open_state().runner()
     assert run is not None
     with pytest.raises(BadModel, match="aten::save"):
         run([np.zeros((1, 4), "float32")])
