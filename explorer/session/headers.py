@@ -81,7 +81,7 @@ def formats() -> KnownFormats:
 
 
 def label(name: str) -> str:
-    """Display name of the format in `ModelInfo.format`: 'onnx' -> 'ONNX'."""
+    """Returns the display name of a format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
     return next((format.label or name for format in registry.formats() if format.name == name), name)
 
 

@@ -102,7 +102,10 @@ class Comparer:
             tree = tree_diff(
                 *self._analyses(before, after, on_progress, cancel),
                 form="exported" if exported else "graph",
-                graphs=(before_models.load_graph(before, on_progress), after_models.load_graph(after_at, on_progress)),
+                graphs=(
+                    before_models.load_graph(before, on_progress),
+                    after_models.load_graph(after_at, on_progress),
+                ),
                 on_progress=on_progress,
                 cancel=cancel,
             )

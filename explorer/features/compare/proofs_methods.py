@@ -73,7 +73,7 @@ def verify(
         Cancelled: `cancel` returned True.
     """
     models, a = session.parts.models, session.parts.models.resolve_index(before)
-    other_models, b = session.parts.second_model(after, other)
+    other_models, b = session.parts.find_second_model(after, other)
     evidence = session.parts.get_part(Prover).verify(
         models.load_graph(a, on_progress),
         other_models.load_graph(b, on_progress),
@@ -127,7 +127,7 @@ def blame(
     models = session.parts.models
     with contextlib.ExitStack() as stack:
         if spec is None:
-            a, (other_models, b) = models.resolve_index(before), session.parts.second_model(after, other)
+            a, (other_models, b) = models.resolve_index(before), session.parts.find_second_model(after, other)
             graphs = models.load_graph(a, on_progress), other_models.load_graph(b, on_progress)
             labels = models.label(a), other_models.label(b)
         else:
@@ -155,7 +155,7 @@ def diff(
     cancel: Cancel = None,
 ) -> Diff:
     """Compare two models node by node as ONNX graphs; the arguments are those of `tree_diff`."""
-    where = session.parts.models.resolve_index(before), session.parts.second_model(after, other)
+    where = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
     return session.parts.get_part(Comparer).diff(*where, on_progress, cancel)
 
 
@@ -182,7 +182,7 @@ def tree_diff(
         BadModel: `other` cannot be read, or one model is a graph and the other cannot become one.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.resolve_index(before), session.parts.second_model(after, other)
+    where = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
     return session.parts.get_part(Comparer).tree(*where, on_progress, cancel)
 
 
@@ -196,7 +196,7 @@ def compare(
     cancel: Cancel = None,
 ) -> Comparison:
     """Compare the totals of two models and explain the differences; arguments as for `tree_diff`."""
-    where = session.parts.models.resolve_index(before), [session.parts.second_model(after, other)]
+    where = session.parts.models.resolve_index(before), [session.parts.find_second_model(after, other)]
     return session.parts.get_part(Comparer).totals(*where, on_progress, cancel)
 
 

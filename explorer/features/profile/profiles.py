@@ -99,7 +99,7 @@ def compare_profiles(
         BadModel: One of the models cannot run.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.resolve_index(before), session.parts.second_model(after, other)
+    where = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
     return session.parts.get_part(Profiler).compare(
         *where, spec or ProfileSpec(), batches, machine, on_progress, cancel
     )

@@ -28,7 +28,7 @@ from explorer.facts.settings import QuantizeSettings
 from explorer.features.quantize.quantize import state_text
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.module_job import MODULE_ENDINGS, module_job
+from explorer.session.parts.module_job import MODULE_ENDINGS, build_module_job
 from explorer.settings.option_values import words_of
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ class ModuleQuantizer:
         measured: bool,
         cancel: Cancel,
     ) -> QuantizedModule:
-        job = module_job(
+        job = build_module_job(
             self._models,
             target=output or "",
             verify=False,

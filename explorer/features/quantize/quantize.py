@@ -111,7 +111,9 @@ class Quantizer:
     def _analysis(self, sizes: Mapping[str, int]) -> Analysis:
         """Analyze the graph to quantize, with `sizes` for its open dimensions."""
         model, state_graph = self._graph(None), self._models.load_graph(self._models.current)
-        return self._models.analyze_graph_at(self._models.current, sizes, None if model is state_graph else model)
+        return self._models.analyze_graph_at(
+            self._models.current, sizes, None if model is state_graph else model
+        )
 
     def choice(self, request: QuantizeRequest, on_progress: OnProgress) -> Quantization:
         """Predict what `quantize` does to the current state, without running the model."""

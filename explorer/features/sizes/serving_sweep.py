@@ -15,7 +15,12 @@ from explorer.facts.serving.sweep import ServingSweep, ServingSweepSpec
 from explorer.features.sizes.serving import Server, apply_preset
 from explorer.session.files import open_sessions
 from explorer.session.parts.models import Cancel, OnProgress
-from explorer.session.parts.worker_models import MATTERS, build_open_arguments, module_anew, worker_model
+from explorer.session.parts.worker_models import (
+    MATTERS,
+    build_open_arguments,
+    open_worker_model,
+    reopen_module,
+)
 from explorer.session.session import Session, reopen
 from explorer.settings.parse import opening_words
 
@@ -77,7 +82,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
         door=session,
         content=partial(session.parts.get_part(Server).content, None, on_progress),
         opener=lambda content: partial(
-            worker_model, partial(module_anew, reopen), source, options, _content, content
+            open_worker_model, partial(reopen_module, reopen), source, options, _content, content
         ),
         opening={name: models.options[name] for name in MATTERS},
         words=shlex.join(opening_words(models.options)),

@@ -360,4 +360,6 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     return [*entry.record.words], ""
 
 
-CHANGE = Change("extract", PartSpec, lambda spec, work: work.parts.get_part(Splitter).steps(spec, work), _words)
+CHANGE = Change(
+    "extract", PartSpec, lambda spec, work: work.parts.get_part(Splitter).steps(spec, work), _words
+)

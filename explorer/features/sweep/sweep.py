@@ -41,8 +41,8 @@ from explorer.session.parts.worker_models import (
     MATTERS,
     Reopen,
     build_open_arguments,
-    module_anew,
-    worker_model,
+    open_worker_model,
+    reopen_module,
 )
 from explorer.settings.memories import memory_machine
 from explorer.settings.parse import opening_words, parse_capacity, parse_tiles
@@ -153,7 +153,7 @@ def sweep_trainings(
         key = trainings.key_of(row, module, samples, settings)
         tasks.append(
             trainings.TrainingTask(
-                opener=partial(module_anew, reopen, source, **options),
+                opener=partial(reopen_module, reopen, source, **options),
                 files=(data,),
                 fingerprint=samples,
                 opening=f"{module} {words}",
@@ -339,7 +339,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
         files=lambda: (),
         content=partial(_products_digest, session),
         opener=lambda _: partial(
-            worker_model, reopen, source, options, _products_digest, _products_digest(session)
+            open_worker_model, reopen, source, options, _products_digest, _products_digest(session)
         ),
         opening={name: options[name] for name in MATTERS} | {"rules": _digest(models.options["rules"])},
         words=shlex.join(opening_words(models.options)),

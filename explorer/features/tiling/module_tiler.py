@@ -16,7 +16,7 @@ from explorer.engine.convert.module_to_tiled import plan_module, to_torch
 from explorer.engine.tiling.layers import resolve_site_filters
 from explorer.facts import Plan, TileResult, TileSpec
 from explorer.session.parts.models import Models, OnProgress
-from explorer.session.parts.module_job import module_job
+from explorer.session.parts.module_job import build_module_job
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +32,7 @@ class ModuleTiler:
 
     def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
         """Return the plan that `tile` would follow."""
-        job = module_job(self._models, verify=False, on_progress=on_progress)
+        job = build_module_job(self._models, verify=False, on_progress=on_progress)
         return self._add_macs(self._plan(self._resolve_filters(spec, job), job))
 
     def _plan(self, spec: TileSpec, job: ConversionJob) -> Plan:
@@ -61,7 +61,7 @@ class ModuleTiler:
         """
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
-        job = module_job(
+        job = build_module_job(
             self._models, target=output or "", draws=draws, on_progress=on_progress, **job_options
         )
         module, result = to_torch(

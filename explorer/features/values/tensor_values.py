@@ -120,7 +120,7 @@ class TensorNumbers:
         It is the same name, or the name with or without a suffix, because quantization adds a suffix to
         weights.
         """
-        shapes = {t.name: t.shape for t in state[0].opened(state[1], on_progress).tensors()[0]}
+        shapes = {t.name: t.shape for t in state[0].open_state(state[1], on_progress).tensors()[0]}
         if name in shapes:
             return name
         alike = [

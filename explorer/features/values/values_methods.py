@@ -163,9 +163,9 @@ def _find_compared_model(session: Facade, before: int | PathText | None) -> tupl
     if before is None:
         return None
     return (
-        session.parts.second_model(None, before)
+        session.parts.find_second_model(None, before)
         if isinstance(before, str)
-        else session.parts.second_model(before, None)
+        else session.parts.find_second_model(before, None)
     )
 
 

@@ -372,4 +372,7 @@ def overlay(session: Facade, figures: Outside, index: int | None = None) -> Over
 
 def search(session: Facade, text: str, index: int | None = None) -> tuple[int, ...]:
     """Finds the ids of the layers that match a query (see `explorer.settings.filter`)."""
-    return filter.search(session.parts.models.examine_or_refuse(session.parts.models.resolve_index(index)).analysis.layers, text)
+    return filter.search(
+        session.parts.models.examine_or_refuse(session.parts.models.resolve_index(index)).analysis.layers,
+        text,
+    )

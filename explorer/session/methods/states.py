@@ -37,7 +37,9 @@ def go(session: Facade, index: int) -> History:
     Raises:
         Misuse: The history has no such state.
     """
-    session.parts.models.history = states.go(session.parts.models.history, session.parts.models.resolve_index(index))
+    session.parts.models.history = states.go(
+        session.parts.models.history, session.parts.models.resolve_index(index)
+    )
     return session.parts.models.history
 
 

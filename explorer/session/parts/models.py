@@ -1,6 +1,7 @@
 """The models of a session: the opened model, the states made from it, and the current one.
 
-A state is a file, the opened model, or an nn.Module. A module that was dropped from memory is made again. The
+A state is the opened model, a file, or an nn.Module. A module that was dropped from memory is built again.
+The
 graph, the analysis and the matrix products of each state are cached here, so they are computed once.
 """
 
@@ -54,19 +55,18 @@ if TYPE_CHECKING:
 __all__ = ["Cancel", "Dims", "InputShapes", "Models", "OnProgress", "State", "stem"]
 
 _T = TypeVar("_T")
-_ALWAYS_PACKED, _PACKED_PER_SECOND = 10_000, 50_000
-"""Number of rows that are always packed for the cache, and rows per second of analysis time that are packed.
-
-These limits apply to callers that do not need the packed rows themselves.
+_MIN_CACHED_ROWS, _CACHED_ROWS_PER_SECOND = 10_000, 50_000
+"""Limits of the rows that `analysis` packs for the cache: a fixed number, plus a number per second that the
+analysis took. `pages` packs every row, because its caller needs the packed rows.
 """
 
 _MAX_MODULES = 3
 """Largest number of states in memory that are modules."""
 
 _MAX_EXPORT_BYTES = 1 << 32
-"""Bytes of weights above which the plan of a module does not export the module to a file."""
+"""Bytes of weights above which a tiling plan of a module is made without an ONNX export."""
 
-_PARTIAL = (
+_HINT_FOR_FAILED_RUN = (
     "set other sizes with --input-shape, or add --partial (in Python partial=True) for the figures of the"
     " layers before it"
 )
@@ -94,16 +94,16 @@ class Models:
         partial: Whether a module whose run fails has figures up to the failed layer, instead of an error.
         rules: Rules that the user's file registered, once the model is open.
         history: History of the states.
-        products: Matrix products by state, and by the operators that were decomposed or packed, see `plans`.
+        products: Matrix products of each state, by the choice of operators that were decomposed or packed.
     """
 
     def __init__(
         self, source: Any, inputs: Any, options: dict[str, Any], workdir: str | None, cache: bool = True
     ) -> None:
-        named = isinstance(source, (str, os.PathLike))
-        self.module, self._inputs = (None if named else source), inputs
-        self.source: str = os.fspath(source) if named else type(source).__name__
-        if named and inputs is not None:
+        is_path_or_name = isinstance(source, (str, os.PathLike))
+        self.module, self._inputs = (None if is_path_or_name else source), inputs
+        self.source: str = os.fspath(source) if is_path_or_name else type(source).__name__
+        if is_path_or_name and inputs is not None:
             raise Misuse("inputs go with an nn.Module object", hint="for a path or a name: input_shapes=...")
         self.options = options
         self.strict, self.partial = True, False
@@ -117,8 +117,8 @@ class Models:
         self._modules: dict[int, TorchModel] = {}
         self.history = History((HistoryEntry("original", None, ""),), 0)
         self._graph: Model | None = None
-        self._uses_cache, self._since = cache and named, time.time_ns()
-        self._seconds = 0.0
+        self._uses_cache, self._opened_ns = cache and is_path_or_name, time.time_ns()
+        self._analysis_seconds = 0.0
         self._cache: AnalysisCache | None = None
         self._results: dict[int, AnalysisResult] = {}
         self._graph_results: dict[int, AnalysisResult] = {}
@@ -192,15 +192,19 @@ class Models:
         graph: Model | None = None,
         examined: AnalysisResult | None = None,
     ) -> None:
-        """Adds a state made from the current one, with its module if it has no file.
+        """Adds a state that was made from the current one, and makes it the current state.
 
-        `graph` is the graph in its file and `examined` is its analysis, if they are known.
+        Args:
+            entry: History entry of the state.
+            module: Module of the state, or None if the state is a file.
+            graph: Graph in the file of the state, or None to read it when it is needed.
+            examined: Analysis of the graph, or None to analyze it when it is needed.
         """
         self.history = states.append(self.history, replace(entry, dims=dict(self.options["dims"])))
         if module is not None:
             self._keep_module(self.current, module)
         if graph is not None:
-            self._states[self.current] = _onnx(graph.path, OpenOptions(), graph)
+            self._states[self.current] = _open_onnx(graph.path, OpenOptions(), graph)
         if examined is not None:
             self._results[self.current] = self.present_analysis(self.current, examined)
 
@@ -209,7 +213,11 @@ class Models:
         return state > 0 and self.history.entries[state].path is None
 
     def restore(self, history: History) -> None:
-        """Restores the history of a session that ended."""
+        """Restores the history of a session that ended.
+
+        Raises:
+            Misuse: The history is not a tree of states, or its current state does not exist.
+        """
         if not (history.is_tree and 0 <= history.current < len(history.entries)):
             raise Misuse("this is no history of states", where="restore")
         if history.tip is not None and not 0 <= history.tip < len(history.entries):
@@ -234,7 +242,13 @@ class Models:
         self.history = history
 
     def bind(self, dims: Mapping[str, int], on_progress: OnProgress, cancel: Cancel) -> None:
-        """Binds other sizes to open dimensions. If they do not fit the model, nothing changes."""
+        """Binds other sizes to open dimensions, and analyzes the current state.
+
+        After an error nothing changes.
+
+        Raises:
+            Misuse: A size is below 1, the model does not accept it, or a state was made for another size.
+        """
         for name, size in dims.items():
             if size < 1:
                 raise Misuse(f"'{size}' is no size", where=name, hint="write a whole number of 1 or more")
@@ -258,7 +272,7 @@ class Models:
         self.history = replace(self.history, dims=dict(dims))
 
     def unused_name(self) -> str:
-        """Path for the file of a new state. It skips the files of other states, which may have any number."""
+        """Path for the file of a new state. No file exists there."""
         number = len(self.history.entries)
         while os.path.lexists(path := os.path.join(self.workdir, f"{number}-{stem(self.source)}.onnx")):
             number += 1
@@ -281,11 +295,14 @@ class Models:
     # opened models and analyses
 
     def open_state(self, state: int = 0, on_progress: OnProgress = None) -> OpenedModel:
-        """Opens a state once: the original, an ONNX file, or a module that a change made."""
+        """Opens the original, an ONNX file, or a module that a change made.
+
+        Later calls return the same model.
+        """
         if self.is_module(state):
-            return self._module(state, on_progress)
+            return self._load_module(state, on_progress)
         if state:
-            model = self._state(state)
+            model = self._open_file(state)
             model.options = self._state_options(self.options["dims"])
             return model
         if self._original is None:
@@ -336,16 +353,15 @@ class Models:
             )
 
     def load_graph(self, state: int, on_progress: OnProgress = None) -> Model:
-        """ONNX graph of a state, in plain form. A module is exported."""
+        """Loads the ONNX graph of a state, in plain form. A module is exported."""
         if self.is_module(state):
-            folder_path = os.path.join(
-                self.workdir, f"module-{state}"
-            )  # the exported files have the original's name
+            # each state needs its own folder: the names of exported files do not tell states apart
+            folder_path = os.path.join(self.workdir, f"module-{state}")
             os.makedirs(folder_path, mode=0o700, exist_ok=True)
             with scratch.private_files(folder_path) as folder:
-                return self._module(state, on_progress).graph(folder, on_progress=on_progress)
+                return self._load_module(state, on_progress).graph(folder, on_progress=on_progress)
         if state:
-            return build_plain_form(self._state(state).model)
+            return build_plain_form(self._open_file(state).model)
         if self._graph is None:
             with scratch.private_files(self.workdir) as folder:
                 self._graph = build_plain_form(
@@ -354,12 +370,13 @@ class Models:
         return self._graph
 
     def find_sizes(self, state: int, model: Model) -> tuple[dict[str, int], dict[str, Any]]:
-        """Sizes of dimensions and inputs for the analysis of a state's graph.
+        """Finds the sizes of dimensions, and the shapes of inputs, with which a state's graph is analyzed.
 
-        In decode mode, the sizes of a decode step.
+        In decode mode these are the sizes of a decode step.
 
         Raises:
-            Misuse: The graph has no decode step for so many tokens, or a size must be given.
+            Misuse: The graph has no decode step for that number of cached tokens, or the user must set a
+                size.
         """
         opened: Any = self.open_state(state)
         if self.options["past"] is not None and opened.is_graph:
@@ -369,17 +386,19 @@ class Models:
         return dims_of(model, self.options["dims"]), shapes
 
     def examine(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
-        """Analysis and execution order of a state, computed once."""
+        """Analyzes a state and finds its execution order. Later calls return the same result."""
         if state not in self._results:
             stored_result = None if state else self._load_cached_analysis()
             result = stored_result or self._analyze(state, on_progress, cancel)
             self._results[state] = self.present_analysis(state, result)
             if stored_result is None:
-                self._cache_fact(state, "info", lambda: _info_with_bounds(result))
+                self._cache_fact(state, "info", lambda: _add_bounds(result))
         return self._results[state]
 
-    def examine_or_refuse(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
-        """Like `examined`, for figures of the full model.
+    def examine_or_refuse(
+        self, state: int, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> AnalysisResult:
+        """Like `examine`, but refuses a module whose run failed, because its figures do not cover all layers.
 
         Raises:
             BadModel: The run of a module failed, and the session is not partial.
@@ -398,23 +417,27 @@ class Models:
             BadModel: The run failed.
         """
         if failure and not self.partial:
-            raise BadModel(f"the model failed in {failure}", where=self.source, hint=_PARTIAL)
+            raise BadModel(f"the model failed in {failure}", where=self.source, hint=_HINT_FOR_FAILED_RUN)
 
     def analyze_at_path(self, model: Model, path: str, cancel: Cancel) -> AnalysisResult:
-        """Analyzes a graph, with its rows, that will become a state with another path."""
-        result = _onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
+        """Analyzes a graph whose file will become a state, and computes its rows. The result names `path`."""
+        result = _open_onnx(path, self._state_options(self.options["dims"]), model).examine(cancel=cancel)
         result.rows()
         return result.replace_info(replace(result.info, model=replace(result.info.model, source=path)))
 
     def analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """Totals and all layers of a state."""
+        """Totals and all layers of a state.
+
+        Raises:
+            BadModel: The run of a module failed, and the session is not partial.
+        """
         analysis = self.examine_or_refuse(state, on_progress, cancel).analysis
-        if len(analysis.layers) <= _ALWAYS_PACKED + _PACKED_PER_SECOND * self._seconds:
+        if len(analysis.layers) <= _MIN_CACHED_ROWS + _CACHED_ROWS_PER_SECOND * self._analysis_seconds:
             self._cache_fact(state, "rows", lambda: pack_rows(analysis.layers))
         return analysis
 
     def pages(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """Like `analysis`, with packed rows."""
+        """Like `analysis`, but the layers are packed rows."""
         examined = self.examine_or_refuse(state, on_progress, cancel)
         rows: Any = None if state or self.cache is None else self.cache.rows()
         if rows is None:
@@ -424,7 +447,9 @@ class Models:
 
     def ops(self, state: int) -> tuple[OpStat, ...]:
         """Returns statistics of the operator types of a state."""
-        return self._load_or_compute(state, "ops", lambda: operator_stats(self.examine_or_refuse(state).analysis))
+        return self._load_or_compute(
+            state, "ops", lambda: operator_stats(self.examine_or_refuse(state).analysis)
+        )
 
     def memory(self, state: int) -> Memory:
         """Lifetimes of tensors and the arena of a state."""
@@ -446,13 +471,13 @@ class Models:
 
     def present_analysis(self, state: int, examined: AnalysisResult) -> AnalysisResult:
         """Adds the saved path of a state and the notes about inexact figures to its analysis."""
-        info, saved = _info_with_bounds(examined), self.history.entries[state].saved
+        info, saved = _add_bounds(examined), self.history.entries[state].saved
         if saved:
             info = replace(info, model=replace(info.model, source=saved))
         return examined.replace_info(info)
 
     def examine_with_order(self, index: int | None) -> AnalysisResult:
-        """Analysis of a state whose execution order is known, at least in part.
+        """Analyzes a state whose execution order must be known, at least in part.
 
         Raises:
             Misuse: The model is a file of tensors without operators.
@@ -463,12 +488,12 @@ class Models:
         return examined
 
     def list_weight_notes(self) -> tuple[str, ...]:
-        """Notes that the weights are random or from the user's file, with those that the file lacks."""
+        """Lists notes about weights that are not the model's own: random, or from the user's file."""
         notes: tuple[str, ...] = getattr(self.open_state(), "replaced_weights", ())
         return notes
 
     def rows(self, state: int, on_progress: OnProgress, cancel: Cancel) -> tuple[Layer, ...]:
-        """Returns layers of a state. Empty if the inputs of a module are unknown."""
+        """Returns the layers of a state, or no layers if the inputs of a module are unknown."""
         try:
             return self.examine(state, on_progress, cancel).analysis.layers
         except Misuse:
@@ -491,22 +516,24 @@ class Models:
         on_progress: OnProgress,
         cancel: Cancel,
     ) -> AnalysisResult:
-        """Analyzes a state at other dimensions and shapes. The session keeps its own."""
+        """Analyzes a state with other sizes. The options of the session stay as they are."""
         opened = self.open_state(state, on_progress)
-        usual = opened.options
-        opened.options = replace(usual, dims=dims, input_shapes={**usual.input_shapes, **shapes})
+        session_options = opened.options
+        opened.options = replace(
+            session_options, dims=dims, input_shapes={**session_options.input_shapes, **shapes}
+        )
         try:
             result: AnalysisResult = opened.examine(on_progress=on_progress, cancel=cancel)
             return result
         finally:
-            opened.options = usual
+            opened.options = session_options
 
     def graph_analysis(self, state: int, on_progress: OnProgress, cancel: Cancel) -> Analysis:
-        """Analysis of a state's ONNX graph, also for a module."""
+        """Analysis of a state's ONNX graph. A module is exported."""
         return self.examine_graph(state, on_progress, cancel).analysis
 
     def examine_graph(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
-        """Like `examined`, but for the ONNX graph, also of a module."""
+        """Like `examine`, but of the ONNX graph. A module is exported."""
         if self.open_state(state, on_progress).is_graph:
             return self.examine(state, on_progress, cancel)
         if state not in self._graph_results:
@@ -514,9 +541,12 @@ class Models:
         return self._graph_results[state]
 
     def analyze_graph_at(self, state: int, sizes: Mapping[str, int], model: Model | None = None) -> Analysis:
-        """Analysis of a state's graph, at the given sizes if figures are unknown otherwise.
+        """Analyzes a state's graph. `sizes` applies only if some figures are unknown without it.
 
-        `model` replaces the graph of the state, if given.
+        Args:
+            state: Index of the state.
+            sizes: Sizes of open dimensions.
+            model: Graph to analyze at `sizes` in place of the state's own, or None.
         """
         if model is not None:
             return self._analyze_graph(state, None, None, sizes, model).analysis
@@ -543,12 +573,15 @@ class Models:
     def cache(self) -> AnalysisCache | None:
         """Cache of the original at the bound sizes, or None if nothing is cached."""
         if self._cache is None and self._uses_cache:
-            self._cache = analysis_cache.opens(self.source, self.options, self.strict, self._since)
+            self._cache = analysis_cache.opens(self.source, self.options, self.strict, self._opened_ns)
             self._uses_cache = self._cache is not None
         return self._cache
 
     def _load_cached_analysis(self) -> AnalysisResult | None:
-        """Cached analysis of the original. Its rows are read, or computed again, when they are needed."""
+        """Reads the analysis of the original from the cache, or returns None.
+
+        Rows are read when they are needed.
+        """
         cache = self.cache
         info = None if cache is None else cache.get("info")
         if cache is None or info is None:
@@ -577,7 +610,7 @@ class Models:
 
             def flow() -> ValueFlow | None:
                 edges = make_flow()
-                if edges is not None and len(edges.made) <= _ALWAYS_PACKED:
+                if edges is not None and len(edges.made) <= _MIN_CACHED_ROWS:
                     self._cache_fact(0, "flow", lambda: value_flow.record_of(edges))
                 return edges
 
@@ -596,19 +629,19 @@ class Models:
 
     def _cache_fact(self, state: int, name: str, fact: Callable[[], Any]) -> None:
         """Caches a fact of the original. Each name is tried only once."""
-        if (found := self._results.get(0)) is not None and found.failure:
+        if (original := self._results.get(0)) is not None and original.failure:
             return  # a later session refuses the model, unless it is partial as well
         if state == 0 and self.cache is not None and name not in self.cache.tried:
             opened, files = self._original, self.cache.files
             about = files if opened is None else opened.rests_on(self._results[0].info)
-            self.cache.keep(name, fact, about, self._seconds)
+            self.cache.keep(name, fact, about, self._analysis_seconds)
 
     def _analyze(self, state: int, on_progress: OnProgress, cancel: Cancel) -> AnalysisResult:
         """Analyzes a state."""
         opened = self.open_state(state, on_progress)
         began = time.perf_counter()
         examined = opened.examine(on_progress=on_progress, cancel=cancel)
-        self._seconds = time.perf_counter() - began
+        self._analysis_seconds = time.perf_counter() - began
         if self.options["past"] is not None and "decode" not in examined.info.assumptions:
             raise Misuse("models of this format have no decode mode", where="--past", hint="leave it out")
         return examined if state or self.cache is None else self._wrap_cached_flow(examined)
@@ -621,31 +654,30 @@ class Models:
         on_progress: OnProgress,
         cancel: Cancel,
         sizes: Mapping[str, int] | None = None,
-        written: Model | None = None,
+        replacement: Model | None = None,
     ) -> AnalysisResult:
-        """Analyzes a state's graph. `sizes` applies to dimensions that are not bound."""
-        model = written or self.load_graph(state)
+        """Analyzes a state's graph, or the graph `replacement`. `sizes` applies to unbound dimensions."""
+        model = replacement or self.load_graph(state)
         open_dims = {d for value in model.graph.feeds for d in value.shape or () if isinstance(d, str)}
         sizes_here = {name: size for name, size in (sizes or {}).items() if name in open_dims}
-        opened = _onnx(model.path, self._state_options({**sizes_here, **self.options["dims"]}), model)
+        opened = _open_onnx(model.path, self._state_options({**sizes_here, **self.options["dims"]}), model)
         return opened.examine(on_progress=on_progress, cancel=cancel)
 
-    def _state(self, state: int) -> OnnxModel:
-        """Opens the file of a state, without the options of the user's run."""
+    def _open_file(self, state: int) -> OnnxModel:
+        """Opens the ONNX file of a state with default options."""
         if state not in self._states:
             path = self.history.entries[state].path
             if path is None or not os.path.exists(path):
                 raise Misuse("this state of the session is gone", where=path or "history")
-            self._states[state] = _onnx(path, OpenOptions())
+            self._states[state] = _open_onnx(path, OpenOptions())
         return self._states[state]
 
-    def _module(self, state: int, on_progress: OnProgress) -> TorchModel:
-        """Returns the module of a state. It is made again from its parent if it was dropped from memory."""
+    def _load_module(self, state: int, on_progress: OnProgress) -> TorchModel:
+        """Returns the module of a state. If it was dropped from memory, builds it again from its parent."""
         if state not in self._modules:
             entry, parent = self.history.entries[state], self.history.parent(state) or 0
-            make_again = (
-                load("changes", entry.change).again if entry.change in list_offers("changes") else None
-            )
+            is_known_change = entry.change in list_offers("changes")
+            make_again = load("changes", entry.change).again if is_known_change else None
             if make_again is None:
                 raise Misuse("this state of the session is gone", where="history")
             parent_model = self.open_state(parent, on_progress)
@@ -714,22 +746,21 @@ class Models:
         return {os.path.join(folder, tensor.external) for tensor in tensors if tensor.external}
 
 
-def _onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxModel:
-    from explorer.engine.models.onnx import (
-        OnnxModel,
-        open_graph,
-    )  # imports the engine, which a cached answer does not need
+def _open_onnx(path: str, options: OpenOptions, model: Model | None = None) -> OnnxModel:
+    """Opens the ONNX file `path`, or wraps `model`, the graph in it."""
+    # imports the engine, which a cached answer does not need
+    from explorer.engine.models.onnx import OnnxModel, open_graph
 
     return open_graph(path, options) if model is None else OnnxModel(path, options, model)
 
 
-def _info_with_bounds(examined: AnalysisResult) -> Info:
-    """Info with notes about inexact figures."""
+def _add_bounds(examined: AnalysisResult) -> Info:
+    """Adds notes about inexact figures to the info of an analysis."""
     return add_bounds_note(examined.info, examined.bounds) if examined.bounds[0] else examined.info
 
 
 def stem(source: str) -> str:
-    """Base name for files made from `source`."""
+    """Base name for files made from `source`: its file name without '.onnx' and without special characters."""
     stem = os.path.basename(source).removesuffix(".onnx")
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
     # a file name has at most 255 bytes, and suffixes such as `_tiled.onnx.toml` follow

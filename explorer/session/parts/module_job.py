@@ -1,4 +1,4 @@
-"""Module jobs: the check of a PyTorch module, and the conversion job that tiles or quantizes it."""
+"""Module jobs: checks that a model is a PyTorch module, and builds the job that tiles or quantizes it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def check_module(models: Models, on_progress: OnProgress) -> None:
         module_of(models.open_state(0, on_progress))
 
 
-def module_job(
+def build_module_job(
     models: Models,
     *,
     target: str = "",

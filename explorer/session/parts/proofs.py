@@ -19,7 +19,7 @@ from explorer.session.parts.models import Dims, Models, OnProgress
 
 
 class Prover:
-    """Runs two graphs with the options of the first one's session."""
+    """Verifies and blames pairs of graphs, with the options of the session of the first graph."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -37,32 +37,43 @@ class Prover:
         on_progress: OnProgress = None,
         **more: Any,
     ) -> Verification:
-        """Verifies that two graphs compute the same. `plan` is the tiling between them.
+        """Verifies that two graphs compute the same.
 
-        `meanwhile` is passed to `engine.proof.proof.verify`. `state` is the index of the first graph, or None
-        for the current one.
+        Args:
+            before: First graph.
+            after: Second graph.
+            plan: Tiling between the graphs, or None.
+            meanwhile: Function that `engine.proof.proof.verify` calls while the graphs run.
+            state: Index of the state of the first graph, or None for the current one.
+            dims: Sizes of dimensions, in addition to those of the session.
+            input: Path of a file of input values, or None for random ones.
+            on_progress: Callback with the progress of the proof.
+            more: Further arguments of `engine.proof.proof.verify`.
         """
-        fixed = self._models.options["dims"]
+        session_dims = self._models.options["dims"]
         if plan is not None:  # dimensions that the plan leaves open are tried at several sizes
-            fixed = {name: size for name, size in plan.dims.items() if name not in plan.free}
+            session_dims = {name: size for name, size in plan.dims.items() if name not in plan.free}
         return verify(
             before,
             after,
             plan=plan,
             meanwhile=meanwhile,
-            torch_run=self._torch_run(self._models.resolve_index(state), on_progress),
-            **self._inputs(before, fixed, dims, input),
+            torch_run=self._find_torch_run(self._models.resolve_index(state), on_progress),
+            **self._read_inputs(before, session_dims, dims, input),
             on_progress=on_progress,
             **more,
         )
 
-    def _torch_run(self, state: int, on_progress: OnProgress) -> TorchRun | None:
-        """Runner of the module that computes the same as a state, or None if no such module is known."""
+    def _find_torch_run(self, state: int, on_progress: OnProgress) -> TorchRun | None:
+        """Finds the module that computes the same as a state.
+
+        Returns its runner, or None without such a module.
+        """
         models = self._models
-        for place in reversed(models.history.line_to(state)):
-            if place == 0 or models.is_module(place):
-                return models.open_state(place, on_progress).runner()
-            record = models.history.entries[place].record
+        for ancestor in reversed(models.history.line_to(state)):
+            if ancestor == 0 or models.is_module(ancestor):
+                return models.open_state(ancestor, on_progress).runner()
+            record = models.history.entries[ancestor].record
             if record is not None and record.rounds:
                 return None
         return None
@@ -80,7 +91,7 @@ class Prover:
 
         `settings` holds further arguments of `blame`.
         """
-        inputs = self._inputs(before, self._models.options["dims"], dims, input)
+        inputs = self._read_inputs(before, self._models.options["dims"], dims, input)
         return blame(before, after, **inputs, **settings)
 
     def check_input(self, input: str, on_progress: OnProgress) -> None:
@@ -89,14 +100,14 @@ class Prover:
         model = models.load_graph(models.current, on_progress)
         read_given_inputs(model, read_input(input), models.options["input_shapes"])
 
-    def _inputs(
-        self, before: Model, fixed: Mapping[str, int], dims: Dims | None, input: str | None
+    def _read_inputs(
+        self, before: Model, session_dims: Mapping[str, int], dims: Dims | None, input: str | None
     ) -> dict[str, Any]:
-        """Returns the input arguments of a verification or blame: sizes, shapes, and the values of a file."""
+        """Reads the input arguments of a verification or blame: sizes, shapes, and the values of a file."""
         if input is not None and dims:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return {
-            "dims": dims_of(before, {**fixed, **(dims or {})}),
+            "dims": dims_of(before, {**session_dims, **(dims or {})}),
             "input_shapes": self._models.options["input_shapes"],
             "arrays": read_input(input) if input is not None else None,
         }

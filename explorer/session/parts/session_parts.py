@@ -24,16 +24,19 @@ class SessionParts:
         self._second_model: tuple[Hashable, Models] | None = None
 
     def get_part(self, make: Callable[[Models], _Part]) -> _Part:
-        """Returns the session's object of a class. The first call makes it."""
+        """Returns the session's only object of the class `make`. The first call creates it."""
         if make not in self._parts:
             self._parts[make] = make(self.models)
         part: _Part = self._parts[make]
         return part
 
-    def second_model(self, after: int | None, source: str | None) -> tuple[Models, int]:
-        """Finds the second model of a comparison: a state of this session, or another model.
+    def find_second_model(self, after: int | None, source: str | None) -> tuple[Models, int]:
+        """Finds the second model of a comparison: a state of this session, or the model `source`.
 
-        Another model is opened with the options of this session.
+        The other model is opened with the options of this session, and stays open for the next comparison.
+
+        Returns:
+            The models that hold it, and its index in their history.
         """
         models = self.models
         if source is None:

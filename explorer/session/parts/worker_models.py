@@ -1,4 +1,4 @@
-"""Models of a sweep on workers: how another process opens the same model, and checks that it is the same."""
+"""Models of a sweep on workers: opens the same model in another process, and checks that it is the same."""
 
 from __future__ import annotations
 
@@ -11,14 +11,17 @@ from explorer.base.errors import BadModel
 from explorer.engine.sweep.measure import SweepSession
 from explorer.session.parts.models import Models
 
-MATTERS = ("dims", "input_shapes", "observe", "past")
-"""Opening options that affect the figures, in addition to the rules. The content covers weights and seed."""
+FIGURE_OPTIONS = ("dims", "input_shapes", "observe", "past")
+"""Opening options that affect the figures.
+
+Rules, weights and seed do so too: a digest of their content tells.
+"""
 
 Reopen = Callable[..., SweepSession]
 
 
 def build_open_arguments(models: Models) -> tuple[str, dict[str, Any]]:
-    """Returns source and options that open a module on any worker, with absolute paths."""
+    """Returns the source and the options with which any worker opens the model. Paths are absolute."""
     head, colon, name = models.source.rpartition(":")
     source = f"{os.path.abspath(head)}:{name}" if colon and os.path.exists(head) else models.source
     source = os.path.abspath(source) if os.path.exists(source) else source
@@ -26,26 +29,26 @@ def build_open_arguments(models: Models) -> tuple[str, dict[str, Any]]:
     return source, {**models.options, **paths}
 
 
-def module_anew(reopen: Reopen, source: str, **options: Any) -> SweepSession:
+def reopen_module(reopen: Reopen, source: str, **options: Any) -> SweepSession:
     """Opens a module from its present file, because a worker may have imported an older version."""
     sys.modules.pop(source.rpartition(":")[0], None)
     return reopen(source, **options)
 
 
-def worker_model(
+def open_worker_model(
     reopen: Reopen,
     source: str,
     options: Mapping[str, Any],
-    content: Callable[[SweepSession], str],
-    expected: str,
+    compute_digest: Callable[[SweepSession], str],
+    expected_digest: str,
 ) -> SweepSession:
-    """Opens a model on a worker and checks that it is the expected one.
+    """Opens a model on a worker and checks that its content has the expected digest.
 
     Raises:
-        BadModel: The digest that `content` returns is not `expected`.
+        BadModel: The digest differs.
     """
     session = reopen(source, **options)
-    if content(session) != expected:
+    if compute_digest(session) != expected_digest:
         session.close()
         raise BadModel("the worker has another model of this name", where=source)
     return session
