@@ -360,7 +360,7 @@ class EngineProcess:
         Runs in its own thread, which takes the lock when needed.
         """
         header, rows, index = None, RowPages(), 0
-        tree_rows = rows.restructured()
+        tree_rows = rows.without_structure()
         with contextlib.suppress(EOFError, OSError):
             while reads_header:
                 kind, content = incoming.recv()
@@ -374,7 +374,7 @@ class EngineProcess:
                     tree_rows.add(page)
                     if extent:
                         tree = TreePreview(header, tree_rows, extent != "more", extent == "all known")
-                        tree_rows = rows.restructured()
+                        tree_rows = rows.without_structure()
                         self._set_preview(index, tree)
                         index += 1
                 else:

@@ -23,13 +23,13 @@ from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 from explorer.session import headers
 from explorer.session.cache.rows import (
     GROUP,
-    PAGE,
+    PAGE_ROWS,
     UNKNOWN,
     Structure,
-    chunks,
-    close,
-    messages,
+    complete_structure,
     narrow_numbers,
+    pack_messages,
+    split_structure,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from explorer.engine.costs.layer_tree import Scope
 
 PENDING = "not analyzed yet"
-_FIRST_ROWS = 8 * PAGE
+_FIRST_ROWS = 8 * PAGE_ROWS
 """Rows before the tree is first shown. Each later preview has `_GROWTH` times as many rows."""
 _GROWTH = 16
 _MAX_PREVIEW_ROWS = 100_000
@@ -64,7 +64,8 @@ def send(source: str, send_part: Send, on_shown: Callable[[], object] = lambda: 
     """Sends the preview of a model in parts; the last part is 'end'.
 
     The parts are ('header', `ModelHeader`), ('rows', pages as chunks), and ('tree', (chunk, extent)). The
-    chunks of a tree are the structure of all rows sent so far. The extent is '' before the last chunk of a
+    chunks of a tree are the structure of all rows sent so far. The extent is '' before the last
+    chunk of a
     tree. With the last chunk it is 'more', 'all', or 'all known' if an analysis would add no row. A source
     without a header sends only 'end'. A broken header sends its readable rows; opening the model reports the
     error.
@@ -88,18 +89,18 @@ def _send_rows(outline: Outline, send_part: Send, on_shown: Callable[[], object]
     tree = _TreeBuilder()
     sent_rows = _FIRST_ROWS
     readable = ReadableRows(outline.rows)
-    for page_message in messages(tree.rows(readable)):
+    for page_message in pack_messages(tree.rows(readable)):
         send_part(("rows", page_message))
         if tree.count >= sent_rows:
             sent_rows = tree.count * _GROWTH if tree.count < _MAX_PREVIEW_ROWS else sys.maxsize
-            _send_structure(tree.structure(tree.count // PAGE * PAGE), send_part, "more")
+            _send_structure(tree.structure(tree.count // PAGE_ROWS * PAGE_ROWS), send_part, "more")
             on_shown()
     is_final = tree.has_only_tensors and readable.broken is None
     _send_structure(tree.structure(tree.count), send_part, "all known" if is_final else "all")
 
 
 def _send_structure(structure: Structure, send_part: Send, extent: str) -> None:
-    parts = list(chunks(structure))
+    parts = list(split_structure(structure))
     for index, chunk in enumerate(parts):
         send_part(("tree", (chunk, extent if index == len(parts) - 1 else "")))
 
@@ -271,7 +272,7 @@ class _TreeBuilder:
             "weight_bytes": narrow_numbers(weights) if is_counted else unknown,
             "activation_bytes": unknown,
         }
-        close(result)
+        complete_structure(result)
         return result
 
 

@@ -218,7 +218,7 @@ def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
     """Returns the row number of each of these paths in the current model; unknown paths are omitted."""
     if session.is_kept:
         rows: Any = session.packed_analysis().layers
-        located: dict[str, int] = rows.located(paths)
+        located: dict[str, int] = rows.find_rows(paths)
         return located
     wanted_paths = frozenset(paths)
     return {layer.path: layer.id for layer in session.analysis().layers if layer.path in wanted_paths}

@@ -21,7 +21,7 @@ from explorer.report.flame_layout import (
     label_of,
 )
 from explorer.report.timeline import title
-from explorer.session.cache.rows import structure_of
+from explorer.session.cache.rows import build_structure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -62,7 +62,7 @@ def flame_of(
         top: Row of the topmost box, or None for the whole model.
         measured: Profile and column of the tree for measured time, or None for a counted figure.
     """
-    structure = structure_of(layers)
+    structure = build_structure(layers)
     if measured is not None:
         profile, seconds = measured
         return Flame(create_measured_figure(structure, seconds, profile), layers, top, profile)

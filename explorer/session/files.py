@@ -19,20 +19,22 @@ def open_sessions(
     options: Mapping[str, Any],
     on_progress: OnProgress = None,
     *,
-    broken: bool = False,
+    allow_broken: bool = False,
 ) -> Iterator[list[Session]]:
-    """Opens sessions with the same options.
+    """Opens sessions with the same options, and closes them at the end of the block.
 
-    With several models, a dimension needs to exist in only one of them.
-
-    With `broken`, sessions of models that cannot be opened are also yielded.
+    Args:
+        sources: Paths or names of the models. With several, a dimension needs to exist in only one of them.
+        options: Keyword arguments of `Session`.
+        on_progress: Callback with the progress of opening.
+        allow_broken: Whether to yield the sessions of models that cannot be opened, in place of an error.
     """
     with contextlib.ExitStack() as stack:
         sessions = [stack.enter_context(Session(source, **options)) for source in sources]
         all_models = [session.parts.models for session in sessions]
         for models in all_models:
             models.strict = len(all_models) == 1
-        if not broken:
+        if not allow_broken:
             for models in all_models:
                 models.open_state(0, on_progress)
         if len(all_models) > 1:
@@ -46,7 +48,10 @@ def open_pair(
 ) -> Iterator[list[Session]]:
     """Opens two sessions with the same options. If a dimension has several sizes, both use the first."""
     dims: Dims = options.get("dims") or {}
-    options = {**options, "dims": {n: s if isinstance(s, int) else s[0] for n, s in dims.items()}}
+    options = {
+        **options,
+        "dims": {name: size if isinstance(size, int) else size[0] for name, size in dims.items()},
+    }
     with open_sessions((a, b), options) as sessions:
         yield sessions
 

@@ -36,7 +36,7 @@ def stages(source: str) -> list[tuple[RowPages, str]]:
     """What is sent of a source: rows, and how far they go."""
     rows = RowPages()
     found: list[tuple[RowPages, str]] = []
-    grown = rows.restructured()
+    grown = rows.without_structure()
     sent: list[tuple[str, Any]] = []
     preview.send(source, sent.append)
     assert sent[-1] == ("end", None)
@@ -49,7 +49,7 @@ def stages(source: str) -> list[tuple[RowPages, str]]:
             grown.add(piece)
             if far:
                 found.append((grown, far))
-                grown = rows.restructured()
+                grown = rows.without_structure()
     return found
 
 
@@ -59,7 +59,7 @@ def test_the_rows_of_a_header_are_those_of_the_analysis(tmp_path: Path) -> None:
     assert far == "all known"
     with Session(source) as session:
         analysis = session.analysis()
-    assert rows.amended(analysis.layers[0].reason) == analysis.layers
+    assert rows.with_sums(analysis.layers[0].reason) == analysis.layers
 
 
 def test_blocks_in_a_header_fold_like_those_of_an_analysis(tmp_path: Path) -> None:

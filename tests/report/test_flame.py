@@ -21,7 +21,7 @@ from explorer.report.flame_layout import (
     icicle,
     parent_of,
 )
-from explorer.session.cache.rows import structure_of
+from explorer.session.cache.rows import build_structure
 
 LENET = "sample_models/lenet.onnx"
 
@@ -134,7 +134,7 @@ def test_kernels_that_the_profiler_slows_are_shares_of_what_they_took_in_all():
     rows = [Layer(at, None, name, name, "Conv", 0, False) for at, name in enumerate("ab")]
     times = {at: TimeSamples([0.03] * 6, {"Conv": (0.03, 1)}) for at in (0, 1)}
     profile = assemble_profile(rows, [0.05] * 6, times, {}, {}, conditions)
-    figure = create_measured_figure(structure_of(rows), [0.03, 0.03, 0.06], profile)
+    figure = create_measured_figure(build_structure(rows), [0.03, 0.03, 0.06], profile)
     boxes = icicle(figure.weights, None, 100, 2)
     assert [box.width for box in boxes] == [100, 50, 50]
     assert sum(box.value for box in boxes[1:]) == pytest.approx(boxes[0].value)

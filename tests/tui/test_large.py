@@ -14,7 +14,7 @@ from explorer.base.errors import BadModel
 from explorer.facts import Info
 from explorer.process import preview
 from explorer.process.client import TreePreview
-from explorer.session.cache.rows import RowPages, chunks, pack, structure_of
+from explorer.session.cache.rows import RowPages, build_structure, pack, split_structure
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import PaneHead, Status
@@ -48,7 +48,7 @@ def header_of(count: int, *, whole: bool = True, first: str = "") -> TreePreview
     rows = RowPages()
     for page in pack(layers):
         rows.add(page)
-    for piece in chunks(structure_of(layers)):
+    for piece in split_structure(build_structure(layers)):
         rows.add(piece)
     return TreePreview(preview.ModelHeader("onnx", 123, (("opset", "17"),)), rows, whole, False)
 

@@ -153,7 +153,7 @@ def compare_files(
         first, *other_models = [session.parts.models for session in sessions]
 
         def prove(state: tuple[Models, int]) -> Verification:
-            graphs = first.graph(0, on_progress), state[0].graph(state[1], on_progress)
+            graphs = first.load_graph(0, on_progress), state[0].load_graph(state[1], on_progress)
             settings: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
             return (
                 sessions[0]

@@ -103,4 +103,4 @@ def convert(
     )
     path = models.source if models.module is None else None
     fact = write(lambda: models.open_state(0, on_progress), path, job, overwrite=overwrite)
-    return replace(fact, command=scripts.headless(models, "convert", output, "", *words_of(options)))
+    return replace(fact, command=scripts.headless_command(models, "convert", output, "", *words_of(options)))

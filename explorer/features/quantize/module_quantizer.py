@@ -137,7 +137,7 @@ class ModuleQuantizer:
         if self._models.current or words is None:
             return ""
         words += words_of(ConversionOptions(dynamic=dynamic))
-        return scripts.headless(self._models, "quantize", output, "_quantized.pt2", *words)
+        return scripts.headless_command(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _opened(self) -> TorchModel:
         opened = self._models.open_state(self._models.current)

@@ -338,7 +338,7 @@ class Quantizer:
         words = scripts.quantize_words(request)
         if words is None:
             return ""
-        return scripts.headless(self._models, "quantize", output, "_quantized.onnx", *words)
+        return scripts.headless_command(self._models, "quantize", output, "_quantized.onnx", *words)
 
     def _answer(
         self,
@@ -471,7 +471,7 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     words = None
     if not request.spec.config:
         words = scripts.quantize_words(request, modules=entry.path is None)
-    if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
+    if words is not None and sum(map(len, words)) <= scripts.MAX_SITE_CHARACTERS:
         return [*words, "--no-report"], ""
     options = ["--config", config, *scripts.calibration_words(request), "--no-report"]
     return options, formats_as_toml(request.spec)

@@ -101,7 +101,7 @@ def _aliases(models: Models) -> Mapping[str, str]:
 
 def _command(models: Models, steps: Sequence[EditStep], output: str | None) -> str:
     """Return the shell command that makes the same edits, or '' if no command can."""
-    return scripts.headless(models, "edit", output, "_edited.onnx", *step_words(steps))
+    return scripts.headless_command(models, "edit", output, "_edited.onnx", *step_words(steps))
 
 
 def _load(work: Work, model: Model, path: str) -> None:

@@ -109,7 +109,7 @@ def _command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> s
     if models.current:
         return ""
     only = words_of(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
-    return scripts.headless(models, "fold", output, "_folded.onnx", *only)
+    return scripts.headless_command(models, "fold", output, "_folded.onnx", *only)
 
 
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

@@ -16,7 +16,7 @@ from explorer.features.sizes.serving import Server, apply_preset
 from explorer.session.files import open_sessions
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.parts.worker_models import (
-    MATTERS,
+    FIGURE_OPTIONS,
     build_open_arguments,
     open_worker_model,
     reopen_module,
@@ -61,7 +61,7 @@ def sweep_serving(
     """
     if output is not None:
         engine.check_output(output, [os.fspath(source) for source in sources])
-    with open_sessions(sources, options, broken=True) as sessions:
+    with open_sessions(sources, options, allow_broken=True) as sessions:
         return sweep.sweep_servings(
             [_subject(session, on_progress) for session in sessions],
             ServingSweepSpec(apply_preset(spec.base, machine), spec.dtypes, spec.kv_dtypes),
@@ -84,7 +84,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
         opener=lambda content: partial(
             open_worker_model, partial(reopen_module, reopen), source, options, _content, content
         ),
-        opening={name: models.options[name] for name in MATTERS},
+        opening={name: models.options[name] for name in FIGURE_OPTIONS},
         words=shlex.join(opening_words(models.options)),
         stays=models.module is not None,
     )

@@ -38,7 +38,7 @@ from explorer.host import input_files
 from explorer.host.output_files import check_target
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.worker_models import (
-    MATTERS,
+    FIGURE_OPTIONS,
     Reopen,
     build_open_arguments,
     open_worker_model,
@@ -145,7 +145,7 @@ def sweep_trainings(
     samples = fingerprint([data], cancel)
     source, options = build_open_arguments(models)
     words = shlex.join(opening_words(models.options))
-    matters = {name: models.options[name] for name in MATTERS}
+    matters = {name: models.options[name] for name in FIGURE_OPTIONS}
     settings = {**training, "opening": matters, "rules": _digest(models.options["rules"])}
     tasks = []
     for combination in combinations:
@@ -306,7 +306,7 @@ def _subject(
     session: SweepSession, models: Models, reopen: Reopen, on_progress: OnProgress
 ) -> engine.Subject:
     options = models.options
-    opening = {name: options[name] for name in MATTERS}
+    opening = {name: options[name] for name in FIGURE_OPTIONS}
     return engine.Subject(
         name=models.label(models.current),
         door=session,
@@ -341,7 +341,8 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
         opener=lambda _: partial(
             open_worker_model, reopen, source, options, _products_digest, _products_digest(session)
         ),
-        opening={name: options[name] for name in MATTERS} | {"rules": _digest(models.options["rules"])},
+        opening={name: options[name] for name in FIGURE_OPTIONS}
+        | {"rules": _digest(models.options["rules"])},
         words=shlex.join(opening_words(models.options)),
     )
 

@@ -33,7 +33,7 @@ def sweep_files(*sources: str | os.PathLike[str], spec: SweepSpec, **options: Un
     """
     settings, opening = _separate(options)
     settings["seed"] = settings.pop("first_seed", 0)
-    with open_sessions(sources, opening, broken=True) as sessions:
+    with open_sessions(sources, opening, allow_broken=True) as sessions:
         run = wrap_checked(sweeps.sweep, argument_type)
         return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)
 
@@ -49,7 +49,7 @@ def sweep_formats(
         options: Options of `Session.sweep_formats`, and options of `Session` for all models.
     """
     settings, opening = _separate(options)
-    with open_sessions(sources, opening, broken=True) as sessions:
+    with open_sessions(sources, opening, allow_broken=True) as sessions:
         run = wrap_checked(sweeps.sweep_formats, argument_type)
         return run([(session, session.parts.models) for session in sessions], spec, reopen, **settings)
 

@@ -169,7 +169,7 @@ class Tiler:
             if formats is None:
                 return ""
             quantize_words = formats
-        return scripts.headless(self._models, "tile", output, "_tiled.onnx", *quantize_words, *words)
+        return scripts.headless_command(self._models, "tile", output, "_tiled.onnx", *quantize_words, *words)
 
     def module_command(
         self, spec: TileSpec, output: str | None, dynamic: Mapping[str, Mapping[int, str]] | None
@@ -294,7 +294,7 @@ def _command_words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
     spec = entry.record.spec or _spec_of_plan(entry)
     proof = scripts.proof_words(entry.verification)
     words = None if spec.config else scripts.tiling_words(spec)
-    if words is not None and sum(map(len, words)) <= scripts.MOST_CHARACTERS:
+    if words is not None and sum(map(len, words)) <= scripts.MAX_SITE_CHARACTERS:
         return [*words, *proof], ""
     return ["--config", config, *proof], tiling_settings.write_toml(spec)
 

@@ -1,11 +1,11 @@
-"""Analysis cache: stores the analysis of a model and reuses it while everything it depends on is unchanged.
+"""Analysis cache: stores the analysis of a model and reuses it while everything it depends on is
+is_unchanged.
 
-A stored answer is used only if a new analysis would give the same JSON, byte for byte. An answer depends on
-three inputs:
+A stored answer, such as the totals or the packed rows, is used only if a new analysis would give the same
+JSON, byte for byte. An answer depends on three inputs:
 
 - the bytes of the files that the analysis read. Size and time do not identify content, so these bytes are
-  read and hashed each time. Bytes that the analysis skipped (weights) are not, so 3 GB are checked as fast as
-  they are opened.
+  read and hashed each time. The bytes of weights, which the analysis does not read, are not hashed.
 - for a folder, also the names and sizes of its files, because a new file may belong to the model.
 - the source and the options as the user wrote them, and the versions of this program, Python and the packages
   involved. Code is compared by the size and time of every file, as Python does for compiled files. A
@@ -15,7 +15,8 @@ A profile is an exception: every measurement differs, so the cache stores the la
 
 Nothing is stored if the answer depends on more: the user's own code (`package.module:callable`, nn.Module
 objects, rules, `--trust`) or weights (`--weights-file`), a run on random inputs (`--observe`), a memory
-limit, or files that changed during the analysis. A model opened with trust is not looked up either.
+limit, or files that changed during the analysis. Nothing is read from the cache for a model opened with
+trust.
 """
 
 from __future__ import annotations
@@ -46,14 +47,13 @@ _PACKAGES = (
     *("torchvision", "transformers"),
 )
 """Packages that can affect an analysis."""
-_ALWAYS_HASHED, _HASHED_PER_SECOND = 16e6, 200e6
-"""Bytes that are always hashed, and bytes per second of analysis time.
-
-An answer is stored only if hashing its files takes less time than the analysis.
+_MIN_HASHED_BYTES, _HASHED_BYTES_PER_SECOND = 16e6, 200e6
+"""Largest number of bytes that may be hashed for an answer: a fixed number, plus a number per second that the
+analysis took. Above it, hashing could take longer than a new analysis, and the answer is not stored.
 """
 _CLOCK_NS = 20_000_000
 """Largest lag of a file system's clock behind the system clock, in nanoseconds."""
-_PROGRAM = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_PROGRAM_FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _STARTED_NS = time.time_ns()
 
 
@@ -65,29 +65,30 @@ class _Evidence(Struct, frozen=True):
 
 
 class AnalysisCache:
-    """Stored answers about one model, opened with one set of options.
+    """Reads and stores answers about one model, opened with one set of options.
 
     Args:
         source: Path or name, as the user typed it.
         options: Fields of `OpenOptions`.
         strict: Whether every dimension and input in the options must exist in the model.
-        since: Time in nanoseconds since the epoch. Files that changed later are not used.
+        opened_ns: Time at which the session was created, in nanoseconds opened_ns the epoch. Nothing is
+            stored about
 
     Attributes:
-        known: Names of answers that were read from or written to the cache.
-        tried: Names of those answers, and of answers that could not be stored.
+        read_or_written: Kinds of answers that were read from or written to the cache.
+        tried: Kinds of those answers, and of answers that could not be stored.
         files: Files from which the answers were made.
     """
 
-    def __init__(self, source: str, options: Mapping[str, Any], strict: bool, since: int) -> None:
-        self._source, self._since = source, since
+    def __init__(self, source: str, options: Mapping[str, Any], strict: bool, opened_ns: int) -> None:
+        self._source, self._opened_ns = source, opened_ns
         self._options = {**options, "strict": strict}
-        self._folder = _folder()
+        self._folder = _find_folder()
         self._key: str | None = None
         self._name: str | None = None
         self.files: tuple[FileRead, ...] = ()
         self._is_looked_up = False
-        self.known: set[str] = set()
+        self.read_or_written: set[str] = set()
         self.tried: set[str] = set()
 
     # stored answers
@@ -102,9 +103,9 @@ class AnalysisCache:
             rows.add(chunk)
         return rows
 
-    def unchanged(self) -> bool:
+    def is_unchanged(self) -> bool:
         """Whether the files are still the files that the answers describe."""
-        return not self.known or self._find_name() == self._name
+        return not self.read_or_written or self._find_name() == self._name
 
     def get(self, name: str) -> Any:
         """Reads the answer of one kind in `_KINDS`, or returns None if it is not stored."""
@@ -119,13 +120,13 @@ class AnalysisCache:
             fact = restore(msgspec.msgpack.decode(content, type=kind))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
-        self.known.add(name)
+        self.read_or_written.add(name)
         self.tried.add(name)
         return fact
 
     def _find_name(self) -> str | None:
-        """Returns the file name prefix of the answers for the current files, or None if there are none."""
-        key = self._place_key()
+        """Returns the name prefix of the answers about the current content, or None without answers."""
+        key = self._find_place_key()
         if key is None:
             return None
         if _is_name(self._source):
@@ -142,28 +143,28 @@ class AnalysisCache:
         self.files = evidence.files
         return _hash(key, evidence.digest)
 
-    def _place_key(self) -> str | None:
-        """Returns the key of the options, combined with the current file list of a folder.
+    def _find_place_key(self) -> str | None:
+        """Returns the digest of the options and of the current file list, if the source is a folder.
 
-        None if nothing may be stored.
+        Returns None if nothing may be stored.
         """
         self._key = self._key or self._make_key()
         if self._key is None or not os.path.isdir(self._source):
             return self._key
         with contextlib.suppress(OSError):
-            return _hash(self._key, msgspec.msgpack.encode(_folder_files(self._source)))
+            return _hash(self._key, msgspec.msgpack.encode(_list_folder_files(self._source)))
         return None
 
     # storing
 
     def keep(
-        self, kind: str, fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
+        self, kind: str, make_fact: Callable[[], Any], files: Sequence[FileRead] | None, seconds: float
     ) -> None:
         """Stores an answer, if it can be stored and hashing its files is faster than making it.
 
         Args:
             kind: Key of `_KINDS`. The rows must be packed.
-            fact: Function that makes the answer.
+            make_fact: Function that makes the answer.
             files: Files from which it was made, or None if unknown.
             seconds: Seconds that it took to make it.
         """
@@ -177,18 +178,18 @@ class AnalysisCache:
             return
         if (
             sum(size for file in files for _, size in file.spans)
-            > _ALWAYS_HASHED + _HASHED_PER_SECOND * seconds
+            > _MIN_HASHED_BYTES + _HASHED_BYTES_PER_SECOND * seconds
         ):
             return
         with contextlib.suppress(MemoryError, OSError):
             name = self._make_name(tuple(files))
-            content = None if name is None else _encode(kind, fact())
+            content = None if name is None else _encode(kind, make_fact())
             if content is not None and self._folder.write(f"{name}.{kind}", content):
-                self.known.add(kind)
+                self.read_or_written.add(kind)
 
     def _make_name(self, files: tuple[FileRead, ...]) -> str | None:
-        """File name prefix for answers made from `files`, or None if the files may have changed since."""
-        place = self._place_key()
+        """Returns the name prefix of answers about `files`, or None if these may have changed since."""
+        place = self._find_place_key()
         if place is None or _is_name(self._source):
             return None if files else place
         if files == self.files and self._name is not None:
@@ -197,7 +198,7 @@ class AnalysisCache:
         if not files or digest is None:
             return None
         changed = max(file_reads.find_last_change(files), os.stat(self._source).st_ctime_ns)
-        if self._since < changed + _CLOCK_NS:
+        if self._opened_ns < changed + _CLOCK_NS:
             return None
         content = msgspec.msgpack.encode(_Evidence(files, digest))
         if not self._folder.write(f"{place}.files", content):
@@ -214,19 +215,26 @@ class AnalysisCache:
         folder = not named and os.path.isdir(self._source)
         if not (named or folder or os.path.isfile(self._source)):
             return None
-        program = _code_files(_PROGRAM)
+        program = _list_code_files(_PROGRAM_FOLDER)
         if max(changed for _, _, changed in program) > _STARTED_NS:
             return None  # the installed program changed after this process started
-        parts: list[Any] = [_VERSION, sys.version, sys.platform, sys.byteorder, program, _packages()]
+        parts: list[Any] = [
+            _VERSION,
+            sys.version,
+            sys.platform,
+            sys.byteorder,
+            program,
+            _list_version_files(),
+        ]
         if named:
-            models = _package_code("torchvision")
+            models = _list_package_files("torchvision")
             if models is None:
                 return None
             parts.append(models)
         else:
             parts.append(os.path.abspath(self._source))
         if folder:
-            parts += [_package_code("transformers"), _list_installed(), _variables()]
+            parts += [_list_package_files("transformers"), _list_installed_packages(), _list_variables()]
         parts += [self._source, [[name, _keep_order(value)] for name, value in sorted(about.items())]]
         try:
             return _hash("", msgspec.msgpack.encode(parts))
@@ -236,18 +244,18 @@ class AnalysisCache:
 
 def cache_usage() -> CacheUsage:
     """Reads the folder of the analysis cache, the number of its files, and their bytes."""
-    return _folder().usage()
+    return _find_folder().usage()
 
 
 def clear_cache() -> CacheUsage:
     """Removes all stored analyses and returns the remaining usage."""
-    _folder().clear()
+    _find_folder().clear()
     return cache_usage()
 
 
-def opens(source: Any, options: Mapping[str, Any], strict: bool, since: int) -> AnalysisCache | None:
+def open_cache(source: Any, options: Mapping[str, Any], strict: bool, opened_ns: int) -> AnalysisCache | None:
     """Opens the cache for a model, or returns None if the cache is switched off."""
-    return None if os.environ.get(SWITCH) else AnalysisCache(source, options, strict, since)
+    return None if os.environ.get(SWITCH) else AnalysisCache(source, options, strict, opened_ns)
 
 
 # facts as bytes
@@ -265,17 +273,17 @@ def _restore_ops(fact: tuple[OpStat, ...]) -> tuple[OpStat, ...]:
     return fact
 
 
-def _unchanged(fact: Any) -> Any:
+def _keep_fact(fact: Any) -> Any:
     return fact
 
 
 _KINDS: Mapping[str, tuple[Any, Callable[[Any], Any]]] = {
     "info": (Info, _restore_info),
     "ops": (tuple[OpStat, ...], _restore_ops),
-    "memory": (Memory, _unchanged),
-    "flow": (FlowRecord, _unchanged),
-    "profile": (Profile, _unchanged),
-    "rows": (tuple[Chunk, ...], _unchanged),
+    "memory": (Memory, _keep_fact),
+    "flow": (FlowRecord, _keep_fact),
+    "profile": (Profile, _keep_fact),
+    "rows": (tuple[Chunk, ...], _keep_fact),
 }
 """Kinds of answers: the type for decoding, and the function that restores tuples in the decoded fact."""
 
@@ -303,7 +311,7 @@ def _encode(name: str, fact: Any) -> bytes | None:
 # versions and options that the answers depend on
 
 
-def _folder() -> CacheFolder:
+def _find_folder() -> CacheFolder:
     return CacheFolder(os.path.join(cache_home(os.environ), "analyses"))
 
 
@@ -313,7 +321,7 @@ def _is_name(source: str) -> bool:
 
 
 def _keep_order(value: Any) -> Any:
-    """Converts a mapping to a list of pairs, because the order of dimensions matters."""
+    """Converts a mapping to a list of pairs, so that the key depends on the order of dimensions."""
     return list(value.items()) if isinstance(value, Mapping) else value
 
 
@@ -323,23 +331,23 @@ def _hash(name: str, content: bytes) -> str:
     return hashlib.sha256(name.encode() + content).hexdigest()[:40]
 
 
-def _code_files(folder: str) -> list[tuple[str, int, int]]:
-    """Lists the Python files below a folder with size and time, by which Python itself detects changes."""
+def _list_code_files(folder: str) -> list[tuple[str, int, int]]:
+    """Lists the Python files below a folder: path, size in bytes, time of the last change in nanoseconds."""
     files: list[tuple[str, int, int]] = []
-    waiting = [folder]
-    while waiting:
-        with contextlib.suppress(OSError), os.scandir(waiting.pop()) as entries:
+    pending_folders = [folder]
+    while pending_folders:
+        with contextlib.suppress(OSError), os.scandir(pending_folders.pop()) as entries:
             for entry in entries:
                 if entry.name.endswith(".py"):
                     about = entry.stat()
                     files.append((entry.path, about.st_size, about.st_mtime_ns))
                 elif "." not in entry.name and entry.name != "__pycache__" and entry.is_dir():
-                    waiting.append(entry.path)
+                    pending_folders.append(entry.path)
     return sorted(files)
 
 
-def _packages() -> list[tuple[str, int, int]]:
-    """Lists the version files of `_PACKAGES` and the times of their installations."""
+def _list_version_files() -> list[tuple[str, int, int]]:
+    """Lists the files that tell the versions of `_PACKAGES`: path, size in bytes, time in nanoseconds."""
     files: list[tuple[str, int, int]] = []
     for folder in dict.fromkeys(sys.path):
         for name in _PACKAGES:
@@ -356,8 +364,8 @@ def _packages() -> list[tuple[str, int, int]]:
     return files
 
 
-def _package_code(package: str) -> list[tuple[str, int, int]] | None:
-    """Lists the Python files of a package, or returns None if it is not installed."""
+def _list_package_files(package: str) -> list[tuple[str, int, int]] | None:
+    """Lists the Python files of a package like `_list_code_files`. None if it is not installed."""
     from importlib.util import find_spec
 
     try:
@@ -366,11 +374,11 @@ def _package_code(package: str) -> list[tuple[str, int, int]] | None:
         return None
     if spec is None or not spec.origin:
         return None
-    return _code_files(os.path.dirname(spec.origin)) or None
+    return _list_code_files(os.path.dirname(spec.origin)) or None
 
 
-def _list_installed() -> list[str]:
-    """Lists the names and versions of all installed packages."""
+def _list_installed_packages() -> list[str]:
+    """Lists all installed packages by the names of their folders, which hold name and version."""
     names: list[str] = []
     for folder in dict.fromkeys(sys.path):
         with contextlib.suppress(OSError):
@@ -378,14 +386,14 @@ def _list_installed() -> list[str]:
     return names
 
 
-def _variables() -> list[tuple[str, str]]:
+def _list_variables() -> list[tuple[str, str]]:
     """Lists the environment variables that affect torch and transformers."""
     prefixes = ("ACCELERATE_", "HF_", "PYTORCH_", "TORCH", "TRANSFORMERS_", "USE_")
     variables = [(name, value) for name, value in os.environ.items() if name.startswith(prefixes)]
     return sorted(pair for pair in variables if "TOKEN" not in pair[0])
 
 
-def _folder_files(folder: str) -> list[tuple[str, int]]:
+def _list_folder_files(folder: str) -> list[tuple[str, int]]:
     """Lists the names and sizes of the files in a folder. The size of a broken link is -1.
 
     Raises:

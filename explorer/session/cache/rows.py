@@ -24,7 +24,7 @@ from msgspec import Struct, field
 if TYPE_CHECKING:
     from explorer.facts import Layer  # imported late: see the module docstring
 
-PAGE = 32
+PAGE_ROWS = 32
 """Rows per page. A screen of closed groups can need one page per row, so each page must be cheap to decode.
 """
 WIDE = 4_000
@@ -38,9 +38,9 @@ GROUP, UNKNOWN, BOUND, SHARED, ASSUMED = 1, 2, 4, 8, 16
 rest on an assumption and are not a bound.
 """
 
-_KEPT_PAGES, _KEPT_ROWS = 128, 1_024
-_LEVEL = 3
-"""Compression level of zlib. With a dictionary it is as fast as level 1."""
+_MAX_CACHED_PAGES, _MAX_CACHED_ROWS = 128, 1_024
+_COMPRESSION_LEVEL = 3
+"""Compression level of zlib. With a dictionary, level 3 is as fast as level 1."""
 _MESSAGE_PAGES = 16
 """Pages of rows per message."""
 _CHUNK_BYTES = 1 << 18
@@ -56,8 +56,8 @@ class Structure(Struct):
         parent: Id of the parent row, or -1 at the top.
         end: Id of the row after the last one below this row.
         depth: Depth, as in `Layer`.
-        repeat: Length of a run, as in `Layer`. On the other groups of a run it is minus their position: -1,
-            -2, ...
+        repeat: Length of a run, as in `Layer`, on its first row. On its other rows it is minus their position
+            in the run: -1, -2, ...
         flags: Combination of GROUP, UNKNOWN, BOUND, SHARED, ASSUMED.
         columns: Figures of `COLUMNS`, or -1 if unknown.
         wide: For each row with more than `WIDE` children (-1: the top), the ids of every `RANGE`th child. A
@@ -93,8 +93,8 @@ class Chunk(Struct, frozen=True):
     key: int = 0
 
 
-def structure_of(layers: Sequence[Layer]) -> Structure:
-    """Builds the structure of rows in two passes over them."""
+def build_structure(layers: Sequence[Layer]) -> Structure:
+    """Builds the structure of rows: the properties of each row, then those that follow from them."""
     count = len(layers)
     depth, repeat = array("H", bytes(2 * count)), array("i", bytes(4 * count))
     structure = Structure(
@@ -122,12 +122,12 @@ def structure_of(layers: Sequence[Layer]) -> Structure:
         weights(layer.weight_bytes)
         activations(-1 if layer.activation_bytes is None else layer.activation_bytes)
     structure.columns = {name: narrow_numbers(column) for name, column in zip(COLUMNS, values, strict=True)}
-    close(structure)
+    complete_structure(structure)
     return structure
 
 
-def close(structure: Structure) -> None:
-    """Fills in the properties that follow from parents and runs.
+def complete_structure(structure: Structure) -> None:
+    """Fills in the properties of a structure that follow from parents and runs.
 
     These are the ends, the positions in runs, the shared flags and the wide rows.
     """
@@ -164,10 +164,10 @@ def close(structure: Structure) -> None:
     structure.repeat = narrow_numbers(repeat)
     for parent_row, child_count in children.items():
         if child_count > WIDE:
-            structure.wide[parent_row] = _range_starts(structure, parent_row)
+            structure.wide[parent_row] = _list_range_starts(structure, parent_row)
 
 
-def _range_starts(structure: Structure, parent_row: int) -> Numbers:
+def _list_range_starts(structure: Structure, parent_row: int) -> Numbers:
     """Lists every `RANGE`th child of a row. A run counts as one child."""
     starts = array("i")
     row, stop = parent_row + 1, structure.end[parent_row] if parent_row >= 0 else len(structure.parent)
@@ -182,7 +182,7 @@ def _range_starts(structure: Structure, parent_row: int) -> Numbers:
 
 
 def narrow_numbers(values: Sequence[int]) -> Numbers:
-    """Stores numbers in the smallest array type that holds them."""
+    """Returns numbers in the smallest array type that holds them, or as a list if no array type does."""
     low, high = min(values, default=0), max(values, default=0)
     for code, bits in (("b", 7), ("h", 15), ("i", 31), ("q", 63)):
         if low >= -(1 << bits) and high < 1 << bits:
@@ -191,11 +191,14 @@ def narrow_numbers(values: Sequence[int]) -> Numbers:
 
 
 def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
-    """Packs rows into pages of `PAGE` rows. The first page is the compression dictionary of the others."""
+    """Packs rows into pages of `PAGE_ROWS` rows.
+
+    The first page is the compression dictionary of the others.
+    """
     import zlib
 
-    rows, start, press = iter(layers), 0, zlib.compressobj(_LEVEL)
-    while page := list(islice(rows, PAGE)):
+    rows, start, press = iter(layers), 0, zlib.compressobj(_COMPRESSION_LEVEL)
+    while page := list(islice(rows, PAGE_ROWS)):
         bodies = _encode(page, start)
         name = "page"
         if bodies is None:
@@ -206,8 +209,8 @@ def pack(layers: Iterable[Layer]) -> Iterator[Chunk]:
         packer = press.copy()
         yield Chunk(name, "", packer.compress(body) + packer.flush())
         if not start:
-            press = zlib.compressobj(_LEVEL, zdict=body)
-        start += PAGE
+            press = zlib.compressobj(_COMPRESSION_LEVEL, zdict=body)
+        start += PAGE_ROWS
 
 
 def _encode(page: Sequence[Layer], start: int) -> list[bytes] | None:
@@ -226,7 +229,7 @@ def _encode(page: Sequence[Layer], start: int) -> list[bytes] | None:
                     row,
                     id=row.id - position,
                     parent=None if row.parent is None else row.parent - row.id,
-                    attributes=_encodable(row.attributes) if row.attributes else row.attributes,
+                    attributes=_make_encodable(row.attributes) if row.attributes else row.attributes,
                 )
             )
             for position, row in enumerate(page, start)
@@ -240,7 +243,7 @@ _LIST = 1
 """Code of the MessagePack extension for lists. MessagePack's own lists are decoded as tuples."""
 
 
-def _encodable(value: Any) -> Any:
+def _make_encodable(value: Any) -> Any:
     """Converts a value of undeclared type so that decoding restores it exactly.
 
     Raises:
@@ -250,13 +253,13 @@ def _encodable(value: Any) -> Any:
     if kind in _PLAIN_TYPES:
         return value
     if kind is tuple:
-        return tuple([_encodable(member) for member in value])
+        return tuple([_make_encodable(member) for member in value])
     if kind is dict and all(type(key) is str for key in value):
-        return {key: _encodable(member) for key, member in value.items()}
+        return {key: _make_encodable(member) for key, member in value.items()}
     if kind is list:
         from msgspec.msgpack import Ext, encode
 
-        return Ext(_LIST, encode([_encodable(member) for member in value]))
+        return Ext(_LIST, encode([_make_encodable(member) for member in value]))
     raise TypeError(kind)
 
 
@@ -272,8 +275,8 @@ def _decode_list(code: int, body: memoryview) -> Any:
 
 
 @cache
-def _decoder() -> Callable[[memoryview, int], Layer]:
-    """Builds the function that decodes a row from its bytes and its id. It raises msgspec.DecodeError."""
+def _make_decoder() -> Callable[[memoryview, int], Layer]:
+    """Returns the function that decodes a row from its bytes and its id. It raises msgspec.DecodeError."""
     from msgspec.msgpack import Decoder
     from msgspec.structs import force_setattr
 
@@ -281,7 +284,7 @@ def _decoder() -> Callable[[memoryview, int], Layer]:
 
     decode = Decoder(Layer, ext_hook=_decode_list).decode
 
-    def row(body: memoryview, row_id: int) -> Layer:
+    def decode_row(body: memoryview, row_id: int) -> Layer:
         layer = decode(body)
         force_setattr(layer, "id", layer.id + row_id)
         if layer.parent is not None:
@@ -290,7 +293,7 @@ def _decoder() -> Callable[[memoryview, int], Layer]:
             force_setattr(layer, "attributes", restore_tuples(layer.attributes))
         return layer
 
-    return row
+    return decode_row
 
 
 def restore_tuples(value: Any) -> Any:
@@ -303,7 +306,7 @@ def restore_tuples(value: Any) -> Any:
     return [restore_tuples(member) for member in value] if kind is _List else value
 
 
-def messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
+def pack_messages(layers: Iterable[Layer]) -> Iterator[tuple[Chunk, ...]]:
     """Packs rows and yields the chunks, several per message."""
     pages = pack(layers)
     while batch := tuple(islice(pages, _MESSAGE_PAGES)):
@@ -317,24 +320,24 @@ def pack_rows(layers: Sequence[Layer]) -> RowPages:
     rows = RowPages()
     for chunk in pack(layers):
         rows.add(chunk)
-    rows.structure = structure_of(layers)
+    rows.structure = build_structure(layers)
     return rows
 
 
-def chunks(structure: Structure) -> Iterator[Chunk]:
+def split_structure(structure: Structure) -> Iterator[Chunk]:
     """Splits the structure into chunks that the screen can process between two key presses."""
-    named: dict[str, Numbers] = {
+    arrays: dict[str, Numbers] = {
         name: getattr(structure, name) for name in ("parent", "end", "depth", "repeat", "flags")
     }
-    for name, numbers in (named | structure.columns).items():
-        yield from _array_chunks(name, numbers, 0)
+    for name, numbers in (arrays | structure.columns).items():
+        yield from _split_array(name, numbers, 0)
     for row, numbers in structure.wide.items():
-        yield from _array_chunks("wide", numbers, row)
+        yield from _split_array("wide", numbers, row)
     yield Chunk("deepest", "", structure.deepest)
     yield Chunk("known", "", structure.known)
 
 
-def _array_chunks(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
+def _split_array(name: str, numbers: Numbers, key: int) -> Iterator[Chunk]:
     code = numbers.typecode if isinstance(numbers, array) else ""
     step = _CHUNK_BYTES // (numbers.itemsize if isinstance(numbers, array) else 64)
     for start in range(0, max(1, len(numbers)), step):
@@ -347,12 +350,12 @@ class RowPages(Sequence["Layer"]):
 
     Attributes:
         structure: Properties of all rows.
-        opened: Number of pages decompressed so far.
+        decompressed_count: Number of pages decompressed so far.
     """
 
     def __init__(self) -> None:
         self.structure = Structure()
-        self.opened = 0
+        self.decompressed_count = 0
         self._amend: Callable[[Layer], Layer] = lambda layer: layer
         self._pages: list[bytes] = []
         self._first = b""
@@ -391,10 +394,10 @@ class RowPages(Sequence["Layer"]):
             numbers.extend(chunk.data)
 
     def chunks(self) -> Iterator[Chunk]:
-        """Splits pages and structure into chunks, in an order in which they can be added."""
+        """Splits pages and structure into chunks, in the order in which `add` must receive them."""
         for page_index, page in enumerate(self._pages):
             yield Chunk("pickled" if page_index in self._pickled else "page", "", page)
-        yield from chunks(self.structure)
+        yield from split_structure(self.structure)
 
     def messages(self) -> Iterator[tuple[Chunk, ...]]:
         """Groups the chunks so that the other process can add a group between two key presses."""
@@ -406,14 +409,14 @@ class RowPages(Sequence["Layer"]):
                 batch = []
         yield tuple(batch)
 
-    def restructured(self) -> RowPages:
-        """Makes rows that share these pages and later pages, with an empty structure to be added."""
-        restructured = RowPages()
-        restructured._pages, restructured._pickled = self._pages, self._pickled
-        return restructured
+    def without_structure(self) -> RowPages:
+        """Makes rows that share these pages, also pages added later. Their structure is still to be added."""
+        rows = RowPages()
+        rows._pages, rows._pickled = self._pages, self._pickled
+        return rows
 
-    def amended(self, reason: str) -> RowPages:
-        """Makes the same rows with the group sums and runs of the structure, and with another reason."""
+    def with_sums(self, reason: str) -> RowPages:
+        """Makes the same rows with another reason, and with the sums and runs of the structure."""
         from msgspec.structs import replace
 
         structure = self.structure
@@ -434,14 +437,10 @@ class RowPages(Sequence["Layer"]):
                 assumed=False,
             )
 
-        copied = RowPages()
-        copied.structure, copied._pages, copied._pickled = (
-            structure,
-            self._pages,
-            self._pickled,
-        )
-        copied._amend = amend
-        return copied
+        rows = RowPages()
+        rows.structure, rows._pages, rows._pickled = structure, self._pages, self._pickled
+        rows._amend = amend
+        return rows
 
     def __len__(self) -> int:
         return len(self.structure.parent)
@@ -469,17 +468,19 @@ class RowPages(Sequence["Layer"]):
             raise IndexError(index)
         layer = self._decoded.get(index)
         if layer is None:
-            page = index // PAGE
-            layer = self._amend(self._row(page)(_row_bodies(self._body(page))[index % PAGE], index))
-            if len(self._decoded) >= _KEPT_ROWS:
+            page = index // PAGE_ROWS
+            layer = self._amend(
+                self._row_decoder(page)(_split_page(self._body(page))[index % PAGE_ROWS], index)
+            )
+            if len(self._decoded) >= _MAX_CACHED_ROWS:
                 self._decoded.clear()
             self._decoded[index] = layer
         return layer
 
-    def _row(self, page: int) -> Callable[[memoryview, int], Layer]:
+    def _row_decoder(self, page: int) -> Callable[[memoryview, int], Layer]:
         """Returns the function that decodes a row of a page from its bytes and its id."""
         if page not in self._pickled:
-            return _decoder()
+            return _make_decoder()
         import pickle
 
         return lambda body, row_id: pickle.loads(body)
@@ -488,7 +489,7 @@ class RowPages(Sequence["Layer"]):
         body = self._bodies.get(page)
         if body is None:
             body = self._decompress(page)
-            if len(self._bodies) >= _KEPT_PAGES:
+            if len(self._bodies) >= _MAX_CACHED_PAGES:
                 del self._bodies[next(iter(self._bodies))]
             self._bodies[page] = body
         return body
@@ -496,24 +497,24 @@ class RowPages(Sequence["Layer"]):
     def _decompress(self, page: int) -> bytes:
         import zlib
 
-        self.opened += 1
+        self.decompressed_count += 1
         if not page:
             return zlib.decompress(self._pages[0])
         if not self._first:
             self._first = zlib.decompress(self._pages[0])
         return zlib.decompressobj(zdict=self._first).decompress(self._pages[page])
 
-    def located(self, paths: Iterable[str]) -> dict[str, int]:
-        """Finds the ids of the rows with these paths. It decodes only pages that contain one of the paths."""
-        encoded = {path: path.encode("utf-8", "surrogatepass") for path in paths}
+    def find_rows(self, paths: Iterable[str]) -> dict[str, int]:
+        """Finds the ids of rows by path. It decodes only pages whose bytes contain one of the paths."""
+        missing_paths = {path: path.encode("utf-8", "surrogatepass") for path in paths}
         ids: dict[str, int] = {}
         for page in range(len(self._pages)):
-            if not encoded:
+            if not missing_paths:
                 break
             body = self._bodies.get(page) or self._decompress(page)
-            if page in self._pickled or any(path in body for path in encoded.values()):
-                for row in map(self._row(page), _row_bodies(body), count(page * PAGE)):
-                    if encoded.pop(row.path, None) is not None:
+            if page in self._pickled or any(path in body for path in missing_paths.values()):
+                for row in map(self._row_decoder(page), _split_page(body), count(page * PAGE_ROWS)):
+                    if missing_paths.pop(row.path, None) is not None:
                         ids[row.path] = row.id
         return ids
 
@@ -521,10 +522,10 @@ class RowPages(Sequence["Layer"]):
         """Iterates over rows page by page, without storing the decoded rows."""
         row_id = start
         while row_id < stop:
-            page, first = divmod(row_id, PAGE)
-            last = min(PAGE, first + stop - row_id)
-            row = self._row(page)
-            bodies = _row_bodies(self._bodies.get(page) or self._decompress(page))[first:last]
+            page, first = divmod(row_id, PAGE_ROWS)
+            last = min(PAGE_ROWS, first + stop - row_id)
+            row = self._row_decoder(page)
+            bodies = _split_page(self._bodies.get(page) or self._decompress(page))[first:last]
             for place, body in enumerate(bodies, row_id):
                 yield self._amend(row(body, place))
             row_id += last - first
@@ -543,7 +544,7 @@ class RowPages(Sequence["Layer"]):
         return f"<{len(self):,} rows in {len(self._pages):,} pages>"
 
 
-def _row_bodies(body: bytes) -> list[memoryview]:
+def _split_page(body: bytes) -> list[memoryview]:
     """Splits a page into the bytes of its rows."""
     view = memoryview(body)
     count = int.from_bytes(view[:4], sys.byteorder)

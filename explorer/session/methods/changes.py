@@ -39,7 +39,7 @@ def do(
         cancel: Callback. If it returns True, the job stops and leaves nothing behind.
 
     Returns:
-        The answer of the change, the same fact that the session's method of that name returns.
+        The answer of the change. The session's method of the same name returns the same fact.
 
     Raises:
         Misuse: The change does not exist, the options belong to another change, or `output` cannot be

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 from explorer.facts import History
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import history as states
 from explorer.session.parts.models import Cancel, OnProgress
-
-if TYPE_CHECKING:
-    pass
 
 
 def history(session: Facade) -> History:
@@ -49,7 +45,7 @@ def name(session: Facade, index: int, text: str) -> History:
     Raises:
         Misuse: The history has no such state.
     """
-    state, words = session.parts.models.resolve_index(index), " ".join(text.split())[: states.LONGEST_NAME]
+    state, words = session.parts.models.resolve_index(index), " ".join(text.split())[: states.MAX_NAME_LENGTH]
     session.parts.models.history = states.amend(session.parts.models.history, state, name=words)
     return session.parts.models.history
 

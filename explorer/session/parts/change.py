@@ -93,8 +93,8 @@ class ChangeStep(Struct, frozen=True):
             is not a state.
         judge: Function that judges the model read back from the file. It takes the model and the target path.
             With None the file is not read back.
-        examine: Function that returns the analysis of the model read back, if the judge made one.
-        last: Whether the step is written to the output that the user named.
+        examine: Function that returns the judge's analysis of the model read back, or None if it made none.
+        last: Whether the step is written to the output that the user named, not to the session's folder.
     """
 
     model: Model
@@ -140,12 +140,12 @@ class Change(Struct, Generic[Options], frozen=True):
         verb: Name of the change.
         options: Type of its options record.
         steps: Function that makes the steps.
-        words: Function that returns the options of the verb that make a state again. If options cannot
+        words: Function that returns the command-line options that make a state again. If options cannot
             express it, it also returns the text of a file for `--config`; its second argument is the path of
             that file.
         reads: Function that returns the files that the options name. The output must not replace them.
-        again: Function that makes the module of a state without a file again, from the model before it and
-            that model's analysis.
+        again: Function that builds the module of a state a second time. It takes the state's entry, the
+            model from which the state was made, and that model's analysis. None if all states are files.
     """
 
     verb: str
@@ -184,8 +184,9 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
         try:
             step = next(steps)
             while True:
-                named = output if step.last else None
-                outcome = _write(change.verb, step, named or models.unused_name(), named is not None, work)
+                named_output = output if step.last else None
+                target = named_output or models.unused_name()
+                outcome = _write(change.verb, step, target, named_output is not None, work)
                 step = steps.send(outcome)
         except StopIteration as end:
             return end.value
@@ -194,6 +195,15 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
 
 
 def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work) -> Written:
+    """Writes a step, lets its judge read the file back, and appends the accepted state to the history.
+
+    Args:
+        verb: Name of the change.
+        step: Step to write.
+        target: Path of the file.
+        is_named: Whether the user named `target`.
+        work: Context of the change.
+    """
     models = work.models
     read_back: Model | None = None
     text: StateText | None = None
@@ -226,7 +236,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
 
 
 def _add_labels(models: Models, evidence: Evidence | None, target: str) -> Evidence | None:
-    """Adds the user's names of the two models to a proof."""
+    """Adds the names of the two models to a proof: the current state, and the path `target`."""
     if isinstance(evidence, Verification):
         return replace(evidence, before=models.label(models.current), after=target)
     return evidence

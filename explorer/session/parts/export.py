@@ -42,9 +42,10 @@ class Exporter:
         return path
 
     def check(self, path: str, overwrite: bool) -> bool:
-        """Refuses a path that the current model cannot be written to.
+        """Refuses a path to which the current model cannot be written.
 
-        Returns whether the model would be written as a module.
+        Returns:
+            Whether the model would be written as a module, not as ONNX.
         """
         models = self._models
         if not models.is_module(models.current) or path.lower().endswith(".onnx"):
@@ -85,12 +86,12 @@ class Exporter:
             raise Misuse("no command opens an nn.Module object", where=models.source, hint="save it as ONNX")
         if models.options["seed"]:
             raise Misuse("no option asks for weights of another seed", where=models.source)
-        path_states = range(len(models.history.entries)) if branches else models.history.line_to(state)
-        steps = [self._step(i) for i in path_states if i]
+        script_states = range(len(models.history.entries)) if branches else models.history.line_to(state)
+        steps = [self._describe_step(index) for index in script_states if index]
         tool = f"explorer {__version__}"
         return scripts.write_script(models.source, steps, stem=stem(models.source), tool=tool)
 
-    def _step(self, index: int) -> scripts.Step:
+    def _describe_step(self, index: int) -> scripts.Step:
         """Describes a state, and the options with which its parent must be opened to make the state again."""
         history, options = self._models.history, self._models.options
         entry, parent = history.entries[index], history.parent(index) or 0
@@ -100,6 +101,7 @@ class Exporter:
         dims = options["dims"] if entry.dims is None else entry.dims
         if parent == 0:
             return scripts.Step(entry, {**options, "dims": dims}, index, parent)
+        # the files of later states have the other options already applied
         reopening = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
         sizes = dims_of(self._models.load_graph(parent), dims)

@@ -12,19 +12,19 @@ from msgspec.structs import replace
 
 from explorer.facts import History, HistoryEntry
 
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 """Largest number of characters in the name of a state."""
 
 
 def step(history: History, steps: int) -> History:
-    """Moves along the current line: forward for positive `steps`, back for negative, at most to its ends."""
+    """Selects the state `steps` further on the current line, or its end. Undo passes -1, and redo 1."""
     line = history.line
     position = max(0, min(line.index(history.current) + steps, len(line) - 1))
     return replace(history, current=line[position], tip=line[-1])
 
 
 def go(history: History, index: int) -> History:
-    """Selects any state. If it is on another line, redo continues to its newest descendant."""
+    """Selects any state. If it is on another line, redo then leads to its newest descendant."""
     line = history.line
     tip = line[-1] if index in line else history.newest(index)
     return replace(history, current=index, tip=tip)
@@ -38,13 +38,13 @@ def append(history: History, entry: HistoryEntry) -> History:
 
 
 def amend(history: History, index: int, **fields: Any) -> History:
-    """Replaces fields of a state."""
+    """Returns a history in which one state has other values of `fields`."""
     entries = list(history.entries)
     entries[index] = replace(entries[index], **fields)
     return replace(history, entries=tuple(entries))
 
 
 def list_between(history: History, first: int, second: int) -> tuple[HistoryEntry, ...]:
-    """Lists the states on the way from one state to another, by way of their common ancestor."""
-    a, b = history.line_to(first), history.line_to(second)
-    return tuple(history.entries[index] for index in sorted({*a} ^ {*b}))
+    """Lists the states between two states, without their common ancestors, in the order of their indices."""
+    first_line, second_line = history.line_to(first), history.line_to(second)
+    return tuple(history.entries[index] for index in sorted({*first_line} ^ {*second_line}))

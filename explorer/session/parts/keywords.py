@@ -49,7 +49,9 @@ class FormatSweepKeywords(OpeningKeywords, total=False):
 
 
 class SweepKeywords(FormatSweepKeywords, total=False):
-    """Keywords of `sweep_files`: keywords of `Session` and `Session.sweep`, whose seed is `first_seed`."""
+    """Keywords of `sweep_files`: those of `Session`, and those of `Session.sweep` with its seed as
+    `first_seed`.
+    """
 
     hardware: Hardware | None
     order: str

@@ -1,8 +1,7 @@
 """The models of a session: the opened model, the states made from it, and the current one.
 
 A state is the opened model, a file, or an nn.Module. A module that was dropped from memory is built again.
-The
-graph, the analysis and the matrix products of each state are cached here, so they are computed once.
+The graph, the analysis and the matrix products of each state are cached here, so they are computed once.
 """
 
 from __future__ import annotations
@@ -307,7 +306,7 @@ class Models:
             return model
         if self._original is None:
             opened = self._open(on_progress)
-            if self._cache is not None and not self._cache.unchanged():
+            if self._cache is not None and not self._cache.is_unchanged():
                 raise BadModel(
                     "the file has changed since it was looked at", where=self.source, hint="open it again"
                 )
@@ -573,7 +572,7 @@ class Models:
     def cache(self) -> AnalysisCache | None:
         """Cache of the original at the bound sizes, or None if nothing is cached."""
         if self._cache is None and self._uses_cache:
-            self._cache = analysis_cache.opens(self.source, self.options, self.strict, self._opened_ns)
+            self._cache = analysis_cache.open_cache(self.source, self.options, self.strict, self._opened_ns)
             self._uses_cache = self._cache is not None
         return self._cache
 
@@ -760,7 +759,7 @@ def _add_bounds(examined: AnalysisResult) -> Info:
 
 
 def stem(source: str) -> str:
-    """Base name for files made from `source`: its file name without '.onnx' and without special characters."""
+    """Base name for files made from `source`: its file name without '.onnx' and special characters."""
     stem = os.path.basename(source).removesuffix(".onnx")
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in stem) or "model"
     # a file name has at most 255 bytes, and suffixes such as `_tiled.onnx.toml` follow

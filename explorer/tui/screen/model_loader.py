@@ -79,7 +79,7 @@ class ModelLoader:
             return None
         from explorer.facts import Analysis  # imported after the first paint: takes 5 ms
 
-        rows: Any = latest.rows.amended(next(iter(info.model.notes), ""))
+        rows: Any = latest.rows.with_sums(next(iter(info.model.notes), ""))
         return Analysis(info, rows)
 
     async def _request_edges(self) -> asyncio.Task[RowEdges]:

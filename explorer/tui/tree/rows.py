@@ -21,7 +21,16 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.cache.rows import ASSUMED, BOUND, GROUP, RANGE, SHARED, UNKNOWN, RowPages, structure_of
+from explorer.session.cache.rows import (
+    ASSUMED,
+    BOUND,
+    GROUP,
+    RANGE,
+    SHARED,
+    UNKNOWN,
+    RowPages,
+    build_structure,
+)
 from explorer.tui.tree.stages import CROSSING, STAGE, StageRows, stage_columns
 
 if TYPE_CHECKING:
@@ -129,7 +138,7 @@ class FoldedRows:
 
     def __init__(self, layers: Sequence[Layer]) -> None:
         self.layers = layers
-        self.structure = layers.structure if isinstance(layers, RowPages) else structure_of(layers)
+        self.structure = layers.structure if isinstance(layers, RowPages) else build_structure(layers)
         self.end = self.structure.end
         self.count = len(self.end)
         self.deepest = self.structure.deepest

@@ -351,7 +351,7 @@ def test_an_answer_for_two_models_does_not_hide_a_mistyped_name_from_one(tmp_pat
 
 def test_another_program_is_another_answer(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert was_opened(model)
-    for name in ("_code_files", "_packages"):
+    for name in ("_list_code_files", "_list_version_files"):
         usual = getattr(analysis_cache, name)
         monkeypatch.setattr(analysis_cache, name, lambda *a, u=usual: [*u(*a), ("more.py", 1, 1)])
         assert was_opened(model), name
@@ -428,8 +428,8 @@ def test_nothing_is_kept_under_a_limit_of_memory(
 def test_what_is_checked_no_sooner_than_analysed_is_not_kept(
     model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(analysis_cache, "_ALWAYS_HASHED", 1)
-    monkeypatch.setattr(analysis_cache, "_HASHED_PER_SECOND", 1)
+    monkeypatch.setattr(analysis_cache, "_MIN_HASHED_BYTES", 1)
+    monkeypatch.setattr(analysis_cache, "_HASHED_BYTES_PER_SECOND", 1)
     assert was_opened(model)
     assert not cache.exists()
 

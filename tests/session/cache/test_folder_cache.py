@@ -117,15 +117,17 @@ def test_what_changed_is_looked_at_anew(model: Path, change: Callable[[Path], No
 @pytest.mark.slow
 def test_other_packages_and_variables_are_other_answers(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     told(model)
-    for name in ("_packages", "_list_installed", "_variables"):
+    for name in ("_list_version_files", "_list_installed_packages", "_list_variables"):
         real = getattr(analysis_cache, name)
         with monkeypatch.context() as patch:
             patch.setattr(analysis_cache, name, lambda real=real: [*real(), ("another", 1, 2)])
             assert told(model)[0]
-    real_code = analysis_cache._package_code
+    real_code = analysis_cache._list_package_files
     with monkeypatch.context() as patch:
         patch.setattr(
-            analysis_cache, "_package_code", lambda package: [*(real_code(package) or ()), ("new.py", 1, 2)]
+            analysis_cache,
+            "_list_package_files",
+            lambda package: [*(real_code(package) or ()), ("new.py", 1, 2)],
         )
         assert told(model)[0]
     with monkeypatch.context() as patch:

@@ -8,7 +8,15 @@ import pytest
 from msgspec.structs import replace
 
 from explorer.facts import Layer
-from explorer.session.cache.rows import COLUMNS, PAGE, RANGE, RowPages, chunks, pack, structure_of
+from explorer.session.cache.rows import (
+    COLUMNS,
+    PAGE_ROWS,
+    RANGE,
+    RowPages,
+    build_structure,
+    pack,
+    split_structure,
+)
 from tests.tui.scripted import alexnet, blocks, flat
 
 
@@ -17,7 +25,7 @@ def sent(layers: Sequence[Layer]) -> RowPages:
     rows = RowPages()
     for page in pack(layers):
         rows.add(page)
-    for chunk in chunks(structure_of(layers)):
+    for chunk in split_structure(build_structure(layers)):
         rows.add(chunk)
     return rows
 
@@ -40,33 +48,33 @@ def test_rows_whose_numbers_are_not_their_places_come_back_too() -> None:
         rows = RowPages()
         for chunk in pack(layers):
             rows.add(chunk)
-        rows.structure = structure_of(some)
+        rows.structure = build_structure(some)
         assert tuple(rows) == layers
 
 
 def test_a_page_that_is_like_the_first_takes_a_third_of_its_room() -> None:
-    pages = [len(chunk.data) for chunk in pack(flat(40 * PAGE).layers)]
+    pages = [len(chunk.data) for chunk in pack(flat(40 * PAGE_ROWS).layers)]
     assert max(pages[1:]) < pages[0] / 1.5
 
 
 def test_a_row_that_is_looked_at_takes_one_page_out_and_once() -> None:
-    rows = sent(flat(20 * PAGE).layers)
-    assert rows.opened == 0
-    assert rows[5 * PAGE].name == f"node_{5 * PAGE}"
-    assert rows[5 * PAGE + 1].name == f"node_{5 * PAGE + 1}"
-    assert rows.opened == 1
-    assert rows[7 * PAGE].name == f"node_{7 * PAGE}"
-    assert rows.opened == 2
+    rows = sent(flat(20 * PAGE_ROWS).layers)
+    assert rows.decompressed_count == 0
+    assert rows[5 * PAGE_ROWS].name == f"node_{5 * PAGE_ROWS}"
+    assert rows[5 * PAGE_ROWS + 1].name == f"node_{5 * PAGE_ROWS + 1}"
+    assert rows.decompressed_count == 1
+    assert rows[7 * PAGE_ROWS].name == f"node_{7 * PAGE_ROWS}"
+    assert rows.decompressed_count == 2
 
 
 def test_paths_are_found_without_taking_all_rows_apart() -> None:
     layers = blocks(40).layers
     rows = sent(layers)
     wanted = [layers[at].path for at in (0, 7, 90, len(layers) - 1)]
-    assert rows.located([*wanted, "nowhere"]) == {
+    assert rows.find_rows([*wanted, "nowhere"]) == {
         path: rows[:][at].id for at, path in zip((0, 7, 90, len(layers) - 1), wanted, strict=True)
     }
-    assert rows.located([]) == {}
+    assert rows.find_rows([]) == {}
 
 
 def test_attributes_come_back_as_they_were_to_the_type() -> None:
@@ -84,8 +92,8 @@ def test_attributes_come_back_as_they_were_to_the_type() -> None:
 
 
 def test_what_was_taken_out_long_ago_is_not_kept() -> None:
-    rows = sent(flat(200 * PAGE).layers)
-    for at in range(0, len(rows), PAGE):
+    rows = sent(flat(200 * PAGE_ROWS).layers)
+    for at in range(0, len(rows), PAGE_ROWS):
         assert rows[at].id == at
     assert len(rows._bodies) <= 128
     assert len(rows._decoded) <= 1_024
@@ -115,14 +123,14 @@ def test_figures_beyond_64_bits_stay_exact() -> None:
 
 
 def test_no_piece_of_a_large_structure_is_large() -> None:
-    found = structure_of(flat(60_000).layers)
-    sizes = [len(chunk.data) for chunk in chunks(found) if chunk.code]
+    found = build_structure(flat(60_000).layers)
+    sizes = [len(chunk.data) for chunk in split_structure(found) if chunk.code]
     assert max(sizes) <= 1 << 18
     assert len(found.wide[-1]) == 60_000 // RANGE
 
 
 def test_every_block_of_a_run_knows_its_place() -> None:
-    found = structure_of(blocks(5).layers)
+    found = build_structure(blocks(5).layers)
     assert [found.repeat[at] for at in (1, 4, 7, 10, 13)] == [5, -1, -2, -3, -4]
     assert found.end[0] == 16
     assert found.end[1] == 4
