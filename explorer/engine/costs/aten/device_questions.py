@@ -46,19 +46,14 @@ def answer(func: Any, tensor: Any) -> Any:
     fixed_answer = None if is_type else _ANSWERS.get(getattr(func, "__self__", None))
     if (fixed_answer is None and not is_type) or not tensor.is_meta:
         return None
-    frame = _find_asking_frame()
-    if not _is_model_code(frame):
+    frame = find_asking_frame()
+    if not is_model_code(frame):
         caller = frame and (frame.f_globals.get("__name__"), frame.f_code.co_name)
         return _GUARDED.get(caller) if fixed_answer is CPU else None
     return torch.empty(0, dtype=tensor.dtype, device="cpu").type() if is_type else fixed_answer
 
 
-def is_asked_by_model() -> bool:
-    """Whether a model's code, and not torch's or Explorer's, calls the current torch function."""
-    return _is_model_code(_find_asking_frame())
-
-
-def _find_asking_frame() -> FrameType | None:
+def find_asking_frame() -> FrameType | None:
     """Returns the frame that calls the current torch function."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not _is_mode(frame):
@@ -71,7 +66,8 @@ def _is_mode(frame: FrameType) -> bool:
     return frame.f_code.co_name == _MODE and name.startswith("explorer.")
 
 
-def _is_model_code(frame: FrameType | None) -> bool:
+def is_model_code(frame: FrameType | None) -> bool:
+    """Whether a frame belongs neither to torch nor to Explorer."""
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
 
 

@@ -56,6 +56,7 @@ from explorer.engine.costs.torch import (
     higher_order,
     jagged_attention,
     layer_cache,
+    storages,
 )
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries
@@ -362,6 +363,10 @@ class _Watch:
         """Records that the running module starts work in another thread or process."""
         self.unseen_work.note_started_work(self.frames[-1].path)
 
+    def note_memory_access(self, method: str) -> None:
+        """Records that the running module reads the memory of a tensor."""
+        self.unseen_work.note_memory_access(self.frames[-1].path, method)
+
     def has_exact_sizes(self, addresses: Sequence[int]) -> bool:
         """Whether the storages hold activations of exact size, neither stored tensors nor upper bounds."""
         if not self.stored.isdisjoint(addresses):
@@ -372,15 +377,15 @@ class _Watch:
         """Adds the recorded operators of an equal layer call to this row, and returns an equal result."""
         with hide_from_dispatch():
             result, parts = layer_cache.results(tape, layer_call.inputs)
-        storages = list(dict.fromkeys(layer_call.addresses))
+        keys = list(dict.fromkeys(layer_call.addresses))
         # tensors inside the layer have no memory, so they get unique negative numbers as addresses
-        hidden_count = tape.storage_count - len(storages)
-        storages += range(self.unseen - hidden_count, self.unseen)
+        hidden_count = tape.storage_count - len(keys)
+        keys += range(self.unseen - hidden_count, self.unseen)
         self.unseen -= hidden_count
         for part, tensor in zip(tape.parts, parts, strict=True):
             if part is not None and tensor is not None and part.kind == meta_cache.FRESH:
                 storage = tensor.untyped_storage()
-                storages[part.source_index] = storage_key(storage)
+                keys[part.source_index] = storage_key(storage)
                 self.live_storages[storage_key(storage)] = storage
         for input_tensor in layer_call.inputs:
             if input_tensor.requires_grad:
@@ -394,11 +399,11 @@ class _Watch:
                 row.stored_read += stored_read
                 row.written += written
                 outputs = [
-                    (storages[position], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
+                    (keys[position], TensorInfo(row.path, info.dtype, info.shape, "observed"), size)
                     for position, info, size in booked_outputs
                 ]
                 self.events.append(
-                    OperatorEvent(row, tuple([storages[position] for position in used]), tuple(outputs))
+                    OperatorEvent(row, tuple([keys[position] for position in used]), tuple(outputs))
                 )
         if not row.outputs:
             row.outputs = tape.outputs
@@ -440,9 +445,19 @@ class _Watch:
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
+        layout = storages.answer_layout(name, args)
+        if layout is not None:
+            return layout
+        if func is torch.device and args and args[0] is device_questions.CPU:
+            return args[0]
         args, kwargs = device_questions.replace_cpu(args, kwargs)
-        if name in EXPORTING_METHODS and device_questions.is_asked_by_model():
-            self.unseen_work.note_memory_access(frame.path, name)
+        if name in EXPORTING_METHODS:
+            asking_frame = device_questions.find_asking_frame()
+            if device_questions.is_model_code(asking_frame):
+                address = storages.answer_address(args[0], asking_frame) if name == "data_ptr" else None
+                if address is not None:
+                    return address
+                self.note_memory_access(name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.queries.answer(guessed)
@@ -953,6 +968,7 @@ def _observe_model(model: nn.Module, watch: _Watch) -> Iterator[None]:
         restoring_modes(modules),
         listening(watch.run, watch.note_thread_call),
         watch_started_work(watch.note_started_work),
+        storages.watch_storages(watch.note_memory_access),
         attention_by(watch.attention),
         uncompiled(),
     ):

@@ -50,8 +50,6 @@ _NO_TENSOR = "the model returns a {type} without a computed tensor: its later co
 
 EXPORTING_METHODS = {
     "data_ptr": "an address",
-    "untyped_storage": "memory",
-    "storage": "memory",
     "apply_": "Python numbers",
     "map_": "Python numbers",
 }
@@ -108,8 +106,9 @@ class UnseenWork:
         self.places.setdefault(path, ("elsewhere", _STARTED_WORK))
 
     def note_memory_access(self, path: str, method: str) -> None:
-        """Records that the module at `path` reads numbers through a method in `EXPORTING_METHODS`."""
-        self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=EXPORTING_METHODS[method])))
+        """Records that the module at `path` reads numbers through a method of a tensor or of a storage."""
+        form = EXPORTING_METHODS.get(method, "memory")
+        self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
     def note_values_read(self, path: str, method: str, tensor: torch.Tensor, values: Any = None) -> None:
         """Records that Python or NumPy reads the values of a tensor.
@@ -206,19 +205,31 @@ def _is_lazy(value: Any) -> bool:
 
 
 @functools.cache
-def is_only_compared(code: CodeType, offset: int) -> bool:
+def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False) -> bool:
     """Whether a function only compares the number that it reads, directly or through a variable.
 
     Args:
         code: Code of the function.
         offset: Byte offset of the instruction that reads the number.
+        without_calls: Whether a call that gets the number before the comparison is no comparison.
     """
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
-    index = next((index for index, entry in enumerate(instructions) if entry.offset == offset), None)
+    # while a Python function runs, the offset of its call is that of a cache entry behind the call
+    index = max((index for index, entry in enumerate(instructions) if entry.offset <= offset), default=None)
     if index is None:
         return False
     comparisons = [entry for entry in instructions if entry.opname == "COMPARE_OP"]
-    if any(_is_enclosed_by(comparison, instructions[index]) for comparison in comparisons):
+    calls = [entry for entry in instructions if entry.opname.startswith("CALL")] if without_calls else []
+
+    def is_compared(read: dis.Instruction) -> bool:
+        enclosing_calls = [call for call in calls if call is not read and _is_enclosed_by(call, read)]
+        return any(
+            _is_enclosed_by(comparison, read)
+            and not any(_is_enclosed_by(comparison, call) for call in enclosing_calls)
+            for comparison in comparisons
+        )
+
+    if is_compared(instructions[index]):
         return True
     store = instructions[index + 1] if index + 1 < len(instructions) else None
     if store is None or not store.opname.startswith("STORE_FAST"):
@@ -231,7 +242,7 @@ def is_only_compared(code: CodeType, offset: int) -> bool:
         if entry.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
         and name in (entry.argval if isinstance(entry.argval, tuple) else (entry.argval,))
     ]
-    return all(any(_is_enclosed_by(comparison, load) for comparison in comparisons) for load in loads)
+    return all(map(is_compared, loads))
 
 
 def _is_enclosed_by(outer: dis.Instruction, inner: dis.Instruction) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -164,8 +165,26 @@ def sum_of_items(model: Two, x: Any) -> Any:
 
 def by_address(model: Two, x: Any) -> Any:
     y = model.first(x)
-    assert y.data_ptr() == 0
+    ctypes.c_void_p(y.data_ptr())
     return y
+
+
+def by_compared_call(model: Two, x: Any) -> Any:
+    # code outside torch gets the address, and its result is compared
+    return model.first(x) if hash(x.data_ptr()) == 0 else model.first(x + 1)
+
+
+def by_address_of_storage(model: Two, x: Any) -> Any:
+    places = [x.untyped_storage().data_ptr(), x.storage().data_ptr()]
+    return model.first(x) if places else None
+
+
+def bytes_of_storage(model: Two, x: Any) -> Any:
+    return model.first(x) * (len(bytes(x.untyped_storage()[:4])) if x.untyped_storage() else 1)
+
+
+def numbers_of_storage(model: Two, x: Any) -> Any:
+    return model.first(x) * (x.storage()[0] if x.storage().size() else 1)
 
 
 def in_an_object(model: Two, x: Any) -> Any:
@@ -182,6 +201,10 @@ def in_an_object(model: Two, x: Any) -> Any:
         as_a_factor,
         sum_of_items,
         by_address,
+        by_compared_call,
+        by_address_of_storage,
+        bytes_of_storage,
+        numbers_of_storage,
         in_an_object,
         in_a_thread,
         a_modules_thread,
@@ -265,6 +288,10 @@ def is_processor(device: Any) -> bool:
     return bool(device.type == "cpu")
 
 
+def one_or_two(model: Two, x: Any, condition: bool) -> Any:
+    return model.first(x) if condition else model.second(model.first(x))
+
+
 def made_beside(model: Two, x: Any) -> Any:
     places = {"device": x.device}
     generator = torch.Generator(device=x.device)
@@ -290,11 +317,53 @@ def made_beside(model: Two, x: Any) -> Any:
         lambda model, x: model.second(model.first(x)) if x.is_meta else model.first(x),
         lambda model, x: model.first(x) if x.type() == "torch.FloatTensor" else model.second(model.first(x)),
         made_beside,
+        lambda model, x: one_or_two(model, x, x.storage().untyped().device.type == "cpu"),
+        lambda model, x: one_or_two(model, x, model.first.weight.untyped_storage().device.type == "cpu"),
+        lambda model, x: one_or_two(model, x, x.storage().type() == "torch.FloatStorage"),
+        lambda model, x: one_or_two(model, x, x.storage_type() is torch.FloatStorage),
+        lambda model, x: one_or_two(model, x, torch.device(x.device).type == "cpu"),
+        lambda model, x: one_or_two(model, x, int(x.__dlpack_device__()[0]) == 1),
     ],
 )
 def test_a_branch_on_the_device_goes_the_way_of_the_processor(function: Callable[..., Any]) -> None:
     totals = info(function).totals
     assert (totals.macs, totals.status) == (6 * 4 * 4, "exact")
+
+
+# -- the memory of a tensor
+
+
+def address_in_variable(model: Two, x: Any) -> Any:
+    address = x.data_ptr()
+    return one_or_two(model, x, address == x.view(-1).data_ptr() and address % 16 == 0)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda model, x: one_or_two(model, x, x.untyped_storage().nbytes() == 96),
+        lambda model, x: one_or_two(model, x, len(x[2:].storage()) == 24),
+        lambda model, x: one_or_two(model, x, x.storage().dtype == torch.float32),
+        lambda model, x: one_or_two(model, x, x.t().is_set_to(x.t()) and not x.t().is_set_to(x)),
+        lambda model, x: one_or_two(model, x, (x + 1).data_ptr() != x.data_ptr()),
+        lambda model, x: one_or_two(model, x, x[1:].data_ptr() - x.data_ptr() == 16),
+        lambda model, x: one_or_two(
+            model, x, x[1:].untyped_storage().data_ptr() == x.untyped_storage().data_ptr()
+        ),
+        address_in_variable,
+    ],
+)
+def test_a_question_about_the_memory_of_a_tensor_gets_the_answer_of_the_processor(
+    function: Callable[..., Any],
+) -> None:
+    totals = info(function).totals
+    assert (totals.macs, totals.status) == (6 * 4 * 4, "exact")
+
+
+def test_storages_are_as_before_after_a_run() -> None:
+    before = [dict(vars(kind)) for kind in (torch.UntypedStorage, torch.TypedStorage, torch.Tensor)]
+    info(by_address_of_storage)
+    assert before == [dict(vars(kind)) for kind in (torch.UntypedStorage, torch.TypedStorage, torch.Tensor)]
 
 
 # -- gradients of functions that the model defines
