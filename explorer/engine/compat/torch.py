@@ -40,6 +40,16 @@ def control_flow(name: str) -> Any:
     return getattr(torch.ops.higher_order, name)
 
 
+def stage_boundary() -> Any:
+    """Returns torch's operator that begins a pipeline stage in a traced graph.
+
+    Assumes: `torch.distributed.pipelining` registers its `pipe_split` as `torch.ops.pippy._pipe_split`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: AttributeError, which is reported as the reason why torch cannot cut the model.
+    """
+    return torch.ops.pippy._pipe_split.default
+
+
 # -- tensors
 
 
@@ -51,6 +61,16 @@ def is_about_meta(error: BaseException) -> bool:
     Otherwise: False, so that the model is refused with torch's message; `--partial` counts it all the same.
     """
     return "meta" in str(error).lower()
+
+
+def is_about_devices(error: BaseException) -> bool:
+    """Whether an error says that a function does not take tensors of two devices.
+
+    Assumes: the text of such an error contains the word 'device'.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: False, so that the model is refused with torch's message; `--partial` counts it all the same.
+    """
+    return "device" in str(error)
 
 
 def storage_key(storage: Any) -> int:

@@ -28,6 +28,7 @@ from explorer.engine.compat.torch import (
     buffers_of,
     hide,
     hide_from_dispatch,
+    is_about_devices,
     is_about_meta,
     is_higher_order,
     is_of_torch,
@@ -474,7 +475,7 @@ class _Watch:
                 result = func(*args, **kwargs)
             except (AssertionError, RuntimeError) as error:
                 # some functions reject tensors of two devices before they call an operator
-                if "device" not in str(error) or not self.mixes_values(args, kwargs):
+                if not is_about_devices(error) or not self.mixes_values(args, kwargs):
                     raise
                 result = func(*self.on_meta(args), **{k: self.on_meta(v) for k, v in kwargs.items()})
         except Exception as error:

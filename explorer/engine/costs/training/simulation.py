@@ -30,6 +30,7 @@ from explorer.engine.compat.torch import (
     attention_by,
     buffers_of,
     find_running_step,
+    is_about_devices,
     parameters_of,
     step_number,
     storage_key,
@@ -405,7 +406,7 @@ class _Kernels(TorchFunctionMode):
             return run(*args, **kwargs)
         except RuntimeError as error:
             # some functions reject tensors of two devices before they call an operator
-            if "device" not in str(error) or not is_mixed(args, kwargs):
+            if not is_about_devices(error) or not is_mixed(args, kwargs):
                 raise
         return call_without_values(run, args, kwargs)
 

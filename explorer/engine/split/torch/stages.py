@@ -16,7 +16,7 @@ from torch.fx.graph import CodeGen
 from torch.fx.node import Node
 
 from explorer.base.errors import BadModel
-from explorer.engine.compat.torch import leaves
+from explorer.engine.compat.torch import leaves, stage_boundary
 from explorer.host.optional_packages import error_line
 from explorer.host.output_files import check_room
 
@@ -72,7 +72,7 @@ def module_stages(
         for node in list(traced.graph.nodes):
             if node.op == "call_function" and node.name in starts:
                 with traced.graph.inserting_before(node):
-                    traced.graph.call_function(torch.ops.pippy._pipe_split.default, (), {})
+                    traced.graph.call_function(stage_boundary(), (), {})
         traced.recompile()
         return traced
 
