@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, tensor_from_array
+from explorer.engine.graph.model import Function, Graph, Inline, Model, Node, Tensor, Value, build_tensor
 
 Build = Callable[..., Model]
 
@@ -19,7 +19,7 @@ def _tensor(name: str, spec: Any) -> Tensor:
         # a model of half a gigabyte is counted without a byte of its weights
         large = tensor.nbytes >= 1 << 20
         return tensor if large else Tensor(name, dtype, shape, Inline(b"\0" * tensor.nbytes))
-    return tensor_from_array(name, spec)
+    return build_tensor(name, spec)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.graph.model import Model, graphs
+from explorer.engine.graph.model import Model, list_graphs
 from explorer.engine.models.torch import onnx_export
 from explorer.engine.proof.outputs.run import depth_of
 from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
@@ -188,7 +188,7 @@ def _branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) -> tu
     """Notes about conditions of which the comparison ran only one branch, or an unknown branch."""
     if not condition_values:
         return ()
-    inner = sum(node.op == "If" for graph in graphs(model.graph) for node in graph.nodes)
+    inner = sum(node.op == "If" for graph in list_graphs(model.graph) for node in graph.nodes)
     inner -= sum(node.op == "If" for node in model.graph.nodes)
     one_sided_count = sum(len(values) < 2 for values in condition_values.values())
     texts = []

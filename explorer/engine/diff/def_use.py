@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from explorer.engine.graph.interpreter import free_names
-from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, subgraphs
+from explorer.engine.graph.interpreter import list_free_names
+from explorer.engine.graph.model import CONTROL_FLOW, Model, Node, Value, list_bodies
 
 _NUMBERED_NAME = re.compile(r"/?(node_|onnx::)?([A-Za-z_]*?)([._-]?)\d+")
 _NO_NAMES = frozenset({"", "n", "node", "val", "op", "value", "tmp", "t"})
@@ -45,11 +45,11 @@ class DefUse:
                 input_names = input_names[
                     : max((count for count, name in enumerate(input_names, 1) if name), default=0)
                 ]
-            if (node.domain or node.op in CONTROL_FLOW) and subgraphs(node):
-                bodies = sorted(subgraphs(node), key=lambda pair: pair[0])
+            if (node.domain or node.op in CONTROL_FLOW) and list_bodies(node):
+                bodies = sorted(list_bodies(node), key=lambda pair: pair[0])
                 input_names = (
                     *input_names,
-                    *dict.fromkeys(name for _, body in bodies for name in free_names(body)),
+                    *dict.fromkeys(name for _, body in bodies for name in list_free_names(body)),
                 )
             self.input_names.append(input_names)
             for slot, name in enumerate(input_names):

@@ -17,7 +17,7 @@ from explorer.engine.diff.match import Matching
 from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, describe_rounding
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.tensors import Array
-from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, subgraphs
+from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, list_bodies
 from explorer.facts import NodeDiff
 
 _SHOWN = 8
@@ -420,7 +420,7 @@ def _has_same_record(first: Node, second: Node) -> bool:
     a, b = first.record, second.record
     if not isinstance(a, FileSpan) or not isinstance(b, FileSpan) or a.size != b.size:
         return not first.attributes and not second.attributes
-    if subgraphs(first):
+    if list_bodies(first):
         # captured values of the same name may differ, so compare them as inputs and the bodies as forms
         return False
     return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]

@@ -244,7 +244,7 @@ def _sample(tensor: Tensor) -> bytes:
     # reading computes the payload, so read it in order and keep only the samples
     out = bytearray()
     begin = 0
-    for chunk_data in payload.pieces():
+    for chunk_data in payload.read_pieces():
         chunk = memoryview(chunk_data).cast("B")
         for offset in offsets:
             first, last = max(offset, begin), min(offset + _SAMPLE, begin + len(chunk))
@@ -257,7 +257,7 @@ def _sample(tensor: Tensor) -> bytes:
 def _chunks(payload: Payload) -> Iterator[bytes]:
     """Yields a payload in chunks of equal size, so that differently split payloads can be compared."""
     buffer = bytearray()
-    for chunk_data in payload.pieces():
+    for chunk_data in payload.read_pieces():
         chunk = memoryview(chunk_data).cast("B")
         for start in range(0, len(chunk), _CHUNK):
             buffer += chunk[start : start + _CHUNK]

@@ -26,7 +26,7 @@ from explorer.engine.diff.sites import SitePair, collect_site_nodes, collect_tie
 from explorer.engine.fold.calls import inline_calls
 from explorer.engine.fold.fold import FoldedAway
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.progress import Cancel
 
 Tell = Callable[[str, int, int], None]
@@ -106,16 +106,19 @@ class NodePairing(Struct, frozen=True, eq=False):
 
 def open_calls_like(model: Model, reference: Model) -> Model:
     """Inlines the function calls of a model if the inlined nodes have names that `reference` has."""
-    called_functions = {node.key for node in node_sequence(model.graph.nodes)} & model.functions.keys()
+    called_functions = {node.key for node in list_stored_nodes(model.graph.nodes)} & model.functions.keys()
     if not called_functions - reference.functions.keys():
         return model
     own_names, reference_names = (
-        {node.name for node in node_sequence(graph_model.graph.nodes)} for graph_model in (model, reference)
+        {node.name for node in list_stored_nodes(graph_model.graph.nodes)}
+        for graph_model in (model, reference)
     )
     opened_model = inline_calls(model, OPERATORS)
     return (
         opened_model
-        if any(node.name in reference_names - own_names for node in node_sequence(opened_model.graph.nodes))
+        if any(
+            node.name in reference_names - own_names for node in list_stored_nodes(opened_model.graph.nodes)
+        )
         else model
     )
 

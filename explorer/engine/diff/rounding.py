@@ -19,7 +19,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
 from explorer.engine.graph.model import DTYPES, Node, Tensor
-from explorer.engine.graph.output_channels import channels_per_scale
+from explorer.engine.graph.output_channels import count_channels_per_scale
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
 from explorer.engine.values.agreement import Agreement
 from explorer.engine.values.numbers import Numbers
@@ -511,7 +511,9 @@ def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
         scales = side.stored[rounding.scale].elements
         shape = tuple(side.stored[rounding.source].shape)
         # MatMulNBits stores its weight as (N, blocks, bytes), with scales for each of the N channels
-        channel_count = 1 if rounding.packed is not None else channels_per_scale(node, slot, shape, scales)
+        channel_count = (
+            1 if rounding.packed is not None else count_channels_per_scale(node, slot, shape, scales)
+        )
         channels = "per channel" if channel_count == 1 else f"per {channel_count} channels"
         parts.append(
             f"block {rounding.block}" if rounding.block else "per tensor" if scales == 1 else channels

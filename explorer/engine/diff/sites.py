@@ -19,7 +19,7 @@ from msgspec import Struct
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.forms import Forms
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
-from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, plans
+from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, read_plans
 from explorer.facts import NodeDiff
 
 _PRODUCT = "2DMM_"
@@ -93,7 +93,7 @@ def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[i
 
     The parts must compute every output of the operator, because matching names alone are not sufficient.
     """
-    name_lists = [plan.get("decomposed") for plan in plans(decomposed_graph.model)]
+    name_lists = [plan.get("decomposed") for plan in read_plans(decomposed_graph.model)]
     names = [
         name for listed in name_lists if isinstance(listed, list) for name in listed if isinstance(name, str)
     ]
@@ -246,7 +246,7 @@ def find_nested_sites(model: Model) -> set[tuple[str, ...]]:
 
 def _sites(model: Model) -> list[dict[str, Any]]:
     """Returns the sites of all tiling plans in a model's metadata."""
-    listed = [plan.get("sites") for plan in plans(model)]
+    listed = [plan.get("sites") for plan in read_plans(model)]
     return [site for sites in listed if isinstance(sites, list) for site in sites if isinstance(site, dict)]
 
 

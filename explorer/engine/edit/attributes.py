@@ -10,7 +10,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.schemas import signature
 from explorer.engine.edit.scopes import replace_body, replace_nodes
-from explorer.engine.graph.model import Model, Node, dtype_code
+from explorer.engine.graph.model import Model, Node, get_dtype_code
 from explorer.facts.split.edit import EditStep
 
 FLAG = "--set"
@@ -134,7 +134,7 @@ def _list_members(text: str) -> list[str]:
 def _type_code(text: str) -> int:
     """ONNX's code of an element type, from its name or code."""
     try:
-        return dtype_code(text.strip())
+        return get_dtype_code(text.strip())
     except KeyError:
         return _int(text)
 

@@ -32,7 +32,7 @@ from explorer.engine.edit.scopes import (
     scopes,
 )
 from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
-from explorer.engine.graph.interpreter import free_names
+from explorer.engine.graph.interpreter import list_free_names
 from explorer.engine.graph.model import (
     FileSpan,
     Function,
@@ -40,8 +40,8 @@ from explorer.engine.graph.model import (
     Inline,
     Model,
     Node,
+    list_bodies,
     replace_bodies,
-    subgraphs,
 )
 from explorer.facts.split.edit import EditStep
 
@@ -193,9 +193,9 @@ def _rename_names(group: tuple[str, ...], names: Mapping[str, str]) -> tuple[str
 
 def _rename_in_node(node: Node, names: Mapping[str, str], flag: str) -> Node:
     changed: dict[str, Body] = {}
-    for name, inner in subgraphs(node):
+    for name, inner in list_bodies(node):
         defined_names = collect_defined_values(inner)
-        outer_names = set(free_names(inner))
+        outer_names = set(list_free_names(inner))
         free = {old: new for old, new in names.items() if old in outer_names}
         if not defined_names.isdisjoint(free.values()):
             raise Misuse(f"'{node.label}' has a value of that name inside", where=flag)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.formats.onnx.tensors import read_sparse_initializers
-from explorer.engine.graph.model import Function, Graph, Model, Node, replace_bodies, subgraphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, list_bodies, replace_bodies
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.shapes.subgraphs import name_body, name_function
 
@@ -60,7 +60,7 @@ def scopes(model: Model) -> Iterator[GraphScope]:
 def _list_nested_scopes(scope: GraphScope) -> Iterator[GraphScope]:
     yield scope
     for index, node in enumerate(scope.body.nodes):
-        for name, body in subgraphs(node):
+        for name, body in list_bodies(node):
             path = (*scope.path, name_body(node, name))
             yield from _list_nested_scopes(
                 replace(scope, path=path, node_path=(*scope.node_path, (index, name)), body=body)
@@ -85,7 +85,7 @@ def _replace_inner(outer: Body, node_path: Sequence[tuple[int, str]], body: Body
         return body
     (index, name), *remaining = node_path
     node = outer.nodes[index]
-    inner = dict(subgraphs(node))[name]
+    inner = dict(list_bodies(node))[name]
     changed = replace_bodies(node, {name: _replace_inner(inner, remaining, body)})
     return replace(outer, nodes=(*outer.nodes[:index], changed, *outer.nodes[index + 1 :]))
 

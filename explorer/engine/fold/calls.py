@@ -11,8 +11,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Function, Graph, Model, Node, Value, replace_bodies, subgraphs
-from explorer.engine.graph.repeated_nodes import combine_nodes, free_name, node_sequence, value_names
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, list_bodies, replace_bodies
+from explorer.engine.graph.repeated_nodes import (
+    combine_nodes,
+    create_free_name,
+    list_stored_nodes,
+    list_value_names,
+)
 from explorer.engine.shapes.bodies import substitute_attributes
 
 MAX_NODES = 100_000
@@ -34,8 +39,8 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
         The new model; `model` itself if it has no calls, or if they cannot be inlined.
     """
     functions = {key: function for key, function in model.functions.items() if key[0] not in domains}
-    calls = [node for node in node_sequence(model.graph.nodes) if node.key in functions]
-    opsets, used_names = _merge_opsets(model, functions), set(value_names(model.graph))
+    calls = [node for node in list_stored_nodes(model.graph.nodes) if node.key in functions]
+    opsets, used_names = _merge_opsets(model, functions), set(list_value_names(model.graph))
     sizes: dict[Key, int] = {}
     if (
         not calls
@@ -47,10 +52,10 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
     if any(name in used_names for body in bodies for name in _list_own_names(body)):
         return model  # names inside the body would clash
     expansion = _InlinedNodes(functions, used_names)
-    for node in node_sequence(model.graph.nodes):
+    for node in list_stored_nodes(model.graph.nodes):
         expansion.add(node)
     has_calls_left = any(
-        node.key in functions for body in _bodies(expansion.nodes) for node in node_sequence(body.nodes)
+        node.key in functions for body in _bodies(expansion.nodes) for node in list_stored_nodes(body.nodes)
     )
     functions_left = {
         key: function for key, function in model.functions.items() if has_calls_left or key not in functions
@@ -101,17 +106,17 @@ class _InlinedNodes:
             inner: outer for inner, outer in outer_names.items() if outer and inner not in passed_through
         }
         values = {**function.defaults, **node.attributes}
-        for inner in node_sequence(function.nodes):
+        for inner in list_stored_nodes(function.nodes):
             called_node = substitute_attributes(inner, values)
             for output in called_node.outputs:
                 if output and output not in names:
-                    names[output] = free_name(f"{node.label}/{output}", self.taken)
+                    names[output] = create_free_name(f"{node.label}/{output}", self.taken)
             name = f"{node.label}/{called_node.label}"
             inputs = [names.get(value, "") for value in called_node.inputs]
             new = called_node.replace_values(
                 inputs, [names.get(value, "") for value in called_node.outputs], name
             )
-            self.add(replace_bodies(new, {key: _rename_outer(body, names) for key, body in subgraphs(new)}))
+            self.add(replace_bodies(new, {key: _rename_outer(body, names) for key, body in list_bodies(new)}))
         for value in passed_through:  # an input that is also an output
             if outer := outer_names.get(value):
                 self.nodes.append(Node("Identity", (names[value],), (outer,), name=f"{node.label}/{value}"))
@@ -122,9 +127,11 @@ def _rename_outer(body: Graph, names: Mapping[str, str]) -> Graph:
     own_names = {*_list_own_names(body)}
     outer = {name: outer_name for name, outer_name in names.items() if name not in own_names}
     nodes = []
-    for node in node_sequence(body.nodes):
+    for node in list_stored_nodes(body.nodes):
         new = node.replace_values([outer.get(value, value) for value in node.inputs], node.outputs)
-        nodes.append(replace_bodies(new, {key: _rename_outer(inner, outer) for key, inner in subgraphs(new)}))
+        nodes.append(
+            replace_bodies(new, {key: _rename_outer(inner, outer) for key, inner in list_bodies(new)})
+        )
     outputs = (
         Value(outer[value.name], value.dtype, value.shape) if value.name in outer else value
         for value in body.outputs
@@ -136,12 +143,12 @@ def _list_own_names(body: Graph) -> Iterator[str]:
     """Returns the names of the values that a body defines."""
     yield from (value.name for value in body.inputs)
     yield from body.initializers
-    yield from (name for node in node_sequence(body.nodes) for name in node.outputs if name)
+    yield from (name for node in list_stored_nodes(body.nodes) for name in node.outputs if name)
 
 
 def _bodies(nodes: Sequence[Node]) -> Iterator[Graph]:
     """Returns all bodies of the nodes, including nested bodies."""
-    for node in node_sequence(nodes):
-        for _, body in subgraphs(node):
+    for node in list_stored_nodes(nodes):
+        for _, body in list_bodies(node):
             yield body
             yield from _bodies(body.nodes)

@@ -14,9 +14,17 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text
 from explorer.engine.fold.rewriting import FoldingGraph
-from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.model import Graph, Node, Tensor, Value, int64_tensor, subgraphs, tensor_from_array
-from explorer.engine.graph.random_operators import draws
+from explorer.engine.graph.constant_nodes import read_constant
+from explorer.engine.graph.model import (
+    Graph,
+    Node,
+    Tensor,
+    Value,
+    build_int64_tensor,
+    build_tensor,
+    list_bodies,
+)
+from explorer.engine.graph.random_operators import any_draws_random
 from explorer.facts import TensorInfo
 
 _SMALL = 64 << 10
@@ -63,7 +71,7 @@ def store(work: FoldingGraph) -> None:
     """Replaces Constant nodes by initializers with the same contents."""
     output_names = {value.name for value in work.model.graph.outputs}
     for index, node in work.candidates("Constant"):
-        tensor = constant_of(node)
+        tensor = read_constant(node)
         if tensor is not None and node.outputs[0] not in output_names:
             work.remove(index)
             work.stored[node.outputs[0]] = replace(tensor, name=node.outputs[0], record=None)
@@ -78,14 +86,14 @@ def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -
         if info is None or info.shape is None or info.conflict:
             return False
         return info.origin in ("declared", "inferred") and all(isinstance(size, int) for size in info.shape)
-    if node.key in work.model.functions or subgraphs(node):
+    if node.key in work.model.functions or list_bodies(node):
         return False
     return all(not name or name in producers or work.constant(name) is not None for name in node.inputs)
 
 
 def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
     """Returns the reason why a node's result cannot be stored, or ''."""
-    if draws(work.model, [node]):
+    if any_draws_random(work.model, [node]):
         return "it draws random numbers"
     if node.op in _ROUNDS:
         return "it makes numbers of stored codes"
@@ -118,7 +126,7 @@ def _sizes_of(node: Node, types: Types) -> Tensor:
     """Returns the result of a Shape node whose input has fixed sizes."""
     shape = [int(size) for size in types[node.inputs[0]].shape or () if size is not None]
     start, end = node.attributes.get("start", 0), node.attributes.get("end")
-    return int64_tensor(node.outputs[0], shape[slice(start, end)])
+    return build_int64_tensor(node.outputs[0], shape[slice(start, end)])
 
 
 def _run_nodes(
@@ -144,4 +152,4 @@ def _run_nodes(
     session = RuntimeSession(
         replace(work.model, graph=graph, functions={}, extra=()), what="the constants", optimise=False
     )
-    return {name: tensor_from_array(name, value) for name, value in session.run({}).items()}
+    return {name: build_tensor(name, value) for name, value in session.run({}).items()}

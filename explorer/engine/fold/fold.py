@@ -17,7 +17,7 @@ from explorer.base.units import many_text
 from explorer.engine.fold import activations, batch_normalization, constants, identity
 from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.fold.tensors import Array
-from explorer.engine.graph.model import Function, Graph, Model, Node, Value, graphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, list_graphs
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.shapes.subgraphs import name_function
 from explorer.facts.split.fold import FoldedNode, FoldKind, FoldStep
@@ -163,6 +163,6 @@ def _node_count(model: Model) -> int:
 
 def _list_all_graphs(model: Model) -> Iterator[Graph]:
     """Returns the main graph, the functions as graphs, and all bodies in them."""
-    yield from graphs(model.graph)
+    yield from list_graphs(model.graph)
     for function in model.functions.values():
-        yield from graphs(_graph(function))
+        yield from list_graphs(_graph(function))

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from explorer.engine import shapes
 from explorer.engine.fold.tensors import Array
-from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.interpreter import free_names, list_reads
-from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, replace_bodies, subgraphs
-from explorer.engine.graph.repeated_nodes import free_name, value_names
+from explorer.engine.graph.constant_nodes import read_constant
+from explorer.engine.graph.interpreter import list_free_names, list_reads
+from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor, list_bodies, replace_bodies
+from explorer.engine.graph.repeated_nodes import create_free_name, list_value_names
 from explorer.engine.shapes.subgraphs import name_body
 from explorer.facts import TensorInfo
 from explorer.facts.split.fold import FoldedNode, NodeLeft
@@ -71,7 +71,7 @@ class FoldingGraph:
             self._register_reads(index, node)
         self._output_names = {value.name for value in graph.outputs}
         self._input_names = {value.name for value in graph.inputs}
-        self._used_names: set[str] = set(value_names(graph)) if outer is None else outer._used_names
+        self._used_names: set[str] = set(list_value_names(graph)) if outer is None else outer._used_names
         self._unread: set[str] = set()
 
     def candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
@@ -91,7 +91,9 @@ class FoldingGraph:
     def types(self) -> Mapping[str, TensorInfo]:
         """Types of the values in the original graph."""
         graph = self.model.graph
-        outer = {name: tensor for name in free_names(graph) if (tensor := self.constant(name)) is not None}
+        outer = {
+            name: tensor for name in list_free_names(graph) if (tensor := self.constant(name)) is not None
+        }
         closed_graph = replace(graph, initializers={**graph.initializers, **outer})
         return shapes.infer(replace(self.model, graph=closed_graph)).values
 
@@ -99,7 +101,7 @@ class FoldingGraph:
         """Applies a pass to the bodies of its nodes."""
         for index, node in enumerate(self.nodes):
             changed: dict[str, Graph] = {}
-            for name, body in () if node is None or node.domain else subgraphs(node):
+            for name, body in () if node is None or node.domain else list_bodies(node):
                 assert node is not None
                 path = f"{self.path}{name_body(node, name)}/"
                 inner = FoldingGraph(replace(self.model, graph=body), outer=self, path=path)
@@ -126,7 +128,7 @@ class FoldingGraph:
             return owner.constant(name)
         maker_at = self.producers.get(name)
         node = None if maker_at is None else self.nodes[maker_at]
-        tensor = None if node is None else constant_of(node)
+        tensor = None if node is None else read_constant(node)
         return None if tensor is None else replace(tensor, name=name, record=None)  # an attribute has no name
 
     def explain_not_constant(self, name: str, role: str) -> str:
@@ -214,7 +216,7 @@ class FoldingGraph:
         """Stores a new tensor under an unused name; a body stores it in the outermost enclosing graph."""
         if self.outer is not None:
             return self.outer.store(tensor, base)
-        name = free_name(base, self._used_names)
+        name = create_free_name(base, self._used_names)
         self.stored[name] = replace(tensor, name=name)
         return name
 
@@ -255,7 +257,7 @@ class FoldingGraph:
 
     def _is_unused_constant(self, node: Node | None, used: Collection[str]) -> bool:
         """Whether a Constant was used only by removed nodes."""
-        if node is None or constant_of(node) is None:
+        if node is None or read_constant(node) is None:
             return False
         return node.outputs[0] not in used and node.outputs[0] in self._unread
 

@@ -16,12 +16,12 @@ _KEEPS_CHANNELS = frozenset(
 """Operators between blocked convolutions that do not change the number of channels."""
 
 
-def blocked_channels(graph: Graph) -> Mapping[int, int]:
+def find_blocked_channels(graph: Graph) -> Mapping[int, int]:
     """Returns the number of channels that each `ReorderInput` node writes, by `id` of the node.
 
-    Channels are padded to full blocks of 8 or 16, depending on the processor that wrote the file. Only
-    weights show the
-    number: those of a convolution that reads the channels, or of one whose result is added to them.
+    Channels are padded to full blocks of 8 or 16, depending on the processor that wrote the file. The node
+    does not store their number. It is the number of input channels of a later convolution that reads them, or
+    of output channels of a convolution whose result is added to them.
     """
     if not any(node.domain == NCHWC for node in graph.nodes):
         return {}
@@ -32,14 +32,14 @@ def blocked_channels(graph: Graph) -> Mapping[int, int]:
     channels_by_node: dict[int, int] = {}
     for node in graph.nodes:
         if (node.domain, node.op) == (NCHWC, "ReorderInput"):
-            channels = _channels_read(graph, readers, node)
+            channels = _find_channels(graph, readers, node)
             if channels is not None:
                 channels_by_node[id(node)] = channels
     return channels_by_node
 
 
-def _channels_read(graph: Graph, readers: Mapping[str, list[Node]], start: Node) -> int | None:
-    """Number of channels that a node writes, from the weights of later convolutions; None if unknown."""
+def _find_channels(graph: Graph, readers: Mapping[str, list[Node]], start: Node) -> int | None:
+    """Returns the number of channels that a node writes, read from later weights, or None if unknown."""
     waiting, visited = [*start.outputs], set(start.outputs)
     while waiting:
         name = waiting.pop()

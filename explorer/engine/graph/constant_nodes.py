@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.model import AttributeRef, Node, Tensor, tensor_from_array
+from explorer.engine.graph.model import AttributeRef, Node, Tensor, build_tensor
 
 _SCALARS: Mapping[str, Callable[[Any], Any]] = {
     "value_float": np.float32,
@@ -18,13 +18,13 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = {
 """Attributes of a Constant that hold numbers without a tensor."""
 
 
-def constant_of(node: Node) -> Tensor | None:
-    """The tensor of a Constant node; None for any other node, and for a value that is not a tensor."""
+def read_constant(node: Node) -> Tensor | None:
+    """Returns the tensor of a Constant node, or None for any other node and for a value that is no tensor."""
     if node.op != "Constant" or node.domain:
         return None
     for name, value in node.attributes.items():
         if isinstance(value, Tensor):
             return value
         if name in _SCALARS and not isinstance(value, AttributeRef):
-            return tensor_from_array(name, np.asarray(_SCALARS[name](value)))
+            return build_tensor(name, np.asarray(_SCALARS[name](value)))
     return None

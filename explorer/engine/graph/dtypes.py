@@ -41,15 +41,18 @@ ELEMENT_TYPES = (
     (27, "float6_e2m3fn", 6),
     (28, "float6_e3m2fn", 6),
 )
-"""Code of TensorProto.DataType (onnx.proto, release 1.23), name in numpy or ml_dtypes, width in bits."""
+"""Code of TensorProto.DataType (onnx.proto, release 1.23), name in numpy or ml_dtypes, width in bits.
+
+A string has no fixed width, which is written as 0.
+"""
 
 
-def element_type(array: np.ndarray[Any, Any]) -> str:
-    """Returns the element type of an array by ONNX name; texts (objects in numpy) are 'string'."""
+def get_element_type(array: np.ndarray[Any, Any]) -> str:
+    """Returns ONNX's name of the element type of an array; texts (objects in numpy) are 'string'."""
     return "string" if array.dtype.kind in "OUS" else str(array.dtype)
 
 
-def numpy_type(name: str) -> np.dtype[Any]:
+def get_numpy_type(name: str) -> np.dtype[Any]:
     """Returns the numpy or ml_dtypes type of an element type of at least one byte.
 
     Raises:
@@ -75,13 +78,13 @@ def unpack_numbers(data: memoryview, bits: int, dtype: str) -> np.ndarray[Any, A
         stream = np.unpackbits(packed, bitorder="little")
         rows = stream[: stream.size // bits * bits].reshape(-1, bits)
         flat = np.packbits(rows, axis=-1, bitorder="little")[:, 0]
-        return flat.view(numpy_type(dtype))
+        return flat.view(get_numpy_type(dtype))
     per_byte = 8 // bits
     numbers = np.empty((packed.size, per_byte), np.uint8)
     for index in range(per_byte):
         numbers[:, index] = packed >> (bits * index) & ((1 << bits) - 1)
     flat = numbers.reshape(-1)
     if dtype.startswith("int"):
-        # shifting the sign bit to the top and back extends the sign
+        # the shift to the left moves the sign bit to the top, and the shift back copies it
         return (flat << (8 - bits)).view(np.int8) >> (8 - bits)
-    return flat.view(numpy_type(dtype)) if dtype.startswith("float") else flat
+    return flat.view(get_numpy_type(dtype)) if dtype.startswith("float") else flat

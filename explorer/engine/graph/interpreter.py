@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import Any, Protocol
 
-from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor, subgraphs
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.model import AttributeRef, Function, Graph, Node, Tensor, list_bodies
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
@@ -20,19 +20,19 @@ _CONTROL = frozenset(("If", "Loop", "Scan"))
 class Domain(Protocol):
     """Defines the values of an interpretation, and the results of operators on them."""
 
-    def constant(self, tensor: Tensor) -> Any:
+    def convert_constant(self, tensor: Tensor) -> Any:
         """Converts an initializer or Constant to a value."""
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
         """Returns the outputs of one operator; an omitted optional input is None."""
 
     def take(self, value: Any, axis: int, index: int) -> Any:
-        """value[index] along `axis`, with the axis removed."""
+        """Returns value[index] along `axis`, with the axis removed."""
 
     def stack(self, values: Sequence[Any], axis: int) -> Any:
         """Stacks the values along a new `axis`."""
 
-    def number(self, value: Any) -> Any:
+    def read_number(self, value: Any) -> Any:
         """Returns the Python number of a scalar that controls a branch or loop."""
 
 
@@ -50,7 +50,7 @@ class ValueScope(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         tensor = self.constants.get(name)
         if tensor is not None and self.domain is not None:
-            value = self[name] = self.domain.constant(tensor)
+            value = self[name] = self.domain.convert_constant(tensor)
             return value
         if self.parent is None:
             raise KeyError(name)
@@ -78,12 +78,12 @@ class Interpreter:
         self.aliases = {
             key: alias
             for key, function in functions.items()
-            if (alias := _alias(function, functions)) is not None
+            if (alias := _find_alias(function, functions)) is not None
         }
         self.calls: list[Node] = []
         """Function calls in progress, outermost first."""
 
-    def scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> ValueScope:
+    def create_scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> ValueScope:
         """Creates an outermost scope with input values; initializers become values at first access."""
         scope = ValueScope(None, constants)
         scope.domain = self.domain
@@ -97,13 +97,14 @@ class Interpreter:
         bindings: Mapping[str, Any] | None = None,
         keep: Iterable[str] | None = None,
     ) -> None:
-        """Runs `nodes` and stores their outputs in `scope`.
+        """Runs `nodes` and stores their outputs in `create_scope`.
 
         Args:
             nodes: Nodes in topological order.
             scope: Scope with their inputs.
             bindings: Attributes of the function call, if the nodes are the function's body.
-            keep: Names of the values to keep; if given, every other value is dropped after its last use.
+            keep: Names of values that are read after the run. Every other value is dropped after its last
+                use. None keeps all values.
         """
         last_uses = _find_last_uses(nodes, frozenset(keep)) if keep is not None else {}
         for index, node in enumerate(nodes):
@@ -111,14 +112,14 @@ class Interpreter:
             attributes = node.attributes
             if bindings is not None:
                 attributes = _resolve_references(attributes, bindings)
-            results = self._node(node, attributes, args, scope)
+            results = self._run_node(node, attributes, args, scope)
             for name, value in zip(node.outputs, results, strict=False):
                 if name:
                     scope[name] = value
             for name in last_uses.get(index, ()):
                 scope.pop(name, None)
 
-    def _node(
+    def _run_node(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
         key = node.key
@@ -128,14 +129,16 @@ class Interpreter:
             if alias is not None and len(args) == len(alias.inputs):
                 results = self.domain.apply(alias, alias.attributes, args)
             else:
-                results = self._call(self.functions[key], attributes, args)
+                results = self._run_function(self.functions[key], attributes, args)
             self.calls.pop()
             return results
         if node.op in _CONTROL and not node.domain:
-            return getattr(self, "_" + node.op.lower())(attributes, args, scope)  # type: ignore[no-any-return]
+            return getattr(self, f"_run_{node.op.lower()}")(attributes, args, scope)  # type: ignore[no-any-return]
         return self.domain.apply(node, attributes, args)
 
-    def _call(self, function: Function, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
+    def _run_function(
+        self, function: Function, attributes: Mapping[str, Any], args: Sequence[Any]
+    ) -> Sequence[Any]:
         scope = ValueScope()
         scope.domain = self.domain
         padded = [*args, *[None] * (len(function.inputs) - len(args))]
@@ -143,7 +146,7 @@ class Interpreter:
         self.run(function.nodes, scope, {**function.defaults, **attributes})
         return [scope[name] for name in function.outputs]
 
-    def _body(self, graph: Graph, args: Sequence[Any], scope: ValueScope) -> list[Any]:
+    def _run_body(self, graph: Graph, args: Sequence[Any], scope: ValueScope) -> list[Any]:
         inner = ValueScope(scope, graph.initializers)
         inner.update(zip((v.name for v in graph.inputs), args, strict=True))
         if self.bodies is not None:
@@ -152,29 +155,33 @@ class Interpreter:
             self.run(graph.nodes, inner)
         return [inner[v.name] for v in graph.outputs]
 
-    def _if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
-        branch = "then_branch" if self.domain.number(args[0]) else "else_branch"
-        return self._body(attributes[branch], (), scope)
+    def _run_if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
+        branch = "then_branch" if self.domain.read_number(args[0]) else "else_branch"
+        return self._run_body(attributes[branch], (), scope)
 
-    def _loop(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
+    def _run_loop(
+        self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
+    ) -> Sequence[Any]:
         import numpy as np
 
         body: Graph = attributes["body"]
-        limit = self.domain.number(args[0]) if args[0] is not None else None
-        continues = bool(self.domain.number(args[1])) if len(args) > 1 and args[1] is not None else True
+        limit = self.domain.read_number(args[0]) if args[0] is not None else None
+        continues = bool(self.domain.read_number(args[1])) if len(args) > 1 and args[1] is not None else True
         state = list(args[2:])
         collected: list[list[Any]] = [[] for _ in body.outputs[1 + len(state) :]]
         trip = 0
         while continues and (limit is None or trip < limit):
-            results = self._body(body, [np.int64(trip), np.bool_(True), *state], scope)
-            continues = bool(self.domain.number(results[0]))
+            results = self._run_body(body, [np.int64(trip), np.bool_(True), *state], scope)
+            continues = bool(self.domain.read_number(results[0]))
             state = results[1 : 1 + len(state)]
             for stacked, value in zip(collected, results[1 + len(state) :], strict=True):
                 stacked.append(value)
             trip += 1
         return [*state, *(self.domain.stack(values, 0) for values in collected)]
 
-    def _scan(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
+    def _run_scan(
+        self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
+    ) -> Sequence[Any]:
         body: Graph = attributes["body"]
         count = int(attributes["num_scan_inputs"])
         states = len(args) - count
@@ -191,7 +198,7 @@ class Interpreter:
                 self.domain.take(value, axis, trips - 1 - trip if is_reversed else trip)
                 for value, axis, is_reversed in zip(sequences, axes, reverse, strict=True)
             ]
-            results = self._body(body, [*state, *slices], scope)
+            results = self._run_body(body, [*state, *slices], scope)
             state = results[:states]
             for pieces, value in zip(collected, results[states:], strict=True):
                 pieces.append(value)
@@ -202,10 +209,10 @@ class Interpreter:
         return [*state, *stacked]
 
 
-def _alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
-    """Returns the only operator of a function, if the call and the operator are equivalent; else None.
+def _find_alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
+    """Returns the only operator of a function if a call does the same as that operator, else None.
 
-    A tile operator is called thousands of times, and its body is a single MatMul.
+    The alias saves time: a tile operator is called thousands of times, and its body is a single MatMul.
     """
     if len(function.nodes) != 1:
         return None
@@ -220,7 +227,10 @@ def _pad_list(values: Sequence[int] | None, count: int) -> Sequence[int]:
 
 
 def _resolve_references(attributes: Mapping[str, Any], bindings: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Attributes of a node in a function body, with references replaced by the call's attributes."""
+    """Returns the attributes of a node in a function body, with references replaced by the call's attributes.
+
+    A reference to an attribute that the call omits is left out.
+    """
     if not attributes or not any(isinstance(v, AttributeRef) for v in attributes.values()):
         return attributes
     filled = {k: bindings.get(v.name) if isinstance(v, AttributeRef) else v for k, v in attributes.items()}
@@ -228,16 +238,16 @@ def _resolve_references(attributes: Mapping[str, Any], bindings: Mapping[str, An
 
 
 def list_reads(node: Node) -> Iterator[str]:
-    """Every value that a node needs, including those that its bodies read from the enclosing graph."""
+    """Yields every value that a node reads, including those that its bodies read from the enclosing graph."""
     yield from (name for name in node.inputs if name)
-    for _, body in subgraphs(node):
-        yield from free_names(body)
+    for _, body in list_bodies(node):
+        yield from list_free_names(body)
 
 
-def free_names(graph: Graph) -> Iterator[str]:
-    """Returns the values that a body reads from the enclosing graph."""
+def list_free_names(graph: Graph) -> Iterator[str]:
+    """Yields the names of the values that a body reads from the enclosing graph."""
     defined = {v.name for v in graph.inputs} | set(graph.initializers)
-    for node in node_sequence(graph.nodes):
+    for node in list_stored_nodes(graph.nodes):
         for name in list_reads(node):
             if name not in defined:
                 yield name
@@ -250,7 +260,7 @@ class Wiring:
 
     Args:
         nodes: Nodes in topological order.
-        known_values: Names of values that no node produces (initializers).
+        known_values: Names of initializers.
     """
 
     def __init__(self, nodes: Sequence[Node], known_values: Iterable[str] = ()) -> None:
@@ -261,8 +271,8 @@ class Wiring:
         """Names of the values that a node reads, by index; cached because reading bodies is slow."""
 
     @classmethod
-    def of(cls, graph: Graph) -> Wiring:
-        """Returns the index of a graph, with its initializers as known values."""
+    def from_graph(cls, graph: Graph) -> Wiring:
+        """Creates the index of a graph, with its initializers as known values."""
         return cls(graph.nodes, graph.initializers)
 
     @cached_property
@@ -270,16 +280,19 @@ class Wiring:
         """The node that produces each value, by name."""
         return {name: self.nodes[index] for name, index in self._producer_indices.items()}
 
-    def maker(self, name: str) -> Node | None:
+    def find_producer(self, name: str) -> Node | None:
         """Returns the node that produces a value, or None."""
         index = self._producer_indices.get(name)
         return None if index is None else self.nodes[index]
 
-    def needed(self, outputs: Iterable[str], stop: Iterable[str] = ()) -> tuple[list[Node], set[str]]:
-        """Returns the nodes that `outputs` depend on, in order; the search ends at the values in `stop`.
+    def find_needed_nodes(
+        self, outputs: Iterable[str], stop: Iterable[str] = ()
+    ) -> tuple[list[Node], set[str]]:
+        """Finds the nodes that `outputs` depend on; the search ends at the values in `stop`.
 
         Returns:
-            The nodes, and the names that they read but none of them produces (stops, inputs, unknown values).
+            The nodes in topological order. Then the names that they read and none of them produces: values in
+            `stop`, inputs of the graph, and unknown values.
         """
         ends = set(stop)
         positions, names = self._search(outputs, ends)
@@ -287,12 +300,12 @@ class Wiring:
         outputs_written = {o for node in nodes for o in node.outputs if o not in ends}
         return nodes, names - outputs_written - self.known
 
-    def positions(self, outputs: Iterable[str]) -> list[int]:
+    def find_needed_indices(self, outputs: Iterable[str]) -> list[int]:
         """Returns the indices of the nodes that `outputs` depend on, in ascending order."""
         return sorted(self._search(outputs, set())[0])
 
     def _search(self, outputs: Iterable[str], ends: set[str]) -> tuple[set[int], set[str]]:
-        """Returns indices of the nodes that `outputs` depend on, and every name that the search visited."""
+        """Returns the indices of the nodes that `outputs` depend on, and every name that was visited."""
         positions: set[int] = set()
         names: set[str] = set()
         pending = list(outputs)
@@ -312,6 +325,7 @@ class Wiring:
 
 
 def _find_last_uses(nodes: Sequence[Node], keep: frozenset[str]) -> dict[int, list[str]]:
+    """Returns the names that can be dropped after each node, by the index of the node."""
     last_uses: dict[str, int] = {}
     for index, node in enumerate(nodes):
         for name in (*list_reads(node), *node.outputs):

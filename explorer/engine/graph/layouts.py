@@ -10,24 +10,28 @@ from __future__ import annotations
 from explorer.facts import Dim, Shape
 
 MS, NCHWC, NHWC = "com.microsoft", "com.microsoft.nchwc", "com.ms.internal.nhwc"
+"""Domains of onnxruntime's operators: its own, those with blocked channels, those with channels last."""
 
 
-def channels_first(shape: Shape | None) -> Shape | None:
-    """(N, *spatial, C) as (N, C, *spatial); a shape without channels is unchanged."""
+def move_channels_first(shape: Shape | None) -> Shape | None:
+    """Converts (N, *spatial, C) to (N, C, *spatial); a shape without channels is unchanged."""
     return shape if shape is None or len(shape) < 2 else (shape[0], shape[-1], *shape[1:-1])
 
 
-def channels_last(shape: Shape | None) -> Shape | None:
-    """(N, C, *spatial) as (N, *spatial, C)."""
+def move_channels_last(shape: Shape | None) -> Shape | None:
+    """Converts (N, C, *spatial) to (N, *spatial, C); a shape without channels is unchanged."""
     return shape if shape is None or len(shape) < 2 else (shape[0], *shape[2:], shape[1])
 
 
 BLOCKED = "channels in whole blocks"
-"""Attribute that the reader adds to a node that blocks channels: the number of channels that it writes."""
+"""Attribute that shape inference adds to a `ReorderInput` node: the number of channels in its output."""
 
 _WIDEST_BLOCK = 16
 
 
 def pad_to_blocks(channels: Dim) -> Dim:
-    """Returns number of channels padded to full blocks of unknown width; None if it depends on the width."""
+    """Pads a number of channels to full blocks of 8 or 16.
+
+    The result is None if it depends on the width of the blocks, which is unknown.
+    """
     return channels if isinstance(channels, int) and channels % _WIDEST_BLOCK == 0 else None

@@ -21,7 +21,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.dtypes import ELEMENT_TYPES, numpy_type, unpack_numbers
+from explorer.engine.graph.dtypes import ELEMENT_TYPES, get_numpy_type, unpack_numbers
 from explorer.facts import Dim
 from explorer.host import input_files
 
@@ -30,7 +30,13 @@ if TYPE_CHECKING:
 
 
 class DType(Struct, frozen=True):
-    """A tensor element type: ONNX's code, numpy's (or ml_dtypes') name, width in bits."""
+    """A tensor element type.
+
+    Attributes:
+        code: Code of TensorProto.DataType.
+        name: Name in numpy or ml_dtypes.
+        bits: Width in bits, or 0 for strings.
+    """
 
     code: int
     name: str
@@ -44,8 +50,8 @@ _CODE_BY_NAME = {d.name: d.code for d in DTYPES.values()}
 _BITS = {d.name: d.bits for d in DTYPES.values()}
 
 
-def dtype_code(name: str) -> int:
-    """ONNX's code of an element type, by numpy's name.
+def get_dtype_code(name: str) -> int:
+    """Returns ONNX's code of an element type with this name in numpy.
 
     Raises:
         KeyError: ONNX has no such type.
@@ -53,7 +59,7 @@ def dtype_code(name: str) -> int:
     return _CODE_BY_NAME[name]
 
 
-def dense_bytes(shape: Sequence[Dim] | None, dtype: str | None) -> int | None:
+def count_dense_bytes(shape: Sequence[Dim] | None, dtype: str | None) -> int | None:
     """Returns the bytes of a dense tensor, or None if its shape or type is unknown or it holds strings."""
     bits = _BITS.get(dtype or "")
     if not bits or shape is None:
@@ -69,14 +75,14 @@ class Source:
     """A file that is mapped read-only and stays open while a payload refers to it.
 
     Attributes:
-        looked: Offset and size of every span that was read.
+        spans_read: Offset and size of every span that was read.
     """
 
-    __slots__ = ("looked", "map", "path", "size")
+    __slots__ = ("map", "path", "size", "spans_read")
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.looked: set[tuple[int, int]] = set()
+        self.spans_read: set[tuple[int, int]] = set()
         descriptor, self.size = input_files.descriptor(path)
         try:
             # an empty file cannot be mapped, but an empty buffer behaves the same for readers
@@ -87,7 +93,7 @@ class Source:
         finally:
             os.close(descriptor)
 
-    def forget(self) -> None:
+    def release(self) -> None:
         """Releases the mapped pages that were read, which count as memory of the process until then."""
         if isinstance(self.map, mmap.mmap):
             self.map.madvise(mmap.MADV_DONTNEED)
@@ -102,11 +108,11 @@ class FileSpan(Struct, frozen=True, gc=False):
 
     def view(self) -> memoryview:
         """Returns the mapped bytes, without a copy."""
-        self.source.looked.add((self.offset, self.size))
+        self.source.spans_read.add((self.offset, self.size))
         return memoryview(self.source.map)[self.offset : self.offset + self.size]
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Returns the bytes in pieces of at most 16 MiB, for streamed writing."""
+    def read_pieces(self) -> Iterator[memoryview]:
+        """Yields the bytes in pieces of at most 16 MiB, and releases the pages of each piece after it."""
         view = self.view()
         for start in range(0, self.size, 1 << 24):
             yield view[start : start + (1 << 24)]
@@ -138,16 +144,19 @@ class Inline(Struct, frozen=True):
         """Returns the bytes."""
         return memoryview(self.data)
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Returns the bytes as one piece."""
+    def read_pieces(self) -> Iterator[memoryview]:
+        """Yields the bytes as one piece."""
         yield memoryview(self.data)
 
 
 class ComputedPayload(Struct, frozen=True):
     """Bytes that are computed slab by slab while they are written, such as the tiles of a weight.
 
-    `make` yields buffers whose sizes add up to `size`. `parts` are the same bytes in pieces that can be
-    computed in any order. Pieces with `alone` set can be computed in parallel, the others one at a time.
+    Attributes:
+        size: Number of bytes.
+        make: Function that yields buffers whose sizes add up to `size`.
+        parts: The same bytes in pieces that can be computed in any order.
+        alone: Whether this piece can be computed in parallel with others.
     """
 
     size: int
@@ -156,11 +165,11 @@ class ComputedPayload(Struct, frozen=True):
     alone: bool = False
 
     def view(self) -> memoryview:
-        """All bytes as a copy."""
+        """Computes all bytes, and returns them as a copy."""
         return memoryview(b"".join(self.make()))
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Returns the slabs as they are computed."""
+    def read_pieces(self) -> Iterator[memoryview]:
+        """Yields the slabs as they are computed."""
         return self.make()
 
 
@@ -171,14 +180,14 @@ class DerivedPayload(Struct, frozen=True):
     make: Callable[[], bytes]
 
     def view(self) -> memoryview:
-        """All bytes."""
+        """Returns all bytes, computed unless they are the most recent ones."""
         if not _DERIVED or _DERIVED[0][0] is not self:
             _DERIVED.clear()  # free the old bytes before the new bytes are allocated
             _DERIVED.append((self, self.make()))
         return memoryview(_DERIVED[0][1])
 
-    def pieces(self) -> Iterator[memoryview]:
-        """Returns the bytes as one piece."""
+    def read_pieces(self) -> Iterator[memoryview]:
+        """Yields the bytes as one piece."""
         yield self.view()
 
 
@@ -199,7 +208,7 @@ class Tensor(Struct, frozen=True):
         record: Encoded TensorProto in the file, from which an unchanged tensor is copied.
         external: File next to the model with the data, or '' if the model holds it.
         beside: Bytes of scales and zero points that the format stores separately.
-        held: Number of stored elements if not all are stored, else None.
+        held: Number of stored elements of a tensor that is stored without its zeros, else None.
     """
 
     name: str
@@ -223,7 +232,7 @@ class Tensor(Struct, frozen=True):
 
     @property
     def extent(self) -> tuple[int, int]:
-        """`elements` and `nbytes`."""
+        """The number of stored elements, and the stored bytes."""
         count = math.prod(self.shape) if self.held is None else self.held
         bits = _BITS[self.dtype]
         if bits:
@@ -250,10 +259,10 @@ class Tensor(Struct, frozen=True):
         if bits < 8:
             flat = unpack_numbers(self.payload.view(), bits, self.dtype)[: self.elements].reshape(self.shape)
             return flat.view(np.int8) if flat.dtype == np.uint8 else flat
-        return np.frombuffer(self.payload.view(), numpy_type(self.dtype)).reshape(self.shape)
+        return np.frombuffer(self.payload.view(), get_numpy_type(self.dtype)).reshape(self.shape)
 
 
-def sources(tensors: Iterable[Tensor]) -> list[Source]:
+def list_sources(tensors: Iterable[Tensor]) -> list[Source]:
     """Returns the files that hold the tensors."""
     return list({id(p.source): p.source for t in tensors if isinstance(p := t.payload, FileSpan)}.values())
 
@@ -339,13 +348,13 @@ class Node:
 
     def replace_attributes(self, attributes: Mapping[str, Any]) -> Node:
         """Returns the same node with other attributes."""
-        return self._with(attributes=attributes)
+        return self._copy_with(attributes=attributes)
 
     def replace_values(self, inputs: Sequence[str], outputs: Sequence[str], name: str | None = None) -> Node:
         """Returns the same node with other inputs and outputs, and with another name if given."""
-        return self._with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
+        return self._copy_with(inputs=inputs, outputs=outputs, **({} if name is None else {"name": name}))
 
-    def _with(self, **changes: Any) -> Node:
+    def _copy_with(self, **changes: Any) -> Node:
         names = ("op", "inputs", "outputs", "name", "domain", "overload", "attributes", "metadata")
         return Node(**{name: getattr(self, name) for name in names if name not in changes}, **changes)
 
@@ -437,10 +446,10 @@ class Model(Struct, frozen=True):
 
 
 def rename_file(model: Model, path: str) -> Model | None:
-    """The model after its file was renamed to `path`, still mapped; None if the model has external files.
+    """Returns the model after its file was renamed to `path`, or None if the model has external files.
 
-    The old model object must not be used afterwards, because sessions look for its weights under the new
-    name.
+    The file stays mapped. The old model object must not be used afterwards, because its source now has the
+    new path.
     """
     if model.source is None or model.externals:
         return None
@@ -452,8 +461,8 @@ CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
 """Operators of the default domain that contain graphs."""
 
 
-def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
-    """Returns the graphs of a node (branches of If, bodies of Loop and Scan), with names.
+def list_bodies(node: Node) -> tuple[tuple[str, Graph], ...]:
+    """Returns the graphs of a node (branches of If, bodies of Loop and Scan), with attribute names.
 
     Only operators that can contain a graph are examined, because decoding the attributes of every Conv would
     take longer than reading the file.
@@ -470,7 +479,7 @@ def subgraphs(node: Node) -> tuple[tuple[str, Graph], ...]:
 
 
 def replace_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
-    """Returns a node with other bodies; `changed` maps the names from `subgraphs` to new bodies."""
+    """Returns a node with other bodies. `changed` has new bodies by the names that `list_bodies` returns."""
     attributes: dict[str, Any] = {}
     for name, value in node.attributes.items():
         if isinstance(value, tuple):
@@ -479,19 +488,19 @@ def replace_bodies(node: Node, changed: Mapping[str, Any]) -> Node:
     return node.replace_attributes(attributes)
 
 
-def graphs(graph: Graph) -> Iterator[Graph]:
-    """Returns a graph and all graphs in it, outer before inner."""
+def list_graphs(graph: Graph) -> Iterator[Graph]:
+    """Yields a graph and all graphs in it, outer before inner."""
     yield graph
     for node in graph.nodes:
-        for _, body in subgraphs(node):
-            yield from graphs(body)
+        for _, body in list_bodies(node):
+            yield from list_graphs(body)
 
 
-def tensor_from_array(name: str, array: np.ndarray[Any, Any]) -> Tensor:
-    """Returns a tensor with the bytes of `array` in memory; for small constants."""
+def build_tensor(name: str, array: np.ndarray[Any, Any]) -> Tensor:
+    """Builds a tensor with a copy of the bytes of a small array."""
     return Tensor(name, str(array.dtype), tuple(array.shape), Inline(array.tobytes()))
 
 
-def int64_tensor(name: str, values: Sequence[int]) -> Tensor:
-    """Returns a one-dimensional int64 constant, without numpy."""
+def build_int64_tensor(name: str, values: Sequence[int]) -> Tensor:
+    """Builds a one-dimensional int64 tensor, without numpy."""
     return Tensor(name, "int64", (len(values),), Inline(struct.pack(f"<{len(values)}q", *values)))

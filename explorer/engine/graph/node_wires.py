@@ -9,7 +9,7 @@ from explorer.engine.graph.model import Node
 
 
 class NodeWires:
-    """Producers and readers of the values of one graph; a node also reads the values that its bodies read.
+    """Producers and readers of the values of one graph. A node also reads the values that its bodies read.
 
     Args:
         nodes: Nodes of the graph.
@@ -29,20 +29,17 @@ class NodeWires:
             is_constant = (self.constant[self.maker[n]] if n in self.maker else n in constants for n in names)
             self.constant.append(all(is_constant))
 
-    def between(self, outputs: Iterable[str], inputs: Collection[str]) -> set[int]:
+    def find_nodes_between(self, outputs: Iterable[str], inputs: Collection[str]) -> set[int]:
         """Returns the indices of the nodes on the paths from the values `inputs` to the values `outputs`."""
         indices = {self.maker[value] for value in outputs if value in self.maker}
         pending = [*indices]
         while pending:
             for name in self.reads[pending.pop()]:
                 index = self.maker.get(name)
-                # values in `inputs` come from other nodes, and constant nodes were folded
-                if (
-                    index is not None
-                    and name not in inputs
-                    and index not in indices
-                    and not self.constant[index]
-                ):
+                if index is None or name in inputs or index in indices:
+                    continue
+                # a constant node was folded, so it is on no path
+                if not self.constant[index]:
                     indices.add(index)
                     pending.append(index)
         return indices

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from explorer.engine.graph.interpreter import Wiring
-from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.graph.model import Model, Node, list_bodies
 
 RANDOM = frozenset(
     ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli")
@@ -16,21 +16,23 @@ RANDOM = frozenset(
 """Operators with different results for the same inputs; Dropout is one in training mode only."""
 
 NOT_SHARED = "it draws random numbers, which no two runs share"
-"""Reason why a value is not compared."""
+"""Reason, shown to the user, why a value is not compared."""
 
 
-def draws(model: Model, nodes: Iterable[Node]) -> bool:
+def any_draws_random(model: Model, nodes: Iterable[Node]) -> bool:
     """Whether any node draws random numbers, including nodes in bodies and functions."""
-    return any(_draws(model, node) for node in list_all_nodes(model, nodes))
+    return any(_draws_random(model, node) for node in list_all_nodes(model, nodes))
 
 
-def random_outputs(model: Model) -> frozenset[str]:
+def find_random_outputs(model: Model) -> frozenset[str]:
     """Returns the names of the outputs that depend on random numbers."""
-    if not draws(model, model.graph.nodes):
+    if not any_draws_random(model, model.graph.nodes):
         return frozenset()
-    wiring = Wiring.of(model.graph)
+    wiring = Wiring.from_graph(model.graph)
     return frozenset(
-        output.name for output in model.graph.outputs if draws(model, wiring.needed([output.name])[0])
+        output.name
+        for output in model.graph.outputs
+        if any_draws_random(model, wiring.find_needed_nodes([output.name])[0])
     )
 
 
@@ -40,14 +42,15 @@ def list_all_nodes(model: Model, nodes: Iterable[Node]) -> Iterator[Node]:
     while pending:
         node = pending.pop()
         yield node
-        pending += [inner for _, body in subgraphs(node) for inner in body.nodes]
+        pending += [inner for _, body in list_bodies(node) for inner in body.nodes]
         function = model.functions.get(node.key)
         if function is not None and node.key not in functions_visited:
             functions_visited.add(node.key)
             pending += function.nodes
 
 
-def _draws(model: Model, node: Node) -> bool:
+def _draws_random(model: Model, node: Node) -> bool:
+    """Whether a node draws random numbers, without the nodes in its bodies."""
     if node.domain:
         return False
     if node.op != "Dropout" or len(node.inputs) < 3 or not node.inputs[2]:

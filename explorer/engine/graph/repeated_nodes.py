@@ -1,8 +1,8 @@
 """Repeated nodes: stores thousands of nodes or weights that differ only by name as one object.
 
-Creating, reading and writing a tile product as a node and a weight takes 30 microseconds in Python, and
-AlexNet has 14,336 of them. Stored together, they take a few microseconds each. Code that reads the graph
-still sees nodes and tensors, which are built at first access.
+Creating, reading and writing a tile product as a node and a weight takes 30 microseconds in Python, and a
+tiled AlexNet has 14,336 tile products. Stored together, they take a few microseconds each. Code that reads
+the graph still sees nodes and tensors, which are built at first access.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import overload
 
 from msgspec import Struct
 
-from explorer.engine.graph.model import Graph, Node, Tensor, subgraphs
+from explorer.engine.graph.model import Graph, Node, Tensor, list_bodies
 
 
 class NodeRun(Node):
@@ -27,7 +27,7 @@ class NodeRun(Node):
         outputs: Value names of the outputs, one per node.
         names: Names of the nodes.
         metadata: Metadata common to all nodes.
-        label: Key of the metadata entry that differs between nodes.
+        label_key: Key of the metadata entry that differs between nodes.
         labels: Values of that entry, one per node.
     """
 
@@ -41,7 +41,7 @@ class NodeRun(Node):
         outputs: Sequence[str],
         names: Sequence[str],
         metadata: Mapping[str, str],
-        label: str,
+        label_key: str,
         labels: Sequence[str],
     ) -> None:
         super().__init__(
@@ -49,15 +49,15 @@ class NodeRun(Node):
         )
         self.wires = wires
         self.names = names
-        self.label_key = label
+        self.label_key = label_key
         self.labels = labels
 
-    def singly(self) -> Iterator[Node]:
+    def build_nodes(self) -> Iterator[Node]:
         """Builds the individual nodes."""
-        for inputs, output, name, label in zip(
+        for inputs, output, name, label_key in zip(
             zip(*self.wires, strict=True), self.outputs, self.names, self.labels, strict=True
         ):
-            metadata = {**self.metadata, self.label_key: label}
+            metadata = {**self.metadata, self.label_key: label_key}
             yield Node(self.op, inputs, (output,), name=name, domain=self.domain, metadata=metadata)
 
 
@@ -65,16 +65,18 @@ class Nodes(Sequence[Node]):
     """The nodes of a graph, some of them stored as runs.
 
     Attributes:
-        held: Nodes and runs.
+        runs_and_nodes: Nodes and runs, as stored.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        self.held = tuple(nodes)
+        self.runs_and_nodes = tuple(nodes)
         self._all: tuple[Node, ...] | None = None
 
-    def _build_single(self) -> tuple[Node, ...]:
+    def _build_all(self) -> tuple[Node, ...]:
         if self._all is None:
-            groups = (node.singly() if isinstance(node, NodeRun) else (node,) for node in self.held)
+            groups = (
+                node.build_nodes() if isinstance(node, NodeRun) else (node,) for node in self.runs_and_nodes
+            )
             self._all = tuple(node for nodes in groups for node in nodes)
         return self._all
 
@@ -85,13 +87,13 @@ class Nodes(Sequence[Node]):
     def __getitem__(self, index: slice) -> tuple[Node, ...]: ...
 
     def __getitem__(self, index: int | slice) -> Node | tuple[Node, ...]:
-        return self._build_single()[index]
+        return self._build_all()[index]
 
     def __len__(self) -> int:
-        return len(self._build_single())
+        return len(self._build_all())
 
     def __iter__(self) -> Iterator[Node]:
-        return iter(self._build_single())
+        return iter(self._build_all())
 
 
 def combine_nodes(nodes: Iterable[Node]) -> Sequence[Node]:
@@ -100,24 +102,24 @@ def combine_nodes(nodes: Iterable[Node]) -> Sequence[Node]:
     return Nodes(sequence) if any(isinstance(node, NodeRun) for node in sequence) else sequence
 
 
-def node_sequence(nodes: Sequence[Node]) -> Sequence[Node]:
-    """Returns the nodes of a graph as stored: a run is a single element."""
-    return nodes.held if isinstance(nodes, Nodes) else nodes
+def list_stored_nodes(nodes: Sequence[Node]) -> Sequence[Node]:
+    """Returns the nodes and runs of a graph as stored. A run is a single element."""
+    return nodes.runs_and_nodes if isinstance(nodes, Nodes) else nodes
 
 
-def value_names(graph: Graph) -> Iterator[str]:
+def list_value_names(graph: Graph) -> Iterator[str]:
     """Returns every value name in a graph and in the graphs inside it."""
     yield from graph.initializers
     for value in (*graph.inputs, *graph.outputs, *graph.values):
         yield value.name
-    for node in node_sequence(graph.nodes):
+    for node in list_stored_nodes(graph.nodes):
         yield from node.outputs
-        for _, inner in subgraphs(node):
-            yield from value_names(inner)
+        for _, inner in list_bodies(node):
+            yield from list_value_names(inner)
 
 
-def free_name(stem: str, used_names: set[str]) -> str:
-    """Returns `stem`, with a number appended if it is in `used_names`; adds the name to `used_names`."""
+def create_free_name(stem: str, used_names: set[str]) -> str:
+    """Returns `stem`, with a number if `used_names` contains it, and adds the result to `used_names`."""
     name, number = stem, 2
     while name in used_names:
         name, number = f"{stem}_{number}", number + 1
@@ -134,7 +136,8 @@ class WeightBundle(Struct, frozen=True):
         shapes: Shapes of the tensors.
         single: Function that builds the tensor at an index.
         data: Function that yields the bytes, one tensor at a time.
-        bands: The same bytes in parts that can be computed in parallel: number of tensors, and their bytes.
+        bands: The same bytes in parts that can be computed in parallel. Each part is a number of tensors, and
+            a function that yields their bytes.
     """
 
     dtype: str
@@ -144,8 +147,8 @@ class WeightBundle(Struct, frozen=True):
     data: Callable[[], Iterator[memoryview]]
     bands: Sequence[tuple[int, Callable[[], Iterator[memoryview]]]] = ()
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Returns the pairs of a name and its tensor."""
+    def build_tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Builds the tensors, as pairs of a name and a tensor."""
         return ((name, self.single(index)) for index, name in enumerate(self.names))
 
 
@@ -166,7 +169,7 @@ class Tensors(Mapping[str, Tensor]):
         if self._all is None:
             self._all = dict(self.single)
             for bundle in self.bundles:
-                self._all.update(bundle.tensors())
+                self._all.update(bundle.build_tensors())
         return self._all
 
     def __getitem__(self, name: str) -> Tensor:

@@ -165,7 +165,7 @@ DEFAULTS: Mapping[tuple[str, str], Mapping[str, Any]] = {
 _NONE: Mapping[str, Any] = {}
 
 
-def default_attributes(domain: str, op: str, opset: int) -> Mapping[str, Any]:
+def get_default_attributes(domain: str, op: str, opset: int) -> Mapping[str, Any]:
     """Returns the default attributes of an operator.
 
     Args:

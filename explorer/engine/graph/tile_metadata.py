@@ -36,21 +36,25 @@ def add_plan(metadata: Mapping[str, str], plan: Plan) -> dict[str, str]:
     """Returns the metadata of a model with a new last plan."""
     updated = {**metadata, PLAN_KEY: json.dumps(to_json(plan), separators=(",", ":"))}
     if PLAN_KEY in metadata:
-        updated[f"{PLAN_KEY}.{max(_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
+        updated[f"{PLAN_KEY}.{max(_list_plan_numbers(metadata), default=0) + 1}"] = metadata[PLAN_KEY]
     return updated
 
 
-def _numbers(metadata: Mapping[str, str]) -> list[int]:
+def _list_plan_numbers(metadata: Mapping[str, str]) -> list[int]:
+    """Returns the numbers of the earlier plans in the keys of a model's metadata, ascending."""
     return sorted(int(match[1]) for match in map(_NUMBERED.fullmatch, metadata) if match)
 
 
 def read_earlier_plans(model: Model) -> list[str]:
     """Returns the texts of the plans before the last one, later plans first."""
-    return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_numbers(model.metadata))]
+    return [model.metadata[f"{PLAN_KEY}.{number}"] for number in reversed(_list_plan_numbers(model.metadata))]
 
 
-def plans(model: Model) -> list[dict[str, Any]]:
-    """The readable plans as JSON objects, the last one first. They are unverified claims of the file."""
+def read_plans(model: Model) -> list[dict[str, Any]]:
+    """Reads the plans of a tiled model as JSON objects, the last one first; an unreadable plan is skipped.
+
+    Nothing proves that the nodes of the model follow these plans.
+    """
     records = []
     for text in (model.metadata.get(PLAN_KEY, "null"), *read_earlier_plans(model)):
         try:

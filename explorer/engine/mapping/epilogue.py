@@ -68,7 +68,7 @@ class Epilogues:
 
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
         self._model, self._shapes = model, shapes
-        self._wiring = Wiring.of(model.graph)
+        self._wiring = Wiring.from_graph(model.graph)
         self._readers: dict[str, list[Node]] = {}
         for node in model.graph.nodes:
             for name in list_reads(node):
@@ -179,7 +179,7 @@ class _Chain:
         elif node.op in ("MatMulInteger", "ConvInteger"):
             names = [node.inputs[3]] if len(node.inputs) > 3 else []
         else:
-            makers = [self.reader.wiring.maker(name) for name in node.inputs[:2]]
+            makers = [self.reader.wiring.find_producer(name) for name in node.inputs[:2]]
             stored = [m for m in makers if m is not None and self.reader.number(m.inputs[0]) is not None]
             dynamic = [m for m in makers if m is not None and m not in stored]
             for maker in stored or dynamic[1:]:
@@ -267,7 +267,7 @@ class _Chain:
         number = self.reader.number(names[0])
         if number is None:
             is_input = names[0] in {value.name for value in self.reader.model.graph.feeds}
-            if self.residual or not (is_input or self.reader.wiring.maker(names[0])):
+            if self.residual or not (is_input or self.reader.wiring.find_producer(names[0])):
                 return False
             self.residual = names[0]
             self.steps.append(EpilogueStep("residual"))

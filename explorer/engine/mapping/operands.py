@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.graph.repeated_nodes import value_names
+from explorer.engine.graph.repeated_nodes import list_value_names
 from explorer.engine.mapping.proof import RunInputs
 from explorer.engine.proof.compare import unit_roundoff
 from explorer.engine.proof.meanings import Original, ProductSpec
@@ -75,7 +75,7 @@ def model_products(
     Raises:
         BadModel: onnxruntime cannot run the model.
     """
-    wiring = Wiring.of(model.graph)
+    wiring = Wiring.from_graph(model.graph)
     feeds = draw(drawn, seed)
     originals: list[Original | str] = []
     portions = []
@@ -85,7 +85,7 @@ def model_products(
         if isinstance(original, str):
             continue
         names = [*original.inputs, original.output, *site.inputs, *(others[index] if others else ())]
-        is_value = [name for name in names if name in feeds or wiring.maker(name) is not None]
+        is_value = [name for name in names if name in feeds or wiring.find_producer(name) is not None]
         portions.append(list(dict.fromkeys(is_value)))
     runs = run_in_pieces(model, feeds, portions, "the original")
     for site, original in zip(sites, originals, strict=True):
@@ -206,7 +206,7 @@ def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, 
 
 def _finished(model: Model, site: Site, values: Mapping[str, _Array], sums: _Array) -> _Array:
     """Computes the operator's output from the sums, with the nodes that a tiling writes after a product."""
-    emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)), quantized=True)
+    emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), quantized=True)
     name = emission.unique("sums")
     builder = GraphBuilder(emission, emission.prefix("finish"), site.name)
     output = site.finish(builder, name, site.inputs)
@@ -220,7 +220,7 @@ def _finished(model: Model, site: Site, values: Mapping[str, _Array], sums: _Arr
         functions={**model.functions, **{f.key: f for f in emission.functions.values()}},
     )
     feeds = {name: product, **{input: values[input] for input in site.inputs if input in values}}
-    inputs = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
+    inputs = tuple(Value(name, get_element_type(value), value.shape) for name, value in feeds.items())
     session = part_session(part, builder.nodes, inputs, [output], f"site '{site.name}'", None)
     finished: _Array = session.run(feeds)[output]
     return finished

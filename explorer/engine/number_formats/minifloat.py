@@ -7,7 +7,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 18
@@ -33,7 +33,7 @@ class Half(NumberFormat, frozen=True):
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
         """Returns the values cast to the dtype, rounded half to even."""
         with np.errstate(over="ignore"):
-            return values.astype(numpy_type(self.name))
+            return values.astype(get_numpy_type(self.name))
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Rounded values in float32."""
@@ -133,7 +133,7 @@ class Float8(Minifloat, frozen=True):
         unit_grid = Grid(np.ones((), np.float32), np.zeros((), np.int32))
         with np.errstate(over="ignore", invalid="ignore"):
             scaled = np.divide(values, along(grid.scale, values.shape, grid), dtype=np.float32)
-        return self.rounded(scaled, unit_grid).astype(numpy_type(self.element_type))
+        return self.rounded(scaled, unit_grid).astype(get_numpy_type(self.element_type))
 
 
 def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:

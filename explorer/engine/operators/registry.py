@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.graph.layouts import NHWC, channels_first, channels_last
+from explorer.engine.graph.layouts import NHWC, move_channels_first, move_channels_last
 from explorer.engine.operators import control, cost_formulas, machine_learning, tflite
 from explorer.engine.operators.call import Answer, Call, Key, MissingShape, Rules
 from explorer.engine.operators.cost_formulas import Cost
@@ -54,7 +54,7 @@ def _adapt_layout(operator: Operator, layout: Layout) -> Operator:
         return layout == "last" or bool(call.attributes.get("channels_last", 0))
 
     def to_channels_first_info(info: TensorInfo | None) -> TensorInfo | None:
-        return info and replace(info, shape=channels_first(info.shape))
+        return info and replace(info, shape=move_channels_first(info.shape))
 
     def to_channels_first(call: Call) -> Call:
         inputs = (*map(to_channels_first_info, call.inputs[:1]), *call.inputs[1:])
@@ -65,7 +65,7 @@ def _adapt_layout(operator: Operator, layout: Layout) -> Operator:
         if not is_channels_last(call):
             return shape_rule(call)
         answer = shape_rule(to_channels_first(call))
-        return answer and [(dtype, channels_last(shape)) for dtype, shape in answer]
+        return answer and [(dtype, move_channels_last(shape)) for dtype, shape in answer]
 
     def cost(call: Call) -> Cost:
         return cost_rule(to_channels_first(call) if is_channels_last(call) else call)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, list_bodies
 from explorer.engine.profile.rows import NodeRows
 from explorer.engine.shapes.bodies import substitute_attributes
 from explorer.facts import Layer
@@ -147,7 +147,7 @@ class _Inliner:
     ) -> Node:
         """Returns a node with new value names, also in its bodies."""
         bodies: dict[str, Any] = {}
-        bodies_by_attribute = subgraphs(node)
+        bodies_by_attribute = list_bodies(node)
         for attribute, body in bodies_by_attribute:
             if "[" not in attribute:  # lists of graphs, in other domains, stay as they are
                 bodies[attribute] = self._body(body, new_name_by_old, f"{name}.{attribute}", row, attribute)

@@ -21,7 +21,7 @@ from explorer.engine.compat.onnxruntime import (
     is_piece,
     strip_precision,
 )
-from explorer.engine.graph.model import Graph, Node, subgraphs
+from explorer.engine.graph.model import Graph, Node, list_bodies
 from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.profile.flat_graph import node_name_in
 
@@ -53,12 +53,12 @@ def map_kernels(
         kernel_nodes = scope.map_kernels()
         nodes_by_kernel |= kernel_nodes
         for node in optimized_graph.nodes:
-            bodies = dict(subgraphs(node))
+            bodies = dict(list_bodies(node))
             origin = next(
                 (candidate for candidate in kernel_nodes.get(node.name, ()) if candidate.op == node.op), None
             )
             if bodies and origin is not None:
-                original_bodies = dict(subgraphs(origin))
+                original_bodies = dict(list_bodies(origin))
                 pairs += [
                     (original_bodies[name], body, replaceable)
                     for name, body in bodies.items()
@@ -106,7 +106,7 @@ class _Scope:
         known_values |= {strip_precision(value) for node in self.after.nodes for value in node.inputs}
         kernel_by_node: dict[int, Node] = {}
         for node in self.after.nodes:
-            for index in self.edges.between(ends[id(node)], known_values):
+            for index in self.edges.find_nodes_between(ends[id(node)], known_values):
                 kernel_by_node.setdefault(index, node)
         nodes_by_name: dict[str, set[int]] = {}
         for index, node in kernel_by_node.items():

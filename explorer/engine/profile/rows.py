@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from explorer.engine.costs.layer_rows import end_of
-from explorer.engine.graph.model import Node, subgraphs
+from explorer.engine.graph.model import Node, list_bodies
 from explorer.facts import Layer
 
 
@@ -38,7 +38,7 @@ class NodeRows:
         if carrier is not None and branch:
             carrier = self._branch(carrier, branch)
         carriers = [
-            index for index, node in enumerate(nodes) if node.key in self._functions or subgraphs(node)
+            index for index, node in enumerate(nodes) if node.key in self._functions or list_bodies(node)
         ]
         node_rows: list[int | None] = [None] * len(nodes)
         carrier_spans: list[tuple[int, int]] = []

@@ -11,7 +11,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 
-from explorer.engine.graph.model import DTYPES, dtype_code
+from explorer.engine.graph.model import DTYPES, get_dtype_code
 from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
@@ -176,7 +176,7 @@ def _name(choice: LayerChoice, part: Part) -> str:
 def _bits(choice: LayerChoice, part: Part) -> int | None:
     """Return the bits of an original number of a part, or None if the layer has no such part."""
     operands = choice.layer.operands_of(part)
-    return DTYPES[dtype_code(_dtype(operands[0]))].bits if operands else None
+    return DTYPES[get_dtype_code(_dtype(operands[0]))].bits if operands else None
 
 
 def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]) -> int | None:

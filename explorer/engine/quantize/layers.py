@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
 from explorer.engine.fold.calls import inline_calls
-from explorer.engine.graph.model import Model, Node, Tensor, subgraphs
-from explorer.engine.graph.output_channels import output_channels
+from explorer.engine.graph.model import Model, Node, Tensor, list_bodies
+from explorer.engine.graph.output_channels import count_output_channels
 from explorer.engine.graph.random_operators import RANDOM
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
 from explorer.engine.tiling.sites import REPLACEABLE, Constants
@@ -122,7 +122,7 @@ def inline_layers(model: Model) -> Model:
     Functions of quantizers and of tiles are never inlined.
     """
     bodies = (function.nodes for key, function in model.functions.items() if key[0] not in OPERATORS)
-    if any((node.domain, node.op) in _KINDS for nodes in bodies for node in node_sequence(nodes)):
+    if any((node.domain, node.op) in _KINDS for nodes in bodies for node in list_stored_nodes(nodes)):
         return inline_calls(model, OPERATORS)
     return model
 
@@ -141,7 +141,7 @@ def find_layers(
     computed = _constant_names(model)
     layers: list[QuantizableLayer] = []
     tiled: set[str] = set()
-    for node in node_sequence(model.graph.nodes):
+    for node in list_stored_nodes(model.graph.nodes):
         site = node.metadata.get(SITE_KEY)
         if site is not None or node.domain == DOMAIN:
             if site is not None and site not in tiled:
@@ -154,7 +154,7 @@ def find_layers(
             )
         elif (layer := _layer_of_node(node, constants, shapes, computed)) is not None:
             layers.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
-        for branch, body in subgraphs(node):
+        for branch, body in list_bodies(node):
             tables = {**model.graph.initializers, **body.initializers}
             layers += _list_nested_layers(
                 body.nodes, f"{node.label}/{branch}", f"a body of {node.op}", model, tables
@@ -169,7 +169,7 @@ def _list_nested_layers(
 
     A Gather is a layer only if its table is stored.
     """
-    for node in node_sequence(nodes):
+    for node in list_stored_nodes(nodes):
         if node.key in model.functions:
             if node.domain != DOMAIN:
                 body_nodes = model.functions[node.key].nodes
@@ -178,7 +178,7 @@ def _list_nested_layers(
             yield QuantizableLayer(
                 node, f"{place}/{node.label}", reason=f"it stands in {container}", is_nested=True
             )
-        for branch, body in subgraphs(node):
+        for branch, body in list_bodies(node):
             tables = {**initializers, **body.initializers}
             yield from _list_nested_layers(
                 body.nodes, f"{place}/{node.label}/{branch}", container, model, tables
@@ -193,10 +193,10 @@ def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
 def _constant_names(model: Model) -> set[str]:
     """Return the names of stored tensors and of all values computed from stored tensors only."""
     constant_names = {*model.graph.initializers} - {*model.defaults}
-    for node in node_sequence(model.graph.nodes):
+    for node in list_stored_nodes(model.graph.nodes):
         if (
             node.op not in RANDOM
-            and not subgraphs(node)
+            and not list_bodies(node)
             and all(n in constant_names for n in node.inputs if n)
         ):
             constant_names.update(node.outputs)
@@ -321,7 +321,7 @@ def _add_channels(node: Node, operand: Operand) -> Operand:
     """Return an operand with the number of output channels that its node computes."""
     if operand.tensor is None:
         return operand
-    return replace(operand, channels=output_channels(node, operand.input_index, operand.shape))
+    return replace(operand, channels=count_output_channels(node, operand.input_index, operand.shape))
 
 
 def set_transposed_axes(weight: Operand, groups: int) -> Operand:

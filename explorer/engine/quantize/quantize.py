@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Graph, Model, Node, Value
-from explorer.engine.graph.repeated_nodes import NodeRun, combine_nodes, node_sequence
+from explorer.engine.graph.repeated_nodes import NodeRun, combine_nodes, list_stored_nodes
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
@@ -50,7 +50,7 @@ def quantize_model(
     additions, graph = Additions(model, shapes), model.graph
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     rounded = {value: choice for choice in choice_by_node.values() for value in choice.rounds}
-    for node in node_sequence(graph.nodes):
+    for node in list_stored_nodes(graph.nodes):
         choice = choice_by_node.get(id(node))
         if choice is None:
             additions.nodes.append(_read_rounded_inputs(node, rounded, grids, additions))
@@ -106,7 +106,7 @@ def collect_kept_names(model: Model, choices: Sequence[LayerChoice]) -> frozense
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
     nodes = [
         _drop_rounded_inputs(node, choice_by_node[id(node)]) if id(node) in choice_by_node else node
-        for node in node_sequence(model.graph.nodes)
+        for node in list_stored_nodes(model.graph.nodes)
     ]
     bypassed = {
         id(node) for choice in choice_by_node.values() for o in choice.layer.operands for node in o.chain

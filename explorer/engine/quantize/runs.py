@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine import shapes
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.proof.structure.probes import GraphProducers
 from explorer.engine.runtime.batching import batches
@@ -90,7 +90,7 @@ def observe_values(
 
 def _value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
     first = next(iter(samples), {})
-    return shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in first.items()}).values
+    return shapes.infer(model, None, {n: (get_element_type(a), a.shape) for n, a in first.items()}).values
 
 
 def _stages(

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.facts import Shape
 from explorer.host import input_files
 
@@ -120,7 +120,7 @@ class InputArrays(Struct, frozen=True):
 
     def _check(self, spec: InputSpec, array: Array) -> None:
         label = f"the input '{spec.name}'"
-        if spec.dtype is not None and element_type(array) != spec.dtype:
+        if spec.dtype is not None and get_element_type(array) != spec.dtype:
             raise Misuse(
                 f"{label} is {array.dtype} there and {spec.dtype} in the model",
                 where=self.path,

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Model, Node, Value, dense_bytes, dtype_code
+from explorer.engine.graph.model import Model, Node, Value, count_dense_bytes, get_dtype_code
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import TensorInfo
@@ -107,7 +107,7 @@ def observe(
 
 def nbytes(info: TensorInfo) -> int:
     """Returns the bytes of a value, or an assumed number if its shape is unknown or it holds strings."""
-    size = dense_bytes(info.shape, info.dtype)
+    size = count_dense_bytes(info.shape, info.dtype)
     return _ASSUMED_BYTES if size is None else size
 
 
@@ -118,7 +118,7 @@ def _add_outputs(model: Model, chunk: Sequence[TensorInfo], names: dict[str, str
         name, wider = info.name, WIDER.get(info.dtype or "")
         if wider:
             names[name] = f"{name}/as {wider}"
-            casts.append(Node("Cast", [name], [names[name]], attributes={"to": dtype_code(wider)}))
+            casts.append(Node("Cast", [name], [names[name]], attributes={"to": get_dtype_code(wider)}))
     part = expose(model, list(names.values()))
     if not casts:
         return part

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from heapq import heappop, heappush
 
-from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.graph.model import Model, Node, list_bodies
 from explorer.engine.graph.node_wires import NodeWires
 from explorer.engine.runtime import provider_assignment
 from explorer.engine.runtime.provider_assignment import HOST, Assignment, body_node_name, node_name
@@ -87,7 +87,7 @@ def _match_optimized_nodes(edges: _GraphEdges, optimized_nodes: Sequence[Node]) 
     optimized_names = {name for node in optimized_nodes for name in (*node.outputs, *node.inputs)}
     works: list[Work] = []
     for node in optimized_nodes:
-        works.append((node, tuple(sorted(edges.between(node.outputs, optimized_names)))))
+        works.append((node, tuple(sorted(edges.find_nodes_between(node.outputs, optimized_names)))))
     return works
 
 
@@ -300,7 +300,7 @@ class _LayerRows:
         """Yields the providers of rows inside bodies, for body nodes that match exactly one row."""
         rows_by_carrier: dict[int, dict[tuple[str, str], list[int]]] = {}
         carriers = {
-            row.id for row, node in zip(self._rows, self._nodes, strict=True) if row and subgraphs(node)
+            row.id for row, node in zip(self._rows, self._nodes, strict=True) if row and list_bodies(node)
         }
         carrier_by_row: dict[int, int] = {}
         for row in self._layers:
@@ -323,7 +323,7 @@ class _LayerRows:
 
 def _nodes_inside(node: Node, name: str) -> Iterator[tuple[str, Node]]:
     """Yields the nodes of all bodies, with their names in `provider_assignment`."""
-    for body_index, (_, body) in enumerate(subgraphs(node)):
+    for body_index, (_, body) in enumerate(list_bodies(node)):
         for node_index, body_node in enumerate(body.nodes):
             inner_name = body_node_name(name, body_index, node_index)
             yield inner_name, body_node

@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.onnx.protobuf_wire import fields
 from explorer.engine.formats.onnx.tensors import TensorReader, list_sparse_spans, read_sparse
-from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.model import (
     DerivedPayload,
     FileSpan,
@@ -27,10 +27,10 @@ from explorer.engine.graph.model import (
     Model,
     Node,
     Tensor,
+    list_bodies,
     replace_bodies,
-    subgraphs,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, combine_nodes, free_name, node_sequence
+from explorer.engine.graph.repeated_nodes import NodeRun, combine_nodes, create_free_name, list_stored_nodes
 
 _MAX_DENSE_BYTES = 1 << 32
 """Maximum bytes of a sparse tensor in dense form."""
@@ -79,7 +79,7 @@ def _build_plain_function(function: Function) -> Function:
 
 def _build_plain_nodes(nodes: Any) -> Any:
     """Returns the nodes of one graph with unique names, dense constants and plain bodies."""
-    originals = node_sequence(nodes)
+    originals = list_stored_nodes(nodes)
     counts: Counter[str] = Counter()
     for node in originals:
         counts.update(node.names if isinstance(node, NodeRun) else (node.name,))
@@ -92,7 +92,7 @@ def _build_plain_nodes(nodes: Any) -> Any:
         if node.name in repeated and not isinstance(node, NodeRun):
             occurrences[node.name] += 1
             if occurrences[node.name] > 1:
-                name = free_name(f"{node.name}#{occurrences[node.name]}", used_names)
+                name = create_free_name(f"{node.name}#{occurrences[node.name]}", used_names)
                 plain_node = plain_node.replace_values(node.inputs, node.outputs, name)
         plain_nodes.append(plain_node)
     return (
@@ -113,7 +113,7 @@ def _build_plain_node(node: Node) -> Node:
             return node.replace_attributes({"value": value})
         return node
     changed = {
-        name: body for name, inner in subgraphs(node) if (body := _build_plain_graph(inner)) is not inner
+        name: body for name, inner in list_bodies(node) if (body := _build_plain_graph(inner)) is not inner
     }
     return replace_bodies(node, changed) if changed else node
 
@@ -136,7 +136,7 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
     indices = _indices(span)
     numbers = values.array().reshape(-1)
     count = math.prod(shape)
-    if indices is None or numbers.dtype != numpy_type(values.dtype):
+    if indices is None or numbers.dtype != get_numpy_type(values.dtype):
         raise BadModel(f"sparse tensor '{printable(values.name)}' cannot be read", where=span.source.path)
     positions = indices.array()
     if positions.ndim == 2 and positions.shape[1] == len(shape):

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, MissingExtra, Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
-from explorer.engine.graph.model import Function, Model, Node, subgraphs
+from explorer.engine.graph.model import Function, Model, Node, list_bodies
 from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, shorten_error, weights_folder
 
 HOST = "CPUExecutionProvider"
@@ -190,7 +190,7 @@ def _name_functions(model: Model) -> Mapping[tuple[str, str, str], Function]:
 def _name_nodes(node: Node, name: str) -> Node:
     """Returns a node with unique names for itself and the nodes of its bodies."""
     bodies = {}
-    for body_index, (attribute, body) in enumerate(subgraphs(node)):
+    for body_index, (attribute, body) in enumerate(list_bodies(node)):
         if "[" not in attribute:  # lists of graphs in custom operators stay unchanged
             inner_nodes = [
                 _name_nodes(body_node, body_node_name(name, body_index, node_index))

@@ -14,8 +14,8 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import printable, shape_text
-from explorer.engine.graph.dtypes import element_type, numpy_type
-from explorer.engine.graph.model import Model, Node, Tensor, Value, graphs
+from explorer.engine.graph.dtypes import get_element_type, get_numpy_type
+from explorer.engine.graph.model import Model, Node, Tensor, Value, list_graphs
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import Shape
@@ -108,7 +108,7 @@ def read_given_inputs(
         ]
     )
     return tuple(
-        RandomInput(v.name, element_type(a), a.shape, why=f"from {file.path}", values=a)
+        RandomInput(v.name, get_element_type(a), a.shape, why=f"from {file.path}", values=a)
         for v in model.graph.feeds
         for a in (arrays[v.name],)
     )
@@ -250,7 +250,7 @@ def draw(inputs: tuple[RandomInput, ...], seed: int) -> dict[str, Array]:
             values[planned.name] = np.asarray(integers, dtype=planned.dtype)
         else:
             values[planned.name] = np.asarray(generator.standard_normal(planned.shape)).astype(
-                numpy_type(planned.dtype)
+                get_numpy_type(planned.dtype)
             )
     return values
 
@@ -260,7 +260,7 @@ def draw_any_values(generator: np.random.Generator, dtype: str, shape: tuple[int
 
     Floats are normal, 8-bit integers cover their full range, and other integers are 0 or 1.
     """
-    kind = numpy_type(dtype)
+    kind = get_numpy_type(dtype)
     if kind.kind in "iu":
         info = np.iinfo(kind)
         low, high = (int(info.min), int(info.max) + 1) if kind.itemsize == 1 else (0, 2)
@@ -274,7 +274,7 @@ def _table_height(model: Model, name: str) -> int:
     """Returns the smallest number of rows over all tables that the value indexes, or 0 for no table."""
     heights: list[int] = []
     shapes = {v.name: v.shape for v in (*model.graph.values, *model.graph.inputs)}
-    for graph in graphs(model.graph):
+    for graph in list_graphs(model.graph):
         aliases = {name}
         constants = {o: t for n in graph.nodes if (t := _constant(n)) is not None for o in n.outputs}
         for node in graph.nodes:
@@ -304,7 +304,7 @@ def _collect_texts(model: Model) -> tuple[str, ...]:
     The texts in `_UNKNOWN_TEXTS` are added.
     """
     texts: dict[str, None] = {}
-    nodes = [node for graph in graphs(model.graph) for node in graph.nodes]
+    nodes = [node for graph in list_graphs(model.graph) for node in graph.nodes]
     nodes += [node for function in model.functions.values() for node in function.nodes]
     for node in nodes:
         if node.domain in ("", "ai.onnx") and node.op != "Constant":

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import AttributeRef, Graph, Node, subgraphs
+from explorer.engine.graph.model import AttributeRef, Graph, Node, list_bodies
 from explorer.engine.shapes import constant_folding
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.symbolic import dimensions
@@ -27,7 +27,7 @@ def find_captured_names(body: Graph) -> frozenset[str]:
     for node in body.nodes:
         defined.update(node.outputs)
         read_names.update(node.inputs)
-        for _, inner in subgraphs(node):
+        for _, inner in list_bodies(node):
             read_names |= find_captured_names(inner)
     return frozenset(read_names - defined - {""})
 

@@ -24,9 +24,9 @@ from msgspec.structs import replace
 
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.formats.onnx.containers import container
-from explorer.engine.graph.blocked_channels import blocked_channels
+from explorer.engine.graph.blocked_channels import find_blocked_channels
 from explorer.engine.graph.layouts import BLOCKED, NCHWC
-from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, subgraphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, list_bodies
 from explorer.engine.operators import registry
 from explorer.engine.operators.call import Call, ShapeMismatch, Type
 from explorer.engine.operators.operator import Operator
@@ -186,7 +186,7 @@ class Inference:
         self._has_too_many_bodies = False
         self._onnx = OnnxPass(model.ir_version, self.notes)
         self._dims = dim_sizes
-        self._blocked = blocked_channels(model.graph) if NCHWC in model.opsets else {}
+        self._blocked = find_blocked_channels(model.graph) if NCHWC in model.opsets else {}
         self._input_containers = {value.name: value for value in inputs if container(value) is not None}
         self._trusts_file = not is_overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
@@ -817,7 +817,7 @@ class Inference:
         If the condition is known, only the branch that runs counts.
         """
         condition = table.contents.get(node.inputs[0]) if node.inputs else None
-        bodies = dict(subgraphs(node))
+        bodies = dict(list_bodies(node))
         if condition is not None and condition.size == 1 and len(bodies) == 2:
             name = "then_branch" if bool(condition.reshape(-1)[0]) else "else_branch"
             bodies = {name: bodies[name]} if name in bodies else bodies

@@ -21,9 +21,9 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
-    graphs,
-    subgraphs,
-    tensor_from_array,
+    build_tensor,
+    list_bodies,
+    list_graphs,
 )
 from explorer.engine.operators.call import Type
 from explorer.engine.shapes.bodies import find_captured_names
@@ -70,7 +70,7 @@ class OnnxPass(Struct):
             containers: Sequences and optionals that the nodes read from outside.
         """
         graph = _build_subgraph(nodes, initializers, types, contents, containers)
-        domains = {node.domain for inner in graphs(graph) for node in inner.nodes}
+        domains = {node.domain for inner in list_graphs(graph) for node in inner.nodes}
         answer = self._infer_or_refuse(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
             return {}
@@ -150,7 +150,7 @@ def _build_subgraph(
     input_names: dict[str, None] = {}
     for node in nodes:
         input_names.update(dict.fromkeys(n for n in node.inputs if n))
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             input_names.update(dict.fromkeys(sorted(find_captured_names(body))))
     containers_by_name = {c.name: c for c in containers}
     inputs: list[Value] = []
@@ -165,7 +165,7 @@ def _build_subgraph(
         content = contents.get(name)
         kind = types.get(name)
         if content is not None:
-            known_tensors[name] = tensor_from_array(name, content)
+            known_tensors[name] = build_tensor(name, content)
         elif kind is not None and kind[0] is not None:
             inputs.append(Value(name, kind[0], kind[1]))
         elif name in containers_by_name:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError
-from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, dtype_code, subgraphs
+from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, get_dtype_code, list_bodies
 from explorer.engine.operators.call import Type
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.batching import batches
@@ -126,7 +126,7 @@ def _select_runnable_nodes(model: Model) -> tuple[Graph, tuple[str, ...]]:
     for node in graph.nodes:
         is_unknown = node.key not in model.functions and node.domain not in _RUNTIME_DOMAINS
         input_names = set(node.inputs)
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             input_names |= find_captured_names(body)
         if is_unknown or not unavailable.isdisjoint(input_names):
             unavailable.update(o for o in node.outputs if o)
@@ -145,7 +145,7 @@ def _estimate_bytes(info: TensorInfo | None, sizes: Mapping[str, int]) -> int:
     """Estimates the bytes of a value; an unknown size counts as 16, a value without a shape as 1 MiB."""
     if info is None or info.shape is None or info.dtype is None:
         return 1 << 20
-    bits = DTYPES[dtype_code(info.dtype)].bits or 64
+    bits = DTYPES[get_dtype_code(info.dtype)].bits or 64
     for dim in info.shape:
         bits *= dim if isinstance(dim, int) else sizes.get(dim or "", 16)
     return bits // 8

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Function, Graph, Model, Node, subgraphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, list_bodies
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.shapes.shape_table import find_common_sizes
 from explorer.facts import Dim, TensorInfo
@@ -54,7 +54,7 @@ def find_view(model: Model, path: Sequence[str]) -> Model | None:
         if function is not None:
             graph = Graph(name, function.nodes, (), (), {})
             continue
-        bodies = ((node, attribute, body) for node in graph.nodes for attribute, body in subgraphs(node))
+        bodies = ((node, attribute, body) for node in graph.nodes for attribute, body in list_bodies(node))
         node_and_body = next(
             ((n, body) for n, attribute, body in bodies if name_body(n, attribute) == name), None
         )
@@ -167,7 +167,7 @@ def _list_inner_subgraphs(
                 if len(functions[node.key]) == 1:
                     yield inner_view
             continue
-        for attribute, body in subgraphs(node):
+        for attribute, body in list_bodies(node):
             types_, trips = _infer_body_inputs(node, body, subgraph.shapes, inference, shapes, opsets)
             inner = inference.infer_body(body, types_, subgraph.shapes, shapes.constants, opsets)
             calls = None if trips is None or subgraph.calls is None else trips * subgraph.calls

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text
 from explorer.engine.graph.model import Model, Node, Value
-from explorer.engine.graph.random_operators import NOT_SHARED, random_outputs
+from explorer.engine.graph.random_operators import NOT_SHARED, find_random_outputs
 from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import OutputEvidence, Verification
@@ -69,7 +69,7 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
     plain: dict[str, Any] = {"optimise": False, "threads": 1}
     whole_outputs = RuntimeSession(whole, what="the whole", **plain).run(feeds)
     stage_outputs = run_stages(stages, feeds, names, **plain)
-    drawn = random_outputs(whole)
+    drawn = find_random_outputs(whole)
     exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), ""
     cut = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
     if exact is False and cut:
@@ -125,7 +125,7 @@ def exclude_random_outputs(proof: Verification, whole: Model) -> Verification:
 
     Even if two runs drew the same numbers, this proves nothing for another runtime or seed.
     """
-    drawn = random_outputs(whole)
+    drawn = find_random_outputs(whole)
     if not drawn or not proof.passed:
         return proof
     equal_count = sum(output.equal and output.name not in drawn for output in proof.outputs)
@@ -170,7 +170,7 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     """
     names = [value.name for value in part.graph.outputs]
     input_names = [value.name for value in part.graph.feeds]
-    drawn = random_outputs(part)
+    drawn = find_random_outputs(part)
     exposed = [name for name in dict.fromkeys((*input_names, *names)) if name not in feeds]
     plain: dict[str, Any] = {"optimise": False, "threads": 1}
     whole_values = {**feeds, **RuntimeSession(expose(whole, exposed), what="the whole", **plain).run(feeds)}

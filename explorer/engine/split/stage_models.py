@@ -72,7 +72,7 @@ def _stage(
         node_index for unit in span for node_index in units.constants[unit]
     }
     if passed_through:
-        places.update(Wiring.of(graph).positions(passed_through))
+        places.update(Wiring.from_graph(graph).find_needed_indices(passed_through))
     read = {name for node_index in places for name in list_reads(graph.nodes[node_index])} | set(
         passed_through
     )

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Model
-from explorer.engine.graph.random_operators import draws
+from explorer.engine.graph.random_operators import any_draws_random
 from explorer.engine.profile.rows import NodeRows
 from explorer.facts import Layer, TensorInfo
 from explorer.settings.columns import tensor_bytes
@@ -68,18 +68,18 @@ def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, Tenso
     live = set(feeds)
     positions: list[int] = []
     for index, node in enumerate(nodes):
-        if not live.isdisjoint(list_reads(node)) or draws(model, (node,)):
+        if not live.isdisjoint(list_reads(node)) or any_draws_random(model, (node,)):
             positions.append(index)
             live.update(name for name in node.outputs if name)
     position_set = set(positions)
-    wiring = Wiring.of(model.graph)
+    wiring = Wiring.from_graph(model.graph)
     place = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     constant_sources: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
     def constant(name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Returns the nodes and stored tensors from which a constant value is computed."""
         if name not in constant_sources:
-            here = wiring.positions([name])
+            here = wiring.find_needed_indices([name])
             read = {source for index in here for source in list_reads(nodes[index])} | {name}
             constant_sources[name] = (
                 tuple(here),

@@ -10,7 +10,7 @@ from typing import Any
 
 from explorer.base.errors import BadModel
 from explorer.base.version import __version__
-from explorer.engine.graph.model import Graph, Model, Node, Tensor, subgraphs
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, list_bodies
 from explorer.engine.progress import Cancel, stop_if
 from explorer.facts import TileSpec, to_json
 from explorer.facts.cost import Hardware
@@ -39,7 +39,7 @@ def _node_tensors(nodes: Iterable[Node]) -> Iterator[Tensor]:
     for node in nodes:
         if node.op == "Constant":
             yield from (value for value in node.attributes.values() if isinstance(value, Tensor))
-        for _, graph in subgraphs(node):
+        for _, graph in list_bodies(node):
             yield from _tensors(graph)
 
 

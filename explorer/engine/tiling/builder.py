@@ -21,11 +21,11 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
-    dtype_code,
-    int64_tensor,
-    tensor_from_array,
+    build_int64_tensor,
+    build_tensor,
+    get_dtype_code,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, combine_nodes, free_name
+from explorer.engine.graph.repeated_nodes import NodeRun, WeightBundle, combine_nodes, create_free_name
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Emission(Struct):
 
     def unique(self, base: str) -> str:
         """Returns `base`, with a number if that name is in use, and marks it as used."""
-        return free_name(base, self.used_names)
+        return create_free_name(base, self.used_names)
 
     def uniques(self, bases: Sequence[str]) -> list[str]:
         """Returns unique names for all `bases`; see `unique`."""
@@ -248,13 +248,13 @@ class GraphBuilder(Struct):
         if self.emission.opset >= 9 or "float" in tensor.dtype:
             return self.add("Constant", (), label, attributes={"value": tensor})
         # before opset 9, Constants are floats only; float64 represents every size
-        number = tensor_from_array("", tensor.array().astype("float64"))
+        number = build_tensor("", tensor.array().astype("float64"))
         as_float = self.add("Constant", (), f"{label}_number", attributes={"value": number})
         return self.cast(as_float, tensor.dtype, label)
 
     def array(self, values: np.ndarray[Any, Any], label: str) -> str:
         """Adds a Constant node with an array."""
-        return self.constant(tensor_from_array("", values), label)
+        return self.constant(build_tensor("", values), label)
 
     def number(self, value: float, dtype: Any, label: str) -> str:
         """Adds a Constant node with one number."""
@@ -264,11 +264,11 @@ class GraphBuilder(Struct):
 
     def integers(self, values: Sequence[int], label: str) -> str:
         """Adds a Constant node with int64 values."""
-        return self.constant(int64_tensor("", values), label)
+        return self.constant(build_int64_tensor("", values), label)
 
     def cast(self, x: str, dtype: str, label: str) -> str:
         """Casts `x` to another element type."""
-        return self.add("Cast", (x,), label, attributes={"to": dtype_code(dtype)})
+        return self.add("Cast", (x,), label, attributes={"to": get_dtype_code(dtype)})
 
     # operators with attributes that became inputs in a later operator set
 

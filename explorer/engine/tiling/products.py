@@ -18,7 +18,7 @@ from explorer.engine.costs import layer_tree
 from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.operators.call import Rules
 from explorer.engine.shapes import InputShapes
@@ -149,7 +149,7 @@ def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
         if len(working) == 1:
             single[function.name] = working[0]
     tiled_sites = {
-        node.metadata[SITE_KEY] for node in node_sequence(model.graph.nodes) if SITE_KEY in node.metadata
+        node.metadata[SITE_KEY] for node in list_stored_nodes(model.graph.nodes) if SITE_KEY in node.metadata
     }
     runs_by_node: Counted = {}
     for leaf in leaves:

@@ -18,16 +18,16 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
+    list_bodies,
     replace_bodies,
-    subgraphs,
 )
 from explorer.engine.graph.repeated_nodes import (
     NodeRun,
     Tensors,
     combine_nodes,
-    free_name,
-    node_sequence,
-    value_names,
+    create_free_name,
+    list_stored_nodes,
+    list_value_names,
 )
 from explorer.engine.graph.tile_metadata import DOMAIN, add_plan
 from explorer.engine.tiling.builder import Emission
@@ -52,7 +52,7 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
         for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
         for node in _list_all_nodes(nodes)
     )
-    emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)), quantized=quantized)
+    emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), quantized=quantized)
     # keep the functions of an earlier tiling: the same name implies the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
@@ -126,9 +126,9 @@ def _replace_nodes(
                 if isinstance(tile_node, NodeRun) and names.isdisjoint(tile_node.names):
                     names.update(tile_node.names)
                 elif isinstance(tile_node, NodeRun):
-                    tile_node.names = [free_name(name, names) for name in tile_node.names]
+                    tile_node.names = [create_free_name(name, names) for name in tile_node.names]
                 else:
-                    tile_node.name = free_name(tile_node.name, names)
+                    tile_node.name = create_free_name(tile_node.name, names)
             new_nodes += tile_nodes
         else:
             new_nodes.append(_tile_bodies(node, planned, bypassed, emission))
@@ -138,7 +138,7 @@ def _replace_nodes(
 def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
     """Returns the node with tiled bodies, or the node itself if no body has a planned node."""
     changed: dict[str, Graph] = {}
-    for name, body in subgraphs(node):
+    for name, body in list_bodies(node):
         if any(id(inner) in planned for inner in _list_all_nodes(body.nodes)):
             nodes = _replace_nodes(body.nodes, planned, bypassed, emission)
             remaining, used_names = drop_unused_nodes(nodes, [v.name for v in body.outputs], bypassed)
@@ -177,14 +177,14 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
 def _materialize(tensor: Tensor) -> Tensor:
     """Returns a tensor with its bytes in memory, as attributes require."""
     assert tensor.payload is not None
-    return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.pieces())))
+    return replace(tensor, name="", payload=Inline(b"".join(tensor.payload.read_pieces())))
 
 
 def _list_all_nodes(nodes: Sequence[Node]) -> Iterator[Node]:
     """Yields nodes and the nodes in their bodies. A `NodeRun` counts as one node."""
-    for node in node_sequence(nodes):
+    for node in list_stored_nodes(nodes):
         yield node
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             yield from _list_all_nodes(body.nodes)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tensor_index import StoredTensor
-from explorer.engine.graph.dtypes import numpy_type
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
 from explorer.engine.values.ggml import codes as ggml_codes
 from explorer.engine.values.ggml import dequantize as ggml_blocks
@@ -131,7 +131,7 @@ def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
     """Returns the slabs of a tensor that is not contiguous, with the elements in order."""
 
     def slabs() -> Iterator[Array]:
-        kind = numpy_type(tensor.dtype)
+        kind = get_numpy_type(tensor.dtype)
         try:
             mapped = input_files.map_file(tensor.path)
             steps = tuple(step * kind.itemsize for step in stride)

@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine import shapes
-from explorer.engine.graph.dtypes import element_type, numpy_type
-from explorer.engine.graph.model import DTYPES, Model, Node, dtype_code
+from explorer.engine.graph.dtypes import get_element_type, get_numpy_type
+from explorer.engine.graph.model import DTYPES, Model, Node, get_dtype_code
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.engine.runtime.observer import BUDGET, WIDER, Observer, nbytes
@@ -82,7 +82,9 @@ def run(
             raise
         _observe_outputs(head, reached, runs, request, skipped)
         skipped[:0] = _list_unreached(path, error.what, observed[len(reached) :])
-    sizes = {} if request.given is None else {n: (element_type(a), tuple(a.shape)) for n, a in feeds.items()}
+    sizes = (
+        {} if request.given is None else {n: (get_element_type(a), tuple(a.shape)) for n, a in feeds.items()}
+    )
     return ActivationRun(texts, tuple(skipped), sizes)
 
 
@@ -252,19 +254,21 @@ def _add_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Ar
     """Returns the outputs with their inferred shapes for these inputs."""
     if all(o.info.shape is not None and all(isinstance(d, int) for d in o.info.shape) for o in outputs):
         return list(outputs)
-    info_by_name = shapes.infer(model, None, {n: (element_type(a), a.shape) for n, a in feeds.items()}).values
+    info_by_name = shapes.infer(
+        model, None, {n: (get_element_type(a), a.shape) for n, a in feeds.items()}
+    ).values
     return [replace(o, info=info_by_name.get(o.info.name, o.info)) for o in outputs]
 
 
 def _numbers(output: _Output, array: Array) -> Numbers:
     """Returns an array from onnxruntime as `Numbers`, with its type in the graph."""
-    name = output.info.dtype or element_type(array)
+    name = output.info.dtype or get_element_type(array)
     size = array.nbytes
     if name in WIDER:
-        bits = DTYPES[dtype_code(name)].bits
+        bits = DTYPES[get_dtype_code(name)].bits
         size = (array.size * bits + 7) // 8
         if name.startswith(("float", "bfloat")):
-            array = array.astype(numpy_type(name))
+            array = array.astype(get_numpy_type(name))
     else:
-        name = element_type(array)
+        name = get_element_type(array)
     return Numbers(output.info.name, name, array.shape, size, slabs_of(array), output.layer)

@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import tensors
-from explorer.engine.graph.constant_nodes import constant_of
-from explorer.engine.graph.dtypes import numpy_type, unpack_numbers
+from explorer.engine.graph.constant_nodes import read_constant
+from explorer.engine.graph.dtypes import get_numpy_type, unpack_numbers
 from explorer.engine.graph.model import (
     DTYPES,
     FileSpan,
@@ -26,8 +26,8 @@ from explorer.engine.graph.model import (
     Node,
     Payload,
     Tensor,
-    dtype_code,
-    subgraphs,
+    get_dtype_code,
+    list_bodies,
 )
 from explorer.engine.values.numbers import SLAB, Array, Numbers, elements_between
 from explorer.engine.values.slices.packed_weights import build_unpackers
@@ -83,7 +83,7 @@ def _node_tensors(
     for node in nodes:
         if node.op == "Constant" and not node.domain and node.outputs:
             yield from _constant(node, prefix, users or {})
-        for name, body in subgraphs(node):
+        for name, body in list_bodies(node):
             yield from _graph_tensors(body, f"{prefix}{node.label}/{name}/")
 
 
@@ -91,7 +91,7 @@ def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Num
     output = node.outputs[0]
     name, layer = prefix + output, users.get(output, prefix + node.label)
     sparse = node.attributes.get("sparse_value")
-    if (tensor := constant_of(node)) is not None:
+    if (tensor := read_constant(node)) is not None:
         yield _numbers(tensor, name, layer)
     elif isinstance(sparse, FileSpan):
         yield _read_sparse(sparse, prefix, output, users)
@@ -139,14 +139,14 @@ def _read_sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, s
 def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
     """Yields the elements of a tensor in order, in arrays of at most `SLAB` bytes."""
     payload = tensor.payload
-    bits = DTYPES[dtype_code(tensor.dtype)].bits
+    bits = DTYPES[get_dtype_code(tensor.dtype)].bits
     if payload is None or not bits or not tensor.elements:
         return
     remaining = tensor.elements
     # four numbers of 6 bits fill three whole bytes
-    for piece in _cut_to_elements(payload.pieces(), 3 if bits == 6 else max(bits // 8, 1)):
+    for piece in _cut_to_elements(payload.read_pieces(), 3 if bits == 6 else max(bits // 8, 1)):
         if bits >= 8:
-            yield np.frombuffer(piece, numpy_type(tensor.dtype))
+            yield np.frombuffer(piece, get_numpy_type(tensor.dtype))
             continue
         step = SLAB // _UNPACKED // 3 * 3
         for start in range(0, len(piece), step):
@@ -158,7 +158,7 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
 def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
     """Yields the elements `[start, stop)` of a tensor, reading no other bytes of its file."""
     payload = tensor.payload
-    bits = DTYPES[dtype_code(tensor.dtype)].bits
+    bits = DTYPES[get_dtype_code(tensor.dtype)].bits
     if payload is None or not bits or tensor.held is not None:
         return
     numbers_per_group = 8 // math.gcd(bits, 8)

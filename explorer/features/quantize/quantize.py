@@ -23,7 +23,7 @@ from explorer.engine.fold.fold import fold
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import FileSpan, Model
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
 from explorer.engine.quantize.answer import answer
@@ -396,7 +396,7 @@ class Quantizer:
 
 
 def _normalizations(model: Model) -> int:
-    return sum(node.op == "BatchNormalization" for node in node_sequence(model.graph.nodes))
+    return sum(node.op == "BatchNormalization" for node in list_stored_nodes(model.graph.nodes))
 
 
 def _drop_unusable_layers(

@@ -28,7 +28,7 @@ from explorer.engine.graph.model import (
     Payload,
     Tensor,
     Value,
-    int64_tensor,
+    build_int64_tensor,
 )
 from explorer.facts import Analysis, Diff, Info, ModelInfo, NodeDiff, Totals
 from tests.engine.proof.tiled import linear
@@ -137,8 +137,8 @@ def test_another_attribute_is_told_with_both_values() -> None:
             "attribute k [0, 1, 2, 3, 4, 5, 6, 7, ... 20 values] -> [0, 1, 2, 3, 4, 5, 6, 7, ... 21 values]",
         ),
         (
-            {"t": int64_tensor("", [1, 2])},
-            {"t": int64_tensor("", [1, 3])},
+            {"t": build_int64_tensor("", [1, 2])},
+            {"t": build_int64_tensor("", [1, 3])},
             "attribute t int64 [2] [1, 2] -> int64 [2] [1, 3]",
         ),
         ({"t": weight("", (99,), 1)}, {"t": weight("", (99,), 2)}, "attribute t: content differs"),

@@ -9,14 +9,14 @@ import onnx
 import pytest
 
 from explorer.engine.formats.onnx.writer import encode
-from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, tensor_from_array
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, build_tensor
 from explorer.engine.graph.repeated_nodes import (
     NodeRun,
     Nodes,
     Tensors,
     WeightBundle,
     combine_nodes,
-    node_sequence,
+    list_stored_nodes,
 )
 
 TILES = [np.full((2, 3), at, np.float32) for at in range(4)]
@@ -42,7 +42,7 @@ def bundle() -> WeightBundle:
 
     names = [f"w{i}" for i in range(len(TILES))]
     return WeightBundle(
-        "float32", names, [t.shape for t in TILES], lambda at: tensor_from_array(names[at], TILES[at]), data
+        "float32", names, [t.shape for t in TILES], lambda at: build_tensor(names[at], TILES[at]), data
     )
 
 
@@ -61,7 +61,7 @@ def model(nodes: list[Node], weights: dict[str, Tensor] | Tensors) -> Model:
 def test_a_graph_of_runs_shows_every_node() -> None:
     nodes = combine_nodes([Node("Identity", ("a",), ("b",)), run()])
     assert isinstance(nodes, Nodes)
-    assert len(node_sequence(nodes)) == 2
+    assert len(list_stored_nodes(nodes)) == 2
     assert [n.op for n in nodes] == ["Identity", *["MatMul"] * 4]
     assert nodes[2].inputs == ("x", "w1")
     assert nodes[2].outputs == ("p1",)
@@ -76,7 +76,7 @@ def test_nodes_without_runs_stay_a_tuple() -> None:
 
 
 def test_weights_in_a_bundle_are_found_by_name() -> None:
-    weights = Tensors({"bias": tensor_from_array("bias", np.zeros(3))}, [bundle()])
+    weights = Tensors({"bias": build_tensor("bias", np.zeros(3))}, [bundle()])
     assert len(weights) == 5
     assert set(weights) == {"bias", "w0", "w1", "w2", "w3"}
     assert "w9" not in weights
@@ -87,7 +87,7 @@ def test_weights_in_a_bundle_are_found_by_name() -> None:
 def test_a_file_is_the_same_written_in_bulk_or_one_by_one(stem: str) -> None:
     many = run(stem)
     written = onnx.load_from_string(encode(model([many], Tensors({}, [bundle()]))))
-    singly = [*many.singly()]
+    singly = [*many.build_nodes()]
     total = Node("Sum", many.outputs, ("y",), name="sum")
     plain = Graph(
         "g", (*singly, total), (Value("x", "float32", (5, 2)),), (Value("y", "float32", (5, 3)),), {}

@@ -14,7 +14,7 @@ import pytest
 
 from explorer import Session
 from explorer.engine.formats.onnx import reader
-from explorer.engine.graph.model import Model, Node, tensor_from_array
+from explorer.engine.graph.model import Model, Node, build_tensor
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.meanings import MEANINGS, NodeReader
 from explorer.facts import TileSpec, Verification
@@ -97,7 +97,7 @@ def changed(suffix: str, change: Callable[[np.ndarray], np.ndarray]) -> Spoil:
         if old.op != "Constant" or not old.outputs[0].endswith(suffix):
             return old
         array = np.array(old.attributes["value"].array())
-        return t.node_like(old, attributes={"value": tensor_from_array("", change(array))})
+        return t.node_like(old, attributes={"value": build_tensor("", change(array))})
 
     return lambda made: t.with_nodes(made, node)
 
@@ -120,7 +120,7 @@ def exchanged_late(array: np.ndarray) -> np.ndarray:
 
 
 def padded_with_ones(made: Model) -> Model:
-    ones = tensor_from_array("ones", np.asarray(1, np.float32))
+    ones = build_tensor("ones", np.asarray(1, np.float32))
 
     def node(old: Node) -> Node:
         if old.op != "Pad" or not old.outputs[0].endswith("images_around"):

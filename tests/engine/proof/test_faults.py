@@ -10,7 +10,7 @@ import onnx
 import pytest
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Function, Model, Node, tensor_from_array
+from explorer.engine.graph.model import Function, Model, Node, build_tensor
 from explorer.engine.proof.proof import verify
 from explorer.engine.proof.sites import run
 from explorer.engine.proof.sites.proof import find_original
@@ -170,7 +170,7 @@ def test_of_a_large_product_a_fault_in_one_row_is_found(
     extra[row, 3] = 2e-4
 
     def off(made: Model) -> Model:
-        stored = {**made.graph.initializers, "extra": tensor_from_array("extra", extra)}
+        stored = {**made.graph.initializers, "extra": build_tensor("extra", extra)}
         nodes = [t.node_like(n, outputs=["once"]) if "y" in n.outputs else n for n in made.graph.nodes]
         return t.with_graph(made, nodes=(*nodes, Node("Add", ["once", "extra"], ["y"])), initializers=stored)
 
@@ -365,7 +365,7 @@ def test_a_planned_product_whose_weight_is_computed_in_the_original_is_no_proof(
 
 def moved(made: Model, before: str, order: np.ndarray) -> Model:
     """What node `before` reads comes in another order."""
-    tensor = tensor_from_array("order", order.astype(np.int64))
+    tensor = build_tensor("order", order.astype(np.int64))
 
     def changed(node: Node) -> Node:
         return t.node_like(node, inputs=["moved", *node.inputs[1:]]) if node.name == before else node
@@ -381,7 +381,7 @@ def rows_bias(made: Model) -> Model:
     """A bias for every row, of which one is not like the others."""
     bias = np.repeat(made.graph.initializers["b"].array()[None], 256, 0)
     bias[171] += 1
-    tensors = {**made.graph.initializers, "b": tensor_from_array("b", bias)}
+    tensors = {**made.graph.initializers, "b": build_tensor("b", bias)}
     return t.with_graph(made, initializers=tensors)
 
 
@@ -390,7 +390,7 @@ def tile_by_rows(made: Model, other: int) -> Model:
     tiles = np.repeat(made.graph.initializers["w/tile_0_0"].array()[None], 64, 0)
     if other >= 0:
         tiles[other, 3, 5] += 1
-    tensors = {**made.graph.initializers, "tiles": tensor_from_array("tiles", tiles)}
+    tensors = {**made.graph.initializers, "tiles": build_tensor("tiles", tiles)}
 
     def changed(node: Node) -> Node:
         if node.op != "Scan":
@@ -421,7 +421,7 @@ def first_rows_twice(made: Model, pair: tuple[int, int]) -> Model:
     other = later.copy()
     other[[*pair]] = other[[*pair[::-1]]]
     arrays = {"zero": 0, "from": [0], "to": [8], "axis": [2], "later": later, "other": other}
-    tensors = {name: tensor_from_array(name, np.array(a, np.int64)) for name, a in arrays.items()}
+    tensors = {name: build_tensor(name, np.array(a, np.int64)) for name, a in arrays.items()}
 
     def carried(node: Node) -> Node:
         _, column, depth = node.name.rsplit("_", 2) if "/p_" in node.name else ("", "0", "")

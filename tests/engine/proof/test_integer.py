@@ -11,7 +11,7 @@ import onnx
 import pytest
 
 from explorer.engine.formats.onnx import reader
-from explorer.engine.graph.model import Function, Model, Node, dtype_code, tensor_from_array
+from explorer.engine.graph.model import Function, Model, Node, build_tensor, get_dtype_code
 from explorer.facts import TileSpec
 from tests.engine.proof.tiled import node_like, prove, with_array, with_body, with_nodes
 from tests.engine.tiling.integers import OPERATORS, integers
@@ -49,7 +49,7 @@ def with_constant(label: str, change: Callable[[np.ndarray], np.ndarray]) -> Cal
             return node
         hits.append(node)
         old = node.attributes["value"].array()
-        return node_like(node, attributes={"value": tensor_from_array("", change(np.array(old)))})
+        return node_like(node, attributes={"value": build_tensor("", change(np.array(old)))})
 
     def hand(made: Model) -> Model:
         spoiled = with_nodes(made, changed)
@@ -76,7 +76,7 @@ def wrapped(made: Model) -> Model:
     def changed(node: Node) -> Node:
         if node.op != "QuantizeLinear":
             return node
-        return node_like(node, op="Cast", inputs=node.inputs[:1], attributes={"to": dtype_code("uint8")})
+        return node_like(node, op="Cast", inputs=node.inputs[:1], attributes={"to": get_dtype_code("uint8")})
 
     return with_nodes(made, changed)
 
@@ -150,9 +150,7 @@ def test_a_fault_is_found(tmp_path: Path, fault: str) -> None:
 def test_an_operator_that_takes_off_a_zero_point_is_found(tmp_path: Path) -> None:
     def body(function: Function) -> Function:
         (product,) = function.nodes
-        one = Node(
-            "Constant", (), ("one",), attributes={"value": tensor_from_array("", np.asarray(1, np.int8))}
-        )
+        one = Node("Constant", (), ("one",), attributes={"value": build_tensor("", np.asarray(1, np.int8))})
         spoiled = node_like(product, inputs=(*product.inputs, "one"))
         return type(function)(
             function.domain, function.name, function.inputs, function.outputs, (one, spoiled), function.opsets

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 from onnx import helper
 
-from explorer.engine.graph.model import Model, Node, int64_tensor, tensor_from_array
+from explorer.engine.graph.model import Model, Node, build_int64_tensor, build_tensor
 from explorer.engine.proof.sites import row_blocks, run
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.facts import SiteEvidence, TileSpec
@@ -110,7 +110,7 @@ def test_a_body_that_is_wrong_in_one_place_of_a_tile_is_found(
     """Whichever row of a block it is: every one is compared in one of the blocks."""
     keep = np.ones((16, 1), np.float32)
     keep[place] = 1.001
-    factor = Node("Constant", [], ["keep"], attributes={"value": tensor_from_array("keep", keep)})
+    factor = Node("Constant", [], ["keep"], attributes={"value": build_tensor("keep", keep)})
 
     def scaled(function: Any) -> Any:
         nodes = Node("MatMul", ["A", "B"], ["P"]), factor, Node("Mul", ["P", "keep"], ["C"])
@@ -127,7 +127,7 @@ def test_blocks_in_another_order_are_run_whole(tmp_path: Path, shortened: list[b
     """What stands behind the Scan may bring the rows back to where they belong: that is no fault."""
 
     def turned(made: Model) -> Model:
-        order = int64_tensor("order", range(24, -1, -1))
+        order = build_int64_tensor("order", range(24, -1, -1))
         nodes: list[Node] = []
         for node in made.graph.nodes:
             if node.op != "Scan":
@@ -156,7 +156,7 @@ def off_by_one(made: Model) -> Model:
         tensor = node.attributes["value"]
         places = np.array(tensor.array())
         places.reshape(-1)[30] += 1
-        return t.node_like(node, attributes={"value": tensor_from_array(tensor.name, places)})
+        return t.node_like(node, attributes={"value": build_tensor(tensor.name, places)})
 
     return t.with_nodes(made, moved)
 

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from onnx import helper, numpy_helper
 
 from explorer.engine.formats.onnx import reader, writer
-from explorer.engine.graph.model import Function, Graph, Model, Node, tensor_from_array
+from explorer.engine.graph.model import Function, Graph, Model, Node, build_tensor
 from explorer.engine.proof.proof import verify
 from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.plan import make_plan
@@ -131,9 +131,7 @@ def with_array(made: Model, name: str, change: Callable[[np.ndarray], np.ndarray
     """The model with other numbers in one initializer."""
     initializers = dict(made.graph.initializers)
     old = initializers[name].array()
-    initializers[name] = tensor_from_array(
-        name, np.ascontiguousarray(change(np.array(old))).astype(old.dtype)
-    )
+    initializers[name] = build_tensor(name, np.ascontiguousarray(change(np.array(old))).astype(old.dtype))
     return with_graph(made, initializers=initializers)
 
 

@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from explorer.base.errors import Misuse
-from explorer.engine.graph.model import dtype_code
+from explorer.engine.graph.model import get_dtype_code
 from explorer.engine.number_formats import format_of
 from explorer.engine.number_formats.number_format import Grid, along
 from tests import stock
@@ -45,7 +45,7 @@ def through_the_runtime(values: np.ndarray, grid: Grid, element_type: str) -> np
     axis = 0 if grid.axis is None else grid.axis
     zero = np.asarray(grid.zero).astype(np.float32)
     # what has the type is the zero point
-    kind = dtype_code(element_type)
+    kind = get_dtype_code(element_type)
     nodes = [
         helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], axis=axis),
         helper.make_node("DequantizeLinear", ["q", "s", "z"], ["y"], axis=axis),
@@ -85,7 +85,7 @@ def test_half_precision_rounds_as_a_cast_there_and_back_does(name: str, level: s
     values = np.random.default_rng(0).normal(0, 3, 4000).astype(np.float32) * np.float32(1e-6)
     values[:9] = [0, -0.0, 65504, 65519, 65520, -1e9, 3.4e38, 1 / 3, np.inf]
     nodes = [
-        helper.make_node("Cast", ["x"], ["q"], to=dtype_code(name)),
+        helper.make_node("Cast", ["x"], ["q"], to=get_dtype_code(name)),
         helper.make_node("Cast", ["q"], ["y"], to=TensorProto.FLOAT),
     ]
     number_format = format_of(name)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.reader import read
-from explorer.engine.graph.layouts import MS, NHWC, channels_first, channels_last
+from explorer.engine.graph.layouts import MS, NHWC, move_channels_first, move_channels_last
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.operators.registry import OPERATORS, RULES
 from explorer.engine.shapes import infer, inference, runtime_shapes
@@ -194,7 +194,7 @@ def test_the_channels_may_stand_last_and_everything_else_is_as_if_they_stood_sec
     answers = []
     for (where, name), shape, others, last in (
         (plain, IMAGE, behind_plain, False),
-        (key, channels_last(IMAGE), behind, True),
+        (key, move_channels_last(IMAGE), behind, True),
     ):
         kind = "uint8" if len(others) > 2 and others[0] == S else "float32"
         more = {"channels_last": 1} if last and CHANNELS_LAST[key] == "attribute" else {}
@@ -204,14 +204,18 @@ def test_the_channels_may_stand_last_and_everything_else_is_as_if_they_stood_sec
         model = build([node], inputs=inputs, outputs=["y"])
         layer = analyse(replace(model, opsets={**model.opsets, MS: 1, NHWC: 1})).layers[0]
         made = layer.outputs[0].shape
-        answers.append((channels_first(made) if last else made, layer.macs))
+        answers.append((move_channels_first(made) if last else made, layer.macs))
     assert answers[0][0] is not None
     assert answers[0] == answers[1]
 
 
 @pytest.mark.parametrize("shape", [None, (), (5,), (5, 2), (2, 3, 4), IMAGE])
 def test_a_shape_turned_there_and_back_is_what_it_was(shape: Any) -> None:
-    assert channels_last(channels_first(shape)) == channels_first(channels_last(shape)) == shape
+    assert (
+        move_channels_last(move_channels_first(shape))
+        == move_channels_first(move_channels_last(shape))
+        == shape
+    )
 
 
 #: operators that have a cost and no shape, and why; those of ONNX's standard that onnx infers are not here

@@ -62,7 +62,7 @@ class TorchDomain(Struct):
     device: torch.device
     checked_nodes: set[int]
 
-    def constant(self, tensor: Tensor) -> Any:
+    def convert_constant(self, tensor: Tensor) -> Any:
         """Returns the value of an initializer or a Constant."""
         return self.constants(tensor)
 
@@ -151,7 +151,7 @@ class TorchDomain(Struct):
             raise BadModel("torch cannot run a loop without turns, whose result has no shape")
         return torch.stack(tensors, axis)
 
-    def number(self, value: Any) -> Any:
+    def read_number(self, value: Any) -> Any:
         """Python number of a scalar.
 
         Raises:

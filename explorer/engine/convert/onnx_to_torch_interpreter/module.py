@@ -16,7 +16,7 @@ from explorer.engine.compat.torch import children_of
 from explorer.engine.convert.onnx_to_torch_interpreter.call import convert_to_tensor, torch_dtype
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
-from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
+from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, list_bodies
 from explorer.host import input_files
 
 _MAX_HOST_ELEMENTS = 1024
@@ -88,7 +88,7 @@ class OnnxModule(nn.Module):
         domain = TorchDomain(self._constant, self._opset, device, self._checked_nodes)
         interpreter = Interpreter(domain, self._model.functions)
         graph = self._model.graph
-        scope = interpreter.scope(graph.initializers, feeds)
+        scope = interpreter.create_scope(graph.initializers, feeds)
         interpreter.run(graph.nodes, scope, keep=self._outputs)
         results = tuple(convert_to_tensor(scope[name], device) for name in self._outputs)
         return results[0] if len(results) == 1 else results
@@ -189,7 +189,7 @@ def _list_all_nodes(model: Model) -> Iterator[Node]:
     def walk(nodes: Sequence[Node]) -> Iterator[Node]:
         for node in nodes:
             yield node
-            for _, graph in subgraphs(node):
+            for _, graph in list_bodies(node):
                 yield from walk(graph.nodes)
 
     yield from walk(model.graph.nodes)
@@ -203,7 +203,7 @@ def _list_all_constants(model: Model) -> Iterator[Tensor]:
     for node in _list_all_nodes(model):
         if node.op == "Constant" and not node.domain:
             yield from (v for v in node.attributes.values() if isinstance(v, Tensor) and v.dtype != "string")
-        for _, graph in subgraphs(node):
+        for _, graph in list_bodies(node):
             yield from graph.initializers.values()
 
 

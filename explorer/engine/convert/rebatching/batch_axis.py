@@ -14,8 +14,8 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.errors import Misuse
-from explorer.engine.graph.model import Node, Tensor, int64_tensor
-from explorer.engine.graph.repeated_nodes import free_name
+from explorer.engine.graph.model import Node, Tensor, build_int64_tensor
+from explorer.engine.graph.repeated_nodes import create_free_name
 from explorer.engine.shapes import Shapes
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -132,12 +132,12 @@ class Rewriting(Struct):
 
     def fresh(self, base: str) -> str:
         """Returns an unused name that begins with `base`."""
-        return free_name(f"{base}_rebatched", self.used_names)
+        return create_free_name(f"{base}_rebatched", self.used_names)
 
     def store(self, values: Sequence[int], base_name: str) -> str:
         """Stores a list of integers as a new initializer, and returns its name."""
         name = self.fresh(base_name)
-        self.initializers[name] = int64_tensor(name, values)
+        self.initializers[name] = build_int64_tensor(name, values)
         return name
 
     def sizes(self, values: Sequence[int | None], multiple: int, base_name: str) -> str:

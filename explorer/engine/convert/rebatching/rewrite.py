@@ -18,8 +18,8 @@ from explorer.base.units import printable
 from explorer.engine.convert.rebatching.batch_axis import BatchAxis, RewriteError, Rewriting, input_batches
 from explorer.engine.convert.rebatching.rules import RULES
 from explorer.engine.graph.interpreter import list_reads
-from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, subgraphs, tensor_from_array
-from explorer.engine.graph.repeated_nodes import value_names
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, build_tensor, list_bodies
+from explorer.engine.graph.repeated_nodes import list_value_names
 from explorer.engine.shapes import find_captured_names, infer
 
 _MAX_TRIES = 400
@@ -64,7 +64,7 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
     if batch in declared and isinstance(batch, str):
         raise Misuse(f"a dimension is called '{batch}' already", where="rebatch", hint="take another name")
     shapes = infer(model)
-    used_names = {*value_names(model.graph), *(node.name for node in model.graph.nodes)}
+    used_names = {*list_value_names(model.graph), *(node.name for node in model.graph.nodes)}
     choices: list[int] = []
     last_error: RewriteError | None = None
     for _ in range(_MAX_TRIES):
@@ -123,7 +123,7 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
 
 def _rewrite_node(model: Model, r: Rewriting, node: Node) -> Node:
     """Returns the node for the new batch, and records the batch axes of its outputs."""
-    captured_values = {n for _, body in subgraphs(node) for n in find_captured_names(body)}
+    captured_values = {n for _, body in list_bodies(node) for n in find_captured_names(body)}
     if captured_values & (r.batched.keys() | r.size_values):
         r.refuse("a body reads values of the batch")
     if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
@@ -157,7 +157,7 @@ def _replace_known_sizes(r: Rewriting, node: Node) -> Node:
             if array is None:
                 r.refuse(f"'{name}' is computed from the size of the batch")
             inputs[index] = r.fresh(name)
-            r.initializers[inputs[index]] = tensor_from_array(inputs[index], array)
+            r.initializers[inputs[index]] = build_tensor(inputs[index], array)
     return node.replace_values(inputs, node.outputs)
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from explorer.base.units import many_text, printable
 from explorer.engine.costs.compare.weights import family
 from explorer.engine.costs.memory.liveness import Schedule
-from explorer.engine.graph.model import dense_bytes
+from explorer.engine.graph.model import count_dense_bytes
 from explorer.facts import Analysis, Layer
 
 NAMED = 3
@@ -212,7 +212,7 @@ def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
     seen: Counter[str] = Counter()
     for layer in leaves(analysis):
         shape = layer.outputs[0].shape if layer.macs and layer.outputs else None
-        width = dense_bytes((1,), layer.outputs[0].dtype) if shape is not None else None
+        width = count_dense_bytes((1,), layer.outputs[0].dtype) if shape is not None else None
         if not layer.macs or not width or layer.activation_bytes is None:
             continue
         path = layer.path

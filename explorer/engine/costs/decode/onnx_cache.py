@@ -17,7 +17,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.past_tokens import add_cache_bytes
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx.values import nbytes
-from explorer.engine.graph.model import Graph, Model, Node, Value, subgraphs
+from explorer.engine.graph.model import Graph, Model, Node, Value, list_bodies
 from explorer.facts import Analysis, Dim, Shape, TensorInfo
 
 _MS = "com.microsoft"
@@ -134,7 +134,7 @@ def _has_cache_shape(slot: Slot, value: Value) -> bool:
 def _nodes(graph: Graph) -> Iterator[Node]:
     for node in graph.nodes:
         yield node
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             yield from _nodes(body)
 
 

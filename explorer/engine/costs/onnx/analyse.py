@@ -27,7 +27,7 @@ from explorer.engine.costs.onnx.flow import value_flow
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.engine.graph.model import Model, subgraphs
+from explorer.engine.graph.model import Model, list_bodies
 from explorer.engine.operators.call import Rules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
@@ -224,7 +224,7 @@ def _notes(model: Model, visited: VisitResult) -> list[str]:
     unused_tensors = [t for t in model.graph.initializers.values() if t.name not in used_names]
     if unused_tensors:
         # captured values are not listed among a node's inputs
-        captured = (find_captured_names(body) for node in model.graph.nodes for _, body in subgraphs(node))
+        captured = (find_captured_names(body) for node in model.graph.nodes for _, body in list_bodies(node))
         used_names.update(*captured)
         unused_tensors = [t for t in unused_tensors if t.name not in used_names]
     if unused_tensors:

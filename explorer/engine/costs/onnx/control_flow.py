@@ -17,7 +17,7 @@ from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
 from explorer.engine.costs.onnx.values import GraphContext, multiply_by_runs, nbytes
-from explorer.engine.graph.model import Graph, Node, subgraphs
+from explorer.engine.graph.model import Graph, Node, list_bodies
 from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.bodies import count_iterations
 from explorer.engine.shapes.constants import ConstantContents
@@ -64,8 +64,8 @@ def _branches(owner: ControlFlowNode) -> None:
     branches: list[tuple[str, VisitResult]] = []
     costs: list[tuple[int | None, int | None]] = []
     ends: list[list[Hashable]] = []
-    branch_index = _find_constant_branch(context, node, [name for name, _ in subgraphs(node)])
-    for name, body in subgraphs(node):
+    branch_index = _find_constant_branch(context, node, [name for name, _ in list_bodies(node)])
+    for name, body in list_bodies(node):
         shapes = owner.shapes(body, ())
         body_scopes = (*scopes, Scope(prefix + name, name, "branch"))
         with state.separate_result() as branch_result:
@@ -233,7 +233,7 @@ def _analyze_modified_attention(owner: ControlFlowNode) -> None:
     query, key = (context.info(n).shape for n in node.inputs[:2])
     scores = None if query is None or key is None else (*query[:3], *key[2:3])
     dtype = "float64" if context.info(node.inputs[0]).dtype == "float64" else "float32"
-    for name, body in subgraphs(node):
+    for name, body in list_bodies(node):
         types = [TensorInfo(v.name, v.dtype or dtype, scores) for v in body.inputs]
         shapes = owner.shapes(body, types)
         body_scopes = (*scopes, Scope(prefix + name, name, "modifier"))
@@ -328,9 +328,9 @@ CARRIERS = frozenset(op for _, op in KEYS)
 def _can_follow(node: Node) -> bool:
     """Whether a node has the attributes and inputs that are needed to visit its graphs."""
     if node.op == "If":
-        return bool(subgraphs(node))
+        return bool(list_bodies(node))
     if node.op == "FlexAttention":
-        return bool(subgraphs(node)) and len(node.inputs) >= 3
+        return bool(list_bodies(node)) and len(node.inputs) >= 3
     if not isinstance(node.attributes.get("body"), Graph):
         return False
     if node.op == "SequenceMap":

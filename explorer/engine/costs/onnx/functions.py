@@ -26,7 +26,7 @@ from explorer.engine.costs.onnx.values import (
     nbytes,
     simplify_attributes,
 )
-from explorer.engine.graph.model import Function, Model, Node, subgraphs
+from explorer.engine.graph.model import Function, Model, Node, list_bodies
 from explorer.engine.operators import cost_formulas, registry
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.shapes import Shapes, substitute_attributes
@@ -38,7 +38,7 @@ def find_single_operator(
 ) -> tuple[Node, Mapping[str, TensorInfo]] | None:
     """The single operator that a function consists of, and its constants by name; None if it has several."""
     operators = [n for n in function.nodes if n.op != "Constant" or n.domain]
-    if len(operators) != 1 or operators[0].key in model.functions or subgraphs(operators[0]):
+    if len(operators) != 1 or operators[0].key in model.functions or list_bodies(operators[0]):
         return None
     body_node, alike = operators[0], operators[0].alike
     if function.attributes or function.defaults:
@@ -124,7 +124,7 @@ class FunctionCalls:
                 inner = self._model.functions.get(node.key)
                 if inner is not None:
                     total += self._size(inner)
-                for _, body in subgraphs(node):
+                for _, body in list_bodies(node):
                     pending.extend(body.nodes)
             self._sizes[function.key] = total
         return self._sizes[function.key]

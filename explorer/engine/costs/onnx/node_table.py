@@ -10,7 +10,7 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext, constant, nbytes, simplify_attributes
 from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import fields, reinterpret_signed
-from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, subgraphs
+from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, list_bodies
 from explorer.engine.operators import cost_formulas
 from explorer.facts.graph.nodes import FileNode, NodeTable, NodeTensor
 
@@ -122,7 +122,7 @@ class _Listing:
                 outputs=tuple([_tensor(name, here, stored) for name in node.outputs]),
             )
             index += 1
-            for body_name, body in subgraphs(node):
+            for body_name, body in list_bodies(node):
                 own_names = {value.name for value in body.inputs}
                 visible = {name: source for name, source in stored.items() if name not in own_names}
                 for row in self.rows(body.nodes, f"{path}/{body_name}", body.initializers, visible, index):

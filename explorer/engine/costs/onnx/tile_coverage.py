@@ -21,7 +21,7 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import TILED
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Function, Model
-from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_KEY, plans
+from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, PLAN_KEY, SITE_KEY, read_plans
 from explorer.facts import Dim, Layer, LeftOver, TiledMacs
 
 Tile = tuple[int, int, int]
@@ -72,12 +72,12 @@ class TileLabels(Struct, frozen=True):
         sites: dict[str, Tile] = {}
         products: dict[str, str] = {}
         skipped: dict[str, str] = {}
-        for plan in plans(model):
+        for plan in read_plans(model):
             tiles, kinds, reasons = _read_plan(plan)
             sites = tiles | sites
             products = kinds | products
             skipped = reasons | skipped
-        return cls(operators, sites, products, skipped, any(map(_has_padding, plans(model))))
+        return cls(operators, sites, products, skipped, any(map(_has_padding, read_plans(model))))
 
 
 def _has_padding(plan: Mapping[str, Any]) -> bool:
@@ -135,7 +135,7 @@ def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable
 def collect_planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict[str, int]:
     """Sizes of symbolic dimensions from the file's plans; the last plan takes precedence."""
     sizes: dict[str, int] = {}
-    for plan in plans(model):
+    for plan in read_plans(model):
         dims = plan.get("dims")
         for name, size in dims.items() if isinstance(dims, dict) else ():
             if name in symbolic_names and isinstance(size, int) and 0 < size <= _LARGEST:

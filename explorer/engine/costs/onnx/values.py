@@ -17,7 +17,7 @@ from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import Scope, sum_if_all_known
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
-from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, dense_bytes
+from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, count_dense_bytes
 from explorer.engine.operators import registry, tflite
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
@@ -129,7 +129,7 @@ class GraphContext(Struct):
 
 def nbytes(info: TensorInfo) -> int | None:
     """Returns the bytes of a tensor, or None if its shape or type is unknown or it holds strings."""
-    return dense_bytes(info.shape, info.dtype)
+    return count_dense_bytes(info.shape, info.dtype)
 
 
 def describe_initializers(graph: Graph, owner: tuple[Hashable, ...]) -> dict[str, tuple[StoredValue, ...]]:

@@ -16,7 +16,7 @@ from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
-from explorer.engine.graph.model import Model, Node, subgraphs
+from explorer.engine.graph.model import Model, Node, list_bodies
 from explorer.engine.operators import cost_formulas, registry
 from explorer.engine.operators.call import Call, Rules
 from explorer.engine.operators.gradients import Gradient, Want, elementwise
@@ -182,7 +182,7 @@ def _find_unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[i
     Values change their names on the way into and out of bodies, which is not traced. In a graph with bodies,
     the result is therefore empty.
     """
-    if any(subgraphs(node) for node in model.graph.nodes):
+    if any(list_bodies(node) for node in model.graph.nodes):
         return set()
     needed: set[Hashable] = {v.name for v in model.graph.outputs}
     idle: set[int] = set()

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.costs.layer_tree import sum_if_all_known, sum_known
-from explorer.engine.graph.model import dense_bytes
+from explorer.engine.graph.model import count_dense_bytes
 from explorer.engine.operators.gradients import Gradient
 from explorer.facts import Analysis, Layer, Status
 from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Training
@@ -101,7 +101,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         counted.update(s.identity for s in parameters)
         rows.append(_layer_training(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
-    input_bytes = sum_if_all_known(dense_bytes(info.shape, info.dtype) for info in inputs)
+    input_bytes = sum_if_all_known(count_dense_bytes(info.shape, info.dtype) for info in inputs)
     activations = sum_known(row.activation_bytes for row in rows)
     stored_sums = [sum(getattr(row, name) for row in rows) for name in _STORED]
     known_bytes = (

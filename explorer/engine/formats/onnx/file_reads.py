@@ -19,7 +19,7 @@ def model_reads(model: Model) -> tuple[FileRead, ...]:
     """
     source = model.source
     assert source is not None
-    viewed = merge_spans(source.looked)
+    viewed = merge_spans(source.spans_read)
     ends = [sum(span) for span in viewed]
     skipped = sorted(
         (payload.offset, payload.size)
@@ -39,6 +39,7 @@ def model_reads(model: Model) -> tuple[FileRead, ...]:
             start = offset + size
     spans.append((start, source.size - start))
     external_reads = [
-        read_of(path, external.size, external.looked) for path, external in sorted(model.externals.items())
+        read_of(path, external.size, external.spans_read)
+        for path, external in sorted(model.externals.items())
     ]
     return read_of(model.path, source.size, spans), *external_reads

@@ -111,7 +111,7 @@ def read(path: str) -> Model:
     finally:
         reader.clear_decoders()
         reader.names.clear()
-        source.forget()
+        source.release()
 
 
 _Kind = tuple[str, str, str, bytes | None, Callable[[], Mapping[str, Any]] | None]
@@ -215,7 +215,7 @@ class _Reader(TensorReader):
                 number, wire, payload, end = self.field(begin, stop)
                 tag = number << 3 | wire
             if begin - released > _RELEASE_INTERVAL:
-                self.source.forget()
+                self.source.release()
                 released = begin
             if tag == _NODE:
                 nodes.append(self.node(payload, end, depth))

@@ -27,7 +27,7 @@ from explorer.engine.graph.model import (
     Payload,
     Source,
     Tensor,
-    dtype_code,
+    get_dtype_code,
 )
 
 MAX_RANK = 64
@@ -213,7 +213,7 @@ class TensorReader:
             return self.span(first, end)
         if number in (4, 10):
             return Inline(b"".join(bytes(self.data[begin:stop]) for _, _, begin, stop in parts))
-        width = DTYPES[dtype_code(dtype)].bits
+        width = DTYPES[get_dtype_code(dtype)].bits
         unit = max(width // 8, 1)
         mask = (1 << (8 * unit)) - 1
 

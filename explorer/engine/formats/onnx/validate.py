@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.tensors import read_sparse_initializers
 from explorer.engine.graph.arity import MIN_INPUTS, REQUIRED_ATTRIBUTES
-from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, subgraphs
+from explorer.engine.graph.model import CONTROL_FLOW, Function, Graph, Model, Node, list_bodies
 
 MAX_EXPANDED = 10_000_000
 """Maximum number of operators after inlining all function calls. The largest real graph, AlexNet in tiles of
@@ -178,7 +178,7 @@ def _order_body(
             census.call_depth[node.key] = max(census.call_depth.get(node.key, 0), len(outer))
         names: Iterable[str] = node.inputs
         if node.domain or node.op in CONTROL_FLOW:
-            bodies = subgraphs(node)
+            bodies = list_bodies(node)
             if bodies:
                 if scopes is None:
                     scopes = [*outer, sources | set(producers)]

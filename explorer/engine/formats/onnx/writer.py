@@ -32,9 +32,9 @@ from explorer.engine.graph.model import (
     Payload,
     Tensor,
     Value,
-    dtype_code,
+    get_dtype_code,
 )
-from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, node_sequence
+from explorer.engine.graph.repeated_nodes import NodeRun, Tensors, WeightBundle, list_stored_nodes
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import Progress, Shape
 from explorer.host import output_files
@@ -160,13 +160,13 @@ class _Encoder:
         kind = shape, dtype
         if kind not in self.kinds:
             dims = b"".join(encode_tagged_varint(1, dim) for dim in shape)
-            self.kinds[kind] = dims + encode_tagged_varint(2, dtype_code(dtype))
+            self.kinds[kind] = dims + encode_tagged_varint(2, get_dtype_code(dtype))
         return self.kinds[kind]
 
     def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
         """Adds nodes as the repeated field `number`. Neighboring nodes without attributes become one part."""
         run: list[bytes] = []
-        for node in node_sequence(nodes):
+        for node in list_stored_nodes(nodes):
             if isinstance(node, NodeRun):
                 run += _encode_run(number, node)
             elif node.record is None and not node.attributes:
@@ -303,7 +303,7 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
         shared += _field_text(9, _field_text(1, key) + _field_text(2, value))
     columns = (*run.wires, run.outputs, run.names, run.labels)
     if not all("".join(words).isascii() for words in ((run.label_key, shared), *columns)):
-        return [length_delimited(number, _head(node)) for node in run.singly()]
+        return [length_delimited(number, _head(node)) for node in run.build_nodes()]
     text: list[str] = []
     first = 0
     for sizes, group in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
@@ -381,7 +381,7 @@ def _value(value: Value) -> bytes:
 
 def tensor_type(dtype: str, shape: Shape | None) -> bytes:
     """Encodes the TypeProto of a tensor."""
-    kind = encode_tagged_varint(1, dtype_code(dtype))
+    kind = encode_tagged_varint(1, get_dtype_code(dtype))
     if shape is not None:
         dims = b""
         for dim in shape:
@@ -665,7 +665,7 @@ def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
         if isinstance(part, bytes):
             yield part
         else:
-            yield from part.pieces()
+            yield from part.read_pieces()
 
 
 def _batches(chunks: Iterator[bytes | memoryview]) -> Iterator[Piece]:

@@ -31,8 +31,8 @@ from explorer.engine.graph.model import (
     Source,
     Tensor,
     Value,
-    dtype_code,
-    int64_tensor,
+    build_int64_tensor,
+    get_dtype_code,
 )
 from explorer.facts import Dim
 
@@ -324,7 +324,7 @@ class _ModelBuilder:
         count = math.prod(shape)
         if (count or math.prod(d for d in shape if d)) > MAX_ELEMENTS:
             raise BadModel(f"tensor '{name}' claims {count:,} elements")
-        bits = DTYPES[dtype_code(tensor.dtype)].bits
+        bits = DTYPES[get_dtype_code(tensor.dtype)].bits
         needed = (count * bits + 7) // 8
         payload = None if tensor.data is None else FileSpan(self.source, *tensor.data)
         stored_count: int | None = None
@@ -389,7 +389,7 @@ class _ModelBuilder:
         self.counted.add(body.prefix)
         for number, tensor in enumerate(body.subgraph.tensors):
             if tensor.variable:
-                bits = DTYPES[dtype_code(tensor.dtype)].bits if tensor.dtype else 0
+                bits = DTYPES[get_dtype_code(tensor.dtype)].bits if tensor.dtype else 0
                 size = math.prod(tensor.shape or ()) * bits // 8
                 self.states[body.prefix + body.names[number]] = max(size, 0)
             quantization = tensor.quantization
@@ -613,7 +613,7 @@ class _ModelBuilder:
         count_name = ""
         if count is not None:
             count_name = f"{label or outputs[0]}/iterations"
-            self.made_up[count_name] = int64_tensor(count_name, [count])
+            self.made_up[count_name] = build_int64_tensor(count_name, [count])
         return Node("Loop", (count_name, "", *inputs), outputs, name=label, attributes={"body": loop})
 
 

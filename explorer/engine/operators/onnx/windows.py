@@ -13,8 +13,8 @@ from explorer.engine.graph.layouts import (
     MS,
     NCHWC,
     NHWC,
-    channels_first,
-    channels_last,
+    move_channels_first,
+    move_channels_last,
     pad_to_blocks,
 )
 from explorer.engine.operators import cost_formulas
@@ -142,7 +142,7 @@ def _reorder_input(call: Call) -> Answer:
     """
     shape = call.known(0)
     if call.whole("channels_last", 0):
-        shape = channels_first(shape)
+        shape = move_channels_first(shape)
     if shape is not None and len(shape) > 1:
         shape = (shape[0], call.attributes.get(BLOCKED, pad_to_blocks(shape[1])), *shape[2:])
     return ((call.dtype(0), shape),)
@@ -153,7 +153,7 @@ def _reorder_output(call: Call) -> Answer:
     if shape is None:
         return ((call.dtype(0), None),)
     shape = (shape[0], call.attributes.get("channels", shape[1]), *shape[2:])
-    return ((call.dtype(0), channels_last(shape) if call.whole("channels_last", 0) else shape),)
+    return ((call.dtype(0), move_channels_last(shape) if call.whole("channels_last", 0) else shape),)
 
 
 def _blocked_upsample(call: Call) -> Answer:

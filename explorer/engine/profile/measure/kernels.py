@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 
 from explorer.engine.formats.onnx.writer import skeleton
-from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, dtype_code
+from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, get_dtype_code
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.predict import RUNTIME_OPERATORS, TURNED
 from explorer.engine.profile.sessions import LEVELS
@@ -400,7 +400,7 @@ def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
 def _move_to_host(array: Array, dtype: str) -> Any:
     if dtype == "bfloat16":  # not a type of numpy
         return onnxruntime.OrtValue.ortvalue_from_numpy_with_onnx_type(
-            array.view(np.uint16), dtype_code(dtype)
+            array.view(np.uint16), get_dtype_code(dtype)
         )
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 

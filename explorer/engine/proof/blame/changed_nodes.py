@@ -14,9 +14,9 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.diff.forms import Forms, literal_form
-from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.model import Node, Tensor
-from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.probes import GraphProducers, Region
 from explorer.facts.blame import Change
 
@@ -119,7 +119,7 @@ class _Side:
                 flowing.update(filter(None, node.outputs))
                 fixed = tuple("" if name in flowing else self._number_of(name) for name in node.inputs)
                 self.local[index] = forms.number(("local", signature, fixed))
-            single = constant_of(node)
+            single = read_constant(node)
             if not node.domain and node.op == "Identity" and inputs:
                 self.numbers[node.outputs[0]] = inputs[0]
                 continue
@@ -142,7 +142,7 @@ class _Side:
 
     def _operator_number(self, node: Node) -> int:
         """Numbers an operator together with its attributes."""
-        values = {**default_attributes(node.domain, node.op, self.opset), **node.attributes}
+        values = {**get_default_attributes(node.domain, node.op, self.opset), **node.attributes}
         plain = tuple((name, self._attribute(values[name])) for name in sorted(values))
         return self.forms.number((node.key, plain))
 

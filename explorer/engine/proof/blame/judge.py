@@ -9,7 +9,7 @@ from explorer.base.decibels import relative_decibels
 from explorer.base.units import printable
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
-from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, subgraphs
+from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, list_bodies
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.changed_nodes import find_changed_nodes
 from explorer.engine.proof.blame.probe import LayerProbe
@@ -131,7 +131,7 @@ class Judge:
             )
         if node.op == "Constant" and isinstance(value := node.attributes.get("value"), Tensor):
             coarse_types.append(_coarseness(value.dtype))
-        for _, graph in subgraphs(node):
+        for _, graph in list_bodies(node):
             coarse_types += [self._coarsest_of_node(model, inner) for inner in graph.nodes]
             coarse_types += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
         return max(coarse_types)

@@ -14,8 +14,8 @@ from msgspec import Struct
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine import shapes
-from explorer.engine.graph.dtypes import element_type
-from explorer.engine.graph.model import Model, dense_bytes
+from explorer.engine.graph.dtypes import get_element_type
+from explorer.engine.graph.model import Model, count_dense_bytes
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.proof.compare import OutputComparison, unit_roundoff
 from explorer.engine.proof.outputs.quantization import add_float_outputs
@@ -74,7 +74,7 @@ class _Alone(Struct, frozen=True):
 
 def _nbytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
     """Computes the bytes of a value, or returns `unknown` if its shape is unknown or it holds strings."""
-    size = None if info is None else dense_bytes(info.shape, dtype)
+    size = None if info is None else count_dense_bytes(info.shape, dtype)
     return unknown if size is None else size
 
 
@@ -281,7 +281,8 @@ class LayerProbe:
             read = {name for region in regions for name in region.inputs}
             is_original = wiring is self.before
             dtypes = {
-                name: element_type(layer_inputs[name]) if is_original else self._dtypes[name] for name in read
+                name: get_element_type(layer_inputs[name]) if is_original else self._dtypes[name]
+                for name in read
             }
             model, outputs = build_region_model(wiring, regions, dtypes)
             sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))

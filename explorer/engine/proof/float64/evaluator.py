@@ -63,7 +63,7 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
     names = [v.name for v in model.graph.outputs]
     domain = _Float64(model, cancel)
     interpreter = Interpreter(domain, model.functions)
-    scope = interpreter.scope(model.graph.initializers, {k: _to_float64(v) for k, v in feeds.items()})
+    scope = interpreter.create_scope(model.graph.initializers, {k: _to_float64(v) for k, v in feeds.items()})
     try:
         with np.errstate(all="ignore"):
             interpreter.run(model.graph.nodes, scope, keep=names)
@@ -146,7 +146,7 @@ class _Float64(Struct):
     cancel: Cancel
     evaluators: dict[int, Any] = field(default_factory=dict)
 
-    def constant(self, tensor: Tensor) -> Array:
+    def convert_constant(self, tensor: Tensor) -> Array:
         return tensor.array()
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
@@ -201,7 +201,7 @@ class _Float64(Struct):
     def stack(self, values: Sequence[Any], axis: int) -> Any:
         return np.stack(values, axis)
 
-    def number(self, value: Any) -> Any:
+    def read_number(self, value: Any) -> Any:
         return np.asarray(value).reshape(-1)[0].item()
 
 

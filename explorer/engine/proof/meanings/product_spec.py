@@ -112,7 +112,7 @@ class NodeReader:
 
     def __init__(self, model: Model, planned: SitePlan | None = None, wiring: Wiring | None = None) -> None:
         self.model = model
-        self.wiring = wiring or Wiring.of(model.graph)
+        self.wiring = wiring or Wiring.from_graph(model.graph)
         self._constants = Constants(model.graph, model.defaults, self.wiring.producers)
         self.planned = planned
         """Plan of the site, which shows how it is split into products."""
@@ -124,7 +124,7 @@ class NodeReader:
 
         A constant that nodes compute is not a weight; the tiles read it like any other value.
         """
-        producer = self.wiring.maker(name)
+        producer = self.wiring.find_producer(name)
         is_quantizer = producer is not None and producer.op == "IntQuant"
         return (producer.inputs[0] if is_quantizer and producer is not None else name) in self._constants
 
@@ -133,12 +133,12 @@ class NodeReader:
         if name in self.codes:
             return self.codes[name]
         graph = self.model.graph
-        nodes, open_ends = self.wiring.needed([name])
+        nodes, open_ends = self.wiring.find_needed_nodes([name])
         if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
             return None
         domain = Symbols("float16")
         interpreter = Interpreter(domain, self.model.functions)
-        scope = interpreter.scope(graph.initializers, {})
+        scope = interpreter.create_scope(graph.initializers, {})
         try:
             interpreter.run(nodes, scope)
             value: Any = scope[name]

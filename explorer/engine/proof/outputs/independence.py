@@ -46,10 +46,10 @@ def count_independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, i
         sizes = [d for d in info.shape or () if isinstance(d, int)]
         if info.shape is not None and len(sizes) == len(info.shape) and info.dtype in _FLOATS:
             elements[name] = math.prod(sizes)
-    wiring = Wiring.of(model.graph)
+    wiring = Wiring.from_graph(model.graph)
     widths = {}
     for output in model.graph.outputs:
-        nodes, _ = wiring.needed([output.name])
+        nodes, _ = wiring.find_needed_nodes([output.name])
         width = _find_fewest_elements(model, nodes, output.name, elements)
         if width:
             widths[output.name] = width

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled
 from explorer.base.units import many_text, printable, shape_text
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import DTYPES, Model, Value
 from explorer.engine.graph.random_operators import list_all_nodes
@@ -412,7 +412,7 @@ def _compare_output(
             name, "", (), note + ("equal" if is_equal else "values differ"), passed=is_equal
         )
     constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
-    kind, shape = element_type(old[0]), tuple(old[0].shape)
+    kind, shape = get_element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
             return _build_empty_evidence(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")

@@ -53,9 +53,9 @@ def scan_stand_in(
     scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))
     scan_model = tile(before, scanned, [located[s.output] for s in plan.sites])
     replaced: dict[int, list[Node]] = {}
-    wiring = Wiring.of(after.graph)
+    wiring = Wiring.from_graph(after.graph)
     for site in plan.sites:
-        cone, _ = wiring.needed([site.output], stop=originals[site.output].inputs)
+        cone, _ = wiring.find_needed_nodes([site.output], stop=originals[site.output].inputs)
         site_nodes = [n for n in cone if n.metadata.get(_SITE) == site.name]
         if not site_nodes or site.output not in site_nodes[-1].outputs:
             return None
@@ -65,7 +65,7 @@ def scan_stand_in(
         ]
     nodes = [n for old in after.graph.nodes for n in replaced.get(id(old), [old])]
     constants = {**scan_model.graph.initializers, **after.graph.initializers}
-    live_nodes, read = Wiring(nodes).needed([v.name for v in after.graph.outputs])
+    live_nodes, read = Wiring(nodes).find_needed_nodes([v.name for v in after.graph.outputs])
     graph = replace(
         after.graph,
         nodes=tuple(live_nodes),

@@ -27,7 +27,7 @@ from explorer.base.units import exact_text
 from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.graph.model import Model
-from explorer.engine.graph.random_operators import random_outputs
+from explorer.engine.graph.random_operators import find_random_outputs
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
@@ -265,7 +265,7 @@ def _collect_known_noise(pairing: Pairing) -> Noise:
         NOT_NEEDED,
         outputs.depth_of(pairing.decomposed),
         pairing.growth,
-        drawn=(random_outputs(pairing.before), random_outputs(pairing.after)),
+        drawn=(find_random_outputs(pairing.before), find_random_outputs(pairing.after)),
         steps=outputs.has_steps(pairing.before),
     )
 

@@ -13,7 +13,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.model import (
     Function,
     Graph,
@@ -21,13 +21,13 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
-    int64_tensor,
+    build_int64_tensor,
+    build_tensor,
+    list_bodies,
     replace_bodies,
-    subgraphs,
-    tensor_from_array,
 )
-from explorer.engine.graph.random_operators import draws
-from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
+from explorer.engine.graph.random_operators import any_draws_random
+from explorer.engine.graph.repeated_nodes import combine_nodes, list_stored_nodes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 
 _MAX_RESULT = 64
@@ -72,16 +72,16 @@ def _fold_nodes(
 
     A node of an output of the graph stays.
     """
-    ordered = node_sequence(nodes)
+    ordered = list_stored_nodes(nodes)
     stored = {**constants}
-    stored.update((node.outputs[0], t) for node in ordered if (t := constant_of(node)) is not None)
+    stored.update((node.outputs[0], t) for node in ordered if (t := read_constant(node)) is not None)
     kept_nodes: list[Node] = []
     candidates: list[Node] = []
     computed: set[str] = set()
     has_new_bodies = False
     for node in ordered:
-        bodies = {name: _fold_graph(model, body, stored) for name, body in subgraphs(node)}
-        if any(bodies[name] is not body for name, body in subgraphs(node)):
+        bodies = {name: _fold_graph(model, body, stored) for name, body in list_bodies(node)}
+        if any(bodies[name] is not body for name, body in list_bodies(node)):
             node, has_new_bodies = replace_bodies(node, bodies), True
         kept_nodes.append(node)
         if not bodies and _depends_on_constants(model, node, stored, computed):
@@ -100,7 +100,7 @@ def _fold_nodes(
 
 def _depends_on_constants(model: Model, node: Node, stored: Tensors, computed: Collection[str]) -> bool:
     """Whether a standard operator reads only computed values and small stored tensors."""
-    if node.domain or node.key in model.functions or not any(node.inputs) or draws(model, [node]):
+    if node.domain or node.key in model.functions or not any(node.inputs) or any_draws_random(model, [node]):
         return False
     limit = math.inf if node.op in ("Shape", "Size") else _MAX_OPERAND
     return all(
@@ -136,9 +136,9 @@ def _compute(model: Model, nodes: Sequence[Node], stored: Tensors) -> Iterator[t
 def _size_of(node: Node, table: Tensor) -> Tensor:
     """Computes a Shape or Size of a stored tensor."""
     if node.op == "Size":
-        return tensor_from_array(node.outputs[0], np.asarray(math.prod(table.shape), np.int64))
+        return build_tensor(node.outputs[0], np.asarray(math.prod(table.shape), np.int64))
     sizes = table.shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
-    return int64_tensor(node.outputs[0], sizes)
+    return build_int64_tensor(node.outputs[0], sizes)
 
 
 def _run(model: Model, nodes: Sequence[Node], known: Tensors) -> dict[str, Tensor]:
@@ -155,7 +155,7 @@ def _run(model: Model, nodes: Sequence[Node], known: Tensors) -> dict[str, Tenso
     alone = replace(model, graph=graph, functions={}, extra=())
     values = RuntimeSession(alone, what="the constants", optimise=False).run({})
     return {
-        name: tensor_from_array(name, value)
+        name: build_tensor(name, value)
         for name, value in values.items()
         if isinstance(value, np.ndarray) and value.size <= _MAX_RESULT and value.dtype.kind in "biuf"
     }

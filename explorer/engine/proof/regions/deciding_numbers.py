@@ -15,7 +15,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import (
     Function,
@@ -24,12 +24,12 @@ from explorer.engine.graph.model import (
     Model,
     Node,
     Tensor,
+    list_bodies,
     replace_bodies,
-    subgraphs,
 )
 from explorer.engine.graph.random_operators import list_all_nodes
-from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
-from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.graph.repeated_nodes import combine_nodes, list_stored_nodes
+from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.inferred_types import TypeLookup
 from explorer.facts import TensorInfo
 
@@ -232,7 +232,7 @@ def _missing_from(
 def _find_varying_values(model: Model) -> frozenset[str]:
     """Finds the names of values that may differ from run to run, including sizes that are not fixed."""
     nodes = _list_ordered_nodes(model)
-    bodies = [body for node in nodes for _, body in subgraphs(node)]
+    bodies = [body for node in nodes for _, body in list_bodies(node)]
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.feeds)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
@@ -276,17 +276,17 @@ def _list_stored_tensors(model: Model) -> Iterator[Tensor]:
     """Yields all stored tensors of a model, including tensors of bodies."""
     yield from model.graph.initializers.values()
     for node in list_all_nodes(model, model.graph.nodes):
-        if (tensor := constant_of(node)) is not None:
+        if (tensor := read_constant(node)) is not None:
             yield tensor
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             yield from body.initializers.values()
 
 
 def _find_tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tensor, str, str, int]]:
     """Yields stored tensors whose read part may differ from run to run, with operator, name and axis."""
     nodes = _list_ordered_nodes(model)
-    constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
-    bodies = [body for node in nodes for _, body in subgraphs(node)]
+    constants = {node.outputs[0]: tensor for node in nodes if (tensor := read_constant(node)) is not None}
+    bodies = [body for node in nodes for _, body in list_bodies(node)]
     for graph in (model.graph, *bodies):
         constants.update(graph.initializers)
     for node in nodes:
@@ -357,7 +357,7 @@ def _model_numbers(model: Model) -> Iterator[Held]:
 def _epsilons(model: Model) -> Iterator[Key]:
     """Yields the keys of the epsilons of normalizations, in the form of an equivalent Add."""
     for node in list_all_nodes(model, model.graph.nodes):
-        values = {**default_attributes(node.domain, node.op, model.opset), **node.attributes}
+        values = {**get_default_attributes(node.domain, node.op, model.opset), **node.attributes}
         if isinstance(epsilon := values.get("epsilon"), float):
             yield "Add", epsilon
 
@@ -373,15 +373,15 @@ def _node_numbers(
         varying: Names of values that differ from run to run.
     """
     flowing = set(varying)
-    ordered = node_sequence(nodes)
+    ordered = list_stored_nodes(nodes)
     node_constants = {
-        node.outputs[0]: tensor for node in ordered if (tensor := constant_of(node)) is not None
+        node.outputs[0]: tensor for node in ordered if (tensor := read_constant(node)) is not None
     }
     scopes = [*outer_scopes, node_constants]
     for node in ordered:
         if node.op not in _OF_SHAPES and not flowing.isdisjoint(list_reads(node)):
             flowing.update(node.outputs)
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             body_varying = {*flowing, *(value.name for value in body.inputs)}
             yield from _node_numbers(body.nodes, [*scopes, body.initializers], body_varying)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
@@ -461,13 +461,13 @@ def _replace_in_nodes(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """Replaces a number in nodes, and returns the nodes with the new tensors that they read."""
-    ordered = node_sequence(nodes)
-    constants = {name: tensor for node in ordered if (tensor := constant_of(node)) for name in node.outputs}
+    ordered = list_stored_nodes(nodes)
+    constants = {name: tensor for node in ordered if (tensor := read_constant(node)) for name in node.outputs}
     constants.update(initializers)
     added: dict[str, Tensor] = {}
     new_nodes: list[Node] = []
     for node in ordered:
-        bodies = {name: _replace_in_graph(body, number, sign) for name, body in subgraphs(node)}
+        bodies = {name: _replace_in_graph(body, number, sign) for name, body in list_bodies(node)}
         if bodies:
             node = replace_bodies(node, bodies)
         if node.op == number.op:

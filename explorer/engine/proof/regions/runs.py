@@ -21,10 +21,10 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.base.verdicts import NOT_NEEDED
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import NOT_SHARED
-from explorer.engine.graph.random_operators import draws as draws_random
+from explorer.engine.graph.random_operators import any_draws_random as draws_random
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.compare import unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
@@ -314,7 +314,7 @@ class _Runner:
                 assert self._session is not None
                 feeds |= self._session.run(inputs, [*computed, *self._upcoming(computed)])
             self._fetched[id(trial_inputs), seed] = feeds
-            self._types.update((name, element_type(value)) for name, value in feeds.items())
+            self._types.update((name, get_element_type(value)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
 
     def _upcoming(self, requested: Sequence[str]) -> Iterator[str]:
@@ -746,9 +746,9 @@ class _Runner:
         if output.passed:
             return output
         inputs = {n: pairs[0][2][n] for n in region.before.inputs}
-        part = region_model(self.before, region.before, {n: element_type(v) for n, v in inputs.items()})
+        part = region_model(self.before, region.before, {n: get_element_type(v) for n, v in inputs.items()})
         independent_counts = count_independent(
-            part, [RandomInput(n, element_type(v), v.shape) for n, v in inputs.items()]
+            part, [RandomInput(n, get_element_type(v), v.shape) for n, v in inputs.items()]
         )
         fewest = min(independent_counts.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))

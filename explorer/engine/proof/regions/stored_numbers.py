@@ -22,7 +22,7 @@ from explorer.engine.diff.describe import default_of
 from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.fold import fold_away
-from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor
 from explorer.engine.proof.structure.probes import GraphProducers
 from explorer.engine.runtime.onnxruntime import Array
@@ -380,7 +380,7 @@ def constants_of(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
     """Collects the constants that nodes can read, including constants of the graphs `around` their graph."""
-    constants = {node.outputs[0]: tensor for node in nodes if (tensor := constant_of(node)) is not None}
+    constants = {node.outputs[0]: tensor for node in nodes if (tensor := read_constant(node)) is not None}
     return ChainMap(constants, dict(initializers), *around)
 
 

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import Wiring, list_reads
-from explorer.engine.graph.model import Function, Graph, Model, Node, Value, subgraphs
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, list_bodies
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 
 
@@ -33,7 +33,7 @@ def run_part(
     Raises:
         BadModel: onnxruntime cannot load or run the part.
     """
-    nodes, _ = Wiring.of(model.graph).needed(outputs, stop=feeds)
+    nodes, _ = Wiring.from_graph(model.graph).find_needed_nodes(outputs, stop=feeds)
     return run_nodes(model, nodes, feeds, outputs, label, threads)
 
 
@@ -54,14 +54,14 @@ def run_in_pieces(
     Raises:
         BadModel: onnxruntime cannot load or run the model.
     """
-    wiring = Wiring.of(model.graph)
-    if any(name not in feeds and wiring.maker(name) is None for names in portions for name in names):
+    wiring = Wiring.from_graph(model.graph)
+    if any(name not in feeds and wiring.find_producer(name) is None for names in portions for name in names):
         yield from _run_whole(model, feeds, portions, label)  # no node computes a stored value
         return
     pieces: list[list[int]] = []
     computed_nodes: set[int] = set()
     for names in portions:
-        node_indices = [index for index in wiring.positions(names) if index not in computed_nodes]
+        node_indices = [index for index in wiring.find_needed_indices(names) if index not in computed_nodes]
         computed_nodes.update(node_indices)
         pieces.append(node_indices)
     nodes = model.graph.nodes
@@ -104,7 +104,7 @@ def run_nodes(
     threads: int | None = None,
 ) -> dict[str, Array]:
     """Runs some nodes of a model alone, with the arguments of `run_part`."""
-    inputs = tuple(Value(n, element_type(v), v.shape) for n, v in feeds.items())
+    inputs = tuple(Value(n, get_element_type(v), v.shape) for n, v in feeds.items())
     return part_session(model, nodes, inputs, outputs, label, threads).run(dict(feeds))
 
 
@@ -139,7 +139,7 @@ def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str
     pending = list(nodes) if model.functions else []
     while pending:
         node = pending.pop()
-        pending += (n for _, body in subgraphs(node) for n in body.nodes)
+        pending += (n for _, body in list_bodies(node) for n in body.nodes)
         if node.key in model.functions and node.key not in called_keys:
             called_keys.add(node.key)
             pending += model.functions[node.key].nodes

@@ -18,9 +18,9 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import Wiring
-from explorer.engine.graph.model import DTYPES, Model, sources
+from explorer.engine.graph.model import DTYPES, Model, list_sources
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
 from explorer.engine.proof.sites.parts import run_in_pieces, run_part
@@ -86,12 +86,12 @@ class SiteProof:
         self._known_places: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Sessions of each site with open sizes, by site key: such a site runs at several sizes."""
-        self._files = sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
+        self._files = list_sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
 
     def forget(self) -> None:
         """Lets the operating system reclaim the memory of mapped weights. Later runs map them again."""
         for file in self._files:
-            file.forget()
+            file.release()
 
     def find_originals(self, plan: Plan | None) -> dict[str, Original]:
         """Finds the original's product for each site of a plan, by site key.
@@ -102,7 +102,7 @@ class SiteProof:
         if plan is None:
             return {}
         originals = {}
-        wiring = Wiring.of(self.before.graph)
+        wiring = Wiring.from_graph(self.before.graph)
         for site in plan.sites:
             try:
                 body_model = find_view(self.before, site.place)
@@ -127,13 +127,13 @@ class SiteProof:
         """
         if site.place not in self._wirings:
             body_model = find_view(self.after, site.place)
-            self._wirings[site.place] = None if body_model is None else Wiring.of(body_model.graph)
+            self._wirings[site.place] = None if body_model is None else Wiring.from_graph(body_model.graph)
         wiring = self._wirings[site.place]
-        if wiring is None or wiring.maker(site.output) is None:
+        if wiring is None or wiring.find_producer(site.output) is None:
             return False
-        ends = wiring.needed([site.output], stop=original.inputs)[1]
+        ends = wiring.find_needed_nodes([site.output], stop=original.inputs)[1]
         return ends <= set(original.inputs) and all(
-            name in ends or wiring.maker(name) for name in original.inputs
+            name in ends or wiring.find_producer(name) for name in original.inputs
         )
 
     def prove_sites(
@@ -192,7 +192,7 @@ class SiteProof:
         The original runs only as far as each group of sites needs. The values of a group are freed before the
         next group starts. Each site's task is added to `tasks`.
         """
-        wiring = self._wirings.get(()) or Wiring.of(self.after.graph)
+        wiring = self._wirings.get(()) or Wiring.from_graph(self.after.graph)
         sizes = {key_of(s): _activation_bytes(s, originals[key_of(s)]) for s in tested_sites}
         # a large site is a group of its own, and takes more memory than its inputs
         large = {key_of(s): matrix_bytes(s) for s in tested_sites if matrix_bytes(s) > LARGE}
@@ -213,7 +213,7 @@ class SiteProof:
             if drawn is self.drawn:
                 for name, value in values.items():
                     self.observed[name] = TensorInfo(
-                        name, element_type(value), tuple(value.shape), "observed"
+                        name, get_element_type(value), tuple(value.shape), "observed"
                     )
             if any(site.place for site in group):
                 self._places(drawn)  # computed here once for all sites of the group
@@ -268,7 +268,7 @@ class SiteProof:
         if after is None:
             raise NotTiled("there is no such place in the other model")
         if site.place:
-            wiring = Wiring.of(after.graph)
+            wiring = Wiring.from_graph(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
         meaning = original.spec_for([x.shape for x in inputs], y.shape)
         return SiteSubject(after, wiring, _fix_open_sizes(site, meaning), meaning, inputs, y)
@@ -319,8 +319,8 @@ def find_original(
     Raises:
         NotTiled: A product computes `output`, but none of its operands depends on data.
     """
-    wiring = wiring or Wiring.of(model.graph)
-    node = wiring.maker(output)
+    wiring = wiring or Wiring.from_graph(model.graph)
+    node = wiring.find_producer(output)
     read_product = MEANINGS.get((node.domain, node.op)) if node is not None else None
     return (
         read_product(node, NodeReader(model, planned, wiring))

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from explorer.base.errors import Cancelled
-from explorer.engine.graph.dtypes import element_type
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Function, Model, Node, Value
 from explorer.engine.proof.meanings import Original
@@ -57,7 +57,7 @@ class Runner:
         self.site = site
         self.share = share
         self.input_names = list(original.inputs)
-        nodes, _ = wiring.needed([site.output], stop=self.input_names)
+        nodes, _ = wiring.find_needed_nodes([site.output], stop=self.input_names)
         function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
         if function is not None and len(function.nodes) > _TOGETHER:
             nodes = _inline(nodes[0], function)
@@ -76,7 +76,7 @@ class Runner:
 
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
         """Computes the site's output with replacement nodes."""
-        inputs = tuple(Value(name, element_type(value), value.shape) for name, value in feeds.items())
+        inputs = tuple(Value(name, get_element_type(value), value.shape) for name, value in feeds.items())
         return self._session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 
     def _run_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
@@ -88,9 +88,9 @@ class Runner:
         wiring = Wiring(self.nodes)
         users: dict[int, set[int]] = {}
         for index, part in enumerate(parts):
-            for node in wiring.needed([part], stop=self.input_names)[0]:
+            for node in wiring.find_needed_nodes([part], stop=self.input_names)[0]:
                 users.setdefault(id(node), set()).add(index)
-        tail, _ = wiring.needed([self.site.output], stop=[*self.input_names, *parts])
+        tail, _ = wiring.find_needed_nodes([self.site.output], stop=[*self.input_names, *parts])
         for node in tail:
             users.setdefault(id(node), set()).update((-1, -2))  # marks the node as shared
         columns: list[list[Node]] = [[] for _ in parts]
@@ -146,7 +146,7 @@ class Runner:
             if name in initializers
         }
         inputs = [{n: tiles[n] if n in tiles else draw_values[n] for n in outer} for draw_values in values]
-        kinds = tuple((names[n], element_type(v), v.shape) for n, v in inputs[0].items())
+        kinds = tuple((names[n], get_element_type(v), v.shape) for n, v in inputs[0].items())
         key = (tuple(_signature(n, names) for n in nodes), kinds)
         if key not in sessions:
             alike = [
@@ -168,7 +168,7 @@ class Runner:
         produced = {o for n in nodes for o in n.outputs}
         read = dict.fromkeys(name for n in nodes for name in list_reads(n))
         inputs = [name for name in read if name in values[0] and name not in produced]
-        typed_inputs = tuple(Value(n, element_type(values[0][n]), values[0][n].shape) for n in inputs)
+        typed_inputs = tuple(Value(n, get_element_type(values[0][n]), values[0][n].shape) for n in inputs)
         if self.sessions is None:
             session = self._session(nodes, typed_inputs, outputs)
         else:

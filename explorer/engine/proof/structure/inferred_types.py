@@ -11,8 +11,8 @@ from functools import cached_property
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Graph, Model, Node, Value, replace_bodies, subgraphs
-from explorer.engine.graph.repeated_nodes import combine_nodes, node_sequence
+from explorer.engine.graph.model import Graph, Model, Node, Value, list_bodies, replace_bodies
+from explorer.engine.graph.repeated_nodes import combine_nodes, list_stored_nodes
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import is_call, list_subgraphs
 from explorer.facts import TensorInfo
@@ -65,7 +65,7 @@ class TypeLookup:
 
 def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
     """Removes the declared types from a graph and its bodies, except the inputs' types if `inputs`."""
-    nodes = node_sequence(graph.nodes)
+    nodes = list_stored_nodes(graph.nodes)
     stripped = [_strip_bodies(node) for node in nodes]
     is_unchanged = all(a is b for a, b in zip(nodes, stripped, strict=True))
     return replace(
@@ -78,7 +78,7 @@ def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
 
 
 def _strip_bodies(node: Node) -> Node:
-    bodies = {name: _strip_types(body, inputs=False) for name, body in subgraphs(node)}
+    bodies = {name: _strip_types(body, inputs=False) for name, body in list_bodies(node)}
     return replace_bodies(node, bodies) if bodies else node
 
 

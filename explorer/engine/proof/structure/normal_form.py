@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.graph.model import Tensor
-from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.identities import IDENTITIES
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 from explorer.engine.proof.structure.opset_forms import OLDER
@@ -24,7 +24,7 @@ from explorer.engine.proof.structure.static_shapes import STATIC
 
 def normalize(node: NormalNode) -> None:
     """Brings a node to normal form, in place."""
-    node.attributes = {**default_attributes(node.domain, node.op, node.opset), **node.attributes}
+    node.attributes = {**get_default_attributes(node.domain, node.op, node.opset), **node.attributes}
     node.attributes.pop("consumed_inputs", None)
     for rules in () if node.domain else (OLDER, IDENTITIES):
         for rule in rules.get(node.op, ()):

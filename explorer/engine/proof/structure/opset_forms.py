@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.schema_defaults import default_attributes
+from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 NEWEST = 28
@@ -146,7 +146,7 @@ def _resize(node: NormalNode) -> None:
         node.attributes["before"] = 11
         return
     node.inputs = [node.inputs[0], 0, ("scales", _floats(scales))]
-    newest = {**default_attributes("", "Resize", NEWEST), "coordinate_transformation_mode": "asymmetric"}
+    newest = {**get_default_attributes("", "Resize", NEWEST), "coordinate_transformation_mode": "asymmetric"}
     nearest = {"nearest_mode": "floor"} if mode == "nearest" else {}
     node.op, node.opset = "Resize", 11
     node.attributes = {**newest, **nearest, "mode": mode}
@@ -204,7 +204,7 @@ def _grid_sample(node: NormalNode) -> None:
 def _scatter(node: NormalNode) -> None:
     """Renames Scatter, the old name of ScatterElements."""
     node.op, node.opset = "ScatterElements", 11
-    newest = default_attributes("", "ScatterElements", NEWEST)
+    newest = get_default_attributes("", "ScatterElements", NEWEST)
     node.attributes = {**newest, **node.attributes}
 
 

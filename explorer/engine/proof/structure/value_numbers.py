@@ -18,7 +18,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from explorer.engine.diff.forms import Form, Forms, literal_form
-from explorer.engine.graph.constant_nodes import constant_of
+from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, Node, Tensor
 from explorer.engine.graph.random_operators import RANDOM
@@ -285,7 +285,7 @@ class GraphNumbers:
             return input_numbers
         attributes, from_caller = self._attributes(node, scope)
         if node.op == "Constant" and not node.domain:
-            tensor = constant_of(node.replace_attributes(attributes) if from_caller else node)
+            tensor = read_constant(node.replace_attributes(attributes) if from_caller else node)
             if tensor is not None:
                 return [self.table.content(tensor)]
         normal = self._normalize_node(node, input_numbers, attributes, scope)

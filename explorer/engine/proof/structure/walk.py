@@ -123,7 +123,7 @@ def _run_on_symbols(
         symbols.override = IntegerRules(meaning.integers, inputs, table.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, inputs, strict=True))
     graph = after.graph
-    nodes, boundary = (wiring or Wiring.of(graph)).needed([site.output], stop=values)
+    nodes, boundary = (wiring or Wiring.from_graph(graph)).find_needed_nodes([site.output], stop=values)
     unexpected = sorted(boundary - set(values))
     if unexpected:
         raise NotTiled(f"it reads '{printable(unexpected[0])}', which the original product does not")
@@ -131,7 +131,7 @@ def _run_on_symbols(
     bodies = BodyRepeats(table).follow if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, bodies)
     symbols.interpreter = interpreter
-    scope = interpreter.scope(graph.initializers, values)
+    scope = interpreter.create_scope(graph.initializers, values)
     try:
         interpreter.run(nodes, scope)
         result = scope[site.output]

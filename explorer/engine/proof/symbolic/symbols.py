@@ -57,7 +57,7 @@ class Symbols:
         self.recent: list[Any] = [None, None]
         """Key and codes of the last Gather whose codes are not stored in a symbol."""
 
-    def constant(self, tensor: Tensor) -> Array:
+    def convert_constant(self, tensor: Tensor) -> Array:
         """Returns the numbers of a stored tensor, mapped from the file."""
         return tensor.array()
 
@@ -93,7 +93,7 @@ class Symbols:
         """Stacks the outputs of the iterations of a Scan."""
         return _concatenate(values, lambda arrays: np.stack(arrays, axis))
 
-    def number(self, value: Value) -> Any:
+    def read_number(self, value: Value) -> Any:
         """Returns a number that controls a loop or branch.
 
         Raises:
@@ -162,7 +162,7 @@ Rule = Callable[[OperatorUse], Sequence[Value]]
 def _constant(use: OperatorUse) -> Sequence[Value]:
     (name, value), *_ = use.attributes.items()
     if isinstance(value, Tensor):
-        return [use.symbols.constant(value)]
+        return [use.symbols.convert_constant(value)]
     return [np.asarray(value, {"value_int": np.int64, "value_ints": np.int64}.get(name, np.float32))]
 
 

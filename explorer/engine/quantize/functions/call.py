@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.graph.model import Node, Tensor, Value, dtype_code, tensor_from_array
+from explorer.engine.graph.model import Node, Tensor, Value, build_tensor, get_dtype_code
 from explorer.engine.number_formats.minifloat import Half
 from explorer.engine.number_formats.number_format import Array, Grid, along
 from explorer.facts import Dim
@@ -38,8 +38,7 @@ def build_call(
 ) -> FormatCall:
     """Build the call of a function on `source`, with each of `operands` as a float32 initializer."""
     tensors = tuple(
-        tensor_from_array(f"{target}/{role}", np.asarray(array, np.float32))
-        for role, array in operands.items()
+        build_tensor(f"{target}/{role}", np.asarray(array, np.float32)) for role, array in operands.items()
     )
     inputs = (source, *(tensor.name for tensor in tensors))
     node = Node(op, inputs, (target,), name=target, domain=domain, attributes=attributes)
@@ -50,9 +49,9 @@ def build_casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> Fo
     """Build a Cast to a 16-bit float and a Cast back to float32."""
     between = Value(f"{target}/{fmt.name}", fmt.element_type, tuple(shape))
     narrowing = Node(
-        "Cast", (source,), (between.name,), between.name, attributes={"to": dtype_code(fmt.element_type)}
+        "Cast", (source,), (between.name,), between.name, attributes={"to": get_dtype_code(fmt.element_type)}
     )
-    widening = Node("Cast", (between.name,), (target,), target, attributes={"to": dtype_code("float32")})
+    widening = Node("Cast", (between.name,), (target,), target, attributes={"to": get_dtype_code("float32")})
     return FormatCall((narrowing, widening), (), (between,))
 
 

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Model, Node, subgraphs
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.model import Model, Node, list_bodies
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.facts import TensorInfo
 
@@ -51,13 +51,13 @@ class _Chains:
         self.rounds: dict[str, LayerChoice] = {}
         self.sources: dict[str, str] = {}
         self._shapes, self._stored_names = shapes, model.graph.initializers.keys()
-        self._nodes = [*node_sequence(model.graph.nodes)]
+        self._nodes = [*list_stored_nodes(model.graph.nodes)]
         self._readers: dict[str, list[Node]] = defaultdict(list)
         captured: set[str] = set()
         for node in self._nodes:
             for name in dict.fromkeys(node.inputs):
                 self._readers[name].append(node)
-            for _, body in subgraphs(node):
+            for _, body in list_bodies(node):
                 captured |= _read_names(body.nodes)
         self._outputs = {value.name for value in model.graph.outputs}
         produced = {name for node in self._nodes for name in node.outputs}
@@ -121,9 +121,9 @@ class _Chains:
 def _read_names(nodes: Sequence[Node]) -> set[str]:
     """Return the names of all values that nodes and their nested graphs read."""
     names: set[str] = set()
-    for node in node_sequence(nodes):
+    for node in list_stored_nodes(nodes):
         names.update(node.inputs)
-        for _, body in subgraphs(node):
+        for _, body in list_bodies(node):
             names |= _read_names(body.nodes) | {value.name for value in body.outputs}
     return names
 

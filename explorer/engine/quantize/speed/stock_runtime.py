@@ -19,7 +19,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.graph.repeated_nodes import node_sequence
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, Array, shorten_error, weights_folder
 from explorer.engine.runtime.plain_form import build_plain_form
@@ -109,7 +109,7 @@ def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernel
         with scratch.folder() as folder:
             path = os.path.join(folder, "optimized.onnx")
             _session(model, path)
-            nodes = [*node_sequence(reader.read(path).graph.nodes)]
+            nodes = [*list_stored_nodes(reader.read(path).graph.nodes)]
     except (NotLoaded, BadModel) as problem:
         return RuntimeKernels(**about, problem=str(problem)), {}
     operators = {choice.layer.name: op for choice in quantized if (op := _operator(choice, nodes))}

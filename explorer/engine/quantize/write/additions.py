@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
-from explorer.engine.graph.repeated_nodes import free_name, node_sequence, value_names
+from explorer.engine.graph.repeated_nodes import create_free_name, list_stored_nodes, list_value_names
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
 from explorer.engine.quantize.weights import build_small_tensor
@@ -33,7 +33,7 @@ class Additions:
     def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
         self.opset = model.opset
         self.clipped = {
-            o for node in node_sequence(model.graph.nodes) if node.op == "Clip" for o in node.outputs
+            o for node in list_stored_nodes(model.graph.nodes) if node.op == "Clip" for o in node.outputs
         }
         self.nodes: list[Node] = []
         self.stored: dict[str, Tensor] = {}
@@ -41,12 +41,12 @@ class Additions:
         self.opsets: dict[str, int] = {}
         self.values: list[Value] = []
         self._shapes = dict(shapes)
-        self._taken = set(value_names(model.graph))
+        self._taken = set(list_value_names(model.graph))
         self._names_by_key: dict[Hashable, str] = {}
 
     def unique(self, name: str) -> str:
         """Return `name`, with a number appended if another value has it."""
-        return free_name(name, self._taken)
+        return create_free_name(name, self._taken)
 
     def cached(self, key: Hashable, make: Callable[[], str]) -> str:
         """Return the name cached for a key. The first call computes it with `make`."""

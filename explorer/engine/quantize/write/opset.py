@@ -14,7 +14,7 @@ from explorer.engine.diff.rounding import OPERATORS
 from explorer.engine.fold.calls import inline_calls
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Model, graphs
+from explorer.engine.graph.model import Model, list_graphs
 from explorer.engine.quantize.choice import LayerChoice, is_function_call
 from explorer.engine.quantize.functions import MIN_OPSET
 from explorer.engine.quantize.layers import Part
@@ -68,7 +68,9 @@ def raise_opset(model: Model, opset: int) -> Model:
     if model.functions:
         raise Misuse(f"{problem} and functions of its own, which cannot be raised", hint=later)
     if any(
-        tensor.nbytes >= _KEPT for body in [*graphs(model.graph)][1:] for tensor in body.initializers.values()
+        tensor.nbytes >= _KEPT
+        for body in [*list_graphs(model.graph)][1:]
+        for tensor in body.initializers.values()
     ):
         raise Misuse(f"{problem} and weights in the body of a node, which cannot be raised", hint=later)
     try:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import Value, dtype_code
+from explorer.engine.graph.model import Value, get_dtype_code
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.choice import BIAS, LayerChoice, is_function_call
 from explorer.engine.quantize.functions import MIN_OPSET
@@ -209,7 +209,7 @@ def _function_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: A
 
 
 def _cast_attributes(dtype: str) -> Mapping[str, Any]:
-    return {"to": dtype_code(dtype)}
+    return {"to": get_dtype_code(dtype)}
 
 
 _OPERANDS: Mapping[str, _Make] = {"input": activation, "weight": _weight, "bias": _bias}

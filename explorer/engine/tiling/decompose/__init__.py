@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.graph.repeated_nodes import value_names
+from explorer.engine.graph.repeated_nodes import list_value_names
 from explorer.engine.tiling.builder import Emission, GraphBuilder
 from explorer.engine.tiling.decompose import recurrent
 from explorer.engine.tiling.sites import REPLACEABLE, NoSite, SiteContext
@@ -43,7 +43,7 @@ def decompose(
     if not any((node.domain, node.op) in DECOMPOSITIONS for node in model.graph.nodes):
         return model, (), {}
     context = SiteContext(model, shapes, declared=declared)
-    emission = Emission(opset=model.opset, used_names=set(value_names(model.graph)))
+    emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)))
     nodes: list[Node] = []
     decomposed: list[str] = []
     weight_nodes: set[int] = set()

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.graph.model import FileSpan, Inline, Node, Tensor, Value, tensor_from_array
+from explorer.engine.graph.model import FileSpan, Inline, Node, Tensor, Value, build_tensor
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.sites import NoSite, SiteContext
 
@@ -201,7 +201,7 @@ def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: i
         if tensor.payload is None:
             raise NoSite(f"its {role} carries no data")
         if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (FileSpan, Inline)):
-            tensor = tensor_from_array(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
+            tensor = build_tensor(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
         return tensor
     node = context.constants.producers.get(name)
     if node is None or node.domain or node.op not in _DIRECTION_OPERATORS or not max_chain:
@@ -211,7 +211,7 @@ def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: i
     try:
         if node.op == "Concat":
             array = np.concatenate([part.array() for part in parts], axis=node.attributes["axis"])
-            return tensor_from_array(name, array)
+            return build_tensor(name, array)
         axes = tuple(node.attributes["axes"] if "axes" in node.attributes else parts[1].array().tolist())
         shape = np.expand_dims(np.broadcast_to(np.int8(0), parts[0].shape), axes).shape
     except (ValueError, KeyError, IndexError):
@@ -265,9 +265,7 @@ def _biases(
 
 def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
     name = builder.emission.unique(f"{builder.prefix}{label}")
-    builder.emission.initializers[name] = tensor_from_array(
-        name, np.ascontiguousarray(array).astype(layer.dtype)
-    )
+    builder.emission.initializers[name] = build_tensor(name, np.ascontiguousarray(array).astype(layer.dtype))
     return name
 
 
@@ -308,7 +306,7 @@ def _initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> s
         index = builder.number(d, np.int64, f"{role}_which")
         return builder.add("Gather", (state, index), role, attributes={"axis": axis})
     sizes = builder.read_sizes((layer.batch, layer.hidden), f"{role}_size")
-    zero = tensor_from_array("", np.zeros(1, layer.dtype))
+    zero = build_tensor("", np.zeros(1, layer.dtype))
     return builder.add("ConstantOfShape", (sizes,), role, attributes={"value": zero})
 
 

@@ -13,7 +13,7 @@ from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.costs.operator_stats import operator_stats
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.graph.model import Function, Graph, Model, Node, Value, tensor_from_array
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, build_tensor
 from explorer.facts import Analysis
 from explorer.settings.columns import COLUMNS, ColumnFigures
 
@@ -26,7 +26,7 @@ def value(name: str, shape: Any = None, dtype: str | None = None) -> Value:
 
 
 def body(nodes: Sequence[Node], inputs: Sequence[str], outputs: Sequence[str], **weights: Any) -> Graph:
-    stored = {n: tensor_from_array(n, a) for n, a in weights.items()}
+    stored = {n: build_tensor(n, a) for n, a in weights.items()}
     return Graph("b", tuple(nodes), tuple(map(value, inputs)), tuple(map(value, outputs)), stored)
 
 

@@ -14,7 +14,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import MAX_CALL_DEPTH, validate
 from explorer.engine.formats.onnx.writer import encode
-from explorer.engine.graph.model import Function, Graph, Model, Node, Value, int64_tensor
+from explorer.engine.graph.model import Function, Graph, Model, Node, Value, build_int64_tensor
 
 
 def value(name: str) -> Value:
@@ -108,7 +108,7 @@ def test_absent_optional_inputs_and_outputs_are_no_values() -> None:
 def test_an_initializer_may_be_the_default_of_an_input() -> None:
     base = model(Node("Add", ["x", "w"], ["y"]))
     graph = replace(
-        base.graph, inputs=(value("x"), value("w")), initializers={"w": int64_tensor("w", [1, 2])}
+        base.graph, inputs=(value("x"), value("w")), initializers={"w": build_int64_tensor("w", [1, 2])}
     )
     good = replace(base, graph=graph)
     assert validate(good) is good

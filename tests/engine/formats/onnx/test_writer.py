@@ -28,7 +28,7 @@ from explorer.engine.graph.model import (
     Node,
     Tensor,
     Value,
-    int64_tensor,
+    build_int64_tensor,
 )
 from explorer.facts import Progress
 from explorer.host.output_files import atomic_write
@@ -488,7 +488,7 @@ def test_a_model_can_be_written_over_its_own_source(tmp_path: Path) -> None:
 def test_metadata_of_nodes_and_models_is_written(tmp_path: Path) -> None:
     node = Node("Relu", ["x"], ["y"], name="n", metadata={"tile_hw.site": "fc", "empty": ""})
     value = Value("x", "float32", (1,))
-    graph = Graph("g", (node,), (value,), (Value("y", "float32", (1,)),), {"c": int64_tensor("c", [1])})
+    graph = Graph("g", (node,), (value,), (Value("y", "float32", (1,)),), {"c": build_int64_tensor("c", [1])})
     path = tmp_path / "m.onnx"
     path.write_bytes(encode(Model(graph, {"": 17}, 10, metadata={"k": "v"})))
     theirs = onnx.load(str(path))

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer import verify_files
 from explorer.base.errors import BadModel
-from explorer.engine.graph.schema_defaults import DEFAULTS, Since, default_attributes
+from explorer.engine.graph.schema_defaults import DEFAULTS, Since, get_default_attributes
 from explorer.engine.proof.structure.identities import can_represent
 from explorer.engine.proof.structure.normal_form import einsum_equation
 from tests.engine.proof import tiled as t
@@ -630,7 +630,7 @@ def test_the_defaults_are_those_of_the_schemas() -> None:
     for schema in onnx.defs.get_all_schemas_with_history():
         if schema.domain or schema.name not in IN_FULL or schema.deprecated:
             continue
-        ours = default_attributes("", schema.name, schema.since_version)
+        ours = get_default_attributes("", schema.name, schema.since_version)
         for name, attribute in schema.attributes.items():
             if (
                 not attribute.default_value.name
@@ -667,8 +667,8 @@ def test_operators_with_defaults_are_all_in_the_table() -> None:
 
 
 def test_a_default_that_changed_is_that_of_the_operator_set() -> None:
-    assert default_attributes("", "Softmax", 12) == {"axis": 1}
-    assert default_attributes("", "Softmax", 13) == {"axis": -1}
+    assert get_default_attributes("", "Softmax", 12) == {"axis": 1}
+    assert get_default_attributes("", "Softmax", 13) == {"axis": -1}
     assert any(isinstance(v, Since) for v in DEFAULTS["", "GridSample"].values())
 
 
