@@ -143,8 +143,10 @@ class SiteCost(Struct, frozen=True):
         traffic_without_reuse: Bytes of traffic if every tile product fetches its operands and its sum and
             writes the sum.
         compulsory: Bytes of each operand read once and the output written once, without padding.
-        orders: Costs of the six loop orders, in the order of `ORDERS`.
-        order: Chosen loop order: the requested one, or the one with the least traffic.
+        orders: Costs of the six loop orders, in the order of `ORDERS`. With a mapping, only the cost of its
+            loops.
+        order: Chosen loop order: the requested one, the one with the least traffic, or the orders of all
+            levels of a mapping, from the outermost in.
         buffer: Bytes of one tile of each operand and of the sum.
         buffer_double: Twice `buffer`, for double buffering.
         fits: Whether the buffer of the machine holds the tiles, twice if it is double-buffered. None if its
@@ -199,7 +201,8 @@ class OrderTotal(Struct, frozen=True):
     """Cost of all sites one after the other, every call of each.
 
     Attributes:
-        order: Loop order of every site ('mnk'), or 'best' if each site uses its order with the least traffic.
+        order: Loop order of every site ('mnk'), 'best' if each site uses its order with the least traffic, or
+            'mapping' if each uses the loops of its mapping.
         memory_bound: Number of memory-bound sites, or None if unknown.
     """
 
@@ -220,13 +223,15 @@ class PlanCost(Struct, frozen=True):
 
     Attributes:
         hardware: Machine, completed with the values that follow from the given ones.
-        order: Requested order: 'best', a loop order, or a dataflow (then the better of its two loop orders).
+        order: Requested order: 'best', a loop order, a dataflow (then the better of its two loop orders), or
+            'mapping'.
         buffer: Largest `SiteCost.buffer` of a site, in bytes.
         buffer_double: Largest `SiteCost.buffer_double` of a site, in bytes.
         fits: Whether the tiles of every site fit into the buffer, or None if the size of the buffer is
             unknown.
         total: Cost in the requested order.
         orders: Cost with each of the six loop orders for all sites, then with the best order of each site.
+            With a mapping, only that of its loops.
         systolic: Cycles on the systolic array for each dataflow, summed over all sites.
         assumptions: Assumptions behind the figures, in words.
         macs_total: Multiply-accumulates of the full model with the untiled operators, or None unless all are

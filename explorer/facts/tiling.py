@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
@@ -90,6 +91,8 @@ class TileSpec(Spec, frozen=True):
         config: Path of the file with the settings and rules, or '' for none.
         accumulator: Bits of the hardware's accumulator, or 0 for none. Sites whose integer sums do not fit
             are listed.
+        mapping: Path of a mapping file whose tiles the sites use in place of `tile`, or '' for none.
+        level: Level of the mapping whose tiles are used: the name of a memory, or 'array'.
     """
 
     tile: Annotated[tuple[Count, Count, Count], _TILE] = (64, 64, 64)
@@ -127,11 +130,29 @@ class TileSpec(Spec, frozen=True):
         ),
     ] = ""
     accumulator: Annotated[Natural, ACCUMULATOR] = 0
+    mapping: Annotated[
+        str,
+        option(
+            "mapping file (as map -o writes one) whose tiles are used instead of --tile",
+            metavar="FILE",
+            label="mapping",
+            placeholder="a file of map -o",
+        ),
+    ] = ""
+    level: Annotated[
+        str,
+        option(
+            "level of the mapping whose tiles are used: a memory, or array",
+            metavar="NAME",
+            label="level",
+        ),
+    ] = "array"
 
     @property
     def label(self) -> str:
         """Label of a state with this tiling: the tile, and every setting that is not the default."""
-        parts = [sizes_text(self.tile)]
+        level = f" ({self.level})" if self.level != "array" else ""
+        parts = [f"by {os.path.basename(self.mapping)}{level}" if self.mapping else sizes_text(self.tile)]
         parts += ["padded"] * (self.edges == "padded") + [self.form] * (self.form != "auto")
         parts += ["packed"] * (self.grouped == "pack")
         parts += [f"{self.accumulator}-bit accumulator"] * (self.accumulator > 0)

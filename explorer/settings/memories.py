@@ -70,6 +70,22 @@ def memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
     return with_memories(hardware, machines.machine_table(hardware))
 
 
+def machine_of_mapping(name: str, path: str) -> MemoryMachine:
+    """Finds the machine that a mapping file names.
+
+    Args:
+        name: Name of the machine.
+        path: Path of the mapping file.
+
+    Raises:
+        Misuse: No machine in the config file and no preset has this name, or one of its memories is invalid.
+    """
+    if name not in machines.load_hardware():
+        hint = "add --machine FILE, the file that describes it"
+        raise Misuse(f"it is for machine '{name}', which is not in the config file", where=path, hint=hint)
+    return memory_machine(name, path)
+
+
 def memories_of(hardware: Hardware) -> MemoryMachine:
     """Finds the memories of a machine that is already described.
 

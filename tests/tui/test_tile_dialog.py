@@ -23,6 +23,7 @@ from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formul
 from explorer.report.layout import Page
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.option_field import OptionField
+from explorer.tui.widgets.text_input import TextInput
 from tests.tui.hands import Hands, screen
 from tests.tui.scripted import ScriptedEngine, alexnet, plan
 
@@ -386,6 +387,17 @@ async def test_grouped_convolutions_are_packed_when_asked() -> None:
         await hands.press("enter")
         spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
         assert spec.grouped == "pack"
+
+
+async def test_a_mapping_file_takes_the_place_of_the_tile() -> None:
+    async with screen() as hands:
+        await hands.press("t")
+        for name, text in (("mapping", "fi.toml"), ("level", "UB")):
+            hands.pilot.app.screen.query_one(f"#{name}", TextInput).focus()
+            await hands.press(*text)
+        await hands.press("enter")
+        spec = next(args[0] for m, args, _ in hands.engine.asked if m == "tile")
+        assert (spec.mapping, spec.level, spec.tile) == ("fi.toml", "UB", TileSpec().tile)
 
 
 @pytest.mark.slow

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.checked import PathText
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse
 from explorer.base.units import dims_text, many_text, printable
 from explorer.facts import SitePlan, SkippedSite, TileSpec
 from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import (
     CapacityPoint,
     Epilogue,
-    MachineMemory,
     MappedSite,
     MappingCost,
     MappingSearch,
@@ -25,14 +24,14 @@ from explorer.facts.mapping import (
     Objective,
     SiteMapping,
 )
-from explorer.features.mapping.mapping_edit import site_mapping
 from explorer.host.output_files import atomic_write, check_target, text
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import OnProgress
 from explorer.settings.machine_presets import PRESETS
-from explorer.settings.mapping_file import FileSite, MappingFile, mapping_text, read_mapping
+from explorer.settings.mapping_file import MappingFile, mapping_text, read_mapping
 from explorer.settings.memories import memory_machine
 from explorer.settings.parse import parse_capacity
+from explorer.settings.site_mappings import mapping_in_file, site_mapping
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +85,9 @@ def map(
         raise Misuse("no matmul here can be mapped", where="map")
     file = read_mapping(mapping) if mapping is not None else None
     if file is not None:
-        _check_file(file, plan.sites, found_machine)
+        from explorer.engine.mapping.file_check import check_file
+
+        check_file(file, plan.sites, found_machine)
     fused = session.epilogues(on_progress=on_progress) if fuse else {}
     mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file, fused))
     if formulas:
@@ -140,16 +141,11 @@ def _mapped_sites(
 
     searches: dict[SiteMapping, MappingSearch] = {}
     for site in sites:
-        blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
         if file is not None:
-            entry = file.sites[site.name]
-            output = entry.types.get("output", "")
-            epilogue = blank.epilogue
-            if epilogue == Epilogue() and output not in ("", blank.accumulator):
-                epilogue = Epilogue(output=output)
-            cost = mapping_cost(replace(blank, levels=entry.levels, epilogue=epilogue), machine)
+            cost = mapping_cost(mapping_in_file(file, site, fused.get(site.name)), machine)
             yield MappedSite(site.name, site.op, site.calls, cost)
             continue
+        blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
         key = replace(blank, site="")
         if key not in searches:
             searches[key] = search_mappings(blank, machine, objective, constraints)
@@ -168,66 +164,6 @@ def _renamed(search: MappingSearch, site: str) -> MappingSearch:
         best=tuple(renamed(cost) for cost in search.best),
         front=tuple(renamed(cost) for cost in search.front),
     )
-
-
-def _check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMachine) -> None:
-    """Refuses a mapping file of another machine or model.
-
-    Raises:
-        Misuse: The machine, its memories, a site, a size or a number type differs.
-    """
-    from explorer.engine.mapping.cost import memory_levels
-
-    if file.machine != machine.hardware.name:
-        raise Misuse(
-            f"it is for machine '{file.machine}', not '{machine.hardware.name}'",
-            where=file.path,
-            hint=f"add --machine {file.machine}",
-        )
-    names = _memory_names(memory_levels(machine)[1:])
-    for site in sites:
-        entry = file.sites.get(site.name)
-        if entry is None:
-            hint = nearest(site.name, file.sites) or f"explorer map MODEL --site '{next(iter(file.sites))}'"
-            raise Misuse(f"it has no mapping of '{site.name}'", where=file.path, hint=hint)
-        place = f"{file.path}{entry.place}"
-        if entry.levels[-1].tile != machine.unit:
-            raise Misuse(
-                f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}",
-                where=place,
-                hint=f"write tile = {list(machine.unit)}",
-            )
-        for number, (theirs, ours) in enumerate(zip(entry.memories, names, strict=False), 1):
-            if theirs and theirs != ours:
-                raise Misuse(
-                    f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'",
-                    where=place,
-                    hint="map the model anew: explorer map MODEL -o FILE",
-                )
-        _check_site(site, entry, place)
-
-
-def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
-    """Refuses an entry of another size or of other number types.
-
-    Raises:
-        Misuse: The size or a type differs.
-    """
-    size = (site.M, site.K, site.N, site.batch)
-    if (*entry.size, entry.batch) != size:
-        theirs, ours = (
-            "x".join(str(length) for length in numbers[:3])
-            + (f", batch {numbers[3]}" if numbers[3] > 1 else "")
-            for numbers in ((*entry.size, entry.batch), size)
-        )
-        raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=place)
-    for key, dtype in (("dtype", site.dtype), ("right", site.right), ("accumulator", site.accumulator)):
-        if key in entry.types and entry.types[key] != (dtype or site.dtype):
-            raise Misuse(
-                f"'{key}' of '{site.name}' is {entry.types[key]} there, and {dtype or site.dtype} here",
-                where=place,
-                hint="map the model anew: explorer map MODEL -o FILE",
-            )
 
 
 def _assumptions(
@@ -322,15 +258,8 @@ def _capacity_curve(
         )
 
 
-def _memory_names(groups: Sequence[tuple[MachineMemory, ...]]) -> list[str]:
-    """Lists the names of the memories of each level, as text, from the outermost in."""
-    from explorer.engine.mapping.cost import ARRAY
-
-    return [*(" ".join(memory.name for memory in group) for group in groups), ARRAY]
-
-
 def _file_text(result: ModelMapping) -> str:
-    from explorer.engine.mapping.cost import memory_levels
+    from explorer.engine.mapping.file_check import level_texts
 
-    names = _memory_names(memory_levels(result.machine)[1:])
+    names = level_texts(result.machine)
     return mapping_text(result.machine.hardware.name, [(site.cost.mapping, names) for site in result.sites])

@@ -18,21 +18,6 @@ from explorer.facts.mapping import LoopOrder, NestLevel, SiteMapping, Sizes
 ORDERS: tuple[LoopOrder, ...] = get_args(LoopOrder)
 
 
-def site_mapping(site: SitePlan) -> SiteMapping:
-    """Return a mapping of a site without levels, with its size and its number types."""
-    multiplied = site.batch * site.M * site.K * site.N
-    return SiteMapping(
-        site.name,
-        (site.M, site.K, site.N),
-        (),
-        batch=site.batch,
-        dtype=site.dtype,
-        right=site.right,
-        accumulator=site.accumulator,
-        macs=0 if site.macs in (None, multiplied) else site.macs or 0,
-    )
-
-
 def resize(mapping: SiteMapping, level: int, axis: str, step: int, unit: Sizes) -> SiteMapping | None:
     """Change the tile of a level along an axis, to the next size with another number of trips.
 

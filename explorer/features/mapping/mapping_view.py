@@ -21,7 +21,7 @@ from explorer.facts import TileSpec
 from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import MappedSite, ModelMapping, Objective, SiteMapping
 from explorer.features.mapping.map_words import site_blocks
-from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, site_mapping, tiled_site
+from explorer.features.mapping.mapping_edit import keep_next, reorder, resize, tiled_site
 from explorer.features.mapping.mapping_files import MappingFiles, ShownMapping, can_emit
 from explorer.features.mapping.mapping_page import (
     empty_lines,
@@ -36,6 +36,7 @@ from explorer.features.mapping.mapping_page import (
 from explorer.features.mapping.nest_words import NestRow, level_names, nest_rows
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.memories import memories_of, named_with_memories
+from explorer.settings.site_mappings import site_mapping
 from explorer.tui.commands.key_table import command_of, has_command
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import (

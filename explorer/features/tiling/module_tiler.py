@@ -32,6 +32,7 @@ class ModuleTiler:
 
     def plan(self, spec: TileSpec, on_progress: OnProgress) -> Plan:
         """Return the plan that `tile` would follow."""
+        _refuse_mapping(spec)
         job = build_module_job(self._models, verify=False, on_progress=on_progress)
         return self._add_macs(self._plan(self._resolve_filters(spec, job), job))
 
@@ -61,6 +62,7 @@ class ModuleTiler:
         """
         if draws < 1:
             raise Misuse(f"{draws} draws prove nothing", where="--draws", hint="give 1 or more")
+        _refuse_mapping(spec)
         job = build_module_job(
             self._models, target=output or "", draws=draws, on_progress=on_progress, **job_options
         )
@@ -94,3 +96,12 @@ class ModuleTiler:
             return None
         totals = self._models.examine(0).analysis.info.totals
         return totals.macs if totals.coverage == 1 else None
+
+
+def _refuse_mapping(spec: TileSpec) -> None:
+    if spec.mapping:
+        raise Misuse(
+            "a mapping names the matmuls of the ONNX graph, not the layers of a module",
+            where="--mapping",
+            hint="leave out --to torch, or --mapping",
+        )

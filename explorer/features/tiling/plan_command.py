@@ -42,6 +42,8 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     first, count = _range(args.steps)
     if args.formulas:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
+    if spec.mapping:
+        raise Misuse("steps are those of one tile size", where="--steps", hint="leave it out, or --mapping")
     hardware(args)  # only checks the options: steps do not depend on the machine
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
@@ -85,6 +87,7 @@ COMMAND = Command(
     (
         "explorer plan alexnet --machine npu.toml",
         "explorer plan model.onnx --tile 32x64x32 --edges padded --order output-stationary",
+        "explorer plan model.onnx --machine npu.toml --mapping mapping.toml",
         "explorer plan model.onnx --site '*fc1*' --formulas",
         "explorer plan model.onnx --site '*fc1*' --order knm --steps 16",
     ),

@@ -62,7 +62,7 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *([Line((hardware_text(machine), Span(f"   {machine.origin}", "quiet")))] if machine.origin else []),
         Line(),
         figures(fact),
-        *((Line(), *build_order_table(fact)) if len(fact.sites) > 1 else ()),
+        *((Line(), *build_order_table(fact)) if len(fact.sites) > 1 and len(fact.orders) > 1 else ()),
         Line(),
         *_sites(fact),
         *((Line(), *systolic(fact), Paragraph(_DRAINED, "quiet")) if fact.systolic else ()),
@@ -119,6 +119,9 @@ _ROOFLINE = "roofline"
 """Remark that cycles and time are not the cycles and time of a systolic array."""
 
 
+_ORDER_TEXTS = {"best": "each matmul's best order", "mapping": "the loops of the mapping"}
+
+
 def figures(fact: PlanCost) -> Fields:
     """Build the fields with the totals of all sites over all their calls."""
     return Fields([*figure_fields(fact).values()])
@@ -136,7 +139,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
         f" and {len(tiles) - 3:,} more" if len(tiles) > 3 else ""
     )
     share = f"{share_text(fact.macs, fact.macs_total)} of the model's" if fact.macs_total else ""
-    order_text = "each matmul's best order" if fact.order == "best" else f"loop order {fact.order}"
+    order_text = _ORDER_TEXTS.get(fact.order) or f"loop order {fact.order}"
     fit_text = _fit_span(fact)
     fields: dict[str, Field] = {
         "tiles": Field(

@@ -157,6 +157,7 @@ COMMAND = Command(
         "explorer tile model.onnx -o tiled.onnx --tile 32x64x32 --edges padded",
         "explorer tile model.onnx -o tiled.onnx --site '*classifier*' --form lab",
         "explorer tile model.onnx -o tiled.onnx --config npu.toml",
+        "explorer tile model.onnx -o tiled.onnx --mapping mapping.toml   (the tiles of a mapping)",
         "explorer tile model.onnx -o tiled8.onnx --quantize int8         (integer tiles, proved exact)",
         "explorer tile resnet18 --to torch -o tiled.pt2 --dynamic x:0=batch",
     ),

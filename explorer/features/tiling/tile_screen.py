@@ -47,8 +47,8 @@ AskPlan = Callable[[TileSpec], Awaitable[Plan]]
 AskCost = Callable[..., Awaitable[PlanCost]]
 """Async function that asks the engine for the cost of a spec. `formulas=True` adds formulas to every site."""
 
-_TILE, _SITES, _EDGES, _FORM, _GROUPED = (
-    option_of(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped")
+_TILE, _SITES, _EDGES, _FORM, _GROUPED, _MAPPING, _LEVEL = (
+    option_of(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped", "mapping", "level")
 )
 _HINT_WIDTH = 68
 """Minimum screen width in cells for the key of the map view in the hint."""
@@ -182,6 +182,11 @@ class TileDialog(Dialog[TileSpec]):
             yield OptionField.of(_GROUPED, spec.grouped, label_width=9)
         yield OptionField.of(_FORM, spec.form)
         yield OptionField.of(_SITES)
+        with Horizontal(classes="form-row"):
+            yield FieldLabel(_MAPPING)
+            yield TextInput(spec.mapping, _MAPPING.declared.placeholder, compact=True, id="mapping")
+            yield FieldLabel(_LEVEL, second=True)
+            yield TextInput(spec.level, compact=True, id="level")
         yield self._machines
         yield LineView(id="plan", focusable=False)
         yield CostList(id="figures")
@@ -198,8 +203,8 @@ class TileDialog(Dialog[TileSpec]):
         self._fit()
 
     def _fit(self) -> None:
-        # the dialog needs two borders, a headline, and five rows of fields (seven if stacked)
-        room = int(self.app.size.height * 0.94) - (10 if self.stacks_fields else 8)
+        # the dialog needs two borders, a headline, and six rows of fields (nine if stacked)
+        room = int(self.app.size.height * 0.94) - (12 if self.stacks_fields else 9)
         block_lines = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = block_lines
         self.query_one("#figures").styles.height = max(3, min(28, room - block_lines - (room >= 8)))
@@ -260,6 +265,8 @@ class TileDialog(Dialog[TileSpec]):
         if not cost.sites:
             return None
         largest = max(cost.sites, key=lambda site: site.macs)
+        if spec.mapping:
+            return largest  # the formulas of a mapping are in the map view
         return largest if largest.formulas else await self._formulas_of(spec, largest.name)
 
     async def _formulas_of(self, spec: TileSpec, site: str) -> SiteCost | None:
@@ -303,7 +310,11 @@ class TileDialog(Dialog[TileSpec]):
             ExplorerError: The tile or the accumulator is invalid, or the chosen layers have no
                 site.
         """
-        tile = read_option(_TILE, self.query_one("#tile", Input).value, _TILE.declared.label)
+        mapping = self.query_one("#mapping", Input).value.strip()
+        tile = TileSpec().tile
+        if not mapping:
+            tile = read_option(_TILE, self.query_one("#tile", Input).value, _TILE.declared.label)
+        level = self.query_one("#level", Input).value.strip() if mapping else ""
         choice = self.query_one("#sites", OptionField).index
         sites: tuple[str, ...] = ()
         if choice:
@@ -316,7 +327,16 @@ class TileDialog(Dialog[TileSpec]):
         edges = _EDGES.choices[self.query_one("#edges", OptionField).index]
         values = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}
         bits = self.query_one(AccumulatorField).bits
-        return replace(self._initial_spec, tile=tile, sites=sites, edges=edges, accumulator=bits, **values)
+        return replace(
+            self._initial_spec,
+            tile=tile,
+            sites=sites,
+            edges=edges,
+            accumulator=bits,
+            mapping=mapping,
+            level=level or _LEVEL.default,
+            **values,
+        )
 
     def action_plan_page(self, step: int) -> None:
         """Scroll the figures by one page."""

@@ -37,8 +37,9 @@ def plan(fact: Plan, source: str) -> list[Block]:
     """Build the plan: a row for each site, and the skipped matmuls with the reasons."""
     # sites with open sizes and batched tiles are padded even if the spec says otherwise
     edges = {site.edges for site in fact.sites} or {fact.edges}
+    tiles = [sizes_text(tile) for tile in sorted({site.tile for site in fact.sites} or {fact.tile})]
     remarks = [
-        f"{'x'.join(map(str, fact.tile))} tiles",
+        f"{tiles[0] if len(tiles) == 1 else f'{len(tiles):,} sizes of'} tiles",
         f"{' and '.join(edges_text(mode, brief=False) for mode in sorted(edges))} at the edges",
         f"form {fact.form}",
     ]

@@ -45,8 +45,11 @@ from explorer.session.parts.history import list_between
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
-from explorer.settings.option_values import words_of
+from explorer.settings.mapping_file import MappingFile, read_mapping
+from explorer.settings.memories import machine_of_mapping, memories_of
+from explorer.settings.option_values import COMMAND_LINE, words_of
 from explorer.settings.parse import opening_words, path_word
+from explorer.settings.site_mappings import check_sites, mapping_in_file, tile_rules
 
 
 class Tiler:
@@ -70,8 +73,11 @@ class Tiler:
         graph will be built from the plan.
         """
         state_index = self._models.current if state_index is None else state_index
+        file, spec = _apply_mapping(spec)
         products = self._products(state_index, on_progress, spec, decomposed, will_write)
         plan, sites = _plan_of(products, self._resolve_site_filters(spec, products, state_index))
+        if file is not None:
+            check_sites(file, plan.sites)
         if plan.decomposed != products.decomposed and decomposed is None:
             # nodes without a chosen site are not decomposed
             return self.plan(
@@ -96,11 +102,15 @@ class Tiler:
         on_progress: OnProgress,
     ) -> PlanCost:
         """Count the cost of a tiling of the current model on a machine."""
-        cost = plan_cost(self.plan(spec, on_progress)[0], hardware, order=order)
+        plan = self.plan(spec, on_progress)[0]
+        if spec.mapping:
+            return _mapped_cost(plan, read_mapping(spec.mapping), hardware, order, formulas)
+        cost = plan_cost(plan, hardware, order=order)
         return add_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:
         """Return the settings of `spec` for every site of the current model."""
+        spec = _apply_mapping(spec)[1]
         # the products depend on the spec only if groups are packed into its tiles
         products = self._products(self._models.current, on_progress, spec, None)
         all_sites = _plan_of(products, TileSpec())[0].sites
@@ -131,7 +141,7 @@ class Tiler:
 
         outcome = yield ChangeStep(
             tiled,
-            StateText(spec.label, TilingRecord(spec, plan), command),
+            StateText(spec.label, TilingRecord(_apply_mapping(spec)[1], plan), command),
             verify_tiling if work.proof.verify else None,
             lambda: analyses[0] if analyses else None,
         )
@@ -247,6 +257,47 @@ class Tiler:
         return cached[key]
 
 
+def _apply_mapping(spec: TileSpec) -> tuple[MappingFile | None, TileSpec]:
+    """Return the mapping file of `spec`, and `spec` with its tiles as rules instead of the file.
+
+    Raises:
+        Misuse: The file cannot be read, lacks the level, or the user also typed a tile.
+    """
+    if not spec.mapping:
+        if spec.level != TileSpec().level:
+            raise Misuse("a level needs a mapping", where="--level", hint="add --mapping FILE")
+        return None, spec
+    if dict(spec.origins).get("tile") == COMMAND_LINE:
+        raise Misuse("the mapping file has the tiles", where="--tile", hint="leave out --tile or --mapping")
+    file = read_mapping(spec.mapping)
+    rules = *tile_rules(file, spec.level), *spec.rules
+    return file, replace(spec, mapping="", level=TileSpec().level, rules=rules)
+
+
+def _mapped_cost(
+    plan: Plan, file: MappingFile, hardware: Hardware | None, order: str, formulas: bool | None
+) -> PlanCost:
+    """Count the cost of a plan whose sites run as a mapping file says.
+
+    Raises:
+        Misuse: The machine is missing or another one, or an option is of one tile size alone.
+    """
+    from explorer.engine.mapping.file_check import check_file  # imports numpy
+    from explorer.engine.mapping.site_costs import mapped_plan_cost
+
+    if order != "best":
+        raise Misuse(
+            "the mapping file has the orders", where="--order", hint="leave out --order or --mapping"
+        )
+    if formulas:
+        hint = "explorer map MODEL --mapping FILE --formulas prints those of a mapping"
+        raise Misuse("they are of one tile size", where="--formulas", hint=hint)
+    machine = machine_of_mapping(file.machine, file.path) if hardware is None else memories_of(hardware)
+    check_file(file, plan.sites, machine)
+    mappings = [mapping_in_file(file, site) for site in plan.sites]
+    return mapped_plan_cost(plan, machine, mappings)
+
+
 def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
     """Return the plan of `spec` for the products, and the sites that it selected."""
     return make_plan(
@@ -308,4 +359,4 @@ def _spec_of_plan(entry: HistoryEntry) -> TileSpec:
     return TileSpec(plan.tile, sites, plan.edges, plan.form)
 
 
-CHANGE = Change("tile", TileSpec, _steps, _command_words, lambda spec: (spec.config,))
+CHANGE = Change("tile", TileSpec, _steps, _command_words, lambda spec: (spec.config, spec.mapping))

@@ -105,8 +105,9 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
     keys = sorted(fields, key=lambda key: key not in _FIRST_FIGURES)
     formulas = {**words.FORMULAS, "traffic": (f"traffic {order}",)}
     rows = _fields([(fields[key], origin(*formulas.get(key, ()))) for key in keys])
-    head, table = words.build_order_table(cost)
-    rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
+    if len(cost.orders) > 1:
+        head, table = words.build_order_table(cost)
+        rows += _table(head, table, [origin(f"traffic {row.order}") for row in cost.orders])
     if cost.systolic:
         parts = ("", ", with moving", ", in one go", ", as SCALE-Sim 3")
         detail_makers = [origin(*(f"{row.dataflow} array{part}" for part in parts)) for row in cost.systolic]

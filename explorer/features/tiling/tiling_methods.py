@@ -32,7 +32,8 @@ def plan(
         on_progress: Callback that receives the progress of the search for matmuls.
 
     Raises:
-        Misuse: The tile size is impossible, a glob matches nothing, or nothing can be tiled.
+        Misuse: The tile size is impossible, a glob matches nothing, nothing can be tiled, or the mapping file
+            belongs to another model.
     """
     return session.parts.get_part(Tiler).plan(spec, on_progress, state_index=index)[0]
 
@@ -62,9 +63,12 @@ def cost(
 ) -> PlanCost:
     """Count the cost of a tiling of the current model on a machine, without tiling it.
 
+    With a mapping file, traffic, cycles and time are those of its loops on all memories of its machine.
+
     Args:
         spec: Settings as for `plan`.
         hardware: Machine (see `explorer.settings.machines.hardware`), or None to leave out cycles and time.
+            With a mapping file, None is the machine that the file names.
         order: 'best' uses the loop order with the least traffic at each site. An order such as 'mnk' or
             'output-stationary' applies to all sites.
         formulas: Whether to add formulas to every site. None adds them only if there is one site.

@@ -66,7 +66,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     """
     if spec.rules and not spec.config:
         return None
-    return words_of(spec)
+    return words_of(spec, without=("tile",) if spec.mapping else ())
 
 
 def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:

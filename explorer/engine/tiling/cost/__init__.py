@@ -41,13 +41,15 @@ from explorer.settings.machines import complete
 
 _Amount = TypeVar("_Amount", int, float)
 
+ONE_TILE = "The buffer holds one tile of each operand and of the sum."
+SUMS_TRAVEL = "Partial sums travel in the accumulator's type, and so does the last write."
 _ASSUMPTIONS = (
-    "The buffer holds one tile of each operand and of the sum.",
-    "Partial sums travel in the accumulator's type, and so does the last write.",
+    ONE_TILE,
+    SUMS_TRAVEL,
     "A tile at the edge takes the matrix unit as long as a full one.",
     "Bias, activation functions and the operators between the sites are not counted.",
 )
-_OVERLAP = {
+OVERLAP = {
     True: "Double-buffered: moving hides behind computing, so a site takes the longer of both.",
     False: "Not double-buffered: a site takes computing and moving one after the other.",
 }
@@ -81,7 +83,7 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
     compulsory = total(lambda site: site.compulsory)
     lower_bound = total(lambda site: site.lower_bound)
     best = [min(cost.orders, key=_traffic) for cost in costs]
-    order_total = _total(order, [cost.chosen for cost in costs], run_counts, macs)
+    total_in_order = order_total(order, [cost.chosen for cost in costs], run_counts, macs)
     sites_fit = [site.fits for site in sites]
     return PlanCost(
         hardware=machine,
@@ -94,15 +96,15 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         traffic_without_reuse=total(lambda site: site.traffic_without_reuse),
         compulsory=compulsory,
         lower_bound=lower_bound,
-        ratio=order_total.traffic / lower_bound if lower_bound else 1.0,
+        ratio=total_in_order.traffic / lower_bound if lower_bound else 1.0,
         buffer=max((site.buffer for site in sites), default=0),
         buffer_double=max((site.buffer_double for site in sites), default=0),
         fits=None if machine.buffer is None else all(sites_fit),
-        total=order_total,
+        total=total_in_order,
         orders=(
-            _total("best", best, run_counts, macs),
+            order_total("best", best, run_counts, macs),
             *(
-                _total(name, [cost.orders[index] for cost in costs], run_counts, macs)
+                order_total(name, [cost.orders[index] for cost in costs], run_counts, macs)
                 for index, name in enumerate(ORDERS)
             ),
         ),
@@ -364,7 +366,15 @@ def _seconds(cycles: int | None, machine: Hardware) -> float | None:
     return None if cycles is None or machine.clock is None else cycles / machine.clock
 
 
-def _total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int], macs: int) -> OrderTotal:
+def order_total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int], macs: int) -> OrderTotal:
+    """Computes the cost of all sites one after the other.
+
+    Args:
+        name: Name of the order.
+        costs: Cost of one run of each site.
+        run_counts: Number of runs of each site.
+        macs: Multiply-accumulates of all runs.
+    """
     traffic = sum(cost.traffic * turn for cost, turn in zip(costs, run_counts, strict=True))
     all_bound = all(cost.bound for cost in costs)
     return OrderTotal(
@@ -400,7 +410,7 @@ def _systolic_total(rows: Sequence[Systolic], run_counts: Sequence[int], machine
 def _assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
     yield from _ASSUMPTIONS
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
-        yield _OVERLAP[machine.double_buffered]
+        yield OVERLAP[machine.double_buffered]
     smallest = min((math.prod(site.tile) for site in plan.sites), default=0)
     if machine.macs_per_cycle is not None and 0 < smallest < machine.macs_per_cycle:
         yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several are taken to run at once."

@@ -1,0 +1,50 @@
+"""Check that a mapping file belongs to a machine and to the sites of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from explorer.base.errors import Misuse
+from explorer.engine.mapping.cost import ARRAY, memory_levels
+from explorer.facts import SitePlan
+from explorer.facts.mapping import MemoryMachine
+from explorer.settings.mapping_file import MappingFile
+from explorer.settings.site_mappings import check_sites
+
+
+def level_texts(machine: MemoryMachine) -> list[str]:
+    """Lists the names of the memories of each level, as text, from the outermost in to the array."""
+    groups = memory_levels(machine)[1:]
+    return [*(" ".join(memory.name for memory in group) for group in groups), ARRAY]
+
+
+def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMachine) -> None:
+    """Refuses a mapping file of another machine or model.
+
+    Raises:
+        Misuse: The machine, its memories, a site, a size or a number type differs.
+    """
+    if file.machine != machine.hardware.name:
+        raise Misuse(
+            f"it is for machine '{file.machine}', not '{machine.hardware.name}'",
+            where=file.path,
+            hint=f"add --machine {file.machine}",
+        )
+    check_sites(file, sites)
+    names = level_texts(machine)
+    for site in sites:
+        entry = file.sites[site.name]
+        place = f"{file.path}{entry.place}"
+        if entry.levels[-1].tile != machine.unit:
+            raise Misuse(
+                f"the array's tile of '{site.name}' is not the unit of {machine.hardware.name}",
+                where=place,
+                hint=f"write tile = {list(machine.unit)}",
+            )
+        for number, (theirs, ours) in enumerate(zip(entry.memories, names, strict=False), 1):
+            if theirs and theirs != ours:
+                raise Misuse(
+                    f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'",
+                    where=place,
+                    hint="map the model anew: explorer map MODEL -o FILE",
+                )
