@@ -111,6 +111,9 @@ class FunctionCalls:
         body_context.number = state.number()
         state.result.groups[body_context.scopes[-1].path] = state.group(context, node, function.name)
         visit(body_context, nodes)
+        for inner_name, outer_name in zip(function.outputs, node.outputs, strict=False):
+            if outer_name and inner_name in body_context.stored:
+                context.stored[outer_name] = body_context.stored[inner_name]
 
     def _size(self, function: Function) -> int:
         """Returns the number of operators that a call expands into."""

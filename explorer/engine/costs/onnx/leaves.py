@@ -27,12 +27,14 @@ class OperatorFigures(CostFigures, frozen=True, eq=False):
         parameters: Inputs that are parameters, in the form of `values.parameter_places`.
         sizes: Bytes of each output tensor.
         attributes: Attributes to show.
+        is_alias: Whether the outputs are weights in another form.
     """
 
     formula: str
     parameters: Sequence[tuple[int, int, int]]
     sizes: tuple[int | None, ...]
     attributes: Mapping[str, Any]
+    is_alias: bool = False
 
 
 class OperatorLeaf(Struct, eq=False, gc=False):

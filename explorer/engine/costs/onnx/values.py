@@ -18,6 +18,7 @@ from explorer.engine.costs.layer_tree import Scope, sum_if_all_known
 from explorer.engine.costs.onnx.scopes import ScopedName, relative
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, count_dense_bytes
+from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.operators import registry, tflite
 from explorer.engine.shapes import Shapes
 from explorer.facts import Dim, TensorInfo
@@ -28,8 +29,14 @@ _ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if oper
 VIEWS = frozenset(name for name, operator in registry.BY_NAME.items() if operator.view)
 """Operators whose first output is their first input with another shape; runtimes do not copy it."""
 
-PROPAGATING = _ALIASES | {"Constant"}
-"""Operators for which `propagate_stored` may record an output."""
+PROPAGATING = frozenset(("Constant",))
+"""Operators for which `propagate_stored` records an output that is not computed from stored tensors."""
+
+_SCALES = frozenset(("DequantizeLinear", "QuantizeLinear"))
+"""Operators that turn stored codes and their scales into numbers, or back."""
+
+_MAX_SOURCES = 64
+"""Maximum number of stored tensors behind one computed weight; a file may add any number of tensors up."""
 
 _TYPES = frozenset(
     ("dtype", "output_datatype", "output_dtype", "precision", "softmax_precision", "stash_type", "to")
@@ -226,8 +233,43 @@ def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]
 
 
 def is_alias(context: GraphContext, node: Node) -> bool:
-    """Whether a node's output is a stored tensor in another form, so a weight instead of an activation."""
-    return node.op in _ALIASES and any(node.inputs) and all(n in context.stored for n in node.inputs if n)
+    """Whether a node computes its outputs from stored tensors, so these are weights instead of activations.
+
+    Its parameters count at the nodes that read the outputs. Numbers of small constants, such as shapes, are
+    not weights.
+    """
+    inputs = [name for name in node.inputs if name]
+    stored_values = context.stored
+    if stored_values.keys().isdisjoint(inputs):
+        return False
+    if not all(name in stored_values or name in context.shapes.constants for name in inputs):
+        return False
+    if node.op in _ALIASES:
+        return inputs[0] in stored_values
+    sources = _list_sources(context, node)
+    is_random = node.op in RANDOM or (node.op == "Dropout" and len(inputs) > 2)
+    return (
+        (node.domain, node.op) in registry.OPERATORS
+        and not is_random
+        and 0 < len(sources) <= _MAX_SOURCES
+        and registry.is_parameter("", -1, context.info(node.outputs[0]).dtype, None)
+        and any(map(_is_weight, sources))
+    )
+
+
+def list_weights(context: GraphContext, node: Node) -> list[StoredValue]:
+    """Returns the parameters behind the inputs of a node, each once."""
+    return list(filter(_is_weight, _list_sources(context, node)))
+
+
+def _is_weight(entry: StoredValue) -> bool:
+    return entry.quantized or registry.is_parameter("", -1, entry.dtype, entry.shape)
+
+
+def _list_sources(context: GraphContext, node: Node) -> list[StoredValue]:
+    """Returns the stored tensors behind the inputs of a node, each once."""
+    entries = {entry.identity: entry for name in node.inputs for entry in context.stored.get(name, ())}
+    return list(entries.values())
 
 
 def propagate_stored(context: GraphContext, node: Node) -> None:
@@ -244,16 +286,17 @@ def propagate_stored(context: GraphContext, node: Node) -> None:
                 context.storage_ids[name] = PLAIN
         elif isinstance(sparse := node.attributes.get("sparse_value"), FileSpan):
             stored_values[name] = (_describe_sparse(onnx_tensor.read_sparse(sparse), name, owner),)
-    elif is_alias(context, node):
-        if node.op in ("DequantizeLinear", "QuantizeLinear"):
-            entries = [e for n in node.inputs for e in stored_values.get(n, ())]
-            output_entries = tuple([replace(e, quantized=True) for e in entries])
-        else:
-            output_entries = stored_values.get(node.inputs[0], ())
-            if node.op == "Identity" and node.inputs[0] in context.storage_ids:
-                context.storage_ids[name] = context.storage_ids[node.inputs[0]]
-        if output_entries:
-            stored_values[name] = output_entries
+        return
+    if node.op in _SCALES:
+        entries = [replace(entry, quantized=True) for entry in _list_sources(context, node)]
+    elif node.op in _ALIASES:
+        entries = list(stored_values.get(node.inputs[0], ()))
+        if node.op == "Identity" and node.inputs[0] in context.storage_ids:
+            context.storage_ids[name] = context.storage_ids[node.inputs[0]]
+    else:
+        entries = _list_sources(context, node)
+    if entries:
+        stored_values.update((output, tuple(entries)) for output in node.outputs if output)
 
 
 def traffic(

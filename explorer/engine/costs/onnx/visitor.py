@@ -28,6 +28,7 @@ from explorer.engine.costs.onnx.values import (
     describe_initializers,
     is_alias,
     list_plain_storage,
+    list_weights,
     multiply_by_runs,
     nbytes,
     parameter_places,
@@ -44,8 +45,8 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
 
-_SPECIAL = PROPAGATING | VIEWS | sequences.MAKERS
-"""Operators whose outputs may be a stored tensor, a view or a sequence."""
+_SPECIAL = VIEWS | sequences.MAKERS
+"""Operators whose outputs may be a view or a sequence."""
 
 MAX_LEAVES = 60_000
 """Maximum number of leaves from expanded calls; the calls beyond it become one leaf each."""
@@ -106,6 +107,7 @@ class GraphVisitor:
         self.state = VisitState(inference, result, memory_of)
         self.calls = FunctionCalls(model, self.state, MAX_LEAVES)
         self.names: dict[tuple[int, str], ScopedNames] = {}
+        self.output_names = frozenset(value.name for value in model.graph.outputs)
         self.visited = 0
 
     def nodes(self, context: GraphContext, nodes: Sequence[Node]) -> None:
@@ -174,7 +176,11 @@ class GraphVisitor:
                 (entry.identity, entry.elements, entry.size) for entry in attribute_parameters(context, node)
             ]
         may_share = op in _SPECIAL
-        if may_share:
+        if figures.is_alias or op in PROPAGATING:
+            if not self.output_names.isdisjoint(node.outputs) and not context.number:
+                # no node reads this output, so its parameters count here
+                weights = list_weights(context, node)
+                entries += [(entry.identity, entry.elements, entry.size) for entry in weights]
             propagate_stored(context, node)
         times = context.trips if isinstance(context.trips, int) else 1
         leaf = OperatorLeaf(
@@ -250,7 +256,8 @@ class GraphVisitor:
         if reads_stored:
             storage_ids, stored_values = context.storage_ids, context.stored
             key += [
-                storage_ids.get(n) or (self.storage_id(context, n) if n in stored_values else 0)
+                storage_ids.get(n)
+                or (self.storage_id(context, n) if n in stored_values else _UNSTORED[n in shapes.constants])
                 for n in names
             ]
         if context.number:
@@ -282,6 +289,7 @@ class GraphVisitor:
         attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
         bytes_written = multiply_by_runs(moved.written, scale)
+        is_weight = reads_stored and is_alias(context, node)
         status, reason = cost.status, cost.reason
         if status != "unknown" and None in (moved.read, moved.written):
             status, reason = "unknown", _UNSIZED
@@ -290,7 +298,7 @@ class GraphVisitor:
             elementwise_ops=cost.elementwise_ops,
             bytes_read=multiply_by_runs(sum_if_all_known((moved.read, attribute_bytes)), scale),
             bytes_written=bytes_written,
-            activation_bytes=0 if is_alias(context, node) else bytes_written,
+            activation_bytes=0 if is_weight else bytes_written,
             weight_bytes_read=multiply_by_runs(sum_if_all_known((moved.weights, attribute_bytes)), scale),
             status=status,
             reason=reason,
@@ -298,6 +306,7 @@ class GraphVisitor:
             parameters=places,
             sizes=moved.made,
             attributes=simplify_attributes(node),
+            is_alias=is_weight,
         )
 
     def cost(
@@ -339,6 +348,8 @@ _FIGURES: dict[Hashable, OperatorFigures] = {}
 _STORAGE_IDS: dict[Hashable, int] = {}
 """A number per form of stored tensors. A number is never reused for another form."""
 _NUMBERS = count(1)
+_UNSTORED = (0, -2)
+"""Numbers for values that are not stored: computed values, and small constants such as shapes."""
 
 
 def forget() -> None:

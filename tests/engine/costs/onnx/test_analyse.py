@@ -878,6 +878,132 @@ def test_a_weight_under_another_type_or_shape_is_in_no_activation_figure(
     assert totals.coverage == 1.0
 
 
+@pytest.mark.parametrize(
+    ("nodes", "weights", "params"),
+    [
+        (
+            [
+                Node("Cast", ("w",), ("floats",), attributes={"to": 1}),
+                Node("Sub", ("floats", "zero"), ("centered",)),
+                Node("Mul", ("centered", "scale"), ("v",)),
+            ],
+            {"w": ("int8", (64, 32)), "zero": (1, 32), "scale": (1, 32)},
+            64 * 32 + 2 * 32,
+        ),
+        ([Node("Mul", ("w", "half"), ("v",))], {"w": (64, 32), "half": np.float32(0.5)}, 64 * 32),
+        ([Node("Add", ("w", "w"), ("v",))], {"w": (64, 32)}, 64 * 32),
+        (
+            [Node("MatMul", ("a", "b"), ("ab",)), Node("Add", ("w", "ab"), ("v",))],
+            {"w": (64, 32), "a": (64, 4), "b": (4, 32)},
+            64 * 32 + 64 * 4 + 4 * 32,
+        ),
+        (
+            [Node("Concat", ("a", "b"), ("v",), attributes={"axis": 1})],
+            {"a": (64, 20), "b": (64, 12)},
+            64 * 32,
+        ),
+        (
+            [
+                Node("Split", ("w",), ("a", "b"), attributes={"axis": 1}),
+                Node("Sub", ("a", "b"), ("v",)),
+            ],
+            {"w": (64, 64)},
+            64 * 64,
+        ),
+        (
+            [
+                Node("Concat", ("rows", "columns"), ("shape",), attributes={"axis": 0}),
+                Node("Reshape", ("w", "shape"), ("v",)),
+            ],
+            {"w": (32, 64), "rows": np.array([64]), "columns": np.array([32])},
+            64 * 32,
+        ),
+        (
+            [
+                Node("BitwiseAnd", ("w", "mask"), ("low",)),
+                Node("BitShift", ("w", "four"), ("high",), attributes={"direction": b"RIGHT"}),
+                Node("Concat", ("low", "high"), ("codes",), attributes={"axis": 1}),
+                Node("Cast", ("codes",), ("floats",), attributes={"to": 1}),
+                Node("Div", ("floats", "scale"), ("v",)),
+            ],
+            {
+                "w": ("uint8", (64, 16)),
+                "mask": np.array(15, np.uint8),
+                "four": np.array(4, np.uint8),
+                "scale": (1, 32),
+            },
+            64 * 16 + 32,
+        ),
+        (
+            [Node("Scaled", ("w", "scale"), ("v",), domain="own")],
+            {"w": (64, 32), "scale": (1, 32)},
+            64 * 32 + 32,
+        ),
+    ],
+)
+def test_a_weight_that_constants_compute_is_a_parameter_and_no_activation(
+    build: Build, nodes: list[Node], weights: Any, params: int
+) -> None:
+    function = Function(
+        "own",
+        "Scaled",
+        ("a", "b"),
+        ("c",),
+        (Node("Exp", ("b",), ("e",)), Node("Mul", ("a", "e"), ("c",))),
+        {"": 18},
+    )
+    model = build(
+        [*nodes, Node("MatMul", ("x", "v"), ("y",), name="product")],
+        inputs={"x": (2, 64)},
+        outputs=["y"],
+        weights=weights,
+        functions=[function],
+        opset=18,
+    )
+    analysis = analyse(model)
+    totals, product = analysis.info.totals, analysis.layers[-1]
+    assert (totals.params, product.params) == (params, params)
+    # a computed shape is no weight
+    shape_bytes = sum(row.activation_bytes or 0 for row in analysis.layers if row.path == "shape")
+    assert totals.activation_bytes_sum == 2 * 32 * 4 + shape_bytes
+    assert totals.activation_bytes_peak == 2 * 64 * 4 + 2 * 32 * 4
+    assert (totals.coverage, totals.status) == (1.0, "exact")
+    assert product.weight_bytes_read == 64 * 32 * 4
+
+
+def test_what_constants_compute_is_counted_once_and_random_numbers_are_activations(build: Build) -> None:
+    model = build(
+        [
+            Node("Mul", ("w", "w"), ("v",)),
+            Node("MatMul", ("x", "v"), ("y",)),
+            Node("Sub", ("u", "w"), ("kept",)),
+            Node("Bernoulli", ("w",), ("mask",)),
+            Node("Mul", ("y", "mask"), ("z",)),
+        ],
+        inputs={"x": (8, 8)},
+        outputs=["z", "kept"],
+        weights={"w": (8, 8), "u": (8, 8)},
+        opset=17,
+    )
+    totals = analyse(model).info.totals
+    assert totals.params == 2 * 64
+    # the product, the mask and its product; the second output is a weight
+    assert totals.activation_bytes_sum == 3 * 64 * 4
+
+
+def test_a_long_sum_of_constants_takes_no_quadratic_time(build: Build) -> None:
+    count = 300
+    nodes = [Node("Add", (f"s{i}" if i else "w0", f"w{i + 1}"), (f"s{i + 1}",)) for i in range(count)]
+    weights = {f"w{i}": (1, 4) for i in range(count + 1)}
+    model = build(
+        [*nodes, Node("Mul", ("x", f"s{count}"), ("y",))],
+        inputs={"x": (2, 4)},
+        outputs=["y"],
+        weights=weights,
+    )
+    assert analyse(model).info.totals.params == 4 * (count + 1)
+
+
 def test_a_moved_tensor_whose_size_depends_on_data_is_a_bound(build: Build) -> None:
     nodes = [Node("TopK", ("x", "k"), ("y", "places")), Node("Transpose", ("y",), ("z",))]
     inputs = {"x": (2, 64), "k": ("int64", (1,))}
