@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 SOURCE = Path(__file__).parent.parent / "explorer"
-ROOMS = ("engine/compat/", "tui/compat.py", "web/compat.py")
+ROOMS = ("engine/compat/", "base/compat.py", "tui/compat.py", "web/compat.py")
 """Where assumptions about other libraries stand."""
 
 _STANDARD = {"_asdict", "_exit", "_field_defaults", "_fields", "_getframe", "_make", "_replace"}
@@ -24,6 +24,9 @@ _OF_TORCH = {
 }  # fmt: skip
 """Foreign wherever they are read from something else than `self`, though a class of ours has one too."""
 _NAME_OF_CLASS = re.compile(r"\.__(name|module|qualname)__\b")
+_IS_EXCEPTION = re.compile(r"\b(\w*Error|\w*Exception)\b")
+_TEXT_TESTS = {"startswith", "endswith", "find", "index", "count", "search", "match", "fullmatch"}
+"""Methods of texts and patterns that look for a text in another one."""
 _OPERATORS = ("torch.ops.", "_ATEN")
 """What comes behind is the name of an operator, which torch keeps for the files that have it."""
 _BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
@@ -73,6 +76,7 @@ def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[
                 foreign[name] = where
                 if any(is_private(piece) for piece in where.split(".")):
                     yield node.lineno, f"imports {where}"
+    yield from parsed_messages(tree)
     for node in ast.walk(tree):
         text = ast.unparse(node) if isinstance(node, ast.expr) else ""
         if isinstance(node, ast.Attribute):
@@ -101,6 +105,27 @@ def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[
             called = node.func
             if called.attr in ("startswith", "endswith") and _NAME_OF_CLASS.search(ast.unparse(called.value)):
                 yield node.lineno, f"compares {text}"
+
+
+def parsed_messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """Line and text of each place that decides by the text of an exception."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        nodes = list(ast.walk(function))
+        names = {node.name for node in nodes if isinstance(node, ast.ExceptHandler)}
+        arguments = [node for node in nodes if isinstance(node, ast.arg) and node.annotation is not None]
+        names |= {one.arg for one in arguments if _IS_EXCEPTION.search(ast.unparse(one.annotation or one))}
+        texts = {f"str({name})" for name in names if name}
+        for node in nodes:
+            if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
+                read = [node.left, *node.comparators]
+            elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                read = [node.func.value, *node.args] if node.func.attr in _TEXT_TESTS else []
+            else:
+                continue
+            if any(text in ast.unparse(part) for part in read for text in texts):
+                yield node.lineno, f"parses {ast.unparse(node)}"
 
 
 def imported(node: ast.AST) -> Iterator[tuple[str, str]]:

@@ -34,6 +34,12 @@ BAD = {
     "import sys\nsys.modules['torch'].lstm = None": "patches sys.modules['torch'].lstm",
     "def f(x): return type(x).__name__ == 'DynamicCache'": "compares type(x).__name__ == 'DynamicCache'",
     "def f(x): return 'torch.' in type(x).__module__": "compares 'torch.' in type(x).__module__",
+    "def f():\n try: g()\n except ValueError as error:\n  if 'device' in str(error): raise": (
+        "parses 'device' in str(error)"
+    ),
+    "def f(error: BaseException): return str(error).startswith('meta')": (
+        "parses str(error).startswith('meta')"
+    ),
     "def f(x): return type(x).__module__.startswith('torch.')": (
         "compares type(x).__module__.startswith('torch.')"
     ),
@@ -100,8 +106,8 @@ def test_no_class_of_the_screen_takes_the_place_of_a_private_method_of_its_libra
     assert overridden(package) == []
 
 
-@pytest.mark.parametrize("name", ["tui/compat.py", "web/compat.py"])
-def test_an_assumption_of_the_screen_says_where_it_was_seen_and_what_happens_without_it(name: str) -> None:
+@pytest.mark.parametrize("name", ["base/compat.py", "tui/compat.py", "web/compat.py"])
+def test_an_assumption_says_where_it_was_seen_and_what_happens_without_it(name: str) -> None:
     tree = ast.parse((Path(explorer.__file__).parent / name).read_text(encoding="utf-8"))
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+from explorer.base.compat import is_about_array_size, is_about_digits
 from explorer.base.errors import BadModel, ExplorerError, broken_package
 from explorer.base.surroundings import failed_surroundings
-
-_NO_ARRAY = ("array is too big", "Maximum allowed dimension", "maximum possible size")
-"""Parts of numpy's messages for an impossible shape."""
 
 
 def find_known_failure(error: Exception) -> ExplorerError | None:
@@ -20,9 +18,9 @@ def find_known_failure(error: Exception) -> ExplorerError | None:
         return refused
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
-    if isinstance(error, OverflowError) or (isinstance(error, ValueError) and "integer string" in str(error)):
+    if isinstance(error, OverflowError) or is_about_digits(error):
         return BadModel("a figure of this model is larger than any that can be shown here")
-    if isinstance(error, ValueError) and any(words in str(error) for words in _NO_ARRAY):
+    if is_about_array_size(error):
         return BadModel("a tensor of this model is larger than any memory")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import errno
 import os
 
+from explorer.base.compat import is_about_temporary_folder, system_error_number
 from explorer.base.errors import ExplorerError, Misuse
 
-_NO_TEMPORARY = "No usable temporary directory"
 """Part of the message of Python's `tempfile`."""
 _ROOM = "make room, or set TMPDIR to a folder of another disk"
 _REFUSED = {
@@ -55,13 +55,14 @@ def failed_surroundings(error: BaseException) -> ExplorerError | None:
 def _find_refusal(error: BaseException) -> ExplorerError | None:
     number = error.errno if isinstance(error, OSError) else None
     if number not in _REFUSED and not isinstance(error, ExplorerError):
-        number = next((n for n in _IN_WORDS if os.strerror(n) in str(error)), number)
+        named = system_error_number(error, _IN_WORDS)
+        number = number if named is None else named
     if number in _REFUSED:
         message, hint = _REFUSED[number]
         return Misuse(message, hint=hint)
     if not isinstance(error, OSError):
         return None
-    if _NO_TEMPORARY in str(error):
+    if is_about_temporary_folder(error):
         return build_temporary_error("the folders for temporary files")
     if isinstance(error, FileNotFoundError) and (removed := find_removed_folder()) is not None:
         return removed
