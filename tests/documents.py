@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from explorer.report.document_schema import Schema, components, json_schema
+from explorer.report.document_schema import Schema, build_components, build_schema
 from explorer.report.document_types import DOCUMENTS, INFO, OPTIONAL, Fields
 
 GOLDEN = Path(__file__).parent / "report" / "json_contract.txt"
@@ -19,12 +19,12 @@ GOLDEN = Path(__file__).parent / "report" / "json_contract.txt"
 
 def schema(verb: str) -> Schema:
     """Return the schema of a verb's document that forbids other keys."""
-    return json_schema(verb, closed=True)
+    return build_schema(verb, closed=True)
 
 
 def golden() -> str:
     """Return the contract as text: a paragraph for each document and record, a line for each key."""
-    documents, definitions = components(DOCUMENTS)
+    documents, definitions = build_components(DOCUMENTS)
     parts = {part["title"]: part for forms in documents.values() for part in forms.values()}
     return "\n".join(
         line for name, part in {**parts, **definitions}.items() for line in _contract(name, part)
@@ -83,7 +83,7 @@ def _table(part: Schema, leave: Fields) -> list[str]:
 def tables() -> str:
     """Return every document, then every record in them, as Markdown."""
     lines: list[str] = []
-    documents, definitions = components(DOCUMENTS)
+    documents, definitions = build_components(DOCUMENTS)
     for verb, forms in documents.items():
         lines += [f"## `explorer {verb}`", ""]
         for form, part in forms.items():

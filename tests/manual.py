@@ -42,10 +42,10 @@ def keys() -> str:
 
 def formats() -> str:
     """The formats that there are."""
-    from explorer.report.formats import HEADINGS, cells
+    from explorer.report.formats import HEADINGS, format_cells
     from explorer.session import headers
 
-    rows = [HEADINGS, ("---",) * len(HEADINGS), *(cells(*one) for one in headers.formats())]
+    rows = [HEADINGS, ("---",) * len(HEADINGS), *(format_cells(*one) for one in headers.formats())]
     return "\n".join(f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows)
 
 

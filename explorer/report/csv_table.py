@@ -36,7 +36,7 @@ def csv_lines(rows: Iterable[Mapping[str, Any]], top: int | None = None) -> Iter
     ]
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    for cells in chain([heads], ([*_cells(row, parts)] for row in islice(rows, top))):
+    for cells in chain([heads], ([*_format_cells(row, parts)] for row in islice(rows, top))):
         writer.writerow(cells)
         yield text.getvalue()
         text.seek(0)
@@ -48,35 +48,35 @@ def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(csv_lines(rows))
 
 
-def _cells(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
+def _format_cells(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
     """Yield the cells of a row. Keys with parts have several columns."""
     for key, part_names in parts.items():
         value = row.get(key)
         if part_names:
-            yield from (_cell((value or {}).get(part)) for part in part_names)
+            yield from (_format_cell((value or {}).get(part)) for part in part_names)
         else:
-            yield _cell(value)
+            yield _format_cell(value)
 
 
 def _is_spread(value: Any) -> bool:
     return isinstance(value, Mapping) and {"median", "p10", "p90"} <= set(value)
 
 
-def _cell(value: Any) -> Any:
+def _format_cell(value: Any) -> Any:
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return _text(value)
+        return _escape_text(value)
     if isinstance(value, list) and value and all(_is_tensor(member) for member in value):
-        return _text("; ".join(_tensor_text(member) for member in value))
+        return _escape_text("; ".join(_format_tensor(member) for member in value))
     if isinstance(value, (list, Mapping)):
         return json.dumps(value) if value else ""
     return value
 
 
-def _text(value: str) -> str:
+def _escape_text(value: str) -> str:
     # a spreadsheet would execute a cell that looks like a formula, and names in models are untrusted
     return f"'{printable(value)}" if value[:1] in ("=", "+", "-", "@") else printable(value)
 
@@ -85,7 +85,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(value, Mapping) and {"name", "dtype", "shape"} <= set(value)
 
 
-def _tensor_text(tensor: Mapping[str, Any]) -> str:
+def _format_tensor(tensor: Mapping[str, Any]) -> str:
     shape = tensor["shape"]
     sizes = "?" if shape is None else "x".join("?" if d is None else str(d) for d in shape) or "scalar"
     return f"{tensor['name']} {tensor['dtype'] or '?'} {sizes}"

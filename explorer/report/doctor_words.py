@@ -19,10 +19,10 @@ _LABEL = 11
 def compose_text(fact: Checkup) -> Iterator[str]:
     """Yield lines that fit the terminal."""
     room = width()
-    return (part for line in _text_lines(fact) for part in fitted(line.rstrip("\n"), room))
+    return (part for line in _compose_lines(fact) for part in fitted(line.rstrip("\n"), room))
 
 
-def _text_lines(fact: Checkup) -> Iterator[str]:
+def _compose_lines(fact: Checkup) -> Iterator[str]:
     python, machine = fact.python, fact.machine
     memory = f"{bytes_text(machine.memory_bytes)} of memory, {bytes_text(machine.free_bytes)} free"
     gpus = ", ".join(machine.gpus) or f"none found (looked at {', '.join(machine.gpu_sources)})"
@@ -33,13 +33,13 @@ def _text_lines(fact: Checkup) -> Iterator[str]:
         ("Processor", f"{machine.processor}, {_count_text(machine.processors, 'processor')}"),
         ("Memory", memory),
         ("GPU", gpus),
-        ("Terminal", _terminal(fact.terminal)),
-        *((folder.use.capitalize(), _folder(folder)) for folder in fact.folders),
+        ("Terminal", _describe_terminal(fact.terminal)),
+        *((folder.use.capitalize(), _describe_folder(folder)) for folder in fact.folders),
     ]
     for label, text in fields:
         yield f"{label:<{_LABEL}}{printable(text)}\n"
     yield "\n"
-    for line in _packages(fact.packages):
+    for line in _format_packages(fact.packages):
         yield f"{line.rstrip()}\n"
     if any(entry.state == "newer" for entry in fact.packages):
         yield "> newer than the tested versions\n"
@@ -87,18 +87,18 @@ def _is_partial(fact: Checkup, extra: str) -> bool:
     return "absent" in states and set(states) != {"absent"}
 
 
-def _packages(packages: Sequence[PackageInfo]) -> Iterator[str]:
+def _format_packages(packages: Sequence[PackageInfo]) -> Iterator[str]:
     """Yield lines with two packages each: a sign, the name, the version and the tested range."""
     half = (len(packages) + 1) // 2
-    columns = [_column(packages[:half]), _column(packages[half:])]
+    columns = [_format_column(packages[:half]), _format_column(packages[half:])]
     for index in range(half + 1):
         yield "  ".join(column[index] for column in columns if index < len(column))
 
 
-def _column(packages: Sequence[PackageInfo]) -> list[str]:
+def _format_column(packages: Sequence[PackageInfo]) -> list[str]:
     rows = [(" ", "package", "installed", "tested")]
     rows += [
-        (_SIGNS.get(package.state, " "), package.package, _version(package), _range(package.tested))
+        (_SIGNS.get(package.state, " "), package.package, _format_version(package), _shorten_range(package.tested))
         for package in packages
     ]
     widths = [max(len(row[index]) for row in rows) for index in range(4)]
@@ -108,17 +108,17 @@ def _column(packages: Sequence[PackageInfo]) -> list[str]:
     ]
 
 
-def _version(package: PackageInfo) -> str:
+def _format_version(package: PackageInfo) -> str:
     return "-" if package.version is None else package.version or "?"
 
 
-def _range(tested: str) -> str:
+def _shorten_range(tested: str) -> str:
     """Shorten '2.0 to 2.5' to '2.0-2.5', and '8.2.8 to 8.2' (all later patches) to '8.2.8-8.2.x'."""
     low, _, high = tested.partition(" to ")
     return low if not high else f"{low}-{high}.x" if low.startswith(f"{high}.") else f"{low}-{high}"
 
 
-def _terminal(terminal: TerminalInfo) -> str:
+def _describe_terminal(terminal: TerminalInfo) -> str:
     if terminal.width is None:
         size = "none"
     else:
@@ -133,7 +133,7 @@ def _terminal(terminal: TerminalInfo) -> str:
     )
 
 
-def _folder(folder: FolderInfo) -> str:
+def _describe_folder(folder: FolderInfo) -> str:
     state = "" if folder.exists else " (not there yet)" if folder.writable else " (not there)"
     return f"{folder.path}{state if folder.writable else f'{state}, cannot be written'}"
 

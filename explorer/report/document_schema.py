@@ -17,12 +17,12 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _NOT_FINITE = {"enum": ["nan", "inf", "-inf"]}
 
 
-def forms(verb: str) -> dict[str, Fields]:
+def list_forms(verb: str) -> dict[str, Fields]:
     """Return the keys of all documents of a verb by circumstance; '' means the usual document."""
     return {"": DOCUMENTS[verb], **FORMS.get(verb, {})}
 
 
-def json_schema(verb: str, *, closed: bool = False) -> Schema:
+def build_schema(verb: str, *, closed: bool = False) -> Schema:
     """Return the JSON Schema of a verb's document.
 
     Args:
@@ -33,7 +33,7 @@ def json_schema(verb: str, *, closed: bool = False) -> Schema:
     Raises:
         KeyError: The verb has no documents.
     """
-    schemas, definitions = components([verb])
+    schemas, definitions = build_components([verb])
     parts = list(schemas[verb].values())
     body = {**parts[0]} if len(parts) == 1 else {"anyOf": parts}
     body.pop("title", None)
@@ -45,12 +45,12 @@ def json_schema(verb: str, *, closed: bool = False) -> Schema:
     }
 
 
-def components(verbs: Iterable[str]) -> tuple[dict[str, dict[str, Schema]], dict[str, Schema]]:
+def build_components(verbs: Iterable[str]) -> tuple[dict[str, dict[str, Schema]], dict[str, Schema]]:
     """Return the schemas of the documents by verb and circumstance, and the definitions that they share."""
-    names = {f"{verb} {form}": (verb, form) for verb in verbs for form in forms(verb)}
-    kinds = [record("", forms(verb)[form], name) for name, (verb, form) in names.items()]
+    names = {f"{verb} {form}": (verb, form) for verb in verbs for form in list_forms(verb)}
+    kinds = [record("", list_forms(verb)[form], name) for name, (verb, form) in names.items()]
     references, definitions = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
-    _hide(definitions)
+    _remove_omitted(definitions)
     for definition in definitions.values():
         _describe(definition, {})
     schemas: dict[str, dict[str, Schema]] = {verb: {} for verb in verbs}
@@ -75,13 +75,13 @@ def _describe(part: Schema, meanings: Mapping[str, str]) -> None:
             properties[key] = {**properties[key], "description": text}
 
 
-def _hide(definitions: dict[str, Schema], kind: type = msgspec.Struct) -> None:
+def _remove_omitted(definitions: dict[str, Schema], kind: type = msgspec.Struct) -> None:
     """Remove the fields that JSON omits (`NOT_IN_JSON`) from the definitions of facts."""
     for name in getattr(kind, "NOT_IN_JSON", ()):
         definitions.get(kind.__name__, {}).get("properties", {}).pop(name, None)
     subclasses: list[type] = kind.__subclasses__()
     for subclass in subclasses:
-        _hide(definitions, subclass)
+        _remove_omitted(definitions, subclass)
 
 
 def _add_checks(part: Any, closed: bool) -> Any:

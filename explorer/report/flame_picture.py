@@ -20,7 +20,7 @@ from explorer.report.flame_layout import (
     icicle,
     label_of,
 )
-from explorer.report.timeline import title
+from explorer.report.timeline import run_title
 from explorer.session.cache.rows import build_structure
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def flame(axes: Axes, about: Info, fact: Flame) -> None:
     elif profile is not None:
         value_text = f"{seconds_text(profile.wall_seconds)} a run, {profile.device}"
         value_text += "; the machine was loaded" * profile.loaded
-        model = title(profile, model)
+        model = run_title(profile, model)
     axes.set_title(f"{model}: {value_text}")
 
 

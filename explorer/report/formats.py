@@ -19,7 +19,7 @@ _RECOGNITION = (
 )
 
 
-def cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
+def format_cells(format: Any, converts: Sequence[str]) -> tuple[str, ...]:
     """Return the texts of a format for each of `HEADINGS`."""
     return (
         format.name,
@@ -36,7 +36,7 @@ def compose_text(formats: KnownFormats) -> Iterator[str]:
     """Yield a paragraph per format. A table of these sentences would be too wide for a terminal."""
     room = width()
     for format, converts in formats:
-        name, about, *texts = cells(format, converts)
+        name, about, *texts = format_cells(format, converts)
         yield from fitted(f"{name}: {about}", room)
         lines = [
             (f"  {key}", text) for key, text in zip(HEADINGS[2:], texts, strict=True) if text not in ("", "-")

@@ -35,7 +35,7 @@ from explorer.report.pieces import (
     Kept,
     Piece,
     cell_pieces,
-    clean,
+    escape_controls,
     pieces_text,
     pieces_width,
     shorten,
@@ -178,7 +178,7 @@ def _lines(
     elif isinstance(block, Table):
         yield from TableLines(block, None, ascii_only=ascii_only, exact=exact)
     elif isinstance(block, Paragraph):
-        yield [(" " * block.indent, ""), (clean(block.text, ascii_only), block.role)]
+        yield [(" " * block.indent, ""), (escape_controls(block.text, ascii_only), block.role)]
     else:
         yield [(" " * block.indent, "")] * bool(block.indent) + cell_pieces(
             block.cell, ascii_only=ascii_only, exact=exact

@@ -39,10 +39,10 @@ _ASCII = str.maketrans(
 def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: bool = False) -> list[Piece]:
     """Return the pieces of a cell. A text without a role gets `role`."""
     if isinstance(cell, str):
-        return [(clean(cell, ascii_only), role)] if cell else []
+        return [(escape_controls(cell, ascii_only), role)] if cell else []
     if isinstance(cell, Span):
         text = cell.exact if exact and cell.exact else cell.text
-        return [(clean(text, ascii_only), cell.role or role)] if text else []
+        return [(escape_controls(text, ascii_only), cell.role or role)] if text else []
     return [
         part
         for piece_cell in cell
@@ -50,7 +50,7 @@ def cell_pieces(cell: Cell, role: str = "", *, ascii_only: bool = False, exact: 
     ]
 
 
-def clean(text: str, ascii_only: bool) -> str:
+def escape_controls(text: str, ascii_only: bool) -> str:
     """Escape control characters, and replace characters that an ASCII terminal lacks."""
     text = printable(text)
     return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if ascii_only else text

@@ -29,13 +29,13 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
         [_logarithm(dot.at[axis]) if axes[axis].logarithmic else dot.at[axis] for dot in block.dots]
         for axis in (0, 1)
     ]
-    bounds = [bounds_of(values) for values in places]
-    ends = [[axes[axis].text(value) for value in _ends(block, axis)] for axis in (0, 1)]
+    bounds = [widen_bounds(values) for values in places]
+    ends = [[axes[axis].text(value) for value in _find_range(block, axis)] for axis in (0, 1)]
     margin = max(map(len, ends[1]))
     rows, columns = height - 4, width - margin - 3
     cells: list[list[Span]] = [[Span(" ")] * columns for _ in range(rows)]
     for dot, x, y in zip(block.dots, *places, strict=True):
-        cells[rows - 1 - _cell(y, bounds[1], rows)][_cell(x, bounds[0], columns)] = Span(dot.mark, dot.role)
+        cells[rows - 1 - _find_cell(y, bounds[1], rows)][_find_cell(x, bounds[0], columns)] = Span(dot.mark, dot.role)
     lines: list[tuple[Span, ...]] = [title]
     labels = {0: ends[1][1], rows - 1: ends[1][0]}
     for index, row in enumerate(cells):
@@ -69,7 +69,7 @@ def _merge_cells(row: Sequence[Span]) -> list[Span]:
     return spans
 
 
-def _ends(block: Scatter, axis: int) -> tuple[float, float]:
+def _find_range(block: Scatter, axis: int) -> tuple[float, float]:
     values = [dot.at[axis] for dot in block.dots]
     return min(values), max(values)
 
@@ -78,11 +78,11 @@ def _logarithm(value: float) -> float:
     return math.log10(max(value, 1.0))
 
 
-def bounds_of(values: Sequence[float]) -> tuple[float, float]:
+def widen_bounds(values: Sequence[float]) -> tuple[float, float]:
     """Return the ends of an axis, which always differ."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _cell(value: float, bounds: tuple[float, float], cells: int) -> int:
+def _find_cell(value: float, bounds: tuple[float, float], cells: int) -> int:
     return max(0, min(cells - 1, round((value - bounds[0]) / (bounds[1] - bounds[0]) * (cells - 1))))

@@ -32,7 +32,7 @@ def write_layers(analysis: Analysis, path: str, outside: Overlay | None = None) 
     """
 
     def document() -> dict[str, Any]:
-        layer_document = layers_document(analysis, _tool())
+        layer_document = layers_document(analysis, _format_tool())
         if outside is None:
             return layer_document
         figures = outside.figures.items()
@@ -50,10 +50,10 @@ def write_sweep(fact: Sweep, path: str) -> None:
     Raises:
         Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
-    write_document(sweep_document(fact, _tool()), "rows", path)
+    write_document(sweep_document(fact, _format_tool()), "rows", path)
 
 
-def _tool() -> str:
+def _format_tool() -> str:
     return f"explorer {__version__}"
 
 
@@ -63,7 +63,7 @@ def write_document(document: dict[str, Any], rows: str, path: str) -> None:
     Raises:
         Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
-    with written(document_text(document, rows, path), path):
+    with write_text(document_text(document, rows, path), path):
         pass
 
 
@@ -82,7 +82,7 @@ def document_text(document: dict[str, Any], rows: str, path: str) -> str:
 
 
 @contextmanager
-def written(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
+def write_text(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
     """Write a text to `path` if the block ends without an error. Of nested blocks, all files appear or none.
 
     Raises:

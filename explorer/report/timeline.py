@@ -39,7 +39,7 @@ class Frame(Struct, frozen=True):
     layer: LayerTime | None = None
 
 
-def frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
+def build_frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
     """Return the frames of a run, outer frames before inner frames.
 
     Args:
@@ -80,6 +80,6 @@ def frames(profile: Profile, rows: Sequence[Layer]) -> list[Frame]:
     return [Frame((), "run", "run", 0.0, max(start, profile.wall_seconds)), *frames_]
 
 
-def title(profile: Profile, model: str) -> str:
+def run_title(profile: Profile, model: str) -> str:
     """Return the title of a run: 'lenet.onnx, batch 8'."""
     return model if profile.batch is None else f"{model}, batch {profile.batch:,}"

@@ -146,12 +146,12 @@ class ClosingWorkers(WorkerManager):
         if (
             isinstance(error, Exception)
             and not isinstance(error, ExplorerError)
-            and not is_going(worker.node)
+            and not is_being_removed(worker.node)
         ):
             self._failed(error)
 
 
-def is_going(node: DOMNode) -> bool:
+def is_being_removed(node: DOMNode) -> bool:
     """Whether a node or one of its ancestors is being removed, so that its work may miss other nodes.
 
     Assumes: `_pruning` and `_closing` of a node are set before it is removed.

@@ -18,7 +18,7 @@ Otherwise: The page shows the line that the screen did not start.
 """
 
 
-async def obey(websocket: web.WebSocketResponse, service: AppService) -> None:
+async def handle_messages(websocket: web.WebSocketResponse, service: AppService) -> None:
     """Handle the messages of a page (keys, sizes, focus) until it disconnects.
 
     Assumes: The page's script sends lists such as `["stdin", "x"]`, and understands `["pong", ...]`.

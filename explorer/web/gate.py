@@ -31,12 +31,12 @@ _REFUSALS = {
 }
 
 
-def _refusal(status: int) -> bytes:
+def _encode_refusal(status: int) -> bytes:
     head = f"HTTP/1.1 {_REFUSALS[status]}\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
     return head.encode()
 
 
-def _max_connections() -> int:
+def _find_max_connections() -> int:
     """Return the maximum number of connections. Sessions need half of the files that the process may open."""
     try:
         import resource
@@ -58,7 +58,7 @@ class Gate:
     def __init__(self, serve: Callable[[], asyncio.Protocol]) -> None:
         self._serve = serve
         self._connections: dict[asyncio.BaseTransport, GatedConnection] = {}
-        self._max_count = _max_connections()
+        self._max_count = _find_max_connections()
         self._listener: asyncio.Server | None = None
 
     async def listen(self, host: str, port: int) -> int:
@@ -170,7 +170,7 @@ class GatedConnection(asyncio.Protocol):
 
     def _refuse(self, status: int) -> None:
         if self._transport is not None:
-            self._transport.write(_refusal(status))
+            self._transport.write(_encode_refusal(status))
             self._transport.close()
             self._head.clear()
 

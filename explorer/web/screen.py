@@ -18,7 +18,7 @@ from explorer.session import headers
 from explorer.tui.app import run
 
 
-def command(source: str, opening: Opening) -> list[str]:
+def build_command(source: str, opening: Opening) -> list[str]:
     """Return the command line that opens `source`, a model or a folder to choose one from."""
     return child.command(__name__, source, msgspec.json.encode(opening).decode())
 

@@ -31,7 +31,7 @@ from explorer.base.errors import Misuse
 from explorer.host import scratch
 from explorer.process.saved_sessions import Opening
 from explorer.web import screen
-from explorer.web.compat import obey
+from explorer.web.compat import handle_messages
 from explorer.web.gate import Gate
 from explorer.web.visitor import BrowserPage, VisitorSession
 
@@ -83,7 +83,7 @@ def create_server(name: str, folder: str, host: str, port: int, **opening: Any) 
         **opening: Fields of `Opening`.
     """
     title = f"explorer {os.path.basename(folder if name == '.' else name)}"
-    return ScreenServer(screen.command(name, Opening(**opening)), folder, title=title, host=host, port=port)
+    return ScreenServer(screen.build_command(name, Opening(**opening)), folder, title=title, host=host, port=port)
 
 
 class ScreenServer(Server):
@@ -279,7 +279,7 @@ class ScreenServer(Server):
         try:
             await visitor.show(page, width, height)
             with contextlib.suppress(*_BROKEN):
-                await obey(websocket, visitor)
+                await handle_messages(websocket, visitor)
         finally:
             visitor.leave(page, _KEPT)
         await websocket.close()

@@ -86,7 +86,7 @@ class VisitorSession(AppService):
             with contextlib.suppress(ConnectionError, RuntimeError):
                 await previous_page.close()
         if not self.running:
-            await self.start(*_cells(width, height))
+            await self.start(*_limit_size(width, height))
             return
         await self._write_bytes(_TERMINAL)
         await self.set_terminal_size(width, height)
@@ -101,7 +101,7 @@ class VisitorSession(AppService):
 
     async def set_terminal_size(self, width: int, height: int) -> None:
         """Send the size of the page to the program."""
-        width, height = _cells(width, height)
+        width, height = _limit_size(width, height)
         await super().set_terminal_size(width, height)
 
     async def stop(self) -> None:
@@ -217,7 +217,7 @@ class VisitorSession(AppService):
                 await self._page.close()
 
 
-def _cells(width: int, height: int) -> tuple[int, int]:
+def _limit_size(width: int, height: int) -> tuple[int, int]:
     return min(max(int(width), 1), _MAX_CELLS), min(max(int(height), 1), _MAX_CELLS)
 
 

@@ -97,6 +97,6 @@ def test_a_node_without_its_marks_is_going_when_it_is_gone() -> None:
         ancestors_with_self = (object(),)
 
     node: Any = Node()
-    assert compat.is_going(node)
+    assert compat.is_being_removed(node)
     node.is_attached = True
-    assert not compat.is_going(node)
+    assert not compat.is_being_removed(node)

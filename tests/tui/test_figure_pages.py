@@ -19,12 +19,12 @@ from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
 from explorer.report.present.figures import size
 from explorer.report.present.look.info import tensors_blocks
-from explorer.tui.tabs.memory import memory_page, stacks, step_at, step_of
+from explorer.tui.tabs.memory import memory_page, is_stacked_by_default, find_step_at, find_step
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.tabs.roofline_plot import roof_plot
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import Line, flow, line_text, line_width
+from explorer.tui.text.lines import Line, flow_pieces, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, part_names
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks, memory, roofline, training
 
@@ -159,9 +159,9 @@ def test_tensors_whose_names_are_cut_can_still_be_told_apart(names: list[str]) -
 
 def test_a_layer_is_found_on_the_timeline_and_a_group_by_its_first_step() -> None:
     fact = memory(alexnet())
-    assert fact.steps[step_of(fact, 3, 3) or 0].path == "features.3"
-    assert step_of(fact, 0, 10) == 1
-    assert step_of(fact, 99, 99) is None
+    assert fact.steps[find_step(fact, 3, 3) or 0].path == "features.3"
+    assert find_step(fact, 0, 10) == 1
+    assert find_step(fact, 99, 99) is None
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -170,12 +170,12 @@ def test_a_click_on_the_timeline_finds_the_step_drawn_there(width: int, height: 
     for at in range(len(fact.steps)):
         page = memory_page(fact, at, width, height, exact=False)
         y, line = next((y, line_text(x)) for y, x in enumerate(page) if "▲" in line_text(x))
-        found = step_at(fact, (line.index("▲"), y - 2), width, height, False)
+        found = find_step_at(fact, (line.index("▲"), y - 2), width, height, False)
         assert found is not None
         # where steps share a column the click finds one of them
         assert abs(found - at) <= (width < 30)
-        assert step_at(fact, (line.index("▲"), y + 2), width, height, False) is None
-        assert step_at(fact, (0, y), width, height, False) is None
+        assert find_step_at(fact, (line.index("▲"), y + 2), width, height, False) is None
+        assert find_step_at(fact, (0, y), width, height, False) is None
 
 
 @pytest.mark.parametrize(("width", "height"), SIZES)
@@ -386,8 +386,8 @@ def test_the_timeline_stands_on_the_weights_and_says_so() -> None:
     assert sum("░" in line for line in stacked) == 6
     assert not any("░" in line for line in alone)
     assert any(line.startswith(" 500 B ┤") for line in alone)
-    assert stacks(fact)
-    assert not stacks(replace(fact, weight_bytes=5000))
+    assert is_stacked_by_default(fact)
+    assert not is_stacked_by_default(replace(fact, weight_bytes=5000))
 
 
 def test_the_axis_of_the_timeline_names_the_modules_where_they_begin() -> None:
@@ -470,9 +470,9 @@ def test_figures_beside_each_other_are_never_torn_apart() -> None:
         (("sum ", "dim"), ("2 MiB", "number")),
         (("x", "dim"),),
     ]
-    assert [line_text(line) for line in flow(pieces, 24)] == [" peak 1.31 MiB", " sum 2 MiB  x"]
-    assert [line_text(line) for line in flow(pieces, 40)] == [" peak 1.31 MiB  sum 2 MiB  x"]
-    assert flow([], 40) == []
+    assert [line_text(line) for line in flow_pieces(pieces, 24)] == [" peak 1.31 MiB", " sum 2 MiB  x"]
+    assert [line_text(line) for line in flow_pieces(pieces, 40)] == [" peak 1.31 MiB  sum 2 MiB  x"]
+    assert flow_pieces([], 40) == []
 
 
 @given(

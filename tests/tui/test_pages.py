@@ -26,10 +26,10 @@ from explorer.features.sweep.sensitivity_screen import SENSITIVITY_KEYS
 from explorer.features.sweep.sweep_screen import SWEEP_KEYS
 from explorer.features.tiling.tile_view import TILE_KEYS
 from explorer.features.tiling.tile_words import plan_matmuls
-from explorer.report.present.compare.diff import verdict
+from explorer.report.present.compare.diff import summarize_changes
 from explorer.report.present.look.ops import attribute_blocks
 from explorer.tui.commands.help_action import KEYS, help_lines
-from explorer.tui.commands.key_table import COMMANDS, CommandKey, command_of
+from explorer.tui.commands.key_table import COMMANDS, CommandKey, find_command
 from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.pages.header import header_lines
 from explorer.tui.pages.verdict import verdict_lines, verdict_tone
@@ -42,9 +42,9 @@ from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import Line, bar, fit, line_text, line_width, middle, text, wrap
+from explorer.tui.text.lines import Line, draw_bar, fit, line_text, line_width, cut_middle, text_line, wrap
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.sites import sites_of
+from explorer.tui.tree.sites import select_sites
 from explorer.tui.tree.table import look_of, places
 from explorer.tui.tree.widget import table_line
 from explorer.tui.widgets.line_view import LIST_KEYS
@@ -97,7 +97,7 @@ def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
     pages += [[entry.head(width) for entry in operator_entries(model.info, ScriptedEngine()._ops(), exact)]]
     for page in pages:
         for line in page:
-            assert line_width(text(line_text(line).rstrip())) < width, line_text(line)
+            assert line_width(text_line(line_text(line).rstrip())) < width, line_text(line)
 
 
 def test_a_long_name_does_not_run_into_the_kind() -> None:
@@ -239,7 +239,7 @@ def test_the_products_of_an_lstm_lie_in_it() -> None:
         replace(plan(TileSpec()).sites[0], name=name, output=name)
         for name in ("/l/LSTM/0/input", "/l/LSTM/0/steps.body//l/LSTM/0/step/hidden", "/l/LSTM_1/0/input")
     )
-    assert sites_of([lstm], [part, nested, other]) == [part, nested]
+    assert select_sites([lstm], [part, nested, other]) == [part, nested]
 
 
 def test_a_verdict_is_words_first_and_figures_after() -> None:
@@ -284,7 +284,7 @@ def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:
     row = next(e for e in entries if "9,216 tile matmuls" in line_text(e.head(90)))
     assert row.body is not None
     assert "2DMM_64x64x64" in said(row.body(90))
-    assert verdict(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
+    assert summarize_changes(ScriptedEngine()._diff()) == "3 tiled, nothing else changed"
 
 
 @pytest.mark.parametrize("width", [40, 60, 90])
@@ -318,8 +318,8 @@ def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown()
 def test_models_that_differ_in_names_alone_are_equal_and_the_names_are_there() -> None:
     diff = ScriptedEngine()._diff()
     renamed = tuple(replace(node, status="renamed", children=()) for node in diff.nodes)
-    assert verdict(replace(diff, equal=True, nodes=renamed)) == "equal: only names inside the graph differ"
-    assert verdict(replace(diff, equal=True, nodes=())) == "identical: no node differs"
+    assert summarize_changes(replace(diff, equal=True, nodes=renamed)) == "equal: only names inside the graph differ"
+    assert summarize_changes(replace(diff, equal=True, nodes=())) == "identical: no node differs"
 
 
 @pytest.mark.parametrize("width", [36, 50, 70])
@@ -347,21 +347,21 @@ def test_sites_are_found_by_output_or_by_the_scope_in_their_name() -> None:
     model = alexnet()
     sites = plan(TileSpec()).sites
     gemm = next(x for x in model.layers if x.path == "classifier.4")
-    assert [s.name for s in sites_of([gemm], sites)] == ["classifier.4"]
+    assert [s.name for s in select_sites([gemm], sites)] == ["classifier.4"]
     exported = SitePlan(
         "/classifier/classifier.4/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "x"
     )
     other = SitePlan(
         "/classifier/classifier.41/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "y"
     )
-    assert sites_of([gemm], [exported, other]) == [exported]
-    assert sites_of([model.layers[1]], [exported]) == []
+    assert select_sites([gemm], [exported, other]) == [exported]
+    assert select_sites([model.layers[1]], [exported]) == []
     # every module calls what it makes "output": that name says nothing
     module = Layer(
         0, None, "features.3", "3", "Conv2d", 0, False, outputs=(TensorInfo("output", "float32", (1,)),)
     )
     last = SitePlan("/classifier/6/Gemm", "Gemm", 1, 1, 1, (1, 1, 1), 1, 1.0, "lab", "ragged", "output")
-    assert sites_of([module], [last], by_value=False) == []
+    assert select_sites([module], [last], by_value=False) == []
 
 
 def test_a_range_shows_its_ends() -> None:
@@ -417,16 +417,16 @@ def test_an_operators_name_is_whole_before_figures_stand_beside_it(width: int) -
 
 
 def test_bars_grow_in_eighths_and_never_hide_what_is_there() -> None:
-    assert bar(0.0, 8)[0][0] == ""
-    assert bar(1e-9, 8)[0][0] == "▏"
-    assert bar(0.5, 8)[0][0] == "████"
-    assert bar(2.0, 8)[0][0] == "████████"
+    assert draw_bar(0.0, 8)[0][0] == ""
+    assert draw_bar(1e-9, 8)[0][0] == "▏"
+    assert draw_bar(0.5, 8)[0][0] == "████"
+    assert draw_bar(2.0, 8)[0][0] == "████████"
 
 
 def test_text_is_cut_to_its_cells() -> None:
     assert fit("features", 5) == "feat…"
     assert fit("名前", 3) == "名…"
-    assert middle("/a/long/path/Conv", 9) == "/a/l…Conv"
+    assert cut_middle("/a/long/path/Conv", 9) == "/a/l…Conv"
     assert [line_text(x) for x in wrap((("one two three", "text"),), 9, 2)] == ["one two ", "  three"]
     assert all(line_width(x) <= 10 for x in wrap((("x" * 35, "text"),), 10, 2))
     assert "".join(line_text(x).strip() for x in wrap((("x" * 35, "text"),), 10, 2)) == "x" * 35
@@ -452,7 +452,7 @@ def test_every_key_is_told_once_and_means_one_thing() -> None:
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.id)
 def test_every_line_of_the_registry_leads_to_what_it_names(command: CommandKey) -> None:
-    assert command.runs == "app" or callable(command_of(command.id))
+    assert command.runs == "app" or callable(find_command(command.id))
 
 
 @pytest.mark.parametrize("tab", TABS, ids=lambda tab: tab.id)

@@ -35,9 +35,9 @@ from explorer.report.blocks import Field, Fields, Paragraph, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
-from explorer.tui.text.drawing import ROLES, draw, row_line, side_by_side, title_line
+from explorer.tui.text.drawing import ROLES, draw, row_line, draw_side_by_side, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import BLANK, Line, cut, find_first_visible, fit, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_line, find_first_visible, fit, escape_name, wrap
 from explorer.tui.text.plot import (
     column_values,
     columns_of,
@@ -263,7 +263,7 @@ def _log(value: float | None) -> float:
 def blame_head(fact: Blame, width: int) -> tuple[Line, ...]:
     """Build the two title lines: the names of both models, and the verdict in a few words."""
     # the label of a state begins with the name of its model
-    names = f" {safe(fact.before)} → {safe(fact.after.removeprefix(f'{fact.before}, '))}"
+    names = f" {escape_name(fact.before)} → {escape_name(fact.after.removeprefix(f'{fact.before}, '))}"
     answer = f" {claim(fact).capitalize()}"
     return ((fit(names, width), "strong"),), ((fit(answer, width), "good" if fact.same else "bad"),)
 
@@ -313,7 +313,7 @@ def _lines_above(growth: Growth, width: int, height: int) -> tuple[list[Line], i
 
 
 def _verdict_lines(fact: Blame, width: int, max_lines: int) -> list[Line]:
-    lines = wrap(((f" {safe(fact.verdict)}", "text"),), width, 1)
+    lines = wrap(((f" {escape_name(fact.verdict)}", "text"),), width, 1)
     if len(lines) > max_lines:
         last = "".join(text for text, _ in lines[max_lines - 1])
         lines = [*lines[: max_lines - 1], ((fit(last + " …", width), "text"),)]
@@ -358,7 +358,7 @@ def _plot_lines(growth: Growth, cursor: int, width: int, rows: int) -> list[Line
         first = growth.guilty[0]
         below.insert(1, (_middle(columns_of(first, count, across)), f"node {probes[first].step:,}"))
     legend = _legend(margin, guilty if growth.guilty else "", 10**largest)
-    return [cut(legend, width), *framed(lines_of(cells), labels, below, mark=_middle(cursor_columns))]
+    return [cut_line(legend, width), *framed(lines_of(cells), labels, below, mark=_middle(cursor_columns))]
 
 
 def _middle(columns: range) -> int:
@@ -384,7 +384,7 @@ def _cursor_lines(growth: Growth, cursor: int, width: int, line_count: int) -> l
     """Return exactly `line_count` lines with the figures of the value under the cursor."""
     probes = growth.fact.probes
     position = Field("value", f"{cursor + 1:,} of {len(probes):,}")
-    lines = side_by_side(Fields([position, *probe_figures(probes[cursor]).rows]), width)[:line_count]
+    lines = draw_side_by_side(Fields([position, *probe_figures(probes[cursor]).rows]), width)[:line_count]
     return [*lines, *[()] * (line_count - len(lines))]
 
 

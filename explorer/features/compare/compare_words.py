@@ -8,7 +8,7 @@ from explorer.base.units import bytes_text, count_text, exact_text, shape_text
 from explorer.facts.comparison import SAME, Comparison, Difference, RowPair, RowSide, TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table
 from explorer.report.present.compare.compared_figures import figure_tables, table_notes
-from explorer.report.present.compare.diff import costs, doubts
+from explorer.report.present.compare.diff import build_cost_table, cost_notes
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 from explorer.session.headers import label
@@ -114,7 +114,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
         )
         table = Table(columns, Rows(_row, visible_rows), what="rows", more="--json has all")
         blocks += [Line(), table]
-    return [*blocks, Line(), costs(fact), *doubts(fact)]
+    return [*blocks, Line(), build_cost_table(fact), *cost_notes(fact)]
 
 
 def summary(fact: TreeDiff) -> str:

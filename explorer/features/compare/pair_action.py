@@ -33,7 +33,7 @@ from explorer.tui.dialogs.states.history_dialog import DiffScreen
 from explorer.tui.models.opening import check_source
 from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from explorer.facts import History
@@ -142,7 +142,7 @@ class _Pair:
     async def _answer(self, question: str) -> None:
         command = self._command
         fact = await self._run(_TITLES[question], question, **self._request)
-        names = safe(self._fact.before), safe(self._fact.after)
+        names = escape_name(self._fact.before), escape_name(self._fact.after)
         if question == "diff":
             page: Any = DiffScreen(fact, *names, exact=command.store.exact, back="both models")
         elif question == "blame":

@@ -25,7 +25,7 @@ from explorer.features.compare.compare_words import (
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 from explorer.tui.text.drawing import ROLES, draw
-from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, middle, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, Span, cut_line, fit, flow_pieces, cut_middle, escape_name, wrap
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import RowPair, RowSide, TreeDiff
@@ -93,9 +93,9 @@ def row_line(row: RowPair, sign: str, width: int, *, exact: bool) -> Line:
         spans += _side(row.after, row, sign, widths, "good" if row.before is None else "text")
     else:
         room = max(1, widths.name - 2 * row.depth - 3)
-        name = middle(safe(format_both_sides(row, "name")), room)
+        name = cut_middle(escape_name(format_both_sides(row, "name")), room)
         spans.append((fit("  " * row.depth + sign + name, widths.name), "dim" if not row.differs else "text"))
-        spans.append((fit(safe(row.either.kind), widths.kind - 1) + " ", "dim"))
+        spans.append((fit(escape_name(row.either.kind), widths.kind - 1) + " ", "dim"))
     for (_, field, of_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
         delta = change(row, field, of_bytes)
         text = (delta.exact or delta.text) if exact else delta.text
@@ -118,12 +118,12 @@ def _side(side: RowSide | None, row: RowPair, sign: str, widths: PairColumns, ro
     if side is None:
         return [(" " * widths.side, "text")]
     room = max(1, widths.name - 2 * row.depth - 3)
-    name = fit("  " * row.depth + sign + middle(safe(side.name), room), widths.name)
+    name = fit("  " * row.depth + sign + cut_middle(escape_name(side.name), room), widths.name)
     alike = row.before is not None and row.after is not None and row.before.kind == row.after.kind
     macs = "" if side.macs == 0 else count(side.macs).text
     return [
         (name, role if row.differs else "dim"),
-        (fit(safe(side.kind), widths.kind - 1) + " " * bool(widths.kind), "dim" if alike else "accent"),
+        (fit(escape_name(side.kind), widths.kind - 1) + " " * bool(widths.kind), "dim" if alike else "accent"),
         (fit(f"{macs} ", widths.macs, right=True), "number" if row.differs else "dim"),
     ]
 
@@ -135,16 +135,16 @@ def graph_line(row: NodeDiff, width: int) -> Line:
 
 def _graph_text(row: NodeDiff) -> str:
     op = row.op_before or row.op_after or ""
-    return safe(f"{op} {row.before or row.after or ''}: {field_terms(row.what)}")
+    return escape_name(f"{op} {row.before or row.after or ''}: {field_terms(row.what)}")
 
 
 def title_lines(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
     names: Line = (
-        (f" {middle(safe(fact.before), room)}", "strong"),
+        (f" {cut_middle(escape_name(fact.before), room)}", "strong"),
         ("  →  ", "dim"),
-        (middle(safe(fact.after), room), "strong"),
+        (cut_middle(escape_name(fact.after), room), "strong"),
     )
     text = f" {summary(fact)}{' · differences only' * only}"
     return names, ((fit(text, width), "good" if fact.equal else "warn"),)
@@ -158,11 +158,11 @@ def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list
         return draw(pair_blocks(row), width - 1)[:height]
     mark = ROLES[STATES[row.status][1]] if row.differs else "dim"
     inner_text = f", {row.inside:,} differ in it" if row.inside else ""
-    reason = f"  {safe(field_terms(row.what))}" if row.what else ""
+    reason = f"  {escape_name(field_terms(row.what))}" if row.what else ""
     lines = wrap(((f" {row.status}{inner_text}", mark), (reason, "text")), width, 1)[: max(1, height - 4)]
     for title, side in (("before", row.before), ("after", row.after)):
         layer = f"{side.path}  {side.kind}" if side else "-"
-        lines.append(cut(((f" {title:<7}", "dim"), (safe(layer), "text")), width))
+        lines.append(cut_line(((f" {title:<7}", "dim"), (escape_name(layer), "text")), width))
     pieces: list[Line] = []
     for label, field, of_bytes in FIGURES:
         text = size if of_bytes else count
@@ -173,7 +173,7 @@ def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list
             pieces.append((name, (" → ".join(sides), "number"), delta_span))
         elif field in ("macs", "params"):
             pieces.append((name, (sides[0], "number")))
-    return [*lines, *flow(pieces, width)][:height] or [BLANK]
+    return [*lines, *flow_pieces(pieces, width)][:height] or [BLANK]
 
 
 class PairRows:

@@ -24,7 +24,7 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.look.info import title
-from explorer.report.present.row_groups import and_more, group_rows
+from explorer.report.present.row_groups import list_first_names, group_rows
 
 _MOST_DIFFERENCES = 12
 _USUAL_LIMIT = 8
@@ -92,12 +92,12 @@ def _sites(sites: Sequence[CodeEvidence]) -> Table:
     return table_of(
         groups,
         [
-            (Column("matmul", shrink=True), lambda group: and_more([site.name for site in group])),
+            (Column("matmul", shrink=True), lambda group: list_first_names([site.name for site in group])),
             (
                 Column("M x K x N", "right", drop=2),
                 of_first(lambda site: sizes_text((site.M, site.K, site.N))),
             ),
-            (Column("file", shrink=True, drop=1), lambda group: and_more([site.file for site in group])),
+            (Column("file", shrink=True, drop=1), lambda group: list_first_names([site.file for site in group])),
             (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
             (Column("numbers"), errors),

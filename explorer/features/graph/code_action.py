@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.errors import Misuse
 from explorer.tui.dialogs.dialogs import PageDialog
-from explorer.tui.text.lines import Line, safe, text, wrap
+from explorer.tui.text.lines import Line, escape_name, text_line, wrap
 
 if TYPE_CHECKING:
     from explorer.facts.graph.module_code import ModuleCode
@@ -36,10 +36,10 @@ async def _show(context: CommandContext, *, ssa: bool) -> None:
 
 def _page(fact: ModuleCode, width: int) -> list[Line]:
     """Draw the class of the module and the text; the rest of a long line is indented."""
-    lines = [text(safe(fact.module_class), "dim"), text("")]
+    lines = [text_line(escape_name(fact.module_class), "dim"), text_line("")]
     for content in fact.text.splitlines():
         indent = len(content) - len(content.lstrip()) + _INDENT
-        lines += wrap(text(safe(content)), width - 1, indent)
+        lines += wrap(text_line(escape_name(content)), width - 1, indent)
     return lines
 
 

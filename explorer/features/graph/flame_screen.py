@@ -35,7 +35,7 @@ from explorer.report.flame_layout import (
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, Span, cut_start, fit, safe
+from explorer.tui.text.lines import Line, Span, cut_start, fit, escape_name
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -118,7 +118,7 @@ def _name(label: FlameLabel, room: int, letters: bool) -> str:
     mark = FAMILIES[label.family].letter if letters and label.family != "other" else ""
     if room < _NARROW + 2 * bool(mark):
         return mark
-    return f"{mark} {safe(label.name)}".lstrip()
+    return f"{mark} {escape_name(label.name)}".lstrip()
 
 
 def _cells(text: str, width: int, letters: bool) -> str:
@@ -136,10 +136,10 @@ def describe_chosen(
     `parts` holds the name and figure of each enclosing box.
     """
     figure, value = amount
-    shares = [f"{share_text(value, total)} of {safe(part)}" for part, total in parts if total]
-    figure = " · ".join(filter(None, (safe(kind), figure, *shares)))
+    shares = [f"{share_text(value, total)} of {escape_name(part)}" for part, total in parts if total]
+    figure = " · ".join(filter(None, (escape_name(kind), figure, *shares)))
     room = max(10, width - cell_len(figure) - 4)
-    name = cut_start(safe(name), room)
+    name = cut_start(escape_name(name), room)
     return ((f" {name}", "strong"), ("  " + fit(figure, max(0, width - cell_len(name) - 3)), "dim"))
 
 
@@ -298,7 +298,7 @@ class FlameView(SubScreen[int]):
         if box is None:
             return
         top = self._boxes[0]
-        top_title = safe(self._title_of(top))
+        top_title = escape_name(self._title_of(top))
         drawn = heights(self._boxes, self.query_one(_Panel).size.height)
         folded = sum(thin_box.rows for thin_box in self._boxes if thin_box.rows > 1)
         summary = f" by {figure.title}: {figure.text(top.value, self._exact)}"

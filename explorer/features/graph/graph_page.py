@@ -22,7 +22,7 @@ from explorer.features.graph.graph_labels import (
     shorten_label,
     tensor_text,
 )
-from explorer.tui.text.lines import Line, cut_start, fit, line_text, merge_spans, safe
+from explorer.tui.text.lines import Line, cut_start, fit, line_text, merge_spans, escape_name
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _MIN_SIZE = (48, 10)
@@ -309,7 +309,7 @@ def _find_next_order(drawing: GraphDrawing, index: int, step: int) -> int | None
 
 def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[Line, ...]:
     """Build the two title lines: the drawn group or layer, and the notes."""
-    name = safe(drawing.path) or "the whole model"
+    name = escape_name(drawing.path) or "the whole model"
     if steps is not None:
         name = f"{steps} step{'s' * (steps > 1)} around {name}"
     note_text = "; ".join(notes(drawing))
@@ -330,9 +330,9 @@ def box_line(box: GraphBox, width: int) -> Line:
     figure_texts = [
         figure_text(name, figures[name]) for name in ("macs", "params", "activations") if figures.get(name)
     ]
-    summary = " · ".join([safe(box.kind_text), *([box.tiles] if box.tiles else []), *figure_texts])
+    summary = " · ".join([escape_name(box.kind_text), *([box.tiles] if box.tiles else []), *figure_texts])
     room = max(10, width - len(summary) - 4)
-    path = cut_start(safe(box.path), room)
+    path = cut_start(escape_name(box.path), room)
     return ((f" {path}", "strong"), ("  " + fit(summary, max(0, width - len(path) - 3)), "dim"))
 
 

@@ -26,7 +26,7 @@ from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search_dialog import SearchDialog
 from explorer.tui.tabs.layer import layer_page
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, text
+from explorer.tui.text.lines import Line, text_line
 from explorer.tui.widgets.line_view import LineView, PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -185,13 +185,13 @@ class GraphView(SubScreen[int]):
             self.query_one("#graph-about", LineView).show(page or (lambda width: ()), top=True)
 
     def _say(self, message: str, role: str = "warn") -> None:
-        self.query_one("#graph-box", Status).show(lambda width: (text(f" {message}"[:width], role),))
+        self.query_one("#graph-box", Status).show(lambda width: (text_line(f" {message}"[:width], role),))
 
     def _page(self, width: int, height: int) -> list[Line]:
         """Return the visible part of the drawing. It scrolls only when the chosen box leaves it."""
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
-            return [text("no layer to draw in this group", "dim")]
+            return [text_line("no layer to draw in this group", "dim")]
         left, top = self._corner
         if not (left <= box.x and box.x + box.width <= left + width):
             left = box.x + box.width // 2 - width // 2

@@ -22,7 +22,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import count, size
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
-from explorer.report.present.row_groups import and_more, group_rows
+from explorer.report.present.row_groups import list_first_names, group_rows
 
 _MOST_LEFT_OUT = 3
 _MOST_FRONT = 8
@@ -76,7 +76,7 @@ def _sites(fact: ModelMapping) -> list[Block]:
 
     def name(group: Sequence[MappedSite]) -> Cell:
         runs = runs_text(group[0].calls)
-        text = and_more([site.name for site in group])
+        text = list_first_names([site.name for site in group])
         return (Span(text), Span(f"  {runs}", "quiet")) if runs else text
 
     def of_first(cell: Callable[[MappedSite], Cell]) -> Callable[[Sequence[MappedSite]], Cell]:

@@ -20,7 +20,7 @@ from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.present.figures import share_text
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.drawing import cell_line, draw
-from explorer.tui.text.lines import BLANK, Line, Span, bar, cut, fit, flow, line_width, middle, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, Span, draw_bar, cut_line, fit, flow_pieces, line_width, cut_middle, escape_name, wrap
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan
@@ -49,11 +49,11 @@ def title_lines(
     batch = f" x {site.batch:,}" if site.batch > 1 else ""
     place = f"  {index + 1:,} of {len(sites):,}" if len(sites) > 1 else ""
     size = f"  {sizes_text((site.M, site.K, site.N))}{batch}  {site.dtype}{place}"
-    name = middle(safe(site.name), max(8, width - len(size) - 6))
-    second: Line = ((f" {safe(machine)}", "accent"), (f"  {search}  ", "text"), state)
+    name = cut_middle(escape_name(site.name), max(8, width - len(size) - 6))
+    second: Line = ((f" {escape_name(machine)}", "accent"), (f"  {search}  ", "text"), state)
     return (
-        cut(((" Map ", "head"), (name, "strong"), (size, "dim")), width),
-        cut(second, width) if machine else BLANK,
+        cut_line(((" Map ", "head"), (name, "strong"), (size, "dim")), width),
+        cut_line(second, width) if machine else BLANK,
     )
 
 
@@ -83,14 +83,14 @@ def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
     indent = " " * (1 + each * (depth + (row.level >= 0)))
     if row.kind == "memory":  # the tile stays visible
         rest = line_width(cell_line(row_cell(row)[1:]))
-        row = row._replace(name=middle(row.name, max(8, width - len(indent) - rest)))
+        row = row._replace(name=cut_middle(row.name, max(8, width - len(indent) - rest)))
     cell = row_cell(row, "  ")
     if row.kind == "loop" and (width < _STEPS or row.number == 1):
         cell = cell[:1]
     line = cell_line(cell)
     if row.kind == "loop" and row.number == 1:
         line = tuple((text, "dim") for text, _ in line)
-    return cut(((indent, "text"), *((safe(text), role) for text, role in line)), width)
+    return cut_line(((indent, "text"), *((escape_name(text), role) for text, role in line)), width)
 
 
 def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
@@ -101,10 +101,10 @@ def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
         complaint: Why the current machine cannot be used, or ''.
         width: Width in cells.
     """
-    reason = safe(complaint) if complaint else "No machine with memories is chosen."
+    reason = escape_name(complaint) if complaint else "No machine with memories is chosen."
     lines = [BLANK, *wrap(((f" {reason}", "strong"),), width - 1, 1)]
     lines += [BLANK, ((" m", "key"), (" chooses one of:", "text"))]
-    return [*lines, *(cut(((f"   {safe(name)}", "text"),), width) for name in names)]
+    return [*lines, *(cut_line(((f"   {escape_name(name)}", "text"),), width) for name in names)]
 
 
 def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: int) -> list[Line]:
@@ -124,19 +124,19 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
         held = held_text(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
         cores = f" x {memory.cores:,}" if memory.cores > 1 else ""
         operands = "" if with_tiles else f"  {' '.join(memory.holds)}"
-        name: Line = ((f" {safe(memory.name)}{cores}", "strong"), (operands, "dim"))
+        name: Line = ((f" {escape_name(memory.name)}{cores}", "strong"), (operands, "dim"))
         gap = width - line_width(name) - len(held) - 1
-        lines.append(cut((*name, (" " * max(gap, 1), "text"), (held, "number")), width))
+        lines.append(cut_line((*name, (" " * max(gap, 1), "text"), (held, "number")), width))
         if use.size:
             share = occupancy(use)
             text = "too large" if use.missing else share_text(share, 1)
-            filled, track = bar(share, width - 11)
+            filled, track = draw_bar(share, width - 11)
             role = "bad" if use.missing else filled[1]
             lines.append(((" ", "text"), (filled[0], role), track, (fit(text, 10, right=True), role)))
         if use.missing:
-            lines.append(cut(((f" {use.missing:,} bytes missing", "bad"),), width))
+            lines.append(cut_line(((f" {use.missing:,} bytes missing", "bad"),), width))
         if with_tiles:
-            lines += flow(_tile_pieces(memory, use), width)
+            lines += flow_pieces(_tile_pieces(memory, use), width)
         if with_gaps:
             lines.append(BLANK)
     return lines
@@ -207,8 +207,8 @@ def front_plot(
     )
     across = Axis("bytes held", lambda value: bytes_text(round(value)))
     plot = Scatter("front", across, upwards, dots, legend)
-    lines = [cut(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
+    lines = [cut_line(cell_line(spans), width) for spans in scatter_lines(plot, width, max(height - 2, 0))]
     position = f"{at + 1:,} of {len(front):,}" if at >= 0 else f"{many_text(len(front), 'mapping')}"
     energy = f", {energy_text(current.pj)}" if current is not None and current.pj is not None else ""
     keys = "  [ ] walk along it" if len(front) > 1 else ""
-    return [*lines, cut(((f" {position}{energy}", "text"), (keys, "dim")), width)]
+    return [*lines, cut_line(((f" {position}{energy}", "text"), (keys, "dim")), width)]

@@ -37,7 +37,7 @@ from explorer.features.mapping.nest_words import NestRow, level_names, nest_rows
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.memories import memories_of, named_with_memories
 from explorer.settings.site_mappings import site_mapping
-from explorer.tui.commands.key_table import command_of, has_command
+from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import (
     EntryDialog,
@@ -50,7 +50,7 @@ from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, safe
+from explorer.tui.text.lines import Line, fit, escape_name
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -315,7 +315,7 @@ class MappingView(SubScreen[None]):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return ((fit(f" {safe(self._status_text)}", width), self._status_role),)
+            return ((fit(f" {escape_name(self._status_text)}", width), self._status_role),)
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
@@ -746,7 +746,7 @@ def _about(machine: Hardware) -> str:
     row = next(
         (row for row in PRESETS if row.name == machine.name and machine.origin.startswith("preset")), None
     )
-    return row.about if row is not None else safe(machine.origin)
+    return row.about if row is not None else escape_name(machine.origin)
 
 
 class MappingCommand(SiteCommand):
@@ -768,6 +768,6 @@ class MappingCommand(SiteCommand):
         self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool
     ) -> None:
         """Open the map view."""
-        open_tiles = command_of("blocks")(self.context).open_tile if has_command("blocks") else None
+        open_tiles = find_command("blocks")(self.context).open_tile if has_command("blocks") else None
         view = MappingView(sites, index, self.jobs.engine, self.store, open_tiles=open_tiles)
         self.context.app.push_screen(view)

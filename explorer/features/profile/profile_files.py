@@ -20,7 +20,7 @@ from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 from explorer.host import input_files, output_files
 from explorer.host.optional_packages import require
 from explorer.host.output_files import atomic_write, make_folder
-from explorer.report.timeline import frames, title
+from explorer.report.timeline import build_frames, run_title
 
 _TRACE_NOTE = "runs under the profiler as they were recorded; the pauses between runs are left out"
 
@@ -33,7 +33,7 @@ def chrome_trace(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
     events: list[dict[str, Any]] = []
     for pid, profile in enumerate(profiles, 1):
         lanes = {event.thread for run in profile.recording for event in run.events} | {0}
-        names = [("process_name", 0, title(profile, model))]
+        names = [("process_name", 0, run_title(profile, model))]
         names += [
             ("thread_name", thread, f"thread {thread}" if thread else "main thread")
             for thread in sorted(lanes)
@@ -142,8 +142,8 @@ def flame_stacks(profiles: Sequence[Profile], rows: Sequence[Layer], model: str)
     with fractions. Format: stackcollapse of "Flame Graphs", B. Gregg.
     """
     for profile in profiles:
-        prefix = (title(profile, model),) if len(profiles) > 1 else ()
-        all_frames = frames(profile, rows)
+        prefix = (run_title(profile, model),) if len(profiles) > 1 else ()
+        all_frames = build_frames(profile, rows)
         kernels = {frame.stack[:-1] for frame in all_frames if frame.category == "kernel"}
         for frame in all_frames:
             leaf = frame.category in ("kernel", "other", "overhead")

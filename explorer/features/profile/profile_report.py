@@ -16,7 +16,7 @@ from explorer.report.blocks import Chart
 from explorer.report.flame_picture import flame_of
 from explorer.report.html.page import LeftOut, PageRequest, Section
 from explorer.report.plots import shorten_name
-from explorer.report.timeline import Frame, frames, title
+from explorer.report.timeline import Frame, build_frames, run_title
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -52,7 +52,7 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     """Draw a median run from left to right, with one lane per kind of kernel, the most expensive on top."""
     profile, rows = fact
     lanes: dict[str, list[Frame]] = {}
-    for frame in frames(profile, rows):
+    for frame in build_frames(profile, rows):
         if frame.category in ("kernel", "other", "overhead"):
             lanes.setdefault(frame.name, []).append(frame)
     took = {name: sum(frame.seconds for frame in lane_frames) for name, lane_frames in lanes.items()}
@@ -68,7 +68,7 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
 
 
 def _heading(axes: Axes, about: Info, profile: Profile, subject: str) -> None:
-    model = title(profile, printable(os.path.basename(about.model.source)))
+    model = run_title(profile, printable(os.path.basename(about.model.source)))
     slowed = "; its kernels as the profiler slows them" if profile.slowed_seconds else ""
     remarks = slowed + ("; the machine was loaded" if profile.loaded else "")
     axes.set_title(

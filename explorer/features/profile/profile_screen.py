@@ -31,9 +31,9 @@ from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import BLANK, Line, safe
+from explorer.tui.text.lines import BLANK, Line, escape_name
 from explorer.tui.tree.overlay_rows import insert_in_front
-from explorer.tui.tree.rows import MEASURED, columns_of
+from explorer.tui.tree.rows import MEASURED, list_columns
 from explorer.tui.tree.table import SHOWN
 from explorer.tui.widgets.link_view import Link, LinkView
 from explorer.tui.widgets.option_field import OptionField
@@ -246,7 +246,7 @@ class ProfileScreen(ReportScreen[int]):
         fact = self._fact
         batch = "" if fact.batch is None else f", batch {fact.batch:,}"
         summary = f" {seconds_text(fact.wall_seconds)} a run{batch}; layers: {_ORDERS[self._layer_order]}"
-        return ((" Profile", "strong"), (f"   {safe(self._model)}", "dim")), ((summary, "dim"),)
+        return ((" Profile", "strong"), (f"   {escape_name(self._model)}", "dim")), ((summary, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
         """Build the figures, a row for each layer, and the time outside of layers."""
@@ -320,7 +320,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
 
     def head(self) -> tuple[Line, Line]:
         """Build the title lines with the names of the two states."""
-        before_name, after_name = map(safe, self._fact.names)
+        before_name, after_name = map(escape_name, self._fact.names)
         names = ((" Profile  ", "strong"), (before_name, "text"), (" → ", "dim"), (after_name, "text"))
         summary = " timed in turn; layers: those that differ most first"
         return names, ((summary, "dim"),)
@@ -375,7 +375,7 @@ class ProfileCommand(ScreenCommand):
         states: dict[int, str] = {}
         if history is not None:
             other_indices = (index for index in range(len(history.entries)) if index != history.current)
-            states = {index: safe(self._name(index)) for index in other_indices}
+            states = {index: escape_name(self._name(index)) for index in other_indices}
             parent = history.parent(history.current)
             if self.store.profile is None and parent is not None and history.entries[parent].profile:
                 last = last._replace(
@@ -439,7 +439,7 @@ class ProfileCommand(ScreenCommand):
 
 def _show_columns(model: TreeModel, fresh: tuple[str, ...]) -> None:
     """Put the profile columns of the layer tree before the other figures."""
-    available = columns_of(model)
+    available = list_columns(model)
     model.set_columns(
         insert_in_front(model, [name for name in model.columns if name in available] or SHOWN, fresh)
     )

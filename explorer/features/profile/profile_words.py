@@ -22,7 +22,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bar_text, dash_zero, plain, seconds, share, share_text
 from explorer.report.present.look.info import title
-from explorer.report.present.look.roofline_words import machine_text
+from explorer.report.present.look.roofline_words import format_machine
 
 _OPERATORS = 10
 
@@ -110,7 +110,7 @@ def figures(fact: Profile) -> Fields:
     if fact.machine is not None:
         reached = Span(share_text(fact.efficiency, 1), "figure", value=fact.efficiency)
         rows.append(
-            Field("Of the roof", reached, f"{machine_text(fact.machine)}, {fact.machine.origin}", "roof")
+            Field("Of the roof", reached, f"{format_machine(fact.machine)}, {fact.machine.origin}", "roof")
         )
     if fact.predicted_seconds is not None and fact.wall_seconds:
         rows.append(
@@ -380,7 +380,7 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
         rows.append(Field("Predicted", seconds(layer.predicted_seconds), off))
     if layer.limit_seconds is not None and fact.machine is not None and layer.efficiency is not None:
         reached = (
-            f"{share_text(layer.efficiency, 1)} of the roof: what is counted, on {machine_text(fact.machine)}"
+            f"{share_text(layer.efficiency, 1)} of the roof: what is counted, on {format_machine(fact.machine)}"
         )
         rows.append(Field("At the least", seconds(layer.limit_seconds), reached))
     for label, rate, unit in (

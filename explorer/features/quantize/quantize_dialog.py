@@ -33,9 +33,9 @@ from explorer.report.blocks import Field, Fields
 from explorer.settings.filter import is_query
 from explorer.settings.quantize import BY_HAND, read_field, spec_of
 from explorer.tui.dialogs.dialogs import Dialog, format_without_options
-from explorer.tui.text.drawing import side_by_side
-from explorer.tui.text.lines import BLANK, Line, cut, safe, wrap
-from explorer.tui.tree.sites import names_in
+from explorer.tui.text.drawing import draw_side_by_side
+from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, wrap
+from explorer.tui.tree.sites import select_names
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -72,7 +72,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     Args:
         preview: Function that asks the engine which layers take the formats of a spec.
         layers: Layer or layer group under the tree's cursor, with all layers inside it.
-        by_value: Whether the rows are values of a graph; see `names_in`.
+        by_value: Whether the rows are values of a graph; see `select_names`.
         last: Request with the initial content of the fields, or None for the defaults.
     """
 
@@ -267,7 +267,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         layer = self.query_one(QuantizedLayers).current
         text = "" if layer is None else layer.reason or layer_summary(layer)
         role = "warn" if layer is not None and layer.reason else "dim"
-        self.query_one("#about", LineView).show(lambda width: [cut(((f" {safe(text)}", role),), width)])
+        self.query_one("#about", LineView).show(lambda width: [cut_line(((f" {escape_name(text)}", role),), width)])
 
     def _show_layer_counts(self, all_layers: Sequence[QuantizedLayer]) -> None:
         """Add the number of layers to each word of the layers field: 'all 12', 'this 1', 'its kind 5'."""
@@ -280,7 +280,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def _find_cursor_layers(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
         """Return the names of the layers under the tree's cursor, and their operators."""
-        names = names_in(self._cursor_layers, [layer.name for layer in all_layers], by_value=self._by_value)
+        names = select_names(self._cursor_layers, [layer.name for layer in all_layers], by_value=self._by_value)
         name_set = set(names)
         return names, list(dict.fromkeys(layer.op for layer in all_layers if layer.name in name_set))
 
@@ -292,11 +292,11 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         plan.styles.max_height = max_lines
 
         def format_lines(width: int) -> Sequence[Line]:
-            lines = wrap(((safe(text), role),), width) or [BLANK]
+            lines = wrap(((escape_name(text), role),), width) or [BLANK]
             if max_lines is None or len(lines) <= max_lines:
                 return lines
             rest = " ".join(_join_text(line) for line in lines[max_lines - 1 :])
-            return [*lines[: max_lines - 1], cut(((rest, role),), width)]
+            return [*lines[: max_lines - 1], cut_line(((rest, role),), width)]
 
         plan.show(format_lines)
 
@@ -434,7 +434,7 @@ def _format_headline(preview: Quantization, width: int) -> list[Line]:
         Field("modules" if preview.modules else "layers", f"{changed_count:,} of {len(preview.layers):,}"),
         *totals(preview).rows,
     )
-    return side_by_side(Fields(rows), width)
+    return draw_side_by_side(Fields(rows), width)
 
 
 DRAWS = _OPTIONS["draws"].default

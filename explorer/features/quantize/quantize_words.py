@@ -45,7 +45,7 @@ from explorer.report.present.figures import (
     snr_text,
 )
 from explorer.report.present.look.info import title
-from explorer.report.present.row_groups import and_more, group_rows
+from explorer.report.present.row_groups import list_first_names, group_rows
 
 
 def quantize(about: Info, fact: Quantization) -> list[Block]:
@@ -282,7 +282,7 @@ def _unchanged_table(fact: Quantization) -> Table:
         (
             (
                 Column("left as it was", shrink=True),
-                lambda some: printable(and_more([layer.name for layer in some])),
+                lambda some: printable(list_first_names([layer.name for layer in some])),
             ),
             (Column("operator", role="quiet"), lambda some: some[0].op),
             (Column("why"), lambda some: Span(printable(some[0].reason), "warning")),

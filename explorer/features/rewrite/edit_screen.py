@@ -14,7 +14,7 @@ from explorer.features.rewrite.rewrite_words import edit_blocks
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, PageDialog
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 from explorer.tui.widgets.option_field import OptionField
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class EditDialog(FormDialog[EditStep]):
         yield OptionField("do", tuple(_KINDS), begin, id="kind")
         yield from self.entry("of", self._last.name, "a node or a tensor", "name")
         attributes = ", ".join(self._layer.attributes) or "none"
-        yield from self.entry("attribute", self._last.attribute, safe(attributes), "attribute")
+        yield from self.entry("attribute", self._last.attribute, escape_name(attributes), "attribute")
         yield from self.entry("to", self._last.to, "a name, a value, an operator", "to")
 
     def first(self) -> Widget:

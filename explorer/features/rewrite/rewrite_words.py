@@ -11,7 +11,7 @@ from explorer.facts.split.edit import Edit
 from explorer.facts.split.fold import Fold, FoldedNode, FoldStep, NodeLeft
 from explorer.facts.split.make import MadeModel
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
-from explorer.report.present.compare.diff import changes
+from explorer.report.present.compare.diff import build_changes
 from explorer.report.present.compare.verify import evidence
 from explorer.report.present.figures import count, plain, ports, report_written, size
 from explorer.report.present.row_groups import group_rows
@@ -138,7 +138,7 @@ def edit(source: str, fact: Edit, change: Diff | None) -> list[Block]:
     """Build the output of `explorer edit`."""
     blocks: list[Block] = [Line(Span(source, "strong")), Line(), *edit_blocks(fact)]
     if change is not None:
-        blocks += [Line(), *changes(change)]
+        blocks += [Line(), *build_changes(change)]
     if not fact.output:
         return [*blocks, Line(), Paragraph("no file written: add -o FILE", "warning")]
     return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]

@@ -16,7 +16,7 @@ from explorer.features.sizes.decode_words import decode_blocks
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import cut, safe
+from explorer.tui.text.lines import cut_line, escape_name
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -67,9 +67,9 @@ class DecodeView(SubScreen[None]):
     def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
         title = f"  {fact.tokens:,} tokens, and the step behind them"
-        self.query_one(TitleBar).show(lambda width: (cut(((" Decoding", "strong"), (title, "dim")), width),))
+        self.query_one(TitleBar).show(lambda width: (cut_line(((" Decoding", "strong"), (title, "dim")), width),))
         self.query_one("#decode-note", Status).show(
-            lambda width: (cut(((f" {safe(note)}", "warn"),), width),)
+            lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),)
         )
         self.query_one("#decode-page", LineView).show(
             lambda width: draw(decode_blocks(fact), width - 1, exact)

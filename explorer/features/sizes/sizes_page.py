@@ -10,8 +10,8 @@ from typing import NamedTuple
 from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
 from explorer.features.sizes.sizes_words import describe_crossing, figures_at
 from explorer.report.blocks import Fields
-from explorer.tui.text.drawing import side_by_side
-from explorer.tui.text.lines import BLANK, Line, cut, fit, join_columns, safe, wrap
+from explorer.tui.text.drawing import draw_side_by_side
+from explorer.tui.text.lines import BLANK, Line, cut_line, fit, join_columns, escape_name, wrap
 from explorer.tui.text.plot import draw_columns, framed, lines_of, log_ticks, power_text, put_text
 
 _TICK_DISTANCE = 8
@@ -67,9 +67,9 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
     visible_figures = Fields(
         [row for curve, row in curves if height >= _TALL or curve.name not in _OPTIONAL_CURVES]
     )
-    lines = [*_slider_lines(fact, index, width), *side_by_side(visible_figures, width)]
+    lines = [*_slider_lines(fact, index, width), *draw_side_by_side(visible_figures, width)]
     room = height - len(lines)
-    crossing_lines = [cut(line, width) for line in _build_crossing_lines(fact, index)]
+    crossing_lines = [cut_line(line, width) for line in _build_crossing_lines(fact, index)]
     crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _MIN_ROWS - _PLOT_EDGE_LINES))]
     room -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
@@ -95,7 +95,7 @@ def _slider_lines(fact: SizeCurves, index: int, width: int) -> list[Line]:
     slider_column = _column_of(fact, size, room)
     current_note = " as the model is now" if size == fact.at else ""
     return [
-        ((f" {safe(fact.name)} ", "dim"), (f"{size:,}", "strong"), (current_note, "dim")),
+        ((f" {escape_name(fact.name)} ", "dim"), (f"{size:,}", "strong"), (current_note, "dim")),
         (
             (f" {fact.low:,} ", "dim"),
             ("".join(track[:slider_column]), "track"),
@@ -121,7 +121,7 @@ def _build_crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
     return [
         (
             (" ◆ " if crossing.size <= fact.sizes[index] else " ◇ ", "warn"),
-            (safe(describe_crossing(fact, crossing)), "text"),
+            (escape_name(describe_crossing(fact, crossing)), "text"),
             ("" if crossing.counted else ", not counted there", "dim"),
         )
         for crossing in fact.crossings
@@ -191,7 +191,7 @@ def _title(unit: str, curves: Sequence[tuple[SizeCurve, Sign]], margin: int, wid
     spans: list[tuple[str, str]] = [(" " * (margin + 2) + unit + " " * bool(unit), "dim")]
     for _, (_, sign, role, name) in curves:
         spans += [(f"{sign or '█'} ", role), (f"{name}  ", "dim")]
-    return cut(spans, width)
+    return cut_line(spans, width)
 
 
 def _size_at(fact: SizeCurves, x: int, across: int) -> int:
@@ -210,4 +210,4 @@ def _ticks(fact: SizeCurves, across: int) -> list[int]:
 
 def reason_lines(reason: str, width: int) -> list[Line]:
     """Explain why there are no curves."""
-    return [BLANK, *wrap(((f" {safe(reason)}", "warn"),), width - 1, 1)]
+    return [BLANK, *wrap(((f" {escape_name(reason)}", "warn"),), width - 1, 1)]

@@ -22,7 +22,7 @@ from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import Line, cut, middle, safe
+from explorer.tui.text.lines import Line, cut_line, cut_middle, escape_name
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -107,7 +107,7 @@ class SizesView(SubScreen[SizeChoice]):
         self.query_one(TitleBar).show(lambda width: (_title(self.fact, width),))
         typed = ["t types another size"] if self.fact.others and self._bindable else []
         note = self._note or "; ".join([*self.fact.notes[:1], *typed, *self.fact.notes[1:]])
-        self.query_one("#sizes-note", Status).show(lambda width: (cut(((f" {safe(note)}", "warn"),), width),))
+        self.query_one("#sizes-note", Status).show(lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),))
         self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._footer(), width),))
         self.query_one("#sizes-plot", PanelView).again()
 
@@ -243,8 +243,8 @@ def _title(fact: SizeCurves, width: int) -> Line:
     origin = (
         f"closed forms, counted at {len(fact.counted):,} sizes" if fact.closed else "counted at each size"
     )
-    machine = f" · {safe(fact.machine.name or 'machine')}" if fact.machine is not None else ""
-    return cut(((f" Over {safe(fact.name)}", "strong"), (f"  {origin}{machine}", "dim")), width)
+    machine = f" · {escape_name(fact.machine.name or 'machine')}" if fact.machine is not None else ""
+    return cut_line(((f" Over {escape_name(fact.name)}", "strong"), (f"  {origin}{machine}", "dim")), width)
 
 
 _MAX_FIELDS = 64
@@ -274,7 +274,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
             fields.styles.height = min(len(self._fields), max(3, self.app.size.height - 9))
             for index, name in enumerate(self._fields):
                 size = "" if self._sizes[name] is None else str(self._sizes[name])
-                yield from self.entry(middle(safe(name), _LABEL), size, "open", f"size-{index}", longest=20)
+                yield from self.entry(cut_middle(escape_name(name), _LABEL), size, "open", f"size-{index}", longest=20)
 
     def meaning(self) -> list[tuple[str, str]]:
         """List the open sizes, or describe the error in a field."""
@@ -295,7 +295,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
     def answer(self) -> dict[str, int]:
         """Return the sizes of the fields; an empty field leaves its size open."""
         typed = {name: self.text_of(f"size-{index}") for index, name in enumerate(self._fields)}
-        sizes = {name: parse_count(text, safe(name), 1) for name, text in typed.items() if text.strip()}
+        sizes = {name: parse_count(text, escape_name(name), 1) for name, text in typed.items() if text.strip()}
         without_field = {
             name: size for name, size in self._sizes.items() if name not in typed and size is not None
         }

@@ -11,7 +11,7 @@ from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurv
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.figures import count, seconds, size
 from explorer.report.present.look.info import title
-from explorer.report.present.look.roofline_words import machine_text
+from explorer.report.present.look.roofline_words import format_machine
 
 NAMES: Mapping[CurveName, tuple[str, str]] = {
     "macs": ("MACs", "multiply-accumulates; 1 MAC = 2 FLOPs"),
@@ -51,7 +51,7 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
     """Build the crossings, the closed forms, and a table with a row for each power of two."""
     current_note = "" if fact.at is None else f"; the model has {fact.at:,}"
     others_note = f"; {dims_text(fact.others)}" if fact.others else ""
-    machine = "" if fact.machine is None else f"; {machine_text(fact.machine)}"
+    machine = "" if fact.machine is None else f"; {format_machine(fact.machine)}"
     forms: list[Block] = [Line(), forms_field(fact)] if any(curve.form for curve in fact.curves) else []
     return [
         Line(

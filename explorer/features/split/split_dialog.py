@@ -22,7 +22,7 @@ from explorer.settings import machines
 from explorer.settings.parse import parse_card, parse_count
 from explorer.settings.rates import parse_rate
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 from explorer.tui.tree.stages import StageRows
 from explorer.tui.widgets.option_field import OptionField
 
@@ -156,7 +156,7 @@ class SplitDialog(FormDialog[SplitRequest]):
             with Horizontal(classes="form-row"):
                 for position, (id, label, placeholder) in enumerate(row):
                     if id == "machines" and self._machine:
-                        placeholder = f"{safe(self._machine)}, that of m"
+                        placeholder = f"{escape_name(self._machine)}, that of m"
                     text = f" {label}" if position else label
                     yield from self.pair_entry(text, getattr(last, id), placeholder, id)
         yield OptionField("schedule", _SCHEDULES, last.schedule, id="schedule")

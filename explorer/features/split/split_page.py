@@ -19,7 +19,7 @@ from explorer.report.blocks import Heading
 from explorer.report.blocks import Line as Row
 from explorer.report.present.figures import share_text
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import Line, cut, safe
+from explorer.tui.text.lines import Line, cut_line, escape_name
 
 if TYPE_CHECKING:
     from explorer.facts.split.draft import SplitDraft
@@ -38,13 +38,13 @@ def title_lines(
 
     `moved` tells that the user moved cuts away from the best places.
     """
-    head = (" Split  ", "strong"), (safe(os.path.basename(source)), "text")
+    head = (" Split  ", "strong"), (escape_name(os.path.basename(source)), "text")
     if draft is None:
         return head, ()
     fact = draft.split
     count = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
     moved_note = " · cuts moved" if moved else "", "warn"
-    return cut((*head, count, moved_note), width), cut(_summary(fact, exact), width)
+    return cut_line((*head, count, moved_note), width), cut_line(_summary(fact, exact), width)
 
 
 def _summary(fact: Split, exact: bool) -> Line:

@@ -28,7 +28,7 @@ from explorer.settings.quantize import read_text
 from explorer.tui.dialogs.dialogs import MessageDialog, format_without_options
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut, fit, safe
+from explorer.tui.text.lines import Line, cut_line, fit, escape_name
 from explorer.tui.widgets.line_view import LineList, PanelView
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ class _Choices(LineList):
         """Build the line of row `index`, `width` cells wide; a choice without figures shows the reason."""
         row = self.rows[index]
         if row.error:
-            return cut(((f"   {safe(row.format)}  ", "dim"), (safe(row.error), "warn")), width)
+            return cut_line(((f"   {escape_name(row.format)}  ", "dim"), (escape_name(row.error), "warn")), width)
         return row_line(self.table, index, width - 1, here=index == self.cursor)
 
 
@@ -155,12 +155,12 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         count = f"{total:,} choice{'s' * (total != 1)}, {best:,} on the Pareto front"
         verdict = trials.mixed[0].told if trials.mixed else ""
         ran = next((row.calibration for row in trials.rows if row.calibration), "")
-        file = f" · kept in {safe(request.output)}" if request is not None and request.output else ""
+        file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         role = "dim" if not trials.mixed or trials.mixed[0].met else "warn"
-        name = safe(os.path.basename(self._source))
+        name = escape_name(os.path.basename(self._source))
         return (
             ((" Sensitivity ", "strong"), (fit(f" {name}   {count}", width - 13), "dim")),
-            ((fit(f" {safe(verdict or ran)}{file}", width), role),),
+            ((fit(f" {escape_name(verdict or ran)}{file}", width), role),),
         )
 
     def page_blocks(self) -> list[Block]:
@@ -176,7 +176,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         row = self.current
         plots = front_plots(self._trials.rows, self._trials.cost, "" if row is None else row.key)
         lines = scatter_lines(plots[0], width, height) if plots else []
-        return [cut(cell_line(spans), width) for spans in lines]
+        return [cut_line(cell_line(spans), width) for spans in lines]
 
     def _progress(self) -> str:
         trials = self._trials

@@ -22,7 +22,7 @@ from explorer.settings.parse import parse_sizes, parse_tiles, path_word
 from explorer.settings.quantize import parse_formats
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.machine_dialog import MachineDialog
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 from explorer.tui.widgets.machine_field import MachineField
 from explorer.tui.widgets.option_field import OptionField
 
@@ -201,7 +201,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the trials."""
         spec = self.answer().spec
-        clauses = [f"{safe(', '.join(spec.formats))}: on all layers"]
+        clauses = [f"{escape_name(', '.join(spec.formats))}: on all layers"]
         clauses += ["on each layer alone, and on all but it"] if spec.per_layer else []
         if spec.bits is not None or spec.snr is not None:
             clauses.append("then layer by layer what adds the least noise for what it saves")

@@ -9,9 +9,9 @@ from itertools import accumulate
 from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
 from explorer.features.sweep.sweep_words import FRONT, SweepColumn, select_columns, tile_text, tiling_blocks
-from explorer.report.scatter import bounds_of
+from explorer.report.scatter import widen_bounds
 from explorer.tui.text.drawing import cell_line, draw
-from explorer.tui.text.lines import Line, Span, fit, line_text, safe
+from explorer.tui.text.lines import Line, Span, fit, line_text, escape_name
 from explorer.tui.text.plot import draw_columns, framed, lines_of, map_to_axis, put_text
 
 Axes = tuple[str, str]
@@ -79,7 +79,7 @@ def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter
     mark: Span = (f"{letter}{FRONT} ", "good") if row.pareto else (f"{letter}  ", "accent")
     if row.error:
         cells = _SORTED_BY["tile"][1]
-        reason = fit(safe(row.error), max(1, width - 4 - cells))
+        reason = fit(escape_name(row.error), max(1, width - 4 - cells))
         return (mark, (fit(tile_text(row), cells) + " ", "dim"), (reason, "warn"))
     spans: list[Span] = [mark]
     for column, cell in columns:
@@ -132,7 +132,7 @@ class ParetoPlot:
             for mark, (row, point) in points.items()
         }
         places = [point for point, _ in self._points.values()]
-        self._bounds = [bounds_of([place[axis] for place in places]) for axis in (0, 1)] if places else []
+        self._bounds = [widen_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
         self._dots: tuple[tuple[int, int], set[TilePlace], list[TilePlace]] | None = None
 
     def lines(self, current: SweepRow | None, width: int, height: int) -> list[Line]:

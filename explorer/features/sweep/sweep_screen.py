@@ -39,7 +39,7 @@ from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, safe
+from explorer.tui.text.lines import Line, fit, escape_name
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.marked_list import MarkedList
 
@@ -185,12 +185,12 @@ class SweepScreen(ParetoScreen[TileSpec]):
         best = sum(row.pareto for row in rows)
         count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
         machine = next((row.hardware for row in rows if row.hardware), "")
-        machine_text = safe(machine) or "no machine: without one there are no cycles"
-        file = f" · kept in {safe(request.output)}" if request is not None and request.output else ""
+        machine_text = escape_name(machine) or "no machine: without one there are no cycles"
+        file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         return (
             (
                 (" Sweep ", "strong"),
-                (fit(f" {safe(os.path.basename(self._source))}   {count}", width - 7), "dim"),
+                (fit(f" {escape_name(os.path.basename(self._source))}   {count}", width - 7), "dim"),
             ),
             ((fit(f" {machine_text}{file}", width), "dim"),),
         )

@@ -10,7 +10,7 @@ from explorer.base.verdicts import VERDICTS, VerdictKind
 from explorer.facts.comparison import FigureTable
 from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, table_of
-from explorer.report.present.compare.compared_figures import figures as figure_blocks
+from explorer.report.present.compare.compared_figures import figure_blocks as figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization

@@ -44,7 +44,7 @@ from explorer.report.present.figures import (
 )
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
-from explorer.report.present.row_groups import and_more, group_rows
+from explorer.report.present.row_groups import list_first_names, group_rows
 from explorer.report.terms import field_terms
 
 _MAX_FORMULAS = 200
@@ -244,7 +244,7 @@ def _sites(fact: PlanCost) -> list[Block]:
         notes = [Paragraph(f"{row_note}, with the figures of each; --json lists all.", "quiet")]
 
     def name(group: Sequence[SiteCost]) -> Cell:
-        site, names = group[0], and_more([site.name for site in group])
+        site, names = group[0], list_first_names([site.name for site in group])
         sign = "<= " if site.at_most and site.calls else ""
         runs = f"{sign}{runs_text(site.calls) or ('1 run' if sign else '')}"
         row_note = (f"x {site.batch:,}" if site.batch > 1 else "", runs)

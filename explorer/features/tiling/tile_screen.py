@@ -25,14 +25,14 @@ from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.settings.option_values import read_option
 from explorer.tui.commands.context import AT_ONCE, ScreenCommand
-from explorer.tui.commands.key_table import command_of, has_command
+from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog, key_hint
 from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import BLANK, Line, safe, wrap
-from explorer.tui.tree.sites import operands_of, sites_of
+from explorer.tui.text.lines import BLANK, Line, escape_name, wrap
+from explorer.tui.tree.sites import list_operands, select_sites
 from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.machine_field import MachineField
@@ -119,7 +119,7 @@ class TileDialog(Dialog[TileSpec]):
         ask_plan: Async function that asks the engine for the plan of a spec.
         ask_cost: Async function that asks the engine for the cost of a spec.
         chosen_layers: Layer or layer group under the tree's cursor, with all layers inside it.
-        by_value: Whether the rows are values of a graph; see `sites_of`.
+        by_value: Whether the rows are values of a graph; see `select_sites`.
         layers: Layers whose operand names the tile view shows.
         spec: Initial content of the fields, or None for the defaults.
         hardware: The session's machine, or None.
@@ -253,7 +253,7 @@ class TileDialog(Dialog[TileSpec]):
             return
         except ExplorerError as error:
             complaint = str(error)
-        lines = [((safe(complaint), "warn"),)] if complaint else []
+        lines = [((escape_name(complaint), "warn"),)] if complaint else []
         self.query_one("#plan", LineView).show(
             lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
         )
@@ -290,14 +290,14 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#sites", OptionField).set_words(words)
 
     def _sites_here(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
-        return sites_of(self._chosen, all_sites, by_value=self._by_value)
+        return select_sites(self._chosen, all_sites, by_value=self._by_value)
 
     def _sites_of_kind(self, all_sites: Sequence[SitePlan]) -> list[SitePlan]:
         kinds = {site.op for site in self._sites_here(all_sites)}
         return [site for site in all_sites if site.op in kinds]
 
     def _say(self, message: str, role: str) -> None:
-        self.query_one("#plan", LineView).show(lambda width: wrap(((safe(message), role),), width) or [BLANK])
+        self.query_one("#plan", LineView).show(lambda width: wrap(((escape_name(message), role),), width) or [BLANK])
 
     @property
     def _grouped(self) -> str:
@@ -365,7 +365,7 @@ class TileDialog(Dialog[TileSpec]):
         if self.plan is None or first is None:
             return
         sites = self.plan.sites
-        view = TileView(sites, sites.index(first), operands=operands_of(self._layers), ask=self._ask_steps)
+        view = TileView(sites, sites.index(first), operands=list_operands(self._layers), ask=self._ask_steps)
         self.app.push_screen(view)
 
     def _current_site(self) -> SitePlan | None:
@@ -432,7 +432,7 @@ class TileCommand(ScreenCommand):
 
     def _map_site(self, name: str, hardware: Hardware | None) -> None:
         use_hardware(self.store, hardware)
-        command_of("mapping")(self.context).begin(name)
+        find_command("mapping")(self.context).begin(name)
 
     def begin(self, spec: TileSpec | None) -> None:
         """Stop planning and tile with `spec`; None only stops planning."""
@@ -452,7 +452,7 @@ class TileCommand(ScreenCommand):
             lines: list[Line] = []
             if proof is not None:
                 lines += verdict_lines(proof, width)
-            lines += [BLANK, *wrap((("$ ", "accent"), (safe(result.command), "text")), width - 1, 2)]
+            lines += [BLANK, *wrap((("$ ", "accent"), (escape_name(result.command), "text")), width - 1, 2)]
             return [*lines, BLANK, *draw(plan_matmuls(result.plan), width - 1)]
 
         if not result.output:
@@ -476,7 +476,7 @@ class TileCommand(ScreenCommand):
 
     def _blame(self, spec: TileSpec, wants_blame: bool | None) -> None:
         if wants_blame and has_command("blame"):
-            command_of("blame")(self.context).begin(spec=spec)
+            find_command("blame")(self.context).begin(spec=spec)
 
     def _handle_verdict(self, answer: bool | None) -> None:
         if answer is not None:

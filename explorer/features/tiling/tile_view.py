@@ -37,8 +37,8 @@ from explorer.tui.commands.context import AT_ONCE
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import Line, safe
-from explorer.tui.tree.sites import operands_of
+from explorer.tui.text.lines import Line, escape_name
+from explorer.tui.tree.sites import list_operands
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -253,7 +253,7 @@ class TileView(SubScreen[None]):
                 self._steps = await ask(self.site, order=self._steps.order, first=first, count=_WINDOW)
         except ExplorerError as error:
             self._ask = None
-            message: Line = ((f" {safe(str(error))}", "warn"),)
+            message: Line = ((f" {escape_name(str(error))}", "warn"),)
             self.query_one("#tile-keys", Status).show(lambda width: (message,))
         for pane in self.query(_Pane):
             pane.again()
@@ -365,7 +365,7 @@ class TileViewCommand(SiteCommand):
         """Open the tile view."""
         # in a small model, name the operands of all sites, because the user can page to other sites
         layers = self.tree.model.layers
-        operands = operands_of(layers if len(layers) <= AT_ONCE else chosen_layers)
+        operands = list_operands(layers if len(layers) <= AT_ONCE else chosen_layers)
         ask = partial(self.jobs.ask, "tile_steps")
         view = TileView(sites, index, operands=operands, ask=ask, planned=is_planned)
         self.context.app.push_screen(view)

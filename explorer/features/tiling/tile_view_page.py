@@ -15,19 +15,19 @@ from explorer.features.tiling.tile_blocks import Scale, TileGrid, TilePlace, Til
 from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.report.blocks import Fields
 from explorer.report.present.figures import share_text
-from explorer.tui.text.drawing import draw, side_by_side
+from explorer.tui.text.drawing import draw, draw_side_by_side
 from explorer.tui.text.lines import (
     BLANK,
     Line,
     Span,
-    bar,
-    cut,
+    draw_bar,
+    cut_line,
     cut_start,
     find_first_visible,
     fit,
-    flow,
+    flow_pieces,
     line_width,
-    safe,
+    escape_name,
     wrap,
 )
 
@@ -68,23 +68,23 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
         return [
             line
             if line_width(line) <= width
-            else cut((*head[:2], *head[3:], (came + output_text, "dim")), width)
+            else cut_line((*head[:2], *head[3:], (came + output_text, "dim")), width)
         ]
     share = step.traffic / steps.traffic if steps.traffic else 1.0
-    filled, track = bar(share, max(4, min(20, width - 40)))
+    filled, track = draw_bar(share, max(4, min(20, width - 40)))
     if room < FULL:
         buffer_size = units.bytes_text(step.a + step.b + step.c)
         traffic = f"{units.bytes_text(step.traffic)} {share_text(step.traffic, steps.traffic)} "
         return [
-            cut(head, width),
-            cut(((" buffer   ", "dim"), (buffer_size, "number"), (came + output_text, "dim")), width),
-            cut(((" moved    ", "dim"), (traffic, "number"), filled, track), width),
+            cut_line(head, width),
+            cut_line(((" buffer   ", "dim"), (buffer_size, "number"), (came + output_text, "dim")), width),
+            cut_line(((" moved    ", "dim"), (traffic, "number"), filled, track), width),
         ]
     head.append((f"  {steps.dataflow}", "dim"))
-    lines: list[Line] = [cut(head, width), ((" In the buffer", "head"),), *draw([buffer_fields(step)], width)]
+    lines: list[Line] = [cut_line(head, width), ((" In the buffer", "head"),), *draw([buffer_fields(step)], width)]
     lines += [((" Moved so far", "head"),), *draw([traffic_fields(step, steps.traffic)], width)[1:]]
     total_text = f"  of {units.bytes_text(steps.traffic)}"
-    return [cut(line, width) for line in (*lines, ((" ", "text"), filled, track, (total_text, "dim")))][:room]
+    return [cut_line(line, width) for line in (*lines, ((" ", "text"), filled, track, (total_text, "dim")))][:room]
 
 
 _SHADES: Sequence[tuple[float, str, str, str]] = (
@@ -113,11 +113,11 @@ def site_lines(sites: Sequence[SitePlan], index: int, width: int) -> tuple[Line,
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
     size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
-    name = cut_start(safe(site.name), max(8, room - len(size) - len(site.op) - 3))
-    first: list[Span] = [(" " + name, "strong"), (f"  {safe(site.op)} ", "accent"), (size, "number")]
+    name = cut_start(escape_name(site.name), max(8, room - len(size) - len(site.op) - 3))
+    first: list[Span] = [(" " + name, "strong"), (f"  {escape_name(site.op)} ", "accent"), (size, "number")]
     gap = width - line_width(first) - len(number)
     first.append((" " * max(1, gap) + number, "dim"))
-    return cut(first, width), side_by_side(Fields(build_tiling_fields(site)), width)[0]
+    return cut_line(first, width), draw_side_by_side(Fields(build_tiling_fields(site)), width)[0]
 
 
 def tile_footer(many_sites: bool, batch: bool) -> list[tuple[str, str]]:
@@ -187,7 +187,7 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
     spare = height - len(lines) - 1
     if spare >= 4:
         lines += [BLANK, *_operands(blocks, place, width, spare)]
-    return [cut(line, width) for line in lines[:height]]
+    return [cut_line(line, width) for line in lines[:height]]
 
 
 def _append_cell(spans: list[Span], sign: str, role: str, across: int, is_chosen: bool) -> None:
@@ -206,7 +206,7 @@ def _title(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> Lin
         spans.append((f"  matmul {place.batch + 1:,} of {blocks.batch:,}", "accent"))
     if frame.rows.per > 1 or frame.cols.per > 1:
         spans.append((f"  {frame.rows.per:,} × {frame.cols.per:,} a cell", "warn"))
-    return cut(spans, width)
+    return cut_line(spans, width)
 
 
 def _columns(blocks: TileGrid, place: TilePlace, frame: _Frame) -> Line:
@@ -257,7 +257,7 @@ def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> lis
         first, stop = frame.depths.tiles(cell)
         sign, role = _shade(blocks.k.filled(first, stop))
         _append_cell(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
-    return [cut(title, width), tuple(spans)]
+    return [cut_line(title, width), tuple(spans)]
 
 
 def _operands(blocks: TileGrid, place: TilePlace, width: int, height: int) -> list[Line]:
@@ -298,7 +298,7 @@ def _operand_grid(
 def _legend(width: int) -> Line:
     pieces: list[Line] = [((" util.:", "dim"),)]
     pieces += [((f"{sign} ", role), (word, "dim")) for _, sign, role, word in _SHADES]
-    return cut((flow(pieces, width, 0) or [BLANK])[0], width)
+    return cut_line((flow_pieces(pieces, width, 0) or [BLANK])[0], width)
 
 
 def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, height: int) -> TilePlace | None:
@@ -342,11 +342,11 @@ def block_page(
         _field("lies at", ((_slice_text(rows, cols), "number"),), width),
     ]
     if height >= 10:
-        name = cut_start(safe(site.output) or "the output", width - 9)
+        name = cut_start(escape_name(site.output) or "the output", width - 9)
         lines.insert(1, _field("of", ((name, "text"),), width))
         size = (_size_text(rows, cols), "number")
         lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
-    filled, track = bar(block.utilization, 8 if width >= 40 else 0)
+    filled, track = draw_bar(block.utilization, 8 if width >= 40 else 0)
     share = (f"{share_text(block.utilization, 1)} ", _shade(block.utilization)[1])
     lines.append(_field("util.", (share, filled, track, (_idle_text(site, block.utilization), "dim")), width))
     if height >= 14:
@@ -361,8 +361,8 @@ def block_page(
     room = height - len(lines) - 1
     if room < 1:
         visible = lines if len(lines) <= height else [*lines[: height - 1], lines[-1]]
-        return [cut(line, width) for line in visible]
-    return [cut(line, width) for line in (*lines, *_products(blocks, place, width, room))]
+        return [cut_line(line, width) for line in visible]
+    return [cut_line(line, width) for line in (*lines, *_products(blocks, place, width, room))]
 
 
 def _operand_lines(
@@ -382,7 +382,7 @@ def _operand_lines(
         where: list[Span] = [(_slice_text(first, second), "number"), (f" {_size_text(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if named:
-            operand = f"{role} {cut_start(safe(name), max(8, width - 5 - len(role)))}"
+            operand = f"{role} {cut_start(escape_name(name), max(8, width - 5 - len(role)))}"
             lines.append((("   ", "text"), (operand, "text") if name else (nameless, "dim")))
     return lines
 
@@ -398,8 +398,8 @@ def product_text(site: SitePlan, place: TilePlace) -> str:
     blocks = TileGrid.of(site)
     p = blocks.product(place, place.depth)
     batch_text = f"[{place.batch}]" if blocks.batch > 1 else ""
-    to = f"{safe(site.output) or 'C'}{batch_text}{_slice_text(p.rows, p.cols)}"
-    right = f"{safe(site.weight) or 'B'}{batch_text}{_slice_text(p.depth, p.cols)}"
+    to = f"{escape_name(site.output) or 'C'}{batch_text}{_slice_text(p.rows, p.cols)}"
+    right = f"{escape_name(site.weight) or 'B'}{batch_text}{_slice_text(p.depth, p.cols)}"
     return f"{to} += A{batch_text}{_slice_text(p.rows, p.depth)} @ {right}"
 
 
@@ -435,7 +435,7 @@ def _products(blocks: TileGrid, place: TilePlace, width: int, room: int) -> list
 def _field(label: str, value: Sequence[Span], width: int) -> Line:
     """Build a label and its value in exactly one line, so that lines do not jump when the block changes."""
     name = f" {fit(label, 8)}" if len(label) > 1 else f" {label} "
-    return cut(((name, "dim"), *value), width)
+    return cut_line(((name, "dim"), *value), width)
 
 
 def _slice_text(first: tuple[int, int], second: tuple[int, int]) -> str:

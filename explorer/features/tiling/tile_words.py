@@ -25,11 +25,11 @@ from explorer.facts.settings import Settings, SiteSettings
 from explorer.features.tiling.records import TilingRecord
 from explorer.report.blocks import Block, Cell, Column, Field, Line, Paragraph, Role, Span, Table, table_of
 from explorer.report.present.accumulator import overflows
-from explorer.report.present.compare.diff import changes
+from explorer.report.present.compare.diff import build_changes
 from explorer.report.present.compare.verify import evidence, suggest_blame
 from explorer.report.present.effective_settings import origin_text, warn_unused_rules
 from explorer.report.present.figures import share_text, utilization
-from explorer.report.present.row_groups import and_more, group_rows
+from explorer.report.present.row_groups import list_first_names, group_rows
 from explorer.settings.parse import option_words, path_word
 
 
@@ -128,7 +128,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     ]
     rows: list[tuple[Cell, ...]] = [
         (
-            and_more([site.name for site in group]),
+            list_first_names([site.name for site in group]),
             Span(_operator(site), "quiet"),
             exact_text(site.M),
             exact_text(site.K),
@@ -216,7 +216,7 @@ def _list_float_matmuls(fact: Plan) -> list[Block]:
     reasons = dict.fromkeys(site.in_floats for site in fact.sites if site.in_floats)
     site_names = {why: [site.name for site in fact.sites if site.in_floats == why] for why in reasons}
     return [
-        Paragraph(f"In floats, although quantized: {and_more(names)} ({why}).", "warning")
+        Paragraph(f"In floats, although quantized: {list_first_names(names)} ({why}).", "warning")
         for why, names in site_names.items()
     ]
 
@@ -278,7 +278,7 @@ def tile(
     if change is not None:
         is_module = fact.verification is not None and bool(fact.verification.torch)
         origin = f"  before: {source} as ONNX" if is_module else ""
-        blocks += [Line(), Line((Span("What changed", "strong"), Span(origin, "quiet"))), *changes(change)]
+        blocks += [Line(), Line((Span("What changed", "strong"), Span(origin, "quiet"))), *build_changes(change)]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
         differs = fact.verification.verdict_kind == "different"
@@ -339,7 +339,7 @@ def build_skipped_table(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
         (
             (Column("", "right"), lambda group: exact_text(len(group))),
             (Column("left as it was"), lambda group: group[0].op),
-            (Column("", shrink=True, drop=2), lambda group: Span(and_more([s.name for s in group]), "quiet")),
+            (Column("", shrink=True, drop=2), lambda group: Span(list_first_names([s.name for s in group]), "quiet")),
             (Column("of the MACs", "right", drop=1), share),
             (Column(""), lambda group: Span(group[0].reason, "warning")),
         ),

@@ -22,7 +22,7 @@ from explorer.report.present.accumulator import overflows, summarize_overflow
 from explorer.report.present.figures import seconds
 from explorer.tui.text.drawing import draw, field_lines, row_line, title_line
 from explorer.tui.text.lines import Line as ScreenLine
-from explorer.tui.text.lines import cut
+from explorer.tui.text.lines import cut_line
 
 if TYPE_CHECKING:
     from explorer.facts import Plan, SitePlan, SkippedSite
@@ -47,7 +47,7 @@ class CostRow(Struct, frozen=True):
 
 def headline(plan: Plan, width: int) -> ScreenLine:
     """State in one line how much is tiled."""
-    return cut(draw([plan_headline(plan)], 999)[0][1:], width)
+    return cut_line(draw([plan_headline(plan)], 999)[0][1:], width)
 
 
 def cost_rows(
@@ -132,7 +132,7 @@ def _fields(fields: Sequence[tuple[Field, _Blocks]]) -> list[CostRow]:
     block = Fields([field for field, _ in fields])
 
     def head(index: int, width: int) -> ScreenLine:
-        return cut(field_lines(block, width)[1][index], width)
+        return cut_line(field_lines(block, width)[1][index], width)
 
     return [
         CostRow(partial(head, index), partial(_draw_blocks, about)) for index, (_, about) in enumerate(fields)

@@ -16,7 +16,7 @@ from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import BLANK, Line, safe
+from explorer.tui.text.lines import BLANK, Line, escape_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -97,7 +97,7 @@ class EvaluationScreen(ReportScreen[None]):
         """Build the title with the numbers of models and samples."""
         count = len(self._fact.models)
         counts = f" {count:,} model{'s' * (count > 1)} on {self._fact.samples:,} samples"
-        return ((" Evaluation", "strong"), (f"   {safe(self._fact.data)}", "dim")), ((counts, "dim"),)
+        return ((" Evaluation", "strong"), (f"   {escape_name(self._fact.data)}", "dim")), ((counts, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
         """Build the lines that `explorer evaluate` prints."""

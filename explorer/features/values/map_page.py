@@ -8,7 +8,7 @@ from explorer.features.values.tensor_words import channel_table, number, outlier
 from explorer.features.values.values_page import histogram_lines
 from explorer.features.values.weights_words import figures
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import BLANK, Line, cut, head, safe
+from explorer.tui.text.lines import BLANK, Line, cut_line, heading_line, escape_name
 
 
 def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line, Line]:
@@ -18,12 +18,12 @@ def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line
     position = f"  {index + 1} of {count}" if count > 1 else ""
     position += "  right: before" if fact.before is not None else ""
     spans = (
-        (f" {safe(fact.tensor.name)}", "strong"),
+        (f" {escape_name(fact.tensor.name)}", "strong"),
         (type_text, "dim"),
         (f"  [{place}]", "accent"),
         (position, "dim"),
     )
-    return cut(spans, width), cut(((f" {'; '.join(map(safe, fact.notes))}", "warn"),), width)
+    return cut_line(spans, width), cut_line(((f" {'; '.join(map(escape_name, fact.notes))}", "warn"),), width)
 
 
 def _place(fact: HeatMap, *matrix: str) -> str:
@@ -54,7 +54,7 @@ def cursor_line(fact: HeatMap, row: int, column: int, largest: float, width: int
     if any(b - a > 1 for a, b in spans):
         words.append(("  the largest of them", "dim"))
     words.append((f"   strongest color ±{number(largest)}", "dim"))
-    return cut(words, width)
+    return cut_line(words, width)
 
 
 def _code(fact: HeatMap, index: int) -> list[tuple[str, str]]:
@@ -79,7 +79,7 @@ def build_figure_lines(fact: HeatMap, width: int) -> list[Line]:
     """Build the figures of the whole tensor: range, spread, histogram, outliers, widest channels."""
     lines = [*_figures(fact, width)]
     if fact.before is not None and fact.before.stats is not None:
-        lines += [BLANK, head("Before"), *_figures(fact.before, width)]
+        lines += [BLANK, heading_line("Before"), *_figures(fact.before, width)]
     return lines
 
 

@@ -17,7 +17,7 @@ from explorer.features.values.map_page import build_figure_lines, cell_span, cur
 from explorer.features.values.tensor_words import heat_map, scale_of
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import cut, safe
+from explorer.tui.text.lines import cut_line, escape_name
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -193,7 +193,7 @@ class HeatMapView(SubScreen[None]):
         fact = self.fact
         self._show_keys()
         if fact is None:
-            name = cut(((f" {safe(self.request.name)}", "strong"),), self.size.width)
+            name = cut_line(((f" {escape_name(self.request.name)}", "strong"),), self.size.width)
             self.query_one(TitleBar).show(lambda width: (name,))
             self.query_one("#heat-about", LineView).show(lambda width: ())
             self._show_cursor()
@@ -214,7 +214,7 @@ class HeatMapView(SubScreen[None]):
             )
 
     def _say(self, text: str, role: str = "warn") -> None:
-        self.query_one("#heat-cell", Status).show(lambda width: (cut(((f" {safe(text)}", role),), width),))
+        self.query_one("#heat-cell", Status).show(lambda width: (cut_line(((f" {escape_name(text)}", role),), width),))
 
     def page_blocks(self) -> list[Block]:
         """Return the same blocks that `explorer values --map` prints."""

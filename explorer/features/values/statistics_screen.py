@@ -22,7 +22,7 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, safe
+from explorer.tui.text.lines import Line, escape_name
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -212,8 +212,8 @@ class StatisticsScreen(SubScreen[str]):
             noun = f"indices of axis {self._request.axis}"
         where = ", ".join(filter(None, (self._request.layers, self._request.kinds)))
         head = (
-            ((" Statistics", "strong"), (f"   of the {self._request.subject}   {safe(where)}", "dim")),
-            ((f" {'; '.join((f'{len(self._statistics):,} {noun}', *map(safe, self._notes)))}", "dim"),),
+            ((" Statistics", "strong"), (f"   of the {self._request.subject}   {escape_name(where)}", "dim")),
+            ((f" {'; '.join((f'{len(self._statistics):,} {noun}', *map(escape_name, self._notes)))}", "dim"),),
         )
         self.query_one(TitleBar).show(lambda width: head)
         self._show()

@@ -24,6 +24,6 @@ def group_rows(rows: Sequence[Row], sort: Callable[[Row], Hashable]) -> list[lis
     return list(groups.values())
 
 
-def and_more(names: Sequence[str]) -> str:
+def list_first_names(names: Sequence[str]) -> str:
     """Return the first of several names, and the number of the others."""
     return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1:,} more"

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.tui.terminal.slices import Slices, wait_for_paint
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -226,7 +226,7 @@ class CommandContext:
         """Return the ID of a layer in the current model. If there is none, report it and return None."""
         layer_id = (await self.jobs.locate(self.tree.model.layers, [path])).get(path)
         if layer_id is None:
-            self.store.say(f"the current model has no layer {safe(path)}")
+            self.store.say(f"the current model has no layer {escape_name(path)}")
         return layer_id
 
 

@@ -12,8 +12,8 @@ from explorer.report.present.look.layers import layer_blocks
 from explorer.settings.parse import opening_words, path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, NoteDialog, PickDialog, SubScreen, ask_path
-from explorer.tui.text.lines import line_text, safe
-from explorer.tui.widgets.page_text import text_of
+from explorer.tui.text.lines import line_text, escape_name
+from explorer.tui.widgets.page_text import read_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ class CopyAsCommand(ScreenCommand):
     def _main_copies(self) -> Copies:
         return {
             "r": ("The row", "of the tree, as shown", self._row),
-            "t": ("The tree", "all rows that are open, as text", lambda: text_of(self.tree)),
+            "t": ("The tree", "all rows that are open, as text", lambda: read_text(self.tree)),
             "p": ("The page", "of the tab, as text", self._page),
             "m": ("The page as Markdown", "of the layer with its tables; of a list as code", self._markdown),
             "c": ("The command", "that does or prints it", self._command),
@@ -76,7 +76,7 @@ class CopyAsCommand(ScreenCommand):
         return line_text(tree.row_line(tree.cursor, max(20, tree.size.width))).strip()
 
     def _page(self) -> str:
-        return text_of(self.panes.tabs.widget(self.store.tab))
+        return read_text(self.panes.tabs.widget(self.store.tab))
 
     def _markdown(self) -> str:
         layer, info = self.tree.current_layer, self.store.analysis
@@ -119,10 +119,10 @@ def _copy_text(app: App[Any], text: str) -> str:
         return "there is nothing to copy"
     app.copy_to_clipboard(text)
     line_count = text.strip().count("\n") + 1
-    return f"sent to terminal: {safe(text.strip()) if line_count == 1 else f'{line_count:,} lines'}"
+    return f"sent to terminal: {escape_name(text.strip()) if line_count == 1 else f'{line_count:,} lines'}"
 
 
-def picture(context: CommandContext) -> None:
+def take_picture(context: CommandContext) -> None:
     """Take a picture of the screen, and only then ask where to write it."""
     app = context.app
     screen = app.screen if isinstance(app.screen, SubScreen) else None
@@ -136,7 +136,7 @@ def picture(context: CommandContext) -> None:
         except ExplorerError as error:
             context.fail("Picture", error, ask_again)
         else:
-            context.store.say(f"written to {safe(path)}")
+            context.store.say(f"written to {escape_name(path)}")
             if screen is not None:
                 app.push_screen(NoteDialog("Picture", f"written to {path}"))
 

@@ -16,10 +16,10 @@ from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
-from explorer.tui.text.lines import BLANK, Line, fit, head, wrap
+from explorer.tui.text.lines import BLANK, Line, fit, heading_line, wrap
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
-from explorer.tui.widgets.page_text import text_of
+from explorer.tui.widgets.page_text import read_text
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
         option for field in screen.query("*") if (option := getattr(field, "option", None)) is not None
     ]
     keys = partial(help_lines, own_groups=_find_own_groups(screen))
-    return HelpDialog(keys, [text_of(pane) for pane in panes], options)
+    return HelpDialog(keys, [read_text(pane) for pane in panes], options)
 
 
 def _find_own_groups(screen: Screen[Any]) -> set[str]:
@@ -70,12 +70,12 @@ def help_lines(width: int, own_groups: Collection[str] = ()) -> list[Line]:
     lines: list[Line] = []
     ordered = sorted(KEYS, key=lambda k: (k.group not in own_groups, k.group != LOOK))
     for group in dict.fromkeys(k.group for k in ordered):
-        lines += [BLANK, head(group)] if lines else [head(group)]
+        lines += [BLANK, heading_line(group)] if lines else [heading_line(group)]
         for key in KEYS:
             if key.group == group:
                 spans = ((fit("  " + key.shown, 16), "key"), (key.title, "text"), ("  " + key.tip, "dim"))
                 lines.extend(wrap(spans, width - 1, 16))
-    lines += [BLANK, head("Filter")]
+    lines += [BLANK, heading_line("Filter")]
     for example, meaning in (
         ("conv 3", "words, anywhere in the path or the kind; * and ? match as in file names"),
         ("op:Conv", "by operator; -op:Relu finds all others"),

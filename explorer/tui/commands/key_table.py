@@ -104,7 +104,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "The row, the tree or the page as text, the page as Markdown, or the command", PROGRAM,
         "copy.CopyAsCommand"),
     CommandKey("picture", ("P",), "P", "Picture…", "What the terminal shows, as SVG, to share", PROGRAM,
-        "copy.picture"),
+        "copy.take_picture"),
     CommandKey("escape", ("escape",), "Esc", "Stop, clear, close",
         "Stop the job, clear the filter, close the dialog", PROGRAM, "program.escape"),
     CommandKey("reopen", ("o",), "o", "Open again", "After the opening was stopped, or failed", PROGRAM,
@@ -150,7 +150,7 @@ def has_command(id: str) -> bool:
     return id in _COMMANDS
 
 
-def command_of(id: str) -> Any:
+def find_command(id: str) -> Any:
     """Import and return the function or class of a command."""
     command = _COMMANDS[id]
     module, _, name = command.runs.rpartition(".")
@@ -159,7 +159,7 @@ def command_of(id: str) -> Any:
 
 async def run_command(id: str, context: CommandContext) -> None:
     """Run a command. The words after a colon in `id`, as in 'tab:model', are its arguments."""
-    command, words = command_of(id), id.split(":")[1:]
+    command, words = find_command(id), id.split(":")[1:]
     result = command(context).run(*words) if isinstance(command, type) else command(context, *words)
     if isawaitable(result):
         await result

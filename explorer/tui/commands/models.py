@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.key_table import command_of, has_command
+from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.models.chooser import ChooserScreen
 from explorer.tui.models.open_list import OpenListRequest, OpenListScreen
@@ -47,7 +47,7 @@ class OpenModelsCommand(ScreenCommand):
             context.host.show_model(request.models[0])
         elif request.action == "pair":
             if has_command("pair"):
-                command_of("pair")(context).beside(request.models[0].source, self.run)
+                find_command("pair")(context).beside(request.models[0].source, self.run)
         else:
             context.start("Figures", self._figures([model.source for model in request.models]), self.run)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.dialogs.dialogs import ConfirmDialog, MenuItem, PickDialog
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
@@ -74,7 +74,7 @@ def _ask(context: CommandContext, models: list[OpenModel]) -> None:
         app.exit(0)
         return
     model, remaining = models[index], models[index + 1 :]
-    prefix = f"{safe(model.source)}: " if len(host.models.open) > 1 else ""
+    prefix = f"{escape_name(model.source)}: " if len(host.models.open) > 1 else ""
     host.show_model(model)
     question = ConfirmDialog("Quit?", prefix + model.question("quit"))
     app.push_screen(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.tree.sites import is_part_of, sites_of
+from explorer.tui.tree.sites import is_part_of, select_sites
 
 if TYPE_CHECKING:
     from explorer.facts import Layer, Plan, SitePlan
@@ -36,7 +36,7 @@ class SiteCommand(ScreenCommand):
         matches = (
             [site for site in sites if named in (site.name, site.output) or is_part_of(site, named)]
             if named
-            else sites_of(chosen_layers, sites, by_value=self.store.by_value)
+            else select_sites(chosen_layers, sites, by_value=self.store.by_value)
         )
         if matches:
             self.open(sites, sites.index(matches[0]), chosen_layers, is_planned=plan is not None)

@@ -20,10 +20,10 @@ from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
 from explorer.tui.text.keys import keys_line
-from explorer.tui.text.lines import BLANK, Line, fit, middle, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, fit, cut_middle, escape_name, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.option_field import STACKED, OptionField
-from explorer.tui.widgets.page_text import screen_text
+from explorer.tui.widgets.page_text import read_screen_text
 from explorer.tui.widgets.strips import Status
 from explorer.tui.widgets.text_input import LONGEST, text_input
 
@@ -153,7 +153,7 @@ def format_without_options(error: ExplorerError) -> str:
 
 def _sentence(message: str) -> Callable[[int], Sequence[Line]]:
     """Return a page that consists of one sentence. It may contain names from the model."""
-    return lambda width: (BLANK, *wrap(((safe(message), "text"),), width), BLANK)
+    return lambda width: (BLANK, *wrap(((escape_name(message), "text"),), width), BLANK)
 
 
 class NoteDialog(PageDialog):
@@ -311,7 +311,7 @@ class FormDialog(Dialog[T], Generic[T]):
             return [(str(error), "bad")]
 
     def _say(self, spans: Sequence[tuple[str, str]]) -> None:
-        visible_spans = [(safe(text), role) for text, role in spans if text]
+        visible_spans = [(escape_name(text), role) for text, role in spans if text]
         self.query_one("#said", LineView).show(
             lambda width: [line for span in visible_spans for line in wrap((span,), width)]
         )
@@ -388,7 +388,7 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
 
     def page_text(self) -> str:
         """Return the contents of the screen as text."""
-        return screen_text(self)
+        return read_screen_text(self)
 
     def page_blocks(self) -> Sequence[Block]:
         """Return the contents of the screen as blocks for Markdown, or () if it has only lines."""
@@ -446,11 +446,11 @@ class _Choices(LineList):
         name = min(28, max((len(c.title) for c in all_items), default=0))
         if not choice.tip:
             room = max(0, width - key - 4)
-            title = fit(middle(safe(choice.title), room), room)
+            title = fit(cut_middle(escape_name(choice.title), room), room)
             return (" " + fit(choice.key, key), "key"), ("  " + title, "text")
         return (
             (" " + fit(choice.key, key), "key"),
-            ("  " + fit(safe(choice.title), name), "text"),
+            ("  " + fit(escape_name(choice.title), name), "text"),
             ("  " + fit(choice.tip, max(0, width - key - name - 6)), "dim"),
         )
 

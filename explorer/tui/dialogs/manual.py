@@ -12,7 +12,7 @@ from explorer.base.options import DeclaredOption
 from explorer.manual import page, titles
 from explorer.report.glossary import Term, terms_in
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog, PickDialog
-from explorer.tui.text.lines import BLANK, Line, cut, fit, head, text, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_line, fit, heading_line, text_line, wrap
 
 
 class HelpDialog(PageDialog):
@@ -67,7 +67,7 @@ def field_lines(options: Sequence[DeclaredOption], width: int) -> list[Line]:
     if not options:
         return []
     room = max(len(option.declared.label) for option in options) + 4
-    lines: list[Line] = [head("Fields")]
+    lines: list[Line] = [heading_line("Fields")]
     for option in options:
         label, purpose = option.declared.label, " ".join(option.declared.help.split())
         lines += wrap(((fit(f"  {label}", room), "key"), (purpose, "text")), width - 1, room)
@@ -79,7 +79,7 @@ def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
     if not terms:
         return []
     room = min(28, max(len(term.word) for term in terms) + 4)
-    lines: list[Line] = [head("Words on this page")]
+    lines: list[Line] = [heading_line("Words on this page")]
     for term in terms:
         lines += wrap(((fit(f"  {term.word}", room), "key"), (term.meaning, "text")), width - 1, room)
     return lines
@@ -110,10 +110,10 @@ def _block_lines(lines: list[str], width: int) -> list[Line]:
     first = lines[0].strip()
     if first == "```":
         return [
-            cut(text(f"  {line}", "key" if line.startswith("$ ") else "number"), width) for line in lines[1:]
+            cut_line(text_line(f"  {line}", "key" if line.startswith("$ ") else "number"), width) for line in lines[1:]
         ]
     if first.startswith("#"):
-        return [head(_strip_markdown(first.lstrip("# ")))]
+        return [heading_line(_strip_markdown(first.lstrip("# ")))]
     if first.startswith("|"):
         rows = [
             [_strip_markdown(cell.strip()) for cell in re.split(r"(?<!\\)\|", line)[1:-1]] for line in lines
@@ -130,7 +130,7 @@ def _block_lines(lines: list[str], width: int) -> list[Line]:
         else ["\n".join(lines)]
     )
     texts = [_strip_markdown(" ".join(part.split())) for part in items]
-    return [line for part in texts if part for line in wrap(text(part), width, 2 * (len(items) > 1))]
+    return [line for part in texts if part for line in wrap(text_line(part), width, 2 * (len(items) > 1))]
 
 
 def _strip_markdown(markdown: str) -> str:

@@ -31,7 +31,7 @@ from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
 from explorer.tui.models.opening import check_source, is_served
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, middle, safe
+from explorer.tui.text.lines import Line, fit, cut_middle, escape_name
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from explorer.tui.widgets.text_input import text_input
@@ -129,7 +129,7 @@ class ChooserScreen(Screen[None]):
         self._title = title_in_folder
         self.query_one(TitleBar).show(
             lambda width: (
-                ((" Open a model", "strong"), ("  ", "dim"), (middle(title, max(width - 18, 8)), "dim")),
+                ((" Open a model", "strong"), ("  ", "dim"), (cut_middle(title, max(width - 18, 8)), "dim")),
                 ((fit(" Reads headers; loads no model", width), "dim"),),
             )
         )
@@ -143,9 +143,9 @@ class ChooserScreen(Screen[None]):
         sessions = await asyncio.to_thread(saved_sessions.list_kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.openings, os.environ)
         self._openings = {
-            _shorten_home(_relative_path(opening.model.source)): opening for opening in openings
+            _shorten_home(_make_relative(opening.model.source)): opening for opening in openings
         }
-        self._list.parts[SESSIONS] = _sessions_to_list(sessions)
+        self._list.parts[SESSIONS] = _select_sessions(sessions)
         self._list.parts[RECENT] = [
             replace(opening.model, source=name) for name, opening in self._openings.items()
         ]
@@ -232,7 +232,7 @@ class ChooserScreen(Screen[None]):
         order = f"{rows.sort}, turned" if rows.turned else rows.sort
         chosen_row = rows.current_choice
         note = chosen_row.note if isinstance(chosen_row, (ModelFile, KeptSession)) else ""
-        state = safe(note) or ("reading…" if self._busy else safe(self._note))
+        state = escape_name(note) or ("reading…" if self._busy else escape_name(self._note))
         if rows.words and not rows.shown:
             state = "no name matches: Backspace shows more"
         data_types = ""
@@ -310,7 +310,7 @@ class ChooserScreen(Screen[None]):
                 self._complain("it is not there any more, and is off the list now")
                 self.on_screen_resume()
             else:
-                self._open(ModelChoice(_relative_path(opening.model.source), opening.opening))
+                self._open(ModelChoice(_make_relative(opening.model.source), opening.opening))
         elif isinstance(chosen_row, KeptSession):
             if chosen_row.note:
                 self._complain(chosen_row.note)
@@ -329,7 +329,7 @@ class ChooserScreen(Screen[None]):
                 return
             await asyncio.to_thread(check_source, source)
         except ExplorerError as error:
-            self._complain(_message_of(error))
+            self._complain(_format_error(error))
             return
         self._open(ModelChoice(source))
 
@@ -337,10 +337,10 @@ class ChooserScreen(Screen[None]):
         try:
             self._send_answer(choice)
         except ExplorerError as error:
-            self._complain(_message_of(error))
+            self._complain(_format_error(error))
 
     def _complain(self, message: str) -> None:
-        self._message = safe(message)
+        self._message = escape_name(message)
         self.app.bell()
         self._draw_status()
 
@@ -349,12 +349,12 @@ class ChooserScreen(Screen[None]):
             self._answer(choice)
 
 
-def _message_of(error: ExplorerError) -> str:
+def _format_error(error: ExplorerError) -> str:
     """Return the message of an error without its path, which the list or the input shows already."""
     return "; ".join(filter(None, (error.what, error.hint)))
 
 
-def _sessions_to_list(sessions: Sequence[KeptSession]) -> list[KeptSession]:
+def _select_sessions(sessions: Sequence[KeptSession]) -> list[KeptSession]:
     """Return the sessions to list: for each model the newest one, and all with changes or a note."""
     newest: dict[tuple[str, str], KeptSession] = {}
     for session in sessions:
@@ -383,7 +383,7 @@ def _shorten_home(path: str) -> str:
     return f"~{path[len(home) :]}" if path == home or path.startswith(home.rstrip(os.sep) + os.sep) else path
 
 
-def _relative_path(path: str) -> str:
+def _make_relative(path: str) -> str:
     """Return a path relative to the current folder if it is below it."""
     current_folder = os.getcwd().rstrip(os.sep) + os.sep
     return path[len(current_folder) :] if path.startswith(current_folder) else path

@@ -15,7 +15,7 @@ from explorer.tui.dialogs.dialogs import ConfirmDialog, SubScreen
 from explorer.tui.models.open_models import ModelHost, OpenModel
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, safe
+from explorer.tui.text.lines import Line, fit, escape_name
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.marked_list import MarkedList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -177,7 +177,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         if not (question := model.question("close")):
             self._close(model)
             return
-        dialog = ConfirmDialog("Close?", f"{safe(model.source)}: {question}")
+        dialog = ConfirmDialog("Close?", f"{escape_name(model.source)}: {question}")
         self.app.push_screen(dialog, lambda is_confirmed: self._close(model) if is_confirmed else None)
 
     def _close(self, model: OpenModel) -> None:
@@ -194,9 +194,9 @@ def _cells(model: OpenModel) -> tuple[Cell, ...]:
     info = main.store.analysis.info if main is not None and main.store.analysis is not None else None
     resident = model.engine.resident
     return (
-        safe(model.source),
+        escape_name(model.source),
         info.model.format if info is not None else "",
         Span(count_text(info.totals.params), "figure") if info is not None else "",
-        safe(model.state),
+        escape_name(model.state),
         Span(bytes_text(resident), "figure") if resident else Span("at rest", "quiet"),
     )

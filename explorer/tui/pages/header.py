@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from explorer.tui.text.drawing import side_by_side
-from explorer.tui.text.lines import BLANK, Line, Span, fit, line_width, middle, safe
+from explorer.tui.text.drawing import draw_side_by_side
+from explorer.tui.text.lines import BLANK, Line, Span, fit, line_width, cut_middle, escape_name
 
 if TYPE_CHECKING:
     from explorer.facts import Info
@@ -19,21 +19,21 @@ _MIN_NAME_CELLS = 12
 
 def shorten_source(source: str) -> str:
     """Return the file name of a model without its folder."""
-    return safe(source.rstrip("/").rsplit("/", 1)[-1]) or safe(source)
+    return escape_name(source.rstrip("/").rsplit("/", 1)[-1]) or escape_name(source)
 
 
 def header_lines(name: str, info: Info | None, note: str, exact: bool, width: int) -> tuple[Line, Line]:
     """Draw two lines: the open model, and its totals."""
     title: list[Span] = [(" ", "text")]
     if info is None:
-        return ((*title, (middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
+        return ((*title, (cut_middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
     presented = _presenter()
     descriptions = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
     descriptions += [
         f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()
     ]
-    words = safe(" · ".join(descriptions))
-    right, role = middle(note, width - _MIN_NAME_CELLS - 4), "accent"
+    words = escape_name(" · ".join(descriptions))
+    right, role = cut_middle(note, width - _MIN_NAME_CELLS - 4), "accent"
     if not note:
         used_cells = len(name) + len(words) + 6
         right, role = (
@@ -41,7 +41,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
             "dim",
         )
     room = width - len(right) - 4
-    title.append((middle(name, max(_MIN_NAME_CELLS, room - 12)), "strong"))
+    title.append((cut_middle(name, max(_MIN_NAME_CELLS, room - 12)), "strong"))
     title.append((fit("  " + words, max(0, room - line_width(title))), "dim"))
     gap = max(1, width - line_width(title) - len(right) - 1)
     title += [(" " * gap, "text"), (right, role)]
@@ -61,5 +61,5 @@ def _presenter() -> Any:
 
 def _totals(figures: Fields, exact: bool, width: int) -> Line:
     """Draw the totals side by side, with the largest gap that fits on one line."""
-    lines = [side_by_side(figures, width, exact, gap) for gap in (3, 2, 1)]
+    lines = [draw_side_by_side(figures, width, exact, gap) for gap in (3, 2, 1)]
     return next((candidate for candidate in lines if len(candidate) == 1), lines[-1])[0]

@@ -21,7 +21,7 @@ from textual.strip import Strip
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.host.gc_pause import freeze_once
 from explorer.tui.commands.context import CommandContext
-from explorer.tui.commands.key_table import COMMANDS, command_of, has_command, run_command
+from explorer.tui.commands.key_table import COMMANDS, find_command, has_command, run_command
 from explorer.tui.pages.header import has_open_sizes, header_lines, shorten_source
 from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
@@ -53,7 +53,7 @@ def _import_dialogs() -> None:
     for module in _LATER:
         import_module(module)
     if has_command("tile"):
-        command_of("tile")
+        find_command("tile")
 
 
 class MainScreen(Screen[None]):
@@ -144,7 +144,7 @@ class MainScreen(Screen[None]):
             await opened
             await self._saved.take_up()
             if store.beside and has_command("pair"):
-                command_of("pair")(self._command_context).beside(store.beside)
+                find_command("pair")(self._command_context).beside(store.beside)
         except Cancelled:
             store.note = "stopped · o opens it again"
         except ExplorerError as error:

@@ -14,7 +14,7 @@ from msgspec import Struct, field
 
 from explorer.tui.state.jobs import Jobs, RunningJob
 from explorer.tui.state.jumps import Jumps
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from explorer.facts import Analysis, Diff, History, HistoryEntry, OpStat, TileSpec
@@ -187,7 +187,7 @@ class ScreenStore:
         if entry is None or not self.can_compare:
             return ""
         saved = f"saved as {os.path.basename(entry.saved)}" if entry.saved else "not saved"
-        return f"{safe(entry.label)} · {safe(saved)}"
+        return f"{escape_name(entry.label)} · {escape_name(saved)}"
 
     @property
     def stem(self) -> str:

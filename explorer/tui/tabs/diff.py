@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.report.blocks import Block, Table
-from explorer.report.present.compare.diff import costs, count_by_operator, doubts, node_blocks, nodes, verdict
+from explorer.report.present.compare.diff import build_cost_table, count_by_operator, cost_notes, node_blocks, build_node_table, summarize_changes
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut
+from explorer.tui.text.lines import BLANK, Line, cut_line
 from explorer.tui.widgets.fold_list import FoldEntry, FoldList, note_entries
 
 if TYPE_CHECKING:
@@ -58,15 +58,15 @@ class DiffTab(Tab[FoldList]):
 
 def diff_entries(diff: Diff, exact: bool) -> list[FoldEntry]:
     """Build the entries of the tab: the verdict, changes by operator, costs, and one row per changed node."""
-    entries = [_line_entry(((verdict(diff), "strong"),)), _line_entry(BLANK)]
+    entries = [_line_entry(((summarize_changes(diff), "strong"),)), _line_entry(BLANK)]
     if diff.summary:
         entries += [*_table_entries(count_by_operator(diff), exact), _line_entry(BLANK)]
-    entries += _table_entries(costs(diff, brief=True), exact)
-    entries += [_sentence_entry(block) for block in doubts(diff)]
+    entries += _table_entries(build_cost_table(diff, brief=True), exact)
+    entries += [_sentence_entry(block) for block in cost_notes(diff)]
     if diff.nodes:
         entries += [
             _line_entry(BLANK),
-            *_table_entries(nodes(diff), exact, lambda index: node_blocks(diff.nodes[index])),
+            *_table_entries(build_node_table(diff), exact, lambda index: node_blocks(diff.nodes[index])),
         ]
     return entries
 
@@ -92,7 +92,7 @@ def _table_entries(
 def _sentence_entry(block: Block) -> FoldEntry:
     """Build an entry of one sentence. If it is longer than the pane is wide, the entry can be opened."""
     return FoldEntry(
-        lambda width: cut(draw([block], 999)[0], width - 1),
+        lambda width: cut_line(draw([block], 999)[0], width - 1),
         lambda width: draw([block], width - 1),
         remark=True,
     )

@@ -22,7 +22,7 @@ from explorer.tui.pages.outline_page import failed_page, outline_page, range_pag
 from explorer.tui.tabs.tab import Tab, note_page
 from explorer.tui.terminal.slices import wait_for_paint
 from explorer.tui.text.drawing import draw, row_line
-from explorer.tui.text.lines import BLANK, Line, head
+from explorer.tui.text.lines import BLANK, Line, heading_line
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.link_view import Link
 
@@ -186,7 +186,7 @@ def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     for (title, table), leads_to in zip(tables, find_row_links(connections), strict=True):
         if not table.rows:
             continue
-        lines += [BLANK, head(f" {title}")]
+        lines += [BLANK, heading_line(f" {title}")]
         for index, lead in enumerate(leads_to):
             line = row_line(table, index, width, exact, mark=(" ", "text"))
             lines.append(line if lead is None else Link.to(lead, line))

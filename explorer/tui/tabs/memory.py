@@ -8,7 +8,7 @@ from explorer.base import units
 from explorer.report.present.look.memory_words import build_live_blocks, figures, step_blocks
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import BLANK, Line, cut, fit, line_width
+from explorer.tui.text.lines import BLANK, Line, cut_line, fit, line_width
 from explorer.tui.text.plot import column_values, columns_of, draw_columns, framed, lines_of, part_names
 
 if TYPE_CHECKING:
@@ -32,16 +32,16 @@ class MemoryTab(PlotTab):
             lambda step, width, height: memory_page(memory, step, width, height, exact, self._stacked()),
             len(memory.steps),
             memory.peak_step if is_new else view.cursor,
-            lambda x, y, width, height: step_at(memory, (x, y), width, height, exact),
+            lambda x, y, width, height: find_step_at(memory, (x, y), width, height, exact),
         )
 
     def _stacked(self) -> bool:
         """Whether the timeline is stacked on the weights. The `+` key inverts the default."""
-        return stacks(self.answer) != self.view.other
+        return is_stacked_by_default(self.answer) != self.view.other
 
     def step_of(self, first: int, last: int) -> int | None:
         """Return the first step that runs one of the layers, or None."""
-        return step_of(self.answer, first, last)
+        return find_step(self.answer, first, last)
 
     def layer_at(self, step: int) -> int | None:
         """Return the layer that a step runs, or None."""
@@ -54,7 +54,7 @@ class MemoryTab(PlotTab):
             self.view.move_to(self.answer.peak_step)
 
 
-def step_of(memory: Memory, first: int, last: int) -> int | None:
+def find_step(memory: Memory, first: int, last: int) -> int | None:
     """Return the first step that runs one of the layers `first` to `last`, or None."""
     return next(
         (i for i, s in enumerate(memory.steps) if s.layer is not None and first <= s.layer <= last), None
@@ -66,42 +66,42 @@ def memory_page(
 ) -> list[Line]:
     """Draw the figures, the timeline with its cursor at a step, and the tensors that are live there.
 
-    `stacked` stacks the timeline on the weights; None lets `stacks` decide.
+    `stacked` stacks the timeline on the weights; None lets `is_stacked_by_default` decide.
     """
     width -= 1
-    lines, rows = _head_lines(memory, width, height, exact)
+    lines, rows = _draw_figures(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     step_index = max(0, min(step_index, len(memory.steps) - 1))
-    lines += _timeline(memory, step_index, width, rows, stacks(memory) if stacked is None else stacked)
+    lines += _draw_timeline(memory, step_index, width, rows, is_stacked_by_default(memory) if stacked is None else stacked)
     return [
         *lines,
         *draw([*step_blocks(memory, step_index), *build_live_blocks(memory, step_index)], width, exact),
     ]
 
 
-def step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
+def find_step_at(memory: Memory, place: tuple[int, int], width: int, height: int, exact: bool) -> int | None:
     """Return the step at a column and row of the page, or None outside the timeline."""
-    lines, rows = _head_lines(memory, width - 1, height, exact)
-    plot_width = _plot_width(memory, width - 1)
+    lines, rows = _draw_figures(memory, width - 1, height, exact)
+    plot_width = _compute_plot_width(memory, width - 1)
     column, row = place[0] - (width - 2 - plot_width), place[1] - len(lines) - 1
     if not memory.steps or not 0 <= column < plot_width or not 0 <= row < rows + 2:
         return None
     return min(len(memory.steps) - 1, (2 * column + 1) * len(memory.steps) // (2 * plot_width))
 
 
-def _head_lines(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[Line], int]:
+def _draw_figures(memory: Memory, width: int, height: int, exact: bool) -> tuple[list[Line], int]:
     """Return the lines above the timeline, and the height of the timeline in rows."""
     lines = draw(figures(memory), width, exact, beside=True)
     rows = max(3, min(12, (height - len(lines)) // 2 - 2))
     return lines + ([BLANK] if height > 18 else []), rows
 
 
-def _timeline(memory: Memory, step_index: int, width: int, rows: int, stacked: bool) -> list[Line]:
+def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stacked: bool) -> list[Line]:
     """Draw the live memory of each step, on top of the weights if `stacked`. The peak is labeled."""
     steps, base = len(memory.steps), memory.weight_bytes if stacked else 0
     top_bytes = memory.peak_bytes + base or 1
-    plot_width = _plot_width(memory, width)
+    plot_width = _compute_plot_width(memory, width)
     scale = width - plot_width - 3
     top = fit(units.bytes_text(top_bytes), scale, right=True)
     heights = column_values(tuple(step.live_bytes for step in memory.steps), plot_width)
@@ -118,10 +118,10 @@ def _timeline(memory: Memory, step_index: int, width: int, rows: int, stacked: b
     names = names or [(0, "0"), (plot_width - len(f"{steps - 1:,}"), f"{steps - 1:,}")]
     mark = cursor_columns[len(cursor_columns) // 2]
     lines = framed(lines_of(picture), labels, names, mark=mark, begin=True)
-    return [_peak_line(memory, scale + 2, plot_width, stacked), *lines]
+    return [_draw_peak_label(memory, scale + 2, plot_width, stacked), *lines]
 
 
-def _peak_line(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
+def _draw_peak_label(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
     """Draw the label of the peak above its column, and the hint for the `+` key."""
     columns = columns_of(memory.peak_step, len(memory.steps), across)
     hint = "+ hides the weights" if stacked else "+ shows them on the weights"
@@ -135,10 +135,10 @@ def _peak_line(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
     room = margin + across - line_width(line)
     if memory.weight_bytes and room > len(hint) + 2:
         line = (*line, (fit(hint, room, right=True), "dim"))
-    return cut(line, margin + across)
+    return cut_line(line, margin + across)
 
 
-def _plot_width(memory: Memory, width: int) -> int:
+def _compute_plot_width(memory: Memory, width: int) -> int:
     """Return the width of the timeline in cells, without its scale."""
     scale = max(
         len(units.bytes_text(size)) for size in (memory.peak_bytes, memory.peak_bytes + memory.weight_bytes)
@@ -146,6 +146,6 @@ def _plot_width(memory: Memory, width: int) -> int:
     return max(4, width - scale - 3)
 
 
-def stacks(memory: Memory) -> bool:
+def is_stacked_by_default(memory: Memory) -> bool:
     """Whether the timeline is readable on top of the weights: they are at most four times the peak."""
     return 0 < memory.weight_bytes <= 4 * memory.peak_bytes

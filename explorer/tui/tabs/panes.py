@@ -25,7 +25,7 @@ from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
-from explorer.tui.tree.rows import METRICS, Metric, columns_of, metric_of
+from explorer.tui.tree.rows import METRICS, Metric, list_columns, find_metric
 from explorer.tui.tree.table import CORE_WIDTH, list_chosen_columns
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList
@@ -357,7 +357,7 @@ class Panes(Horizontal):
     def next_column(self) -> None:
         """Sort by the next numeric column. The sorted column is always visible."""
         model = self.layer_tree.model
-        columns = columns_of(model)
+        columns = list_columns(model)
         names = [name for name in list_chosen_columns(model) if columns[name].is_number and name != "share"]
         if not names:
             names = [metric.id for metric in METRICS]
@@ -366,7 +366,7 @@ class Panes(Horizontal):
 
     def sort_by(self, column: str, apply: Callable[[TreeModel, Metric], None] = TreeModel.sort_by) -> None:
         """Sort by a column, or report which choice is missing. Figures are requested from the engine."""
-        metric = metric_of(column, columns_of(self.layer_tree.model))
+        metric = find_metric(column, list_columns(self.layer_tree.model))
         if metric is None:
             return
         if complaint := "" if metric.array else self.asked_columns.complaint(column):

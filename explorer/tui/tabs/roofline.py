@@ -12,12 +12,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts.profile.points import measured_points
-from explorer.report.present.look.roofline_words import LIMITS, describe_total, figures, slowest, sort_by_time
+from explorer.report.present.look.roofline_words import LIMITS, describe_total, figures, build_layer_table, sort_by_time
 from explorer.tui.state.hardware import find_machine
 from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, roof_plot
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut, find_first_visible, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_line, find_first_visible, escape_name, wrap
 
 if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
@@ -95,7 +95,7 @@ def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoi
     """Sort the layers by time, and compute their positions on the intensity axis."""
     points, measured = sort_by_time(roofline), () if profile is None else measured_points(profile)
     places = (round(STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
-    table = slowest(roofline, points, profile)
+    table = build_layer_table(roofline, points, profile)
     return RankedPoints(roofline, tuple(points), tuple(places), table, profile, measured)
 
 
@@ -107,7 +107,7 @@ def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[in
 def draw_missing_machine(key: str, width: int, name: str = "") -> list[Line]:
     """Draw the page for a missing machine, or for the machine `name` if its rates are unknown."""
     why = " What bounds each layer, computing or moving bytes, depends on the machine. "
-    why += f"{safe(name)} has no clock: what it does in a second is not known. " if name else ""
+    why += f"{escape_name(name)} has no clock: what it does in a second is not known. " if name else ""
     next_step = f"Press {key} to enter the machine's peak rates or choose a preset."
     return [BLANK, *wrap(((why, "dim"), (next_step, "text")), width - 1, 1)]
 
@@ -184,7 +184,7 @@ def _list_rows(lines: int, height: int, marked_count: int) -> int:
 def _list(ranked: RankedPoints, cursor: int, marked: Collection[int], width: int, room: int) -> list[Line]:
     """Draw the part of the list around the cursor."""
     points = ranked.points
-    lines: list[Line] = [cut(((f" {cursor + 1:,} of {len(points):,} by time", "head"),), width)]
+    lines: list[Line] = [cut_line(((f" {cursor + 1:,} of {len(points):,} by time", "head"),), width)]
     lines.append(title_line(ranked.table, width))
     start = find_first_visible(cursor, room, len(points))
     for i in range(start, min(start + room, len(points))):

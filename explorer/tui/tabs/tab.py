@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.tui.state.store import OnDemandCache, ScreenStore
-from explorer.tui.text.lines import BLANK, Line, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, escape_name, wrap
 from explorer.tui.widgets.plot_view import PlotView
 
 if TYPE_CHECKING:
@@ -149,4 +149,4 @@ class PlotTab(Tab[PlotView]):
 
 def note_page(message: str, role: str = "dim") -> Callable[[int], Sequence[Line]]:
     """Return a page that consists of one sentence."""
-    return lambda width: [BLANK, *wrap(((" " + safe(message), role),), width)]
+    return lambda width: [BLANK, *wrap(((" " + escape_name(message), role),), width)]

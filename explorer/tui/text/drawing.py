@@ -13,7 +13,7 @@ from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, note_omitted_rows
 from explorer.report.pieces import cell_pieces
 from explorer.report.scatter import scatter_lines
-from explorer.tui.text.lines import BLANK, Line, Span, cut, fit, flow, head, line_text, line_width, safe, wrap
+from explorer.tui.text.lines import BLANK, Line, Span, cut_line, fit, flow_pieces, heading_line, line_text, line_width, escape_name, wrap
 
 ROLES: Mapping[str, str] = {
     "": "text",
@@ -54,12 +54,12 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
     lines: list[Line] = []
     for block in blocks:
         if isinstance(block, Fields):
-            lines += side_by_side(block, width, exact) if beside else _fields(block, width, exact)
+            lines += draw_side_by_side(block, width, exact) if beside else _draw_fields(block, width, exact)
         elif isinstance(block, Table):
             lines += [((f" {text}", "warn"),) for text in note_omitted_rows(block, _MAX_ROWS)]
-            lines += _table(block, width, exact)
+            lines += _draw_table(block, width, exact)
         elif isinstance(block, Scatter):
-            lines += [cut(cell_line(spans), width) for spans in scatter_lines(block, width)]
+            lines += [cut_line(cell_line(spans), width) for spans in scatter_lines(block, width)]
         else:
             lines += _wrap_block(block, width, exact)
     return lines
@@ -67,25 +67,25 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
 
 def _wrap_block(block: Heading | TextLine | Paragraph | Chart, width: int, exact: bool) -> list[Line]:
     if isinstance(block, Heading):
-        return wrap((*head(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1)
+        return wrap((*heading_line(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1)
     if isinstance(block, TextLine):
         line = cell_line(block.cell, exact=exact)
         return wrap(((" ", "text"), *line), width, 1) if line else [BLANK]
     if isinstance(block, Paragraph):
-        return wrap(((f" {safe(block.text)}", ROLES[block.role]),), width, 1)
+        return wrap(((f" {escape_name(block.text)}", ROLES[block.role]),), width, 1)
     return []
 
 
-def _table(block: Table, width: int, exact: bool) -> list[Line]:
+def _draw_table(block: Table, width: int, exact: bool) -> list[Line]:
     """Draw a table. The last column is wrapped if it has no title."""
-    laid = _layout_of(block, width, exact)
+    laid = _lay_out_table(block, width, exact)
     if block.indent and laid.is_cut:
-        wider = _layout_of(replace(block, indent=0), width, exact)
+        wider = _lay_out_table(replace(block, indent=0), width, exact)
         # do not use the indentation for another column, which would cut the names more
         laid = wider if wider.shown == laid.shown else laid
     lines = (_convert_to_line(line, row=True) for line in laid)
     if block.columns[-1].title:
-        return [cut(line, width) for line in lines]
+        return [cut_line(line, width) for line in lines]
     if len(block.columns) > 2:
         return [row for line in lines for row in _draw_last_below(line, width)]
     first = max((line_width(cell_line(row[0])) for row in block.rows[:_MAX_ROWS]), default=0)
@@ -101,7 +101,7 @@ def _draw_last_below(line: Line, width: int) -> list[Line]:
     return wrap(line[:gap], width, _BELOW) + wrap(((" " * _BELOW, "text"), *line[gap + 1 :]), width, _BELOW)
 
 
-def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
+def _draw_fields(block: Fields, width: int, exact: bool) -> list[Line]:
     """Draw one line per figure: label, figure and remark. Long remarks are wrapped below themselves."""
     room, lines = field_lines(block, width, exact)
     return [row for line in lines for row in wrap(line, width, room)]
@@ -109,7 +109,7 @@ def _fields(block: Fields, width: int, exact: bool) -> list[Line]:
 
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
     """Return the width of the labels, and one line per figure of any length."""
-    names = [cell_line(_label_of(field, width), "quiet") for field in block.rows]
+    names = [cell_line(_choose_label(field, width), "quiet") for field in block.rows]
     room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(_MIN_WIDTH, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
@@ -120,18 +120,18 @@ def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, li
     return room, lines
 
 
-def _label_of(field: Field, width: int) -> Cell:
+def _choose_label(field: Field, width: int) -> Cell:
     """Return the label of a figure, or its short form in a narrow pane."""
     return field.short if field.short and width < _ROOMY else field.label
 
 
-def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -> list[Line]:
+def draw_side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -> list[Line]:
     """Draw figures with their labels side by side, as many per line as fit."""
-    return flow(
+    return flow_pieces(
         (
-            cut(
+            cut_line(
                 (
-                    (line_text(cell_line(_label_of(field, width))).strip() + " ", "dim"),
+                    (line_text(cell_line(_choose_label(field, width))).strip() + " ", "dim"),
                     *cell_line(field.figure, "figure", exact),
                 ),
                 width - 1,
@@ -145,8 +145,8 @@ def side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -
 
 def title_line(table: Table, width: int, exact: bool = False, narrowest: int = _NARROWEST) -> Line:
     """Draw the column titles of a table whose rows are drawn by `row_line`."""
-    return cut(
-        ((" ", "text"), *_convert_to_line(_layout_of(table, width - 1, exact, narrowest).head(), row=True)),
+    return cut_line(
+        ((" ", "text"), *_convert_to_line(_lay_out_table(table, width - 1, exact, narrowest).head(), row=True)),
         width,
     )
 
@@ -172,14 +172,14 @@ def row_line(
         here: Whether the cursor is on the row.
         narrowest: Cells that names keep before a column is left out.
     """
-    line = _convert_to_line(_layout_of(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
+    line = _convert_to_line(_lay_out_table(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
         bool(table.indent) :
     ]
-    return cut((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
+    return cut_line((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
 
 
 @lru_cache(8)
-def _layout_of(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
+def _lay_out_table(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
     """Return the layout of a table, which is cached so that columns are measured once."""
     return TableLines(table, width, most=_MAX_ROWS, exact=exact, narrowest=narrowest)
 
@@ -194,13 +194,13 @@ def _convert_to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) ->
     return tuple(
         (
             _replace_sign(text, row) if role == "warning" else text,
-            kind_role(text) if role == "kind" else ROLES[role],
+            find_kind_role(text) if role == "kind" else ROLES[role],
         )
         for text, role in pieces
     )
 
 
-def kind_role(kind: str, *, tiled: bool = False) -> str:
+def find_kind_role(kind: str, *, tiled: bool = False) -> str:
     """Return the role of an operator or class: its family, or 'dim' without one."""
     family_name = family(kind, tiled=tiled)
     return "dim" if family_name == "other" else family_name

@@ -29,17 +29,17 @@ BLANK: Line = ()
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
-def safe(name: str) -> str:
+def escape_name(name: str) -> str:
     """Return a name from a model file with unprintable characters escaped."""
     return units.printable(name)
 
 
-def text(content: str, role: str = "text") -> Line:
+def text_line(content: str, role: str = "text") -> Line:
     """Create a line with one role."""
     return ((content, role),)
 
 
-def head(title: str) -> Line:
+def heading_line(title: str) -> Line:
     """Create the heading of a section."""
     return ((title, "head"),)
 
@@ -90,7 +90,7 @@ def fit(content: str, width: int, *, right: bool = False) -> str:
     return " " * (width - size) + content if right else content + " " * (width - size)
 
 
-def cut(spans: Iterable[Span], width: int) -> Line:
+def cut_line(spans: Iterable[Span], width: int) -> Line:
     """Cut spans to at most `width` cells, with an ellipsis at the end."""
     kept_spans: list[Span] = []
     room = width
@@ -103,7 +103,7 @@ def cut(spans: Iterable[Span], width: int) -> Line:
     return tuple(kept_spans)
 
 
-def middle(content: str, width: int) -> str:
+def cut_middle(content: str, width: int) -> str:
     """Cut a text to at most `width` cells in its middle, so that both ends of a path stay visible."""
     if cell_len(content) <= width:
         return content
@@ -123,7 +123,7 @@ def cut_start(content: str, width: int) -> str:
     return "…" + tail
 
 
-def bar(share: float, width: int) -> tuple[Span, Span]:
+def draw_bar(share: float, width: int) -> tuple[Span, Span]:
     """Draw a bar of `width` cells, filled by `share` (0 to 1) in steps of an eighth of a cell.
 
     A share above zero shows at least one step, so that a small share differs from none.
@@ -195,7 +195,7 @@ def _words(content: str) -> list[str]:
     return words
 
 
-def flow(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int = 2) -> list[Line]:
+def flow_pieces(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int = 2) -> list[Line]:
     """Place pieces side by side with a gap, on as many lines as necessary. No piece is broken."""
     lines: list[Line] = []
     current: list[Span] = []

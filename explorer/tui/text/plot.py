@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import Line, Span, fit, merge_spans, middle, safe
+from explorer.tui.text.lines import Line, Span, fit, merge_spans, cut_middle, escape_name
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -94,7 +94,7 @@ def part_names(paths: Sequence[str], width: int) -> list[tuple[int, str]]:
         paths: Paths of the steps, with dots or slashes between the modules.
         width: Width of the axis in columns.
     """
-    module_names = [re.split(r"[./]", safe(path).strip("/")) for path in paths]
+    module_names = [re.split(r"[./]", escape_name(path).strip("/")) for path in paths]
     return _labels_of_depth(module_names, width) or _labels_of_depth(module_names, width, least=_CUT)
 
 
@@ -112,7 +112,7 @@ def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int 
             names, first, last = pieces[step], step * width // len(pieces), end * width // len(pieces)
             name = _shorten_module(names[: depth + 1])
             if 0 < least < last - first:
-                name = middle(name, last - first - 1)
+                name = cut_middle(name, last - first - 1)
             if len(names) > min(depth, 1) and 0 < len(name) == cell_len(name) < last - first:
                 parts.append((first, name))
                 covered += last - first

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.settings.columns import LayerColumn
 from explorer.tui.state.hardware import find_machine
-from explorer.tui.tree.rows import MEASURED, columns_of
+from explorer.tui.tree.rows import MEASURED, list_columns
 
 if TYPE_CHECKING:
     from explorer.tui.state.store import ScreenStore
@@ -47,7 +47,7 @@ class AskedColumns:
     def list_missing(self) -> list[str]:
         """Return the names of the columns in use whose figures are missing or outdated."""
         model = self._tree.model
-        columns = columns_of(model)
+        columns = list_columns(model)
         names = {name for name in model.columns if name in columns and columns[name].needs}
         if not model.metric.array and (model.by_cost or columns[model.metric.id].needs):
             names.add(model.metric.id)
@@ -55,7 +55,7 @@ class AskedColumns:
         return [name for name in figures if self._is_lacking(name)]
 
     def _column(self, name: str) -> LayerColumn:
-        return columns_of(self._tree.model)[name]
+        return list_columns(self._tree.model)[name]
 
     def _is_lacking(self, name: str) -> bool:
         current_input = self._needs(name)

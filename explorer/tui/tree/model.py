@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.session.cache.rows import GROUP, RANGE, WIDE
-from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, columns_of, is_known, metric_of
+from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, list_columns, is_known, find_metric
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -363,7 +363,7 @@ class TreeModel(FoldedRows):
             shape: View settings to apply.
             ids: Layer ID by path, or None to look the paths up in `layers`.
         """
-        metric = metric_of(shape.metric, columns_of(self) if self.overlay else None) or METRICS[0]
+        metric = find_metric(shape.metric, list_columns(self) if self.overlay else None) or METRICS[0]
         self._chosen = metric is not METRICS[0]
         self.metric = metric if self._chosen else self._choose_first_metric()
         self.by_cost, self.turned, self.columns = shape.by_cost, shape.turned, shape.columns

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from explorer.tui.text.lines import safe
-from explorer.tui.tree.rows import METRICS, columns_of, metric_of
+from explorer.tui.text.lines import escape_name
+from explorer.tui.tree.rows import METRICS, list_columns, find_metric
 from explorer.tui.tree.table import list_chosen_columns
 
 if TYPE_CHECKING:
@@ -17,22 +17,22 @@ if TYPE_CHECKING:
 def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     """Set the overlay of the model, and place its columns before the other figures."""
     names = list_chosen_columns(model) if model.columns or overlay is not None else []
-    old_columns = columns_of(model)
+    old_columns = list_columns(model)
     model.set_overlay(overlay)
-    columns = columns_of(model)
+    columns = list_columns(model)
     names = [name for name in names if name in columns]
     fresh = () if overlay is None else [column.name for column in overlay.columns]
     news = next((name for name in fresh if name not in old_columns), None)
     model.set_columns(insert_in_front(model, names, fresh))
-    if news is not None and (metric := metric_of(news, columns)) is not None:
+    if news is not None and (metric := find_metric(news, columns)) is not None:
         model.set_metric(metric)  # the metric's column always has room
-    if model.metric.aggregate and metric_of(model.metric.id, columns) is None:
+    if model.metric.aggregate and find_metric(model.metric.id, columns) is None:
         model.set_metric(METRICS[0])
 
 
 def insert_in_front(model: TreeModel, shown: Sequence[str], fresh: Sequence[str]) -> tuple[str, ...]:
     """Return the columns `shown`, with those in `fresh` inserted before the first column of numbers."""
-    columns = columns_of(model)
+    columns = list_columns(model)
     index = next((index for index, name in enumerate(shown) if columns[name].is_number), len(shown))
     return (*shown[:index], *(name for name in fresh if name not in shown), *shown[index:])
 
@@ -44,4 +44,4 @@ def overlay_text(overlay: Overlay) -> str:
     if not overlay.unmatched:
         return text
     others = len(overlay.unmatched) - 1
-    return f"{text}; no layer is {safe(overlay.unmatched[0])}" + f" (and {others:,} more)" * bool(others)
+    return f"{text}; no layer is {escape_name(overlay.unmatched[0])}" + f" (and {others:,} more)" * bool(others)

@@ -73,7 +73,7 @@ MEASURED = ("measured", "measured_share", "efficiency")
 _SHARE = Metric("share", "share", "macs", "share")
 
 
-def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
+def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     """Return all columns of a model by name: the built-in columns, then columns of its overlay and its split.
 
     Without a model, only the built-in columns are returned.
@@ -89,12 +89,12 @@ def columns_of(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
     return model.known
 
 
-def metric_of(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
+def find_metric(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
     """Return the metric of a column in `columns` (default: the built-in columns), or None."""
     own_metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
     if own_metric is not None or not column:
         return own_metric
-    column_known = (columns_of(None) if columns is None else columns).get(column)
+    column_known = (list_columns(None) if columns is None else columns).get(column)
     if column_known is None:
         return None
     return Metric(
@@ -131,7 +131,7 @@ class FoldedRows:
         overlay: Figures from external files, or None.
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
-        known: Cached result of `columns_of`.
+        known: Cached result of `list_columns`.
         sibling_totals: Total of the siblings, by parent row and column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
     """

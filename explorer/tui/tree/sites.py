@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, SitePlan
 
 
-def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
+def select_sites(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
     """Return the sites in `layers`, which may be leaves or groups.
 
     A site of an ONNX model is identified by its output tensor. The tensors of an nn.Module have no names
@@ -32,8 +32,8 @@ def sites_of(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bo
     return sites_found
 
 
-def names_in(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
-    """Return the engine's layer `names` that refer to one of `layers`, matched as in `sites_of`."""
+def select_names(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
+    """Return the engine's layer `names` that refer to one of `layers`, matched as in `select_sites`."""
     names_known = {layer.path for layer in layers if layer.path}
     names_known |= {
         output.name for layer in layers if by_value and not layer.group for output in layer.outputs
@@ -52,7 +52,7 @@ def is_part_of(site: SitePlan, node: str) -> bool:
     return site.name.startswith((f"{node}/", f"{node}."))
 
 
-def operands_of(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
+def list_operands(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
     """Return the names of the operands 'A' and 'B' of each layer, by the name of its output tensor.
 
     A tiled site is a group, and counts as one layer.

@@ -18,10 +18,10 @@ from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES, family
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
-from explorer.tui.text.drawing import kind_role
-from explorer.tui.text.lines import Line, Span, fit, line_width, middle, safe
+from explorer.tui.text.drawing import find_kind_role
+from explorer.tui.text.lines import Line, Span, fit, line_width, cut_middle, escape_name
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import MEASURED, METRICS, Metric, columns_of, metric_of
+from explorer.tui.tree.rows import MEASURED, METRICS, Metric, list_columns, find_metric
 from explorer.tui.tree.stages import STAGE
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def look_of(
 
 def list_chosen_columns(model: TreeModel) -> list[str]:
     """Return the columns selected for the table, even those that do not fit."""
-    columns = columns_of(model)
+    columns = list_columns(model)
     # profile columns stay selected for models without a profile, but take no room there
     lacking = {name for name in MEASURED if name not in model.asked}
     return [name for name in model.columns if name in columns and name not in lacking] or [*SHOWN]
@@ -154,7 +154,7 @@ def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     precedence. Profile columns always have precedence. If all core columns fit, they are all shown, closer
     together if necessary.
     """
-    columns = columns_of(model)
+    columns = list_columns(model)
     names = list_chosen_columns(model)
     timed = [name for name in MEASURED if name in names]
     # in a narrow tree the background of the MACs shows the share
@@ -189,7 +189,7 @@ def _choose_core(
     model: TreeModel, names: Sequence[str], width: int, *, exact: bool
 ) -> tuple[Sequence[str], Mapping[str, int]]:
     """Return the core columns if all of them fit, and the column widths to use."""
-    columns, least = columns_of(model), _PATH if model.flat else _CLOSE_NAME
+    columns, least = list_columns(model), _PATH if model.flat else _CLOSE_NAME
     normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
     for widths, name in ((normal, max(least, _FREE_NAME)), (_WIDTHS | _CLOSE, least)):
         core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
@@ -210,7 +210,7 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
 
 def heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:
     """Build the heading line: `title`, then the titles of the columns after it. A mark shows the order."""
-    columns = columns_of(model)
+    columns = list_columns(model)
     line: list[Span] = list(title)
     for place in layout.columns:
         column = columns[place.name]
@@ -227,7 +227,7 @@ def heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:
 
 def cells(model: TreeModel, row: int, first: Layer, layout: Places, look: TableLook) -> list[Span]:
     """Build the spans of a row's cells. Neighboring spans with the same role are merged to save bytes."""
-    columns = columns_of(model)
+    columns = list_columns(model)
     spans: list[Span] = [("", "text")]
 
     def add(text: str, role: str) -> None:
@@ -259,7 +259,7 @@ def cells(model: TreeModel, row: int, first: Layer, layout: Places, look: TableL
 
 def uncut(layer: Layer, layout: Places, look: TableLook) -> list[str]:
     """Return the full text of the text columns of a layer."""
-    columns = columns_of(None)
+    columns = list_columns(None)
     shown_columns = (columns[place.name] for place in layout.columns if place.name in columns)
     return [_words(column.of(layer, look.figures)) for column in shown_columns if not column.is_number]
 
@@ -281,7 +281,7 @@ def _cell(
         share = value / model_macs if value and model_macs and is_counted else 0.0
         return (_number("share", share, look.exact) if share else ""), "number", None
     if value is None:
-        blank = column.blank or (model.is_range(row) and metric_of(column.name) not in METRICS)
+        blank = column.blank or (model.is_range(row) and find_metric(column.name) not in METRICS)
         return ("", "dim", None) if blank else ("?", "warn", None)
     if sign == "≥" and not value:  # a lower bound of zero says nothing
         return "?", "warn", None
@@ -290,7 +290,7 @@ def _cell(
 
 
 def _shorten_shape(text: str, column: LayerColumn, room: int) -> str:
-    return middle(text, room) if column.unit == "shape" else text
+    return cut_middle(text, room) if column.unit == "shape" else text
 
 
 def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tuple[str, str, None]:
@@ -300,8 +300,8 @@ def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tup
     group = family(first.kind, tiled=first.tiled)
     letter = f"{FAMILIES[group].letter} " if look.letters and group != "other" and first.kind else ""
     return (
-        letter + safe(first.kind_text) + _TILED * first.tiled,
-        kind_role(first.kind, tiled=first.tiled),
+        letter + escape_name(first.kind_text) + _TILED * first.tiled,
+        find_kind_role(first.kind, tiled=first.tiled),
         None,
     )
 
@@ -325,7 +325,7 @@ def _figure(
 
 @cache
 def _metric(column: LayerColumn) -> Metric:
-    metric = metric_of(column.name, {column.name: column})
+    metric = find_metric(column.name, {column.name: column})
     assert metric is not None, column.name
     return metric
 
@@ -362,11 +362,11 @@ def _model_figure(model: TreeModel, column: LayerColumn, look: TableLook) -> flo
 
 def _words(value: Any) -> str:
     if isinstance(value, str):
-        return safe(value)
+        return escape_name(value)
     if not value:
         return ""
     shape = value[0]
-    return "?" if shape is None else "x".join("?" if d is None else safe(str(d)) for d in shape) or "scalar"
+    return "?" if shape is None else "x".join("?" if d is None else escape_name(str(d)) for d in shape) or "scalar"
 
 
 def _number(unit: str, value: Any, exact: bool) -> str:

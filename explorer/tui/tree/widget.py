@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import BLANK, Line, Span, cut_start, fit, line_width, middle, safe
+from explorer.tui.text.lines import BLANK, Line, Span, cut_start, fit, line_width, cut_middle, escape_name
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.table import Places, TableLook
@@ -150,7 +150,7 @@ class LayerTree(LineList):
         """Return the full texts of a row, which its columns may cut: name, path, kind, text columns."""
         row = self.model.rows[y + self.scroll_offset.y]
         layer = self.model.layers[self.model.first(row)]
-        yield from (((safe(text), ""),) for text in (layer.name, layer.path, layer.kind))
+        yield from (((escape_name(text), ""),) for text in (layer.name, layer.path, layer.kind))
         if self.totals is not None and (layout := self.places(self.size.width)) is not None:
             yield from (((text, ""),) for text in table.uncut(layer, layout, self._find_current_look()))
         yield self.row_line(y + self.scroll_offset.y, ROOM)
@@ -235,15 +235,15 @@ def tree_head(
     room = (layout.columns[0].start if layout.columns else width) - line_width(title) - 3
     if query and model.matches is not None:
         # the query is more useful than the titles that it covers
-        title.append((f"  {middle(safe(query), max(room, 24))}", "dim"))
+        title.append((f"  {cut_middle(escape_name(query), max(room, 24))}", "dim"))
     return table.heads(model, layout, title)
 
 
 def row_name(layers: Sequence[Layer], room: int) -> str:
     """Return the name of a row in `room` cells. A run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
-    first, last = safe(layers[0].name), safe(layers[-1].name)
+    first, last = escape_name(layers[0].name), escape_name(layers[-1].name)
     if len(layers) == 1:
-        return middle(first, room)
+        return cut_middle(first, room)
     name = f"{first} … {last}"
     if cell_len(name) > room:
         name = f"{first} … {last[_measure_common_prefix(first, last) :]}"
@@ -257,7 +257,7 @@ def _row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int],
     if model.is_constants(row):
         return fit(f"+{model.layers_in(row):,} constant", room).rstrip()
     if model.flat:
-        return cut_start(safe(first.path or first.name), room)
+        return cut_start(escape_name(first.path or first.name), room)
     return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
 
 

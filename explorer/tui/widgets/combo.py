@@ -8,7 +8,7 @@ from typing import ClassVar
 from textual import events
 from textual.binding import Binding, BindingType
 
-from explorer.tui.text.lines import Line, safe
+from explorer.tui.text.lines import Line, escape_name
 from explorer.tui.widgets.option_field import OptionField
 
 _LONGEST = 4_096
@@ -55,7 +55,7 @@ class ComboField(OptionField, inherit_bindings=False):
         if not self.typed:
             return super().line_at(y)
         room = max(1, self.size.width - self._room - 1)
-        typed = safe(self.typed)
+        typed = escape_name(self.typed)
         # the end of a long text is visible, because the user types there
         text = typed if len(typed) <= room else f"…{typed[1 - room :]}"
         return ((self.label, "dim"), (f" {text} ", "mark" if self.has_focus else "head"))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from explorer.base.errors import ExplorerError
 from explorer.facts.cost import Hardware
 from explorer.settings import machines
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 from explorer.tui.widgets.option_field import OptionField
 
 TYPED = "as typed"
@@ -35,7 +35,7 @@ class MachineField(OptionField):
             self.own = list(machines.hardware_profiles().values())
         except ExplorerError as error:
             self.complaint = str(error)
-        super().__init__(label, [safe(name) for name in self._machines], id=id)
+        super().__init__(label, [escape_name(name) for name in self._machines], id=id)
         if hardware is None and len(self.own) == 1:
             hardware = self.own[0]
         if hardware is not None:
@@ -50,7 +50,7 @@ class MachineField(OptionField):
         """Choose a machine, adding it to the list by its name or as "as typed" if necessary."""
         if machine not in self._machines.values():
             self._machines[machine.name or TYPED] = machine
-            self.set_words([safe(name) for name in self._machines])
+            self.set_words([escape_name(name) for name in self._machines])
         self.index = list(self._machines.values()).index(machine)
 
     def named(self, name: str) -> Hardware | None:

@@ -14,7 +14,7 @@ _MAX_COPIED_ROWS = 2_000
 """Maximum number of copied rows, because the clipboard of a terminal is small."""
 
 
-def text_of(widget: Widget) -> str:
+def read_text(widget: Widget) -> str:
     """Return the text of a widget, including lines that are scrolled out of view."""
     if isinstance(widget, LineList):
         width, count = max(20, widget.size.width), min(widget.row_count, _MAX_COPIED_ROWS)
@@ -28,7 +28,7 @@ def text_of(widget: Widget) -> str:
     return "\n".join(lines).strip("\n")
 
 
-def screen_text(screen: Screen[Any]) -> str:
+def read_screen_text(screen: Screen[Any]) -> str:
     """Return the texts of all visible panes of a screen, one below the other."""
     panes = [pane for pane in screen.query(Widget) if pane.display and pane.size.height]
-    return "\n\n".join(filter(None, map(text_of, panes)))
+    return "\n\n".join(filter(None, map(read_text, panes)))

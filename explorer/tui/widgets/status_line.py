@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.text.lines import Line, Span, bar, cut, fit, line_width, middle, safe
+from explorer.tui.text.lines import Line, Span, draw_bar, cut_line, fit, line_width, cut_middle, escape_name
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class StatusLine(JobLine):
             return done_line(store.last_command, store.message, width)
         refused = store.refused_job is running
         if running.resting and not refused:
-            return cut(((f" {running.title}", "accent"), *_RESTING), width)
+            return cut_line(((f" {running.title}", "accent"), *_RESTING), width)
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=refused)
 
 
@@ -91,13 +91,13 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
     spans: list[Span] = [(f" {title}", "accent")]
     if progress is not None:
         if progress.phase != title:
-            spans.append((f" · {safe(progress.phase)}", "text"))
+            spans.append((f" · {escape_name(progress.phase)}", "text"))
         if progress.total:
             share = progress.done / progress.total
             count_text = (
                 f"{progress.done:,}/{progress.total:,}" if progress.total <= _COUNTABLE else f"{share:.0%}"
             )
-            filled, track = bar(share, 10)
+            filled, track = draw_bar(share, 10)
             spans += [("  ", "text"), filled, track, (f" {count_text}", "number")]
     tail: tuple[Span, ...] = ((elapsed_text(seconds), "dim"), ("  Esc stops ", "dim"))
     if refused:
@@ -112,7 +112,7 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
 def done_line(command: str, text: str, width: int) -> Line:
     """Draw the command that repeats the last action, or else the message about it."""
     if not command:
-        return ((fit(f" {safe(text)}", width), "dim"),)
+        return ((fit(f" {escape_name(text)}", width), "dim"),)
     hint = "  y copies "
     room = width - 4 - len(hint)
-    return ((" $ ", "accent"), (fit(middle(safe(command), room), room), "text"), (hint, "dim"))
+    return ((" $ ", "accent"), (fit(cut_middle(escape_name(command), room), room), "text"), (hint, "dim"))

@@ -19,7 +19,7 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.cli import main
 from explorer.engine.mapping import proof
-from explorer.report.document_schema import json_schema
+from explorer.report.document_schema import build_schema
 from tests.cli.commands.test_map import NPU
 
 Sample = Callable[[str], Path]
@@ -160,7 +160,7 @@ def test_json_form_holds_the_machine_and_the_nests(
     ask("emit", sample("linear_32x64x128"), "--machine", npu, "--to", "json", "-o", folder)
     assert [path.name for path in folder.iterdir()] == ["mapping.json"]
     content = json.loads((folder / "mapping.json").read_text())
-    Draft202012Validator(json_schema("emit", closed=True)).validate(content)
+    Draft202012Validator(build_schema("emit", closed=True)).validate(content)
     assert content["machine"]["memories"][1]["name"] == "scratchpad"
     assert content["sites"][0]["mapping"]["levels"][0]["tile"]
     with explorer.Session(sample("linear_32x64x128")) as session, pytest.raises(Misuse, match="no code"):

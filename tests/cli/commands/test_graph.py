@@ -23,7 +23,7 @@ from explorer import Session, TileSpec, make_model
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.graph.drawing import GraphDrawing
-from explorer.report.document_schema import json_schema
+from explorer.report.document_schema import build_schema
 
 Sample = Callable[[str], Path]
 SVG = "{http://www.w3.org/2000/svg}"
@@ -690,7 +690,7 @@ def test_code_is_the_ssa_graph_that_torch_prints(tmp_path: Path, capsys: pytest.
         assert lines[0].startswith(str(path))
     assert main(["graph", str(path), "--code", "--trust", "--json"]) == 0
     answer = json.loads(capsys.readouterr().out)
-    jsonschema.validate(answer, json_schema("graph", closed=True))
+    jsonschema.validate(answer, build_schema("graph", closed=True))
     assert answer["module_class"].endswith("Sequential")
     assert _graph_lines(answer["text"]) == _graph_lines(str(net.graph).rstrip())
 

@@ -145,7 +145,7 @@ def test_a_sample_comes_through_the_engine_packed(sample: Callable[[str], str]) 
     try:
         layers = engine.submit("analysis").future.result(120).layers
         assert isinstance(layers, RowPages)
-        assert layers.opened == 0
+        assert layers.decompressed_count == 0
         with Session(sample("bert_tiny")) as session:
             assert layers == session.analysis().layers
         paths = [layers[7].path, layers[20].path, "nowhere"]

@@ -7,7 +7,7 @@ import pytest
 from explorer.facts import Layer
 from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.tree.model import MATCHES, TreeModel
-from explorer.tui.tree.rows import METRICS, columns_of, metric_of
+from explorer.tui.tree.rows import METRICS, list_columns, find_metric
 from tests.tui.scripted import alexnet, blocks, flat
 
 
@@ -187,7 +187,7 @@ def test_a_sum_is_made_anew_when_other_figures_are_laid_over_the_rows() -> None:
     for each in (2.0, 3.0):
         figures = {"spent": dict.fromkeys(range(5_000), each)}
         model.set_overlay(Overlay(("mine.csv",), (column,), figures, 5_000, 5_000, 5_000))
-        metric = metric_of("spent", columns_of(model))
+        metric = find_metric("spent", list_columns(model))
         assert metric is not None
         assert [model.figure(row, metric) for row in model.rows[:2]] == [(1_000 * each, "")] * 2
 

@@ -11,7 +11,7 @@ from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay_rows import show_overlay
-from explorer.tui.tree.rows import columns_of, metric_of
+from explorer.tui.tree.rows import list_columns, find_metric
 from explorer.tui.tree.table import list_chosen_columns
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import Status
@@ -103,6 +103,6 @@ def test_a_run_of_equal_blocks_has_what_its_blocks_have_together(over: str, want
     first = dict(zip(model.members(run), (1.0, 2.0, 3.0), strict=False))
     column = OverlayColumn("heat", "heat", "number", over)  # type: ignore[arg-type]
     show_overlay(model, Overlay(("f",), (column,), {"heat": first}, 3, 3, 3))
-    metric = metric_of("heat", columns_of(model))
+    metric = find_metric("heat", list_columns(model))
     assert metric is not None
     assert model.figure(run, metric) == (wanted, "")

@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     fact = choices.list_folder(args.models[0]) if args.models else choices.everything(os.environ)
     return Answer(
-        lambda: build_plain_document(fact), lambda: present("shell.list").listing(fact), rows="models"
+        lambda: build_plain_document(fact), lambda: present("shell.list").listing_blocks(fact), rows="models"
     )
 
 

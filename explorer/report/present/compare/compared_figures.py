@@ -82,7 +82,7 @@ _TEXTS: Mapping[str, Callable[[Any, str], Span]] = {
 }
 
 
-def figures(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
+def figure_blocks(fact: FigureTable, per: int = _AT_A_TIME) -> list[Block]:
     """Return the tables, followed by notes.
 
     Args:
@@ -114,7 +114,7 @@ def figure_tables(
 
     Args:
         fact: Figures to compare.
-        per: Maximum number of models per table; see `figures`.
+        per: Maximum number of models per table; see `figure_blocks`.
         above: Rows at the top: a label, and one cell per model.
     """
     other_indices, step = range(1, len(fact.names)), max(1, per - 1)
@@ -141,7 +141,7 @@ def _cells(row: FigureRow, index: int) -> Sequence[Cell]:
     figure_value = row.values[index]
     figure = Span("-", "quiet") if figure_value is None else _figure(row, figure_value)
     cell: Cell = (Span(f"{BEST} ", "good"), figure) if index in row.best else figure
-    return (cell, Span(_change(row, index), "quiet")) if index else (cell,)
+    return (cell, Span(_format_change(row, index), "quiet")) if index else (cell,)
 
 
 def _figure(row: FigureRow, figure_value: FigureValue) -> Span:
@@ -152,7 +152,7 @@ def _figure(row: FigureRow, figure_value: FigureValue) -> Span:
     )
 
 
-def _change(row: FigureRow, index: int) -> str:
+def _format_change(row: FigureRow, index: int) -> str:
     """Format the change of a figure from the first model: '=', '+12.5 %', 'x 24.0'."""
     ratio, figure = row.ratios[index], row.values[index]
     if figure is not None and figure.value is not None and not figure.sign and figure == row.values[0]:

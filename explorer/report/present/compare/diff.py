@@ -11,7 +11,7 @@ from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table, table_of
 from explorer.report.present.figures import count, size
-from explorer.report.present.row_groups import and_more, group_rows
+from explorer.report.present.row_groups import list_first_names, group_rows
 from explorer.report.terms import field_terms
 
 _ROW_ROLES: Mapping[str, Role] = {
@@ -31,16 +31,16 @@ def diff(fact: Diff) -> list[Block]:
     """Return the answer of `explorer diff`: changes by operator and by node, and costs before and after."""
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     if fact.equal:
-        word, reason = _equality(fact)
+        word, reason = _describe_equality(fact)
         equality_line = Line((Span(word, "good"), f"   {reason}"), 2)
-        return [head, Line(), equality_line, *([Line(), *_rows(fact)] if fact.nodes else [])]
-    return [head, Line(), count_by_operator(fact), Line(), *_rows(fact), Line(), costs(fact), *doubts(fact)]
+        return [head, Line(), equality_line, *([Line(), *_build_node_rows(fact)] if fact.nodes else [])]
+    return [head, Line(), count_by_operator(fact), Line(), *_build_node_rows(fact), Line(), build_cost_table(fact), *cost_notes(fact)]
 
 
-def verdict(fact: Diff) -> str:
+def summarize_changes(fact: Diff) -> str:
     """Summarize the changes of the nodes in one line."""
     if fact.equal:
-        return ": ".join(_equality(fact))
+        return ": ".join(_describe_equality(fact))
     counts = Counter(node.status for node in fact.nodes)
     if len(counts) == 1 and (only_status := next(iter(counts))) in ("folded", "tiled", "quantized"):
         return f"{counts[only_status]:,} {only_status}, nothing else changed"
@@ -48,17 +48,17 @@ def verdict(fact: Diff) -> str:
     return ", ".join(parts) or "no node differs"
 
 
-def _equality(fact: Diff) -> tuple[str, str]:
+def _describe_equality(fact: Diff) -> tuple[str, str]:
     """Return the kind of equality of equal graphs, and its explanation."""
     if fact.nodes:
         return "equal", "only names inside the graph differ"
     return "identical", "no node differs"
 
 
-def changes(fact: Diff) -> list[Block]:
+def build_changes(fact: Diff) -> list[Block]:
     """Return the changes by node and the costs, without the summary by operator."""
     return (
-        [*_rows(fact), Line(), costs(fact), *doubts(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
+        [*_build_node_rows(fact), Line(), build_cost_table(fact), *cost_notes(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
     )
 
 
@@ -85,21 +85,21 @@ def _count(value: int, role: Role) -> Span:
     return Span(exact_text(value), role) if value else Span("-", "quiet")
 
 
-def _rows(fact: Diff) -> list[Block]:
+def _build_node_rows(fact: Diff) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
     for group in group_rows(fact.nodes, _group_key):
-        status, name, difference, match = _node(group[0])
+        status, name, difference, match = _node_cells(group[0])
         if len(group) > 1:
-            name = and_more([node.before or node.after or "" for node in group])
+            name = list_first_names([node.before or node.after or "" for node in group])
         rows.append((status, name, difference, match))
         if group[0].status != "quantized":  # the rounding operators are the same everywhere
-            rows += [("", "", Span(line, "quiet")) for line in _child_lines(group[0].children)]
+            rows += [("", "", Span(line, "quiet")) for line in _wrap_children(group[0].children)]
     return (
         [Table((Column(""), Column("", shrink=True), Column(""), Column("", drop=1)), rows)] if rows else []
     )
 
 
-def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
+def _node_cells(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
     """Return the cells of a node: status, name, difference, and the way in which it was matched."""
     tiled = row.status in ("tiled", "merged")
     name, match = row.before or row.after or "", ""
@@ -111,11 +111,11 @@ def _node(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
     return Span(row.status, _ROW_ROLES.get(row.status, "")), name, difference, Span(match, "quiet")
 
 
-def nodes(fact: Diff) -> Table:
+def build_node_table(fact: Diff) -> Table:
     """Return a table with one row per node that differs. The first 200 rows determine the column widths."""
 
     def row(node: NodeDiff) -> tuple[Cell, ...]:
-        status, name, _, _ = _node(node)
+        status, name, _, _ = _node_cells(node)
         # such rows show the operator in its own column
         has_own_column = node.status in ("tiled", "quantized")
         difference = field_terms((has_own_column and node.became) or node.what)
@@ -142,7 +142,7 @@ def node_blocks(row: NodeDiff) -> list[Block]:
         ("after", " ".join(filter(None, (row.op_after, row.after)))),
         ("what", field_terms(row.what)),
         ("matched by", f"{row.match}, {100 * row.confidence:.0f} % sure" if row.match else ""),
-        *(("" if index else "inside", line) for index, line in enumerate(_child_lines(row.children))),
+        *(("" if index else "inside", line) for index, line in enumerate(_wrap_children(row.children))),
     )
     rows = [(Span(label, "quiet"), text) for label, text in pairs if text]
     return [Table((Column(""), Column("")), rows, 4)]
@@ -155,7 +155,7 @@ def _group_key(row: NodeDiff) -> Hashable:
     return group_key if tiled else id(row)
 
 
-def _child_lines(children: Sequence[tuple[str, int]]) -> Iterator[str]:
+def _wrap_children(children: Sequence[tuple[str, int]]) -> Iterator[str]:
     """Yield lines such as '9,216 2DMM_64x64x64, 64 Sum, ...'."""
     line = ""
     for op, op_count in children:
@@ -169,7 +169,7 @@ def _child_lines(children: Sequence[tuple[str, int]]) -> Iterator[str]:
         yield line
 
 
-def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
+def build_cost_table(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
     """Return the costs before and after. `brief` rounds the figures and shows the change only as a share."""
     before, after = fact.totals_before, fact.totals_after
     rows: list[tuple[Cell, ...]] = []
@@ -177,8 +177,8 @@ def costs(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
         sides = (getattr(before, name), getattr(after, name))
         signs = ["" if name in _STORED else side.sign for side in (before, after)]
         # the difference of two bounds is unknown
-        delta = Span("?", "warning") if any(signs) else _delta(*sides, text, brief=brief)
-        figure = size if text is bytes_text else count if brief else partial(_figure, text)
+        delta = Span("?", "warning") if any(signs) else _format_difference(*sides, text, brief=brief)
+        figure = size if text is bytes_text else count if brief else partial(_format_total, text)
         figures: list[Cell] = list(map(figure, sides, signs))
         rows.append((Span(short if brief else label, "quiet"), *figures, delta))
     change = Column("change" if brief else "")
@@ -208,12 +208,12 @@ _STORED = ("nodes", "params", "weight_bytes")
 """Totals that are known even if shapes are unknown."""
 
 
-def _figure(text: Callable[[int | None], str], value: int | None, sign: str) -> str:
+def _format_total(text: Callable[[int | None], str], value: int | None, sign: str) -> str:
     """Format a total with its sign: a bound or an assumption."""
     return f"{sign}{text(value)}" if value is not None else text(value)
 
 
-def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False) -> Cell:
+def _format_difference(old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False) -> Cell:
     """Format a difference with its sign, and its ratio to the old value: in percent, or as a factor."""
     if old is None or new is None:
         return Span("?", "warning")
@@ -231,7 +231,7 @@ def _delta(old: int | None, new: int | None, text: Callable[[int], str], *, brie
     return Span(f"{sign}{text(abs(new - old))}", exact=exact), f"  ({share})" if share else ""
 
 
-def doubts(fact: Diff | TreeDiff) -> list[Block]:
+def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
     """Return notes why the costs are inexact, and which of them are no hardware costs; [] without any."""
     before, after = fact.totals_before, fact.totals_after
     notes: list[Block] = []

@@ -25,7 +25,7 @@ LIMITS: Mapping[str, Role] = {"compute": "good", "memory": "bar", "unknown": "wa
 """Role of each kind of bound."""
 
 
-def machine_text(machine: Machine) -> str:
+def format_machine(machine: Machine) -> str:
     """Describe a machine in one line: 'npu: 4.00 TMAC/s, 100.00 GB/s'."""
     name = f"{machine.name}: " if machine.name else ""
     return f"{name}{rate_text(machine.peak_macs, 'MAC/s')}, {rate_text(machine.bandwidth, 'B/s')}"
@@ -38,7 +38,7 @@ def roofline(about: Info, fact: Roofline) -> list[Block]:
 
 def roofline_blocks(fact: Roofline) -> list[Block]:
     """Return the minimum time, its bounds, and each layer's share of it."""
-    return [figures(fact), Chart("roofline", fact), Line(), slowest(fact, sort_by_time(fact))]
+    return [figures(fact), Chart("roofline", fact), Line(), build_layer_table(fact, sort_by_time(fact))]
 
 
 def sort_by_time(fact: Roofline) -> list[RooflinePoint]:
@@ -81,7 +81,7 @@ def figures(
 
 def _machine_fields(machine: Machine, *, apart: bool) -> list[Field]:
     if not apart:
-        return [Field("Machine", machine_text(machine), machine.origin, "machine")]
+        return [Field("Machine", format_machine(machine), machine.origin, "machine")]
     return [
         Field("Machine", machine.name or "as typed", short="machine"),
         Field("Peak", rate_text(machine.peak_macs, "MAC/s"), short="peak"),
@@ -104,7 +104,7 @@ def describe_total(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
     return Line((f"{len(points):,} layers chosen: ", time, ", ", share(total_seconds, fact.seconds)))
 
 
-def slowest(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None) -> Table:
+def build_layer_table(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None) -> Table:
     """Return a table with one row per layer, slowest first, with measured times if there is a profile."""
     largest = max((point.share for point in points), default=0.0)
     timed = {layer.layer: layer for layer in profile.layers} if profile is not None else {}

@@ -11,7 +11,7 @@ from explorer.facts import History, HistoryEntry
 from explorer.facts.comparison import FigureTable
 from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
-from explorer.report.present.compare.compared_figures import figures as figure_blocks
+from explorer.report.present.compare.compared_figures import figure_blocks as figure_blocks
 from explorer.report.present.compare.verify import TONES
 from explorer.report.present.figures import seconds
 from explorer.report.terms import field_terms

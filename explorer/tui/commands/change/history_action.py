@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.change.save import write_file
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.key_table import command_of, has_command
+from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.dialogs.proof import proof_dialog
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.dialogs.states.history_dialog import DiffScreen, HistoryRequest, HistoryScreen
 from explorer.tui.state.hardware import find_machine
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from explorer.facts import Diff, History, Verification
@@ -71,7 +71,7 @@ class HistoryCommand(ScreenCommand):
 
     def _name(self, state: int) -> str:
         assert self.store.history is not None
-        return f"{state} {safe(state_name(self.store.history.entries[state], state))}"
+        return f"{state} {escape_name(state_name(self.store.history.entries[state], state))}"
 
     async def _go(self, request: HistoryRequest) -> None:
         assert self.store.history is not None
@@ -104,7 +104,7 @@ class HistoryCommand(ScreenCommand):
 
         def handle_answer(is_accepted: bool | None) -> None:
             if is_accepted and not proof.passed and has_command("blame"):
-                command_of("blame")(self.context).begin(before=request.other_state, after=request.state)
+                find_command("blame")(self.context).begin(before=request.other_state, after=request.state)
             else:
                 self.run(request.state)
 

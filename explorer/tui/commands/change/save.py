@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Any
 
 from explorer.report.table_file import write_layers
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
@@ -19,7 +19,7 @@ def write_file(
 
     async def write(chosen_path: str, overwrite: bool) -> None:
         written_path = await context.jobs.run("writing", method, chosen_path, overwrite=overwrite, **options)
-        context.store.say(f"written to {safe(written_path)}")
+        context.store.say(f"written to {escape_name(written_path)}")
 
     context.ask_path(title, path, question, write)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
-from explorer.tui.text.lines import safe
+from explorer.tui.text.lines import escape_name
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
@@ -18,10 +18,10 @@ def bookmark(context: CommandContext) -> None:
         return
     if layer.path in store.bookmarks:
         store.bookmarks.remove(layer.path)
-        store.say(f"bookmark removed from {safe(layer.path)}")
+        store.say(f"bookmark removed from {escape_name(layer.path)}")
     else:
         store.bookmarks.append(layer.path)
-        store.say(f"bookmark on {safe(layer.path)} · ' lists all {len(store.bookmarks):,}")
+        store.say(f"bookmark on {escape_name(layer.path)} · ' lists all {len(store.bookmarks):,}")
     store.notify("focus")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from explorer.tui.dialogs.columns_dialog import ColumnsDialog
-from explorer.tui.tree.rows import columns_of
+from explorer.tui.tree.rows import list_columns
 
 if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
@@ -21,4 +21,4 @@ def choose_columns(context: CommandContext) -> None:
             for complaint in filter(None, map(panes.asked_columns.complaint, columns)):
                 context.store.say(complaint)
 
-    context.ask(ColumnsDialog(model.columns, columns_of(model)), handle_answer)
+    context.ask(ColumnsDialog(model.columns, list_columns(model)), handle_answer)

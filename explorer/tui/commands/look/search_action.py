@@ -7,7 +7,7 @@ from bisect import bisect_left, bisect_right
 from explorer.report.present.shell.history_words import state_name
 from explorer.tui.commands.change.history_action import HistoryCommand
 from explorer.tui.commands.context import ScreenCommand
-from explorer.tui.commands.key_table import COMMANDS, command_of, has_command
+from explorer.tui.commands.key_table import COMMANDS, find_command, has_command
 from explorer.tui.commands.program import run_picked
 from explorer.tui.dialogs.dialogs import MenuItem
 from explorer.tui.dialogs.search_dialog import SearchDialog
@@ -63,7 +63,7 @@ class NextCommand(ScreenCommand):
         layers, current_layer = self.layers, self.tree.current_layer
         if not layers or current_layer is None:
             if step == "1" and has_command("weights"):
-                command_of("weights")(self.context).run()
+                find_command("weights")(self.context).run()
             else:
                 self.store.say("no search yet: / or Ctrl+P searches")
             return

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, ClassVar
 
 from textual.binding import BindingType
 
-from explorer.report.present.compare.compared_figures import figures
+from explorer.report.present.compare.compared_figures import figure_blocks
 from explorer.tui.dialogs.report import ReportScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import BLANK, Line, safe
+from explorer.tui.text.lines import BLANK, Line, escape_name
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import FigureTable
@@ -47,15 +47,15 @@ class FigureScreen(ReportScreen[None]):
     def head(self) -> tuple[Line, Line]:
         """Return the title: the compared objects, and the machine."""
         names = self._table.names
-        description = f" {len(names):,} {self._what} beside each other, changes from {safe(names[0])}"
-        machine = self._table.machine and f"   on {safe(self._table.machine)}"
+        description = f" {len(names):,} {self._what} beside each other, changes from {escape_name(names[0])}"
+        machine = self._table.machine and f"   on {escape_name(self._table.machine)}"
         return ((" Figures", "strong"), (machine, "dim")), ((description, "dim"),)
 
     def report_lines(self, width: int) -> Sequence[Line]:
         """Draw the table in parts that fit into `width`."""
         columns_per_part = 1 + max(1, (width - _FIRST) // _OTHER)
-        return [BLANK, *draw(figures(self._table, columns_per_part), width - 1, self._exact)]
+        return [BLANK, *draw(figure_blocks(self._table, columns_per_part), width - 1, self._exact)]
 
     def page_blocks(self) -> list[Block]:
         """Return all columns in one table."""
-        return figures(self._table, len(self._table.names))
+        return figure_blocks(self._table, len(self._table.names))

@@ -16,7 +16,7 @@ from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import BLANK, Line, fit, safe
+from explorer.tui.text.lines import BLANK, Line, fit, escape_name
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.marked_list import MarkedList
@@ -168,7 +168,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             f", {branch_count:,} branches" if branch_count > 1 else ""
         )
         counts += f", {redoable_count:,} to redo" if redoable_count else ""
-        marks = [safe(state_name(history.entries[place], place)) for place in rows.marked]
+        marks = [escape_name(state_name(history.entries[place], place)) for place in rows.marked]
         about = "Nothing is lost: changing an earlier state begins a branch"
         if marks:
             hint = f"compare {marks[0]} with: c (what changed), t (figures)"
@@ -247,7 +247,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             self._refuse("no command makes this state")
             return
         self.app.copy_to_clipboard(command)
-        message = fit(f" sent to terminal: {safe(command)}", self.size.width)
+        message = fit(f" sent to terminal: {escape_name(command)}", self.size.width)
         self.query_one(Status).show(lambda width: (((fit(message, width), "dim"),),))
 
     def action_rename(self) -> None:
@@ -265,7 +265,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             if name is not None:
                 self.run_worker(rename(name), exit_on_error=False)
 
-        name = "as opened" if state == 0 else safe(entry.label)
+        name = "as opened" if state == 0 else escape_name(entry.label)
         question = f"What to call '{name}'; nothing takes its name away"
         texts = {"placeholder": "no name", "hint": "name this state"}
         dialog = EntryDialog("Name", entry.name, question, **texts, required=False)
