@@ -35,8 +35,8 @@ with Session(model) as session:
     assert session.history().entries[1].label == "25% pruned"
     assert fact.command.endswith("--share 0.25"), fact.command
     session.undo()
-from explorer.tui.commands.key_table import command_of
-assert command_of("prune").__name__ == "prune"
+from explorer.tui.commands.key_table import find_command
+assert find_command("prune").__name__ == "prune"
 """
 
 

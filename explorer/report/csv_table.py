@@ -13,7 +13,7 @@ from explorer.base.units import printable
 
 
 def csv_lines(rows: Iterable[Mapping[str, Any]], top: int | None = None) -> Iterator[str]:
-    """Convert records to CSV with a header line.
+    """Convert records to CSV lines, the first with the names of the columns.
 
     Args:
         rows: Records of a document, iterated twice. Each key of any record becomes a column.

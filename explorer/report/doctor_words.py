@@ -98,7 +98,12 @@ def _format_packages(packages: Sequence[PackageInfo]) -> Iterator[str]:
 def _format_column(packages: Sequence[PackageInfo]) -> list[str]:
     rows = [(" ", "package", "installed", "tested")]
     rows += [
-        (_SIGNS.get(package.state, " "), package.package, _format_version(package), _shorten_range(package.tested))
+        (
+            _SIGNS.get(package.state, " "),
+            package.package,
+            _format_version(package),
+            _shorten_range(package.tested),
+        )
         for package in packages
     ]
     widths = [max(len(row[index]) for row in rows) for index in range(4)]

@@ -38,7 +38,7 @@ class Records(list[dict[str, Any]]):
         return len(self.rows)
 
 
-def pieces(document: dict[str, Any]) -> Iterator[str]:
+def encode_document(document: dict[str, Any]) -> Iterator[str]:
     """Yield the text of a document, as `json` writes it with an indent of 2."""
     if not any(isinstance(value, Records) for value in document.values()):
         yield from _ENCODER.iterencode(document)

@@ -107,19 +107,19 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
         yield strip_end(line)
         return
     current: list[Piece] = []
-    used, least = 0, 0
+    used, line_start = 0, 0
     for text, role in line:
         for word in _words(text):
-            if used == least and not word.strip():
-                least += cell_len(word)  # the line is indented
-            elif used + cell_len(word.rstrip()) > width and used > least:
+            if used == line_start and not word.strip():
+                line_start += cell_len(word)  # the line is indented
+            elif used + cell_len(word.rstrip()) > width and used > line_start:
                 yield strip_end(current)
                 current, used = [(" " * indent, "")] * bool(indent), indent
-                least, word = indent, word.lstrip()
+                line_start, word = indent, word.lstrip()
             while cell_len(word.rstrip()) > width - used:
                 head = chop_cells(word, max(1, width - used))[0]
                 yield [*current, (head, role)]
-                current, used, least = [(" " * indent, "")] * bool(indent), indent, indent
+                current, used, line_start = [(" " * indent, "")] * bool(indent), indent, indent
                 word = word[len(head) :]
             if current and current[-1][1] == role and word.strip():
                 current[-1] = current[-1][0] + word, role

@@ -42,12 +42,12 @@ if TYPE_CHECKING:
 
 _ENDINGS = (".svg", ".png")
 _BLUE, _ORANGE, _GREEN, _RED, _GRAY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f", "#8a8f98"
-_WORK: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "backward": (_ORANGE, "#e8b07d")}
+_WORK_COLORS: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "backward": (_ORANGE, "#e8b07d")}
 _LEGIBLE = 60
-"""A task gets its number if it takes more than this fraction (1/60) of the total time."""
+"""A task is drawn with its number if it takes more than 1/60 of the total time."""
 _BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
-_SHORT = 1000.0
-_LETTERS = 40
+_MAX_SHORT_SPAN = 1000.0
+_MAX_NAME_LENGTH = 40
 
 
 def check(path: str) -> None:
@@ -280,7 +280,7 @@ def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
     for axis, span in ((axes.xaxis, across), (axes.yaxis, upwards)):
         # on a short axis, matplotlib would label minor ticks with its own markup
         axis.set_minor_formatter(NullFormatter())
-        if span < _SHORT:
+        if span < _MAX_SHORT_SPAN:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
 
 
@@ -397,7 +397,7 @@ def _set_few_ticks(plot_axis: Any, values: Sequence[float]) -> None:
     plot_axis.set_minor_formatter(NullFormatter())
 
 
-_LAYERED = (_GRAY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
+_STACK_COLORS = (_GRAY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
 
 
 def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
@@ -406,7 +406,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     kinds = get_args(Holding)
     layers = [[float(getattr(moment, kind)) for moment in first.moments] for kind in kinds]
     across = range(len(first.moments))
-    axes.stackplot(across, layers, labels=kinds, colors=_LAYERED, alpha=0.6, linewidth=0, step="mid")
+    axes.stackplot(across, layers, labels=kinds, colors=_STACK_COLORS, alpha=0.6, linewidth=0, step="mid")
     for step in fact.steps[1:]:
         live = [float(moment.live_bytes) for moment in step.moments]
         places = [index * (len(across) - 1) / max(1, len(live) - 1) for index in range(len(live))]
@@ -465,7 +465,7 @@ def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
         for stage in range(lanes):
             stage_works = [work for work in works if work.stage == stage]
             spans = [(work.start, work.end - work.start) for work in stage_works]
-            colors = [_WORK[work.work][work.micro_batch % 2] for work in stage_works]
+            colors = [_WORK_COLORS[work.work][work.micro_batch % 2] for work in stage_works]
             part_axes.broken_barh(spans, (stage + 0.6, 0.8), color=colors, linewidth=0)
         end_time = max((work.end for work in works), default=1.0)
         for work in works:
@@ -541,4 +541,4 @@ def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[
 def shorten_name(name: str) -> str:
     """Shorten a name for an axis by cutting its start."""
     name = printable(name)
-    return name if len(name) <= _LETTERS else f"…{name[1 - _LETTERS :]}"
+    return name if len(name) <= _MAX_NAME_LENGTH else f"…{name[1 - _MAX_NAME_LENGTH :]}"

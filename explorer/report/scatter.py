@@ -25,17 +25,19 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
     if not block.dots or width < _MIN_SIZE[0] or height < _MIN_SIZE[1]:
         return [title]
     axes = block.across, block.upwards
-    places = [
+    coordinates = [
         [_logarithm(dot.at[axis]) if axes[axis].logarithmic else dot.at[axis] for dot in block.dots]
         for axis in (0, 1)
     ]
-    bounds = [widen_bounds(values) for values in places]
+    bounds = [widen_bounds(values) for values in coordinates]
     ends = [[axes[axis].text(value) for value in _find_range(block, axis)] for axis in (0, 1)]
     margin = max(map(len, ends[1]))
     rows, columns = height - 4, width - margin - 3
     cells: list[list[Span]] = [[Span(" ")] * columns for _ in range(rows)]
-    for dot, x, y in zip(block.dots, *places, strict=True):
-        cells[rows - 1 - _find_cell(y, bounds[1], rows)][_find_cell(x, bounds[0], columns)] = Span(dot.mark, dot.role)
+    for dot, x, y in zip(block.dots, *coordinates, strict=True):
+        cells[rows - 1 - _find_cell(y, bounds[1], rows)][_find_cell(x, bounds[0], columns)] = Span(
+            dot.mark, dot.role
+        )
     lines: list[tuple[Span, ...]] = [title]
     labels = {0: ends[1][1], rows - 1: ends[1][0]}
     for index, row in enumerate(cells):
@@ -79,7 +81,7 @@ def _logarithm(value: float) -> float:
 
 
 def widen_bounds(values: Sequence[float]) -> tuple[float, float]:
-    """Return the ends of an axis, which always differ."""
+    """Return the ends of an axis: the smallest and largest value, or half a unit around a single value."""
     low, high = min(values), max(values)
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 

@@ -83,7 +83,7 @@ def document_text(document: dict[str, Any], rows: str, path: str) -> str:
 
 @contextmanager
 def write_text(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
-    """Write a text to `path` if the block ends without an error. Of nested blocks, all files appear or none.
+    """Write a text to `path` if the block ends without an error. Nested blocks write all files or none.
 
     Raises:
         Misuse: The file cannot be written.

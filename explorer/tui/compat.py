@@ -25,10 +25,10 @@ from explorer.base.errors import ExplorerError
 try:
     from textual._styles_cache import StylesCache
 
-    _STYLES: Any = StylesCache
-    _KNOWN = {"_cache", "_dirty_lines", "_width"} <= vars(StylesCache()).keys()
+    _CACHE_CLASS: Any = StylesCache
+    _CACHE_IS_KNOWN = {"_cache", "_dirty_lines", "_width"} <= vars(StylesCache()).keys()
 except ImportError:
-    _STYLES, _KNOWN = object, False
+    _CACHE_CLASS, _CACHE_IS_KNOWN = object, False
 
 R = TypeVar("R")
 
@@ -87,8 +87,8 @@ class ReportingApp(App[R]):
         self._clipboard = text
 
 
-def find_asking_node() -> Any:
-    """Return the node of the running worker, or the node that handles the current message.
+def find_active_node() -> Any:
+    """Return the node of the running worker or, outside a worker, the node that handles the current message.
 
     Assumes: `textual._context.active_message_pump` is the node that handles the current message.
     Seen: textual 8.2.8.
@@ -183,7 +183,7 @@ _CHANGES = (*_EDGE_RULES, "padding", "hatch", "tint", "text_opacity")
 """Style rules that change the lines that a widget renders."""
 
 
-class _PlainLines(_STYLES):  # type: ignore[misc]
+class _PlainLines(_CACHE_CLASS):  # type: ignore[misc]
     """Cache of lines that no style rule changes."""
 
     def __init__(self) -> None:
@@ -217,7 +217,7 @@ class _PlainLines(_STYLES):  # type: ignore[misc]
         return [lines[y] for y in row_numbers]
 
 
-class _BarLines(_STYLES):  # type: ignore[misc]
+class _BarLines(_CACHE_CLASS):  # type: ignore[misc]
     """Cache of the lines of a scroll bar. Equal lines share one strip; Textual has four objects per line."""
 
     def __init__(self, draw: Callable[[ScrollBar], Iterable[Strip]]) -> None:
@@ -243,7 +243,7 @@ def keep_plain_lines(widget: Widget) -> None:
     Seen: textual 8.2.8.
     Otherwise: Textual renders line by line, which is slower.
     """
-    if _KNOWN and hasattr(widget, "_styles_cache"):
+    if _CACHE_IS_KNOWN and hasattr(widget, "_styles_cache"):
         widget._styles_cache = _PlainLines()
 
 
@@ -254,7 +254,7 @@ def keep_bar_lines(bar: ScrollBar, draw: Callable[[ScrollBar], Iterable[Strip]])
     Seen: textual 8.2.8.
     Otherwise: Textual renders line by line, which is slower.
     """
-    if _KNOWN and not isinstance(getattr(bar, "_styles_cache", bar), (_BarLines, ScrollBar)):
+    if _CACHE_IS_KNOWN and not isinstance(getattr(bar, "_styles_cache", bar), (_BarLines, ScrollBar)):
         bar._styles_cache = _BarLines(draw)
 
 

@@ -2,8 +2,8 @@
 
 aiohttp waits an hour for the head of a request and accepts any number of connections, so a client that begins
 a hundred requests and finishes none locks everybody out. The gate gives each connection ten seconds for the
-head of one request, and limits the number of connections. For a new connection above the limit, the oldest
-one without a complete head is closed. Each connection serves one request; the next one passes the gate again.
+head of one request, and limits the number of connections. Above the limit, a new connection closes the oldest
+connection without a complete head. A connection serves one request; the next one passes the gate again.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ MAX_HEAD = 16 << 10
 ANSWER_SECONDS = 60.0
 """Maximum time for answering a request and sending the answer, except for a web socket."""
 
-_RESERVED = 32
-"""Files that the server has open, with a reserve for the program of a visitor."""
+_RESERVED_FILES = 32
+"""Number of open files that are not connections: those of the server, and those of a visitor's program."""
 _MIN_CONNECTIONS = 4
 
 _METHOD = b"GET "
-_END = b"\r\n\r\n"
+_HEAD_END = b"\r\n\r\n"
 _REFUSALS = {
     405: "405 Method Not Allowed\r\nAllow: GET",
     431: "431 Request Header Fields Too Large",
@@ -45,7 +45,7 @@ def _find_max_connections() -> int:
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if files == resource.RLIM_INFINITY:
         return MAX_CONNECTIONS
-    return min(MAX_CONNECTIONS, max(_MIN_CONNECTIONS, (files - _RESERVED) // 2))
+    return min(MAX_CONNECTIONS, max(_MIN_CONNECTIONS, (files - _RESERVED_FILES) // 2))
 
 
 class Gate:
@@ -77,7 +77,7 @@ class Gate:
         """Accept no more connections, and close those without a complete head."""
         if self._listener is not None:
             self._listener.close()
-        for connection in [other for other in self._connections.values() if not other.passed]:
+        for connection in [candidate for candidate in self._connections.values() if not candidate.has_head]:
             connection.abort()
 
     def keep(self, transport: asyncio.BaseTransport | None) -> None:
@@ -91,14 +91,21 @@ class Gate:
             self._connections[transport].abort()
 
     def enter(self, connection: GatedConnection, transport: asyncio.BaseTransport) -> bool:
-        """Add a connection, closing another one if necessary. Returns whether there was room."""
+        """Add a connection. Above the limit, close the oldest connection that may be closed.
+
+        These are connections without a complete head or, without any of them, connections that are not web
+        sockets.
+
+        Returns:
+            Whether the connection was added.
+        """
         if len(self._connections) >= self._max_count:
             # the dictionary is in order of arrival
-            waiting = [candidate for candidate in self._connections.values() if not candidate.passed]
-            slow = [candidate for candidate in self._connections.values() if not candidate.kept]
-            if not (waiting or slow):
+            headless = [candidate for candidate in self._connections.values() if not candidate.has_head]
+            answering = [candidate for candidate in self._connections.values() if not candidate.is_websocket]
+            if not (headless or answering):
                 return False
-            (waiting or slow)[0].abort()
+            (headless or answering)[0].abort()
         self._connections[transport] = connection
         return True
 
@@ -111,12 +118,12 @@ class GatedConnection(asyncio.Protocol):
     """A connection that is passed to the server once the head of its request is complete.
 
     Attributes:
-        passed: Whether the head is complete.
-        kept: Whether the connection is a web socket.
+        has_head: Whether the head is complete.
+        is_websocket: Whether the connection is a web socket, which has no time limit.
     """
 
     def __init__(self, gate: Gate, serve: Callable[[], asyncio.Protocol]) -> None:
-        self.passed = self.kept = False
+        self.has_head = self.is_websocket = False
         self._gate, self._serve = gate, serve
         self._transport: asyncio.Transport | None = None
         self._head = bytearray()
@@ -139,7 +146,7 @@ class GatedConnection(asyncio.Protocol):
 
     def keep(self) -> None:
         """Remove the time limit."""
-        self.kept = True
+        self.is_websocket = True
         if self._timer is not None:
             self._timer.cancel()
 
@@ -160,13 +167,13 @@ class GatedConnection(asyncio.Protocol):
         self._head += data
         if not self._head.startswith(_METHOD[: len(self._head)]):
             self._refuse(405)
-        elif _END not in self._head:
+        elif _HEAD_END not in self._head:
             if len(self._head) > MAX_HEAD:
                 self._refuse(431)
-        elif self._head.index(_END) > MAX_HEAD:
+        elif self._head.index(_HEAD_END) > MAX_HEAD:
             self._refuse(431)
         else:
-            self._pass()
+            self._forward_head()
 
     def _refuse(self, status: int) -> None:
         if self._transport is not None:
@@ -174,9 +181,9 @@ class GatedConnection(asyncio.Protocol):
             self._transport.close()
             self._head.clear()
 
-    def _pass(self) -> None:
+    def _forward_head(self) -> None:
         assert self._transport is not None
-        self.passed = True
+        self.has_head = True
         self._set_time_limit(ANSWER_SECONDS)
         self._inner, head = self._serve(), bytes(self._head)
         self._head.clear()

@@ -2,8 +2,8 @@
 
 textual-serve has no authentication. Here each path and the web socket require a visitor's cookie, which only
 the printed link with the token sets. A browser can send only keys, sizes and focus, but no options of the
-program. Connections pass a gate (`web.gate`). The server answers only requests that name it in `Host`; with
-another name, a malicious page has redirected its own host name to this address.
+program. Connections pass a gate (`web.gate`). The server answers only requests that name it in `Host`. With
+another name in `Host`, a malicious page has redirected its own host name to this address.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from explorer.web.compat import handle_messages
 from explorer.web.gate import Gate
 from explorer.web.visitor import BrowserPage, VisitorSession
 
-_KEPT = 3600.0
-"""Seconds that a session waits for its page to return."""
+_SESSION_SECONDS = 3600.0
+"""Seconds for which a session without a page waits for one. Then its program ends."""
 _MAX_SESSIONS = 16
 """Maximum number of sessions; each one has an engine process."""
 _MAX_VISITORS = 256
 """Maximum number of known cookies."""
 _MAX_SOCKETS = 2
 """Maximum number of web sockets per visitor: the page that shows the session, and its replacement."""
-_LARGEST = 1 << 20
+_MAX_MESSAGE_BYTES = 1 << 20
 """Maximum bytes of a message from a page, such as pasted text."""
-_BROKEN = (AssertionError, AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
+_MESSAGE_ERRORS = (AssertionError, AttributeError, IndexError, KeyError, OverflowError, TypeError, ValueError)
 """Exceptions that a malformed message can cause in its handler."""
 _HEADERS = {
     "Cache-Control": "no-store",
@@ -53,7 +53,7 @@ _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-_POLICY = (
+_CONTENT_POLICY = (
     "default-src 'self'; script-src 'self' 'unsafe-inline'; style-src 'self' 'unsafe-inline';"
     " img-src 'self' data:; font-src 'self' data:; connect-src 'self' ws://{host} wss://{host};"
     " frame-ancestors 'none'"
@@ -62,7 +62,7 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::[0-9]{1,5})?", re.ASC
 """Host header of a request: an IPv6 address in brackets, or a name or IPv4 address; and an optional port."""
 _FONT_LINK = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
 """Link to a Google font in the template. It is removed: the page loads nothing from other servers."""
-_FOCUS = (
+_FOCUS_SCRIPT = (
     "<script>addEventListener('load', () => "
     "document.querySelector('.xterm-helper-textarea')?.focus())</script>"
 )
@@ -83,7 +83,9 @@ def create_server(name: str, folder: str, host: str, port: int, **opening: Any) 
         **opening: Fields of `Opening`.
     """
     title = f"explorer {os.path.basename(folder if name == '.' else name)}"
-    return ScreenServer(screen.build_command(name, Opening(**opening)), folder, title=title, host=host, port=port)
+    return ScreenServer(
+        screen.build_command(name, Opening(**opening)), folder, title=title, host=host, port=port
+    )
 
 
 class ScreenServer(Server):
@@ -120,9 +122,13 @@ class ScreenServer(Server):
         loop, end_requested = asyncio.get_running_loop(), asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, end_requested.set)
-        self.quiet()
+        self.disable_logging()
         runner = web.AppRunner(
-            self._application(), access_log=None, shutdown_timeout=1, lingering_time=0, keepalive_timeout=1
+            self._build_application(),
+            access_log=None,
+            shutdown_timeout=1,
+            lingering_time=0,
+            keepalive_timeout=1,
         )
         try:
             await runner.setup()
@@ -142,7 +148,7 @@ class ScreenServer(Server):
             await runner.cleanup()
             self._states.remove()
 
-    def quiet(self) -> None:
+    def disable_logging(self) -> None:
         """Disable logging of client errors. Clients could fill the log, and libraries add tracebacks."""
         asyncio.get_running_loop().set_exception_handler(lambda loop, context: None)
         for name in _LOGGERS:
@@ -160,7 +166,7 @@ class ScreenServer(Server):
         """Name of the visitor's cookie. It contains the port, because all ports of a host share cookies."""
         return f"explorer-{self.port}"
 
-    def _application(self) -> web.Application:
+    def _build_application(self) -> web.Application:
         app = web.Application(middlewares=[self._guard])
         aiohttp_jinja2.setup(app, loader=jinja2.FileSystemLoader(self.templates_path))
         app.add_routes(
@@ -202,7 +208,7 @@ class ScreenServer(Server):
             return web.Response(status=403, text=text)
         response = await handler(request)
         if not response.prepared:
-            response.headers["Content-Security-Policy"] = _POLICY.format(host=request.host)
+            response.headers["Content-Security-Policy"] = _CONTENT_POLICY.format(host=request.host)
         return response
 
     def _is_token(self, query: Mapping[str, str]) -> bool:
@@ -261,12 +267,12 @@ class ScreenServer(Server):
             "application": {"name": self.title},
         }
         page = aiohttp_jinja2.render_template("app_index.html", request, context)
-        page.text = _FONT_LINK.sub("", page.text or "").replace("</body>", f"{_FOCUS}</body>")
+        page.text = _FONT_LINK.sub("", page.text or "").replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
         """Connect a page to its visitor's program."""
-        websocket = web.WebSocketResponse(heartbeat=15, max_msg_size=_LARGEST)
+        websocket = web.WebSocketResponse(heartbeat=15, max_msg_size=_MAX_MESSAGE_BYTES)
         width, height = (to_int(request.query.get(name, ""), 80) for name in ("width", "height"))
         visitor = self._visitors[request.cookies[self.cookie]]
         await websocket.prepare(request)
@@ -278,10 +284,10 @@ class ScreenServer(Server):
         page = BrowserPage(websocket.send_bytes, websocket.send_str, websocket.close)
         try:
             await visitor.show(page, width, height)
-            with contextlib.suppress(*_BROKEN):
+            with contextlib.suppress(*_MESSAGE_ERRORS):
                 await handle_messages(websocket, visitor)
         finally:
-            visitor.leave(page, _KEPT)
+            visitor.leave(page, _SESSION_SECONDS)
         await websocket.close()
         return websocket
 
@@ -290,9 +296,9 @@ class ScreenServer(Server):
         if self._gate is None or request.transport is None:
             return
         self._gate.keep(request.transport)
-        visitor.lines.append(request.transport)
-        while len(visitor.lines) > _MAX_SOCKETS:
-            self._gate.drop(visitor.lines.pop(0))
+        visitor.sockets.append(request.transport)
+        while len(visitor.sockets) > _MAX_SOCKETS:
+            self._gate.drop(visitor.sockets.pop(0))
 
     async def _has_room(self) -> bool:
         """Whether another session may start. If necessary, a session without a page is ended."""

@@ -22,8 +22,8 @@ from explorer.host import confinement
 from explorer.web.compat import BEGIN
 from explorer.web.driver import REPAINT, PageDriver
 
-_GRACE = 5.0
-"""Seconds that a program has to end after it was asked to."""
+_STOP_SECONDS = 5.0
+"""Seconds within which a program must end after it was told to quit. Then it is killed."""
 _MAX_CELLS = 1000
 """Maximum columns and rows of a page."""
 _TERMINAL = "".join(
@@ -63,8 +63,8 @@ class VisitorSession(AppService):
         self._page: BrowserPage | None = None
         self._run: asyncio.Task[None] | None = None
         self._program: Process | None = None
-        self._last: asyncio.TimerHandle | None = None
-        self.lines: list[asyncio.BaseTransport] = []
+        self._stop_timer: asyncio.TimerHandle | None = None
+        self.sockets: list[asyncio.BaseTransport] = []
         """Web sockets of its pages, the newest last."""
 
     @property
@@ -79,8 +79,8 @@ class VisitorSession(AppService):
 
     async def show(self, page: BrowserPage, width: int, height: int) -> None:
         """Show the program on a page, replacing the previous page. Starts the program if necessary."""
-        if self._last is not None:
-            self._last.cancel()
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
         previous_page, self._page = self._page, page
         if previous_page is not None:
             with contextlib.suppress(ConnectionError, RuntimeError):
@@ -97,7 +97,7 @@ class VisitorSession(AppService):
         if self._page is page:
             self._page = None
             loop = asyncio.get_running_loop()
-            self._last = loop.call_later(seconds, lambda: loop.create_task(self.stop()))
+            self._stop_timer = loop.call_later(seconds, lambda: loop.create_task(self.stop()))
 
     async def set_terminal_size(self, width: int, height: int) -> None:
         """Send the size of the page to the program."""
@@ -106,14 +106,14 @@ class VisitorSession(AppService):
 
     async def stop(self) -> None:
         """End the program, and wait until it has ended."""
-        if self._last is not None:
-            self._last.cancel()
+        if self._stop_timer is not None:
+            self._stop_timer.cancel()
         task, process = self._run, self._program
         if task is None or process is None:
             return
         await self.send_meta({"type": "quit"})
         with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(asyncio.shield(task), _GRACE)
+            await asyncio.wait_for(asyncio.shield(task), _STOP_SECONDS)
         if process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -117,7 +117,9 @@ def test_where_there_is_little_room_figures_have_short_names_and_none_is_cut(wid
         }
         for at in range(2)
     ]
-    lines = [line_text(line) for line in draw(figure_blocks(figure_table(["as opened", "tiled"], columns)), width)]
+    lines = [
+        line_text(line) for line in draw(figure_blocks(figure_table(["as opened", "tiled"], columns)), width)
+    ]
     rows = lines[1 : 1 + len(TABLE_FIGURES)]
     assert not [line for line in rows if "…" in line]
     assert any("act. peak " in line or "Activations, peak " in line for line in rows)

@@ -757,7 +757,7 @@ def _web() -> Callable[[str], None]:
         from aiohttp import web
 
         server = create_server(".", folder, "127.0.0.1", 0)
-        server.quiet()
+        server.disable_logging()
         runner = web.AppRunner(await server._make_app(), access_log=None, lingering_time=0)
         await runner.setup()
         assert runner.server is not None

@@ -6,7 +6,7 @@ import json
 from itertools import product
 from typing import Any
 
-from explorer.report.json_text import Records, pieces
+from explorer.report.json_text import Records, encode_document
 
 _NAMES = (
     "a/b",
@@ -42,10 +42,10 @@ def test_a_record_reads_as_json_writes_it() -> None:
         rows = [record, record]
         model = {"source": name, "share": 1e-07, "notes": []}
         document = {"model": model, "layers": rows, "behind": [number]}
-        written = "".join(pieces({**document, "layers": Records(dict, rows)}))
+        written = "".join(encode_document({**document, "layers": Records(dict, rows)}))
         assert written == json.dumps(document, indent=2) + "\n"
 
 
 def test_no_record_is_an_empty_list() -> None:
     document: dict[str, Any] = {"layers": Records(dict, ())}
-    assert "".join(pieces(document)) == json.dumps({"layers": []}, indent=2) + "\n"
+    assert "".join(encode_document(document)) == json.dumps({"layers": []}, indent=2) + "\n"

@@ -42,7 +42,7 @@ async def test_lines_look_the_same(lacking: str, monkeypatch: pytest.MonkeyPatch
     before = text_of(await picture())
     assert before
     if lacking == "_styles_cache":
-        monkeypatch.setattr(compat, "_KNOWN", False)
+        monkeypatch.setattr(compat, "_CACHE_IS_KNOWN", False)
     else:
         monkeypatch.setattr(
             compat, "update_scroll", lambda view, size, known=compat.update_scroll: known(_Bare(view), size)
@@ -68,7 +68,7 @@ async def test_a_program_without_its_names_tells_a_failure_in_a_line(
         assert app.failure is None
         assert not app.is_leaving
         assert app.driver is not None
-        assert compat.find_asking_node() is None or app.is_running
+        assert compat.find_active_node() is None or app.is_running
     monkeypatch.delattr(app, "_exception")
     monkeypatch.delattr(app, "_exit")
     monkeypatch.delattr(app, "_driver")

@@ -19,7 +19,7 @@ from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
 from explorer.report.present.figures import size
 from explorer.report.present.look.info import tensors_blocks
-from explorer.tui.tabs.memory import memory_page, is_stacked_by_default, find_step_at, find_step
+from explorer.tui.tabs.memory import find_step, find_step_at, is_stacked_by_default, memory_page
 from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
 from explorer.tui.tabs.roofline_plot import roof_plot

@@ -42,7 +42,7 @@ from explorer.tui.tabs.model import model_page
 from explorer.tui.tabs.operators import operator_entries
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import Line, draw_bar, fit, line_text, line_width, cut_middle, text_line, wrap
+from explorer.tui.text.lines import Line, cut_middle, draw_bar, fit, line_text, line_width, text_line, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import select_sites
 from explorer.tui.tree.table import look_of, places
@@ -318,7 +318,10 @@ def test_a_cost_that_is_partly_unknown_is_a_lower_bound_and_its_change_unknown()
 def test_models_that_differ_in_names_alone_are_equal_and_the_names_are_there() -> None:
     diff = ScriptedEngine()._diff()
     renamed = tuple(replace(node, status="renamed", children=()) for node in diff.nodes)
-    assert summarize_changes(replace(diff, equal=True, nodes=renamed)) == "equal: only names inside the graph differ"
+    assert (
+        summarize_changes(replace(diff, equal=True, nodes=renamed))
+        == "equal: only names inside the graph differ"
+    )
     assert summarize_changes(replace(diff, equal=True, nodes=())) == "identical: no node differs"
 
 

@@ -35,7 +35,7 @@ def print_answer(answer: Answer, args: ParsedArgs) -> None:
     elif args.json:
         from explorer.report import json_text  # imported on demand
 
-        print_pieces(json_text.pieces(_shortened(answer, args.top)))
+        print_pieces(json_text.encode_document(_shortened(answer, args.top)))
     else:
         _print_page(_first_rows(answer, args), exact=args.exact)
 

@@ -35,9 +35,9 @@ from explorer.report.blocks import Field, Fields, Paragraph, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog, SubScreen
-from explorer.tui.text.drawing import ROLES, draw, row_line, draw_side_by_side, title_line
+from explorer.tui.text.drawing import ROLES, draw, draw_side_by_side, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import BLANK, Line, cut_line, find_first_visible, fit, escape_name, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, find_first_visible, fit, wrap
 from explorer.tui.text.plot import (
     column_values,
     columns_of,
@@ -401,5 +401,5 @@ def _list_lines(growth: Growth, cursor: int, width: int, room: int) -> list[Line
     for i in range(start, min(start + room, len(probes))):
         role = "accent" if i == cursor else ROLES[STATES[probes[i].state][1]]
         mark = (" ◆ " if i == cursor else " ● " if i in growth.guilty else "   ", role)
-        lines.append(row_line(growth.table, i, width, mark=mark, here=i == cursor))
+        lines.append(row_line(growth.table, i, width, mark=mark, is_current=i == cursor))
     return lines

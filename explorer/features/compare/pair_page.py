@@ -25,7 +25,17 @@ from explorer.features.compare.compare_words import (
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 from explorer.tui.text.drawing import ROLES, draw
-from explorer.tui.text.lines import BLANK, Line, Span, cut_line, fit, flow_pieces, cut_middle, escape_name, wrap
+from explorer.tui.text.lines import (
+    BLANK,
+    Line,
+    Span,
+    cut_line,
+    cut_middle,
+    escape_name,
+    fit,
+    flow_pieces,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import RowPair, RowSide, TreeDiff
@@ -123,7 +133,10 @@ def _side(side: RowSide | None, row: RowPair, sign: str, widths: PairColumns, ro
     macs = "" if side.macs == 0 else count(side.macs).text
     return [
         (name, role if row.differs else "dim"),
-        (fit(escape_name(side.kind), widths.kind - 1) + " " * bool(widths.kind), "dim" if alike else "accent"),
+        (
+            fit(escape_name(side.kind), widths.kind - 1) + " " * bool(widths.kind),
+            "dim" if alike else "accent",
+        ),
         (fit(f"{macs} ", widths.macs, right=True), "number" if row.differs else "dim"),
     ]
 

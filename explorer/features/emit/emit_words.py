@@ -24,7 +24,7 @@ from explorer.report.blocks import (
     table_of,
 )
 from explorer.report.present.look.info import title
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 
 _MOST_DIFFERENCES = 12
 _USUAL_LIMIT = 8
@@ -97,7 +97,10 @@ def _sites(sites: Sequence[CodeEvidence]) -> Table:
                 Column("M x K x N", "right", drop=2),
                 of_first(lambda site: sizes_text((site.M, site.K, site.N))),
             ),
-            (Column("file", shrink=True, drop=1), lambda group: list_first_names([site.file for site in group])),
+            (
+                Column("file", shrink=True, drop=1),
+                lambda group: list_first_names([site.file for site in group]),
+            ),
             (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
             (Column("numbers"), errors),

@@ -35,7 +35,7 @@ from explorer.report.flame_layout import (
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, Span, cut_start, fit, escape_name
+from explorer.tui.text.lines import Line, Span, cut_start, escape_name, fit
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 

@@ -35,7 +35,7 @@ from explorer.features.graph.graph_labels import (
     value_of,
 )
 from explorer.host import output_files
-from explorer.report.json_text import pieces
+from explorer.report.json_text import encode_document
 
 CELL = (8, 14)
 """Width and height of a character cell, in pixels."""
@@ -300,6 +300,6 @@ def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) 
     """
     with output_files.text(path) as file:
         if isinstance(fact, NodeFigures):
-            file.writelines(pieces(node_data(fact)))
+            file.writelines(encode_document(node_data(fact)))
         else:
             file.writelines(_WRITERS[format](fact, color))

@@ -22,7 +22,7 @@ from explorer.features.graph.graph_labels import (
     shorten_label,
     tensor_text,
 )
-from explorer.tui.text.lines import Line, cut_start, fit, line_text, merge_spans, escape_name
+from explorer.tui.text.lines import Line, cut_start, escape_name, fit, line_text, merge_spans
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _MIN_SIZE = (48, 10)

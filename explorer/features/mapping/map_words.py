@@ -22,7 +22,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import count, size
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 
 _MOST_LEFT_OUT = 3
 _MOST_FRONT = 8

@@ -20,7 +20,19 @@ from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.present.figures import share_text
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.drawing import cell_line, draw
-from explorer.tui.text.lines import BLANK, Line, Span, draw_bar, cut_line, fit, flow_pieces, line_width, cut_middle, escape_name, wrap
+from explorer.tui.text.lines import (
+    BLANK,
+    Line,
+    Span,
+    cut_line,
+    cut_middle,
+    draw_bar,
+    escape_name,
+    fit,
+    flow_pieces,
+    line_width,
+    wrap,
+)
 
 if TYPE_CHECKING:
     from explorer.facts import SitePlan

@@ -50,7 +50,7 @@ from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.state.jobs import Jobs
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, escape_name
+from explorer.tui.text.lines import Line, escape_name, fit
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import Status, TitleBar

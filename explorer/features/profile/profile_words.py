@@ -379,9 +379,8 @@ def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
         off = f"{layer.error * 100:+.0f} %, from kernels timed alone on this machine"
         rows.append(Field("Predicted", seconds(layer.predicted_seconds), off))
     if layer.limit_seconds is not None and fact.machine is not None and layer.efficiency is not None:
-        reached = (
-            f"{share_text(layer.efficiency, 1)} of the roof: what is counted, on {format_machine(fact.machine)}"
-        )
+        machine = format_machine(fact.machine)
+        reached = f"{share_text(layer.efficiency, 1)} of the roof: what is counted, on {machine}"
         rows.append(Field("At the least", seconds(layer.limit_seconds), reached))
     for label, rate, unit in (
         ("MACs a second", layer.macs_per_second, "MAC/s"),

@@ -267,7 +267,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         layer = self.query_one(QuantizedLayers).current
         text = "" if layer is None else layer.reason or layer_summary(layer)
         role = "warn" if layer is not None and layer.reason else "dim"
-        self.query_one("#about", LineView).show(lambda width: [cut_line(((f" {escape_name(text)}", role),), width)])
+        self.query_one("#about", LineView).show(
+            lambda width: [cut_line(((f" {escape_name(text)}", role),), width)]
+        )
 
     def _show_layer_counts(self, all_layers: Sequence[QuantizedLayer]) -> None:
         """Add the number of layers to each word of the layers field: 'all 12', 'this 1', 'its kind 5'."""
@@ -280,7 +282,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
 
     def _find_cursor_layers(self, all_layers: Sequence[QuantizedLayer]) -> tuple[list[str], list[str]]:
         """Return the names of the layers under the tree's cursor, and their operators."""
-        names = select_names(self._cursor_layers, [layer.name for layer in all_layers], by_value=self._by_value)
+        names = select_names(
+            self._cursor_layers, [layer.name for layer in all_layers], by_value=self._by_value
+        )
         name_set = set(names)
         return names, list(dict.fromkeys(layer.op for layer in all_layers if layer.name in name_set))
 

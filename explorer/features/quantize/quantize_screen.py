@@ -27,7 +27,7 @@ from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import BLANK, Line, fit, escape_name, wrap
+from explorer.tui.text.lines import BLANK, Line, escape_name, fit, wrap
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -173,7 +173,10 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         total = many_text(len(fact.layers), "module" if fact.modules else "layer")
         text = f" {changed_count:,} of {total} took a format"
         text += f"   {fact.calibration}" if fact.calibration else ""
-        head = (((" Quantization", "strong"), (f"   {escape_name(self._state)}", "dim")), ((escape_name(text), "dim"),))
+        head = (
+            ((" Quantization", "strong"), (f"   {escape_name(self._state)}", "dim")),
+            ((escape_name(text), "dim"),),
+        )
         self.query_one(TitleBar).show(lambda width: head)
         self._fit()
         self._show()

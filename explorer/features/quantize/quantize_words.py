@@ -45,7 +45,7 @@ from explorer.report.present.figures import (
     snr_text,
 )
 from explorer.report.present.look.info import title
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 
 
 def quantize(about: Info, fact: Quantization) -> list[Block]:

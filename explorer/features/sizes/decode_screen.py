@@ -67,7 +67,9 @@ class DecodeView(SubScreen[None]):
     def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
         title = f"  {fact.tokens:,} tokens, and the step behind them"
-        self.query_one(TitleBar).show(lambda width: (cut_line(((" Decoding", "strong"), (title, "dim")), width),))
+        self.query_one(TitleBar).show(
+            lambda width: (cut_line(((" Decoding", "strong"), (title, "dim")), width),)
+        )
         self.query_one("#decode-note", Status).show(
             lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),)
         )

@@ -24,7 +24,7 @@ from explorer.tui.dialogs.record_form import RecordForm
 from explorer.tui.state.hardware import find_machine
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut_line, join_columns, escape_name
+from explorer.tui.text.lines import Line, cut_line, escape_name, join_columns
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -105,7 +105,9 @@ class ServingView(SubScreen[None]):
     def _show(self, note: str) -> None:
         fact, exact = self.fact, self._exact
         title = f"  {describe_spec(self.spec)}"
-        self.query_one(TitleBar).show(lambda width: (cut_line(((" Serving", "strong"), (title, "dim")), width),))
+        self.query_one(TitleBar).show(
+            lambda width: (cut_line(((" Serving", "strong"), (title, "dim")), width),)
+        )
         self.query_one("#serving-note", Status).show(
             lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),)
         )

@@ -11,7 +11,7 @@ from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
 from explorer.features.sizes.sizes_words import describe_crossing, figures_at
 from explorer.report.blocks import Fields
 from explorer.tui.text.drawing import draw_side_by_side
-from explorer.tui.text.lines import BLANK, Line, cut_line, fit, join_columns, escape_name, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, fit, join_columns, wrap
 from explorer.tui.text.plot import draw_columns, framed, lines_of, log_ticks, power_text, put_text
 
 _TICK_DISTANCE = 8

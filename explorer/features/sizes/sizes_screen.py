@@ -107,7 +107,9 @@ class SizesView(SubScreen[SizeChoice]):
         self.query_one(TitleBar).show(lambda width: (_title(self.fact, width),))
         typed = ["t types another size"] if self.fact.others and self._bindable else []
         note = self._note or "; ".join([*self.fact.notes[:1], *typed, *self.fact.notes[1:]])
-        self.query_one("#sizes-note", Status).show(lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),))
+        self.query_one("#sizes-note", Status).show(
+            lambda width: (cut_line(((f" {escape_name(note)}", "warn"),), width),)
+        )
         self.query_one("#sizes-keys", Status).show(lambda width: (keys_line(self._footer(), width),))
         self.query_one("#sizes-plot", PanelView).again()
 
@@ -274,7 +276,9 @@ class SizesDialog(FormDialog[dict[str, int]]):
             fields.styles.height = min(len(self._fields), max(3, self.app.size.height - 9))
             for index, name in enumerate(self._fields):
                 size = "" if self._sizes[name] is None else str(self._sizes[name])
-                yield from self.entry(cut_middle(escape_name(name), _LABEL), size, "open", f"size-{index}", longest=20)
+                yield from self.entry(
+                    cut_middle(escape_name(name), _LABEL), size, "open", f"size-{index}", longest=20
+                )
 
     def meaning(self) -> list[tuple[str, str]]:
         """List the open sizes, or describe the error in a field."""
@@ -295,7 +299,9 @@ class SizesDialog(FormDialog[dict[str, int]]):
     def answer(self) -> dict[str, int]:
         """Return the sizes of the fields; an empty field leaves its size open."""
         typed = {name: self.text_of(f"size-{index}") for index, name in enumerate(self._fields)}
-        sizes = {name: parse_count(text, escape_name(name), 1) for name, text in typed.items() if text.strip()}
+        sizes = {
+            name: parse_count(text, escape_name(name), 1) for name, text in typed.items() if text.strip()
+        }
         without_field = {
             name: size for name, size in self._sizes.items() if name not in typed and size is not None
         }

@@ -19,7 +19,7 @@ from textual.containers import Container
 from explorer.base.errors import ExplorerError
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.state.jobs import Jobs
-from explorer.tui.text.lines import Line, fit, escape_name
+from explorer.tui.text.lines import Line, escape_name, fit
 from explorer.tui.widgets.line_view import LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar

@@ -28,7 +28,7 @@ from explorer.settings.quantize import read_text
 from explorer.tui.dialogs.dialogs import MessageDialog, format_without_options
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut_line, fit, escape_name
+from explorer.tui.text.lines import Line, cut_line, escape_name, fit
 from explorer.tui.widgets.line_view import LineList, PanelView
 
 if TYPE_CHECKING:
@@ -96,8 +96,10 @@ class _Choices(LineList):
         """Build the line of row `index`, `width` cells wide; a choice without figures shows the reason."""
         row = self.rows[index]
         if row.error:
-            return cut_line(((f"   {escape_name(row.format)}  ", "dim"), (escape_name(row.error), "warn")), width)
-        return row_line(self.table, index, width - 1, here=index == self.cursor)
+            return cut_line(
+                ((f"   {escape_name(row.format)}  ", "dim"), (escape_name(row.error), "warn")), width
+            )
+        return row_line(self.table, index, width - 1, is_current=index == self.cursor)
 
 
 class SensitivityScreen(ParetoScreen[QuantizeRequest]):

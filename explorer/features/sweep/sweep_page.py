@@ -11,7 +11,7 @@ from explorer.facts.sweep import SweepRow
 from explorer.features.sweep.sweep_words import FRONT, SweepColumn, select_columns, tile_text, tiling_blocks
 from explorer.report.scatter import widen_bounds
 from explorer.tui.text.drawing import cell_line, draw
-from explorer.tui.text.lines import Line, Span, fit, line_text, escape_name
+from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text
 from explorer.tui.text.plot import draw_columns, framed, lines_of, map_to_axis, put_text
 
 Axes = tuple[str, str]

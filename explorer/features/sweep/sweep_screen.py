@@ -39,7 +39,7 @@ from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, escape_name
+from explorer.tui.text.lines import Line, escape_name, fit
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.marked_list import MarkedList
 

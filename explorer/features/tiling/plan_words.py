@@ -44,7 +44,7 @@ from explorer.report.present.figures import (
 )
 from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.report.terms import field_terms
 
 _MAX_FORMULAS = 200

@@ -24,7 +24,7 @@ from explorer.features.tiling.tile_view import AskSteps, TileView
 from explorer.features.tiling.tile_words import plan_matmuls
 from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formula_page, headline
 from explorer.settings.option_values import read_option
-from explorer.tui.commands.context import AT_ONCE, ScreenCommand
+from explorer.tui.commands.context import MAX_WITHOUT_PAUSE, ScreenCommand
 from explorer.tui.commands.key_table import find_command, has_command
 from explorer.tui.dialogs.dialogs import Dialog, PageDialog, key_hint
 from explorer.tui.dialogs.machine_dialog import MachineDialog
@@ -297,7 +297,9 @@ class TileDialog(Dialog[TileSpec]):
         return [site for site in all_sites if site.op in kinds]
 
     def _say(self, message: str, role: str) -> None:
-        self.query_one("#plan", LineView).show(lambda width: wrap(((escape_name(message), role),), width) or [BLANK])
+        self.query_one("#plan", LineView).show(
+            lambda width: wrap(((escape_name(message), role),), width) or [BLANK]
+        )
 
     @property
     def _grouped(self) -> str:
@@ -417,7 +419,7 @@ class TileCommand(ScreenCommand):
             partial(self.jobs.run, "costing", "cost"),
             chosen_layers,
             by_value=store.by_value,
-            layers=layers if len(layers) <= AT_ONCE else chosen_layers,
+            layers=layers if len(layers) <= MAX_WITHOUT_PAUSE else chosen_layers,
             spec=store.tile_spec,
             hardware=store.hardware,
             ask_steps=partial(self.jobs.ask, "tile_steps"),

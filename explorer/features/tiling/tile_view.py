@@ -33,7 +33,7 @@ from explorer.features.tiling.tile_view_page import (
 from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.report.blocks import Block, Fields
 from explorer.report.blocks import Line as TextLine
-from explorer.tui.commands.context import AT_ONCE
+from explorer.tui.commands.context import MAX_WITHOUT_PAUSE
 from explorer.tui.commands.site_command import SiteCommand
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group, keys_line
@@ -365,7 +365,7 @@ class TileViewCommand(SiteCommand):
         """Open the tile view."""
         # in a small model, name the operands of all sites, because the user can page to other sites
         layers = self.tree.model.layers
-        operands = list_operands(layers if len(layers) <= AT_ONCE else chosen_layers)
+        operands = list_operands(layers if len(layers) <= MAX_WITHOUT_PAUSE else chosen_layers)
         ask = partial(self.jobs.ask, "tile_steps")
         view = TileView(sites, index, operands=operands, ask=ask, planned=is_planned)
         self.context.app.push_screen(view)

@@ -20,14 +20,14 @@ from explorer.tui.text.lines import (
     BLANK,
     Line,
     Span,
-    draw_bar,
     cut_line,
     cut_start,
+    draw_bar,
+    escape_name,
     find_first_visible,
     fit,
     flow_pieces,
     line_width,
-    escape_name,
     wrap,
 )
 
@@ -81,10 +81,16 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
             cut_line(((" moved    ", "dim"), (traffic, "number"), filled, track), width),
         ]
     head.append((f"  {steps.dataflow}", "dim"))
-    lines: list[Line] = [cut_line(head, width), ((" In the buffer", "head"),), *draw([buffer_fields(step)], width)]
+    lines: list[Line] = [
+        cut_line(head, width),
+        ((" In the buffer", "head"),),
+        *draw([buffer_fields(step)], width),
+    ]
     lines += [((" Moved so far", "head"),), *draw([traffic_fields(step, steps.traffic)], width)[1:]]
     total_text = f"  of {units.bytes_text(steps.traffic)}"
-    return [cut_line(line, width) for line in (*lines, ((" ", "text"), filled, track, (total_text, "dim")))][:room]
+    return [cut_line(line, width) for line in (*lines, ((" ", "text"), filled, track, (total_text, "dim")))][
+        :room
+    ]
 
 
 _SHADES: Sequence[tuple[float, str, str, str]] = (

@@ -29,7 +29,7 @@ from explorer.report.present.compare.diff import build_changes
 from explorer.report.present.compare.verify import evidence, suggest_blame
 from explorer.report.present.effective_settings import origin_text, warn_unused_rules
 from explorer.report.present.figures import share_text, utilization
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.settings.parse import option_words, path_word
 
 
@@ -278,7 +278,11 @@ def tile(
     if change is not None:
         is_module = fact.verification is not None and bool(fact.verification.torch)
         origin = f"  before: {source} as ONNX" if is_module else ""
-        blocks += [Line(), Line((Span("What changed", "strong"), Span(origin, "quiet"))), *build_changes(change)]
+        blocks += [
+            Line(),
+            Line((Span("What changed", "strong"), Span(origin, "quiet"))),
+            *build_changes(change),
+        ]
     blocks.append(Line())
     if fact.verification is not None and not fact.verification.passed:
         differs = fact.verification.verdict_kind == "different"
@@ -339,7 +343,10 @@ def build_skipped_table(fact: Plan) -> tuple[Table, list[list[SkippedSite]]]:
         (
             (Column("", "right"), lambda group: exact_text(len(group))),
             (Column("left as it was"), lambda group: group[0].op),
-            (Column("", shrink=True, drop=2), lambda group: Span(list_first_names([s.name for s in group]), "quiet")),
+            (
+                Column("", shrink=True, drop=2),
+                lambda group: Span(list_first_names([s.name for s in group]), "quiet"),
+            ),
             (Column("of the MACs", "right", drop=1), share),
             (Column(""), lambda group: Span(group[0].reason, "warning")),
         ),

@@ -8,7 +8,7 @@ from explorer.features.values.tensor_words import channel_table, number, outlier
 from explorer.features.values.values_page import histogram_lines
 from explorer.features.values.weights_words import figures
 from explorer.tui.text.drawing import draw
-from explorer.tui.text.lines import BLANK, Line, cut_line, heading_line, escape_name
+from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, heading_line
 
 
 def title_lines(fact: HeatMap, index: int, count: int, width: int) -> tuple[Line, Line]:

@@ -214,7 +214,9 @@ class HeatMapView(SubScreen[None]):
             )
 
     def _say(self, text: str, role: str = "warn") -> None:
-        self.query_one("#heat-cell", Status).show(lambda width: (cut_line(((f" {escape_name(text)}", role),), width),))
+        self.query_one("#heat-cell", Status).show(
+            lambda width: (cut_line(((f" {escape_name(text)}", role),), width),)
+        )
 
     def page_blocks(self) -> list[Block]:
         """Return the same blocks that `explorer values --map` prints."""

@@ -213,7 +213,12 @@ class StatisticsScreen(SubScreen[str]):
         where = ", ".join(filter(None, (self._request.layers, self._request.kinds)))
         head = (
             ((" Statistics", "strong"), (f"   of the {self._request.subject}   {escape_name(where)}", "dim")),
-            ((f" {'; '.join((f'{len(self._statistics):,} {noun}', *map(escape_name, self._notes)))}", "dim"),),
+            (
+                (
+                    f" {'; '.join((f'{len(self._statistics):,} {noun}', *map(escape_name, self._notes)))}",
+                    "dim",
+                ),
+            ),
         )
         self.query_one(TitleBar).show(lambda width: head)
         self._show()

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from explorer.features.values.map_view import HeatMapView, MapRequest
-from explorer.tui.commands.context import AT_ONCE, ScreenCommand
+from explorer.tui.commands.context import MAX_WITHOUT_PAUSE, ScreenCommand
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -137,7 +137,7 @@ class MapCommand(ScreenCommand):
             layers, above = self.tree.model.layers, layer.parent
             first = above or 0
             stop = self.tree.model.end[above] if above is not None else len(layers)
-            first, stop = (first, stop) if stop - first <= AT_ONCE else (layer.id, layer.id + 1)
+            first, stop = (first, stop) if stop - first <= MAX_WITHOUT_PAUSE else (layer.id, layer.id + 1)
         self.context.call_with_layers(
             first,
             stop,

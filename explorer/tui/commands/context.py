@@ -30,9 +30,9 @@ T = TypeVar("T")
 Write = Callable[[str, bool], Coroutine[Any, Any, None]]
 """Function that writes a file. Its arguments are the path and whether a file may be replaced."""
 
-AT_ONCE = 1_000
+MAX_WITHOUT_PAUSE = 1_000
 """Maximum number of layers that are searched without a pause for key presses."""
-_AT_A_TIME = 128
+_LAYERS_PER_CHECK = 128
 """Number of layers between two checks of the time."""
 
 
@@ -97,7 +97,7 @@ class CommandContext:
     def start(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Run a job unless another one is running. After an error, show it and call `failed`."""
+        """Run a job unless another one is running. If it fails, show the error and call `failed`."""
         if self.ready():
             self.start_next(title, work, failed)
         else:
@@ -106,7 +106,7 @@ class CommandContext:
     def start_next(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
     ) -> None:
-        """Run a job even if another one is running."""
+        """Run a job at once, even if another one is running. `failed` as for `start`."""
         self.screen.run_worker(self._show_errors(title, work, failed), group="job", exit_on_error=False)
 
     async def _show_errors(
@@ -122,7 +122,7 @@ class CommandContext:
     def fail(
         self, title: str, error: ExplorerError, then: Callable[[], None] | None = None, *, hint: str = ""
     ) -> None:
-        """Show an error in a dialog, and call `then` when it is closed."""
+        """Show an error in a dialog, and call `then` when the user closes the dialog."""
         from explorer.tui.dialogs.dialogs import (  # imported when a dialog opens
             MessageDialog,
             format_without_options,
@@ -153,8 +153,11 @@ class CommandContext:
     async def show_current(self, *way_back: Any) -> None:
         """Show the current state of the engine.
 
-        If the state cannot be loaded, the session method `way_back` restores the previous state, so that the
-        engine and the screen agree.
+        If the state cannot be loaded, the engine returns to the previous state, so that it agrees with the
+        screen.
+
+        Args:
+            way_back: Name and arguments of the session method that returns to the previous state.
 
         Raises:
             ExplorerError: The state cannot be loaded.
@@ -169,10 +172,15 @@ class CommandContext:
             ) from error
 
     async def show_made(self, *way_back: Any, command: str) -> None:
-        """Show the state that a job made, and the command that makes it again."""
+        """Show the state that a job made, and the command that makes it again.
+
+        `way_back` as for `show_current`.
+        """
         await self.show_current(*way_back)
         self.store.say("", command)
-        await wait_for_paint(self.screen)  # two paints of the whole screen in one go would hold keys up
+        await wait_for_paint(
+            self.screen
+        )  # a dialog that opened at once would delay key presses by a second paint
 
     # the layers
 
@@ -188,16 +196,16 @@ class CommandContext:
         Many layers are searched in the background, and `then` is called at the end.
         """
         layers = self.tree.model.layers
-        if stop - first <= AT_ONCE:
+        if stop - first <= MAX_WITHOUT_PAUSE:
             then([layer for layer in layers[first:stop] if is_match(layer)])
             return
 
-        async def look_through() -> None:
+        async def search_layers() -> None:
             matches: list[Layer] = []
             pause = Slices(self.app)
-            for start in range(first, stop, _AT_A_TIME):
+            for start in range(first, stop, _LAYERS_PER_CHECK):
                 matches += [
-                    layer for layer in layers[start : min(stop, start + _AT_A_TIME)] if is_match(layer)
+                    layer for layer in layers[start : min(stop, start + _LAYERS_PER_CHECK)] if is_match(layer)
                 ]
                 if pause.due():
                     await pause.rest()
@@ -205,24 +213,24 @@ class CommandContext:
                 then(matches)
 
         self.store.say(f"looking through {stop - first:,} layers…")
-        self.screen.run_worker(look_through(), group="inside", exclusive=True, exit_on_error=False)
+        self.screen.run_worker(search_layers(), group="inside", exclusive=True, exit_on_error=False)
 
     def go_to_layer(self, path: str | None) -> None:
         """Move the tree's cursor to a layer, if a path was chosen and the current model has it."""
 
         async def go(path: str) -> None:
-            if (layer_id := await self.located(path)) is not None:
+            if (layer_id := await self.find_layer(path)) is not None:
                 self.panes.move_to_layer(layer_id)
 
         if path is not None:
             self.screen.run_worker(go(path), exit_on_error=False)
 
     def move_to_row(self, row: int | None) -> None:
-        """Move the tree's cursor to a layer, if one was chosen."""
+        """Move the tree's cursor to a layer by its ID, if one was chosen."""
         if row is not None:
             self.panes.move_to_layer(row)
 
-    async def located(self, path: str) -> int | None:
+    async def find_layer(self, path: str) -> int | None:
         """Return the ID of a layer in the current model. If there is none, report it and return None."""
         layer_id = (await self.jobs.locate(self.tree.model.layers, [path])).get(path)
         if layer_id is None:

@@ -12,7 +12,7 @@ from explorer.report.present.look.layers import layer_blocks
 from explorer.settings.parse import opening_words, path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, NoteDialog, PickDialog, SubScreen, ask_path
-from explorer.tui.text.lines import line_text, escape_name
+from explorer.tui.text.lines import escape_name, line_text
 from explorer.tui.widgets.page_text import read_text
 
 if TYPE_CHECKING:
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 Copies = Mapping[str, tuple[str, str, Callable[[], str]]]
-"""What can be copied, by key: a title, a description, and the function that returns the text."""
+"""Texts that can be copied, by key: a title, a description, and the function that returns the text."""
 
 
 class CopyAsCommand(ScreenCommand):
-    """Asks for a page and its form, and copies the page to the terminal's clipboard."""
+    """Asks which text to copy, and copies it to the terminal's clipboard."""
 
     def run(self) -> None:
-        """Ask for the contents of the main screen, or of the screen that replaces it."""
+        """Offer texts of the main screen, or of the screen above it."""
         app = self.context.app
         screen = app.screen if isinstance(app.screen, SubScreen) else None
-        copies = self._main_copies() if screen is None else self._screen_copies(screen)
+        copies = self._list_main_texts() if screen is None else self._list_screen_texts(screen)
         items = tuple(MenuItem(key, key, title, tip) for key, (title, tip, _) in copies.items())
 
         def copy(key: str | None) -> None:
@@ -46,7 +46,7 @@ class CopyAsCommand(ScreenCommand):
 
         app.push_screen(PickDialog("Copy", items, heads=("key", "what", "as what")), copy)
 
-    def _main_copies(self) -> Copies:
+    def _list_main_texts(self) -> Copies:
         return {
             "r": ("The row", "of the tree, as shown", self._row),
             "t": ("The tree", "all rows that are open, as text", lambda: read_text(self.tree)),
@@ -55,7 +55,7 @@ class CopyAsCommand(ScreenCommand):
             "c": ("The command", "that does or prints it", self._command),
         }
 
-    def _screen_copies(self, screen: SubScreen[Any]) -> Copies:
+    def _list_screen_texts(self, screen: SubScreen[Any]) -> Copies:
         copies: dict[str, tuple[str, str, Callable[[], str]]] = {
             "p": ("The page", "as text", screen.page_text),
             "m": ("The page as Markdown", "with its tables, or as code", lambda: _page_markdown(screen)),
@@ -123,7 +123,7 @@ def _copy_text(app: App[Any], text: str) -> str:
 
 
 def take_picture(context: CommandContext) -> None:
-    """Take a picture of the screen, and only then ask where to write it."""
+    """Take a picture of the screen. Then ask for its path, because the dialog must not be in the picture."""
     app = context.app
     screen = app.screen if isinstance(app.screen, SubScreen) else None
     svg = app.export_screenshot(title=f"explorer {context.store.source}")

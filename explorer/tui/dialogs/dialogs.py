@@ -20,7 +20,7 @@ from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
 from explorer.tui.text.keys import keys_line
-from explorer.tui.text.lines import BLANK, Line, fit, cut_middle, escape_name, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_middle, escape_name, fit, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.option_field import STACKED, OptionField
 from explorer.tui.widgets.page_text import read_screen_text

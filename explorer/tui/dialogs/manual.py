@@ -110,7 +110,8 @@ def _block_lines(lines: list[str], width: int) -> list[Line]:
     first = lines[0].strip()
     if first == "```":
         return [
-            cut_line(text_line(f"  {line}", "key" if line.startswith("$ ") else "number"), width) for line in lines[1:]
+            cut_line(text_line(f"  {line}", "key" if line.startswith("$ ") else "number"), width)
+            for line in lines[1:]
         ]
     if first.startswith("#"):
         return [heading_line(_strip_markdown(first.lstrip("# ")))]

@@ -180,7 +180,9 @@ class ChoiceList(LineList, can_focus=False):
         row = self._rows[index]
         if isinstance(row, str):
             return ((fit(f" {row}", width), "head"),)
-        return row_line(self._table, self._table_indices[index], width - _BAR, here=index == self.cursor)
+        return row_line(
+            self._table, self._table_indices[index], width - _BAR, is_current=index == self.cursor
+        )
 
     def move_to(self, index: int) -> None:
         """Move the cursor to a row. If the row is a heading, move past it."""

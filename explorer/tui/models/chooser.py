@@ -31,7 +31,7 @@ from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
 from explorer.tui.models.opening import check_source, is_served
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, cut_middle, escape_name
+from explorer.tui.text.lines import Line, cut_middle, escape_name, fit
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from explorer.tui.widgets.text_input import text_input

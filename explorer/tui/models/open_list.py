@@ -15,7 +15,7 @@ from explorer.tui.dialogs.dialogs import ConfirmDialog, SubScreen
 from explorer.tui.models.open_models import ModelHost, OpenModel
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, fit, escape_name
+from explorer.tui.text.lines import Line, escape_name, fit
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.marked_list import MarkedList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -53,7 +53,7 @@ class _ModelList(MarkedList):
         )
 
     def update_rows(self) -> None:
-        """Update the rows from the open models."""
+        """Take the rows from the open models, and drop marks of models that were closed."""
         self.rows = tuple(self.host.models.open)
         self.table = Table(_COLUMNS, Rows(_cells, self.rows))
 
@@ -68,7 +68,7 @@ class _ModelList(MarkedList):
         """Draw row `index` in `width` cells."""
         is_current = self.rows[index] is self.host.models.current
         mark = f"{self.letter(index)}{'●' if is_current else ' '} "
-        return row_line(self.table, index, width, mark=(mark, "accent"), here=is_current)
+        return row_line(self.table, index, width, mark=(mark, "accent"), is_current=is_current)
 
 
 class OpenListRequest(Struct, frozen=True):
@@ -118,11 +118,9 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         count = len(rows.rows)
         summary = f"{count:,} open, engines hold {bytes_text(models.used_memory)}"
         memory_limit = models.memory
-        note = (
-            ""
-            if memory_limit is None
-            else f"Engines not on show rest when all hold more than {bytes_text(memory_limit)}"
-        )
+        note = ""
+        if memory_limit is not None:
+            note = f"Engines not on show rest when all hold more than {bytes_text(memory_limit)}"
         self.query_one(TitleBar).show(
             lambda width: (
                 ((" Open models", "strong"), (fit(f"  {summary}", max(width - 12, 0)), "dim")),
@@ -155,7 +153,7 @@ class OpenListScreen(SubScreen[OpenListRequest]):
         self.dismiss(OpenListRequest("open"))
 
     def action_pair(self) -> None:
-        """Compare the model under the cursor with the visible one."""
+        """Compare the model under the cursor with the visible model."""
         if self._chosen_model is self._host.models.current:
             self._refuse("this one is on show: choose another")
         else:

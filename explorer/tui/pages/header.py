@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from explorer.tui.text.drawing import draw_side_by_side
-from explorer.tui.text.lines import BLANK, Line, Span, fit, line_width, cut_middle, escape_name
+from explorer.tui.text.lines import BLANK, Line, Span, cut_middle, escape_name, fit, line_width
 
 if TYPE_CHECKING:
     from explorer.facts import Info

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 def outline_page(model: TreeModel, row: int, width: int, exact: bool, failure: str = "") -> list[Line]:
     """Draw a row of a header, or a run of identical rows, before the analysis or after it failed."""
-    layer, has_many_layers = model.layers[model.first(row)], len(model.members(row)) > 1
+    layer, has_many_layers = model.layers[model.find_first_layer(row)], len(model.members(row)) > 1
     blocks: list[Block] = [
         TextLine(Span(layer.path or "(unnamed)", "strong")),
         *([TextLine(Span(layer.kind, "formula"))] if layer.kind else []),
@@ -78,7 +78,7 @@ def _member_line(model: TreeModel, row: int) -> TextLine:
     count = len(model.members(row))
     text = f"first of {count:,} that are built alike"
     if model.is_constants(row):
-        text = f"{model.layers_in(row):,} constants and shape arithmetic; the row opens, . shows all"
+        text = f"{model.count_layers(row):,} constants and shape arithmetic; the row opens, . shows all"
     elif model.is_range(row):
         text = f"{count:,} of very many side by side; the row opens"
     return TextLine(Span(text, "formula"))

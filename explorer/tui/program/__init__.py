@@ -16,7 +16,7 @@ from textual.screen import Screen
 
 from explorer.base.errors import Misuse
 from explorer.base.version_notes import build_internal_error
-from explorer.tui.compat import ReportingApp, find_asking_node, watch_workers
+from explorer.tui.compat import ReportingApp, find_active_node, watch_workers
 from explorer.tui.models.open_models import Begin, ModelChoice, OpenModel, OpenModels
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal import clipboard
@@ -155,7 +155,7 @@ class ExplorerApp(ReportingApp[int]):
 
     def _find_asking_mode(self) -> str | None:
         """Return the mode of the screen that opens the dialog, or None for the visible mode."""
-        node = find_asking_node()
+        node = find_active_node()
         while node is not None and not isinstance(node, Screen):
             node = getattr(node, "parent", None)
         for mode in self._mode_names:

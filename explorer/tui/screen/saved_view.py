@@ -172,7 +172,9 @@ class SavedView:
         except ExplorerError:  # this version cannot parse the query
             store.query = ""
         rows, layers = tree.model.rows, tree.model.layers
-        cursor = next((i for i, r in enumerate(rows) if layers[tree.model.first(r)].path == view.cursor), 0)
+        cursor = next(
+            (i for i, r in enumerate(rows) if layers[tree.model.find_first_layer(r)].path == view.cursor), 0
+        )
         tree.rows_changed()
         tree.move_to(cursor)
         if view.zoom:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.report.blocks import Block, Table
-from explorer.report.present.compare.diff import build_cost_table, count_by_operator, cost_notes, node_blocks, build_node_table, summarize_changes
+from explorer.report.present.compare.diff import (
+    build_cost_table,
+    build_node_table,
+    cost_notes,
+    count_by_operator,
+    node_blocks,
+    summarize_changes,
+)
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import BLANK, Line, cut_line

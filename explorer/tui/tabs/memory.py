@@ -56,8 +56,9 @@ class MemoryTab(PlotTab):
 
 def find_step(memory: Memory, first: int, last: int) -> int | None:
     """Return the first step that runs one of the layers `first` to `last`, or None."""
+    layers = [step.layer for step in memory.steps]
     return next(
-        (i for i, s in enumerate(memory.steps) if s.layer is not None and first <= s.layer <= last), None
+        (index for index, layer in enumerate(layers) if layer is not None and first <= layer <= last), None
     )
 
 
@@ -66,14 +67,16 @@ def memory_page(
 ) -> list[Line]:
     """Draw the figures, the timeline with its cursor at a step, and the tensors that are live there.
 
-    `stacked` stacks the timeline on the weights; None lets `is_stacked_by_default` decide.
+    `stacked` draws the timeline on top of the weights. None lets `is_stacked_by_default` decide.
     """
     width -= 1
     lines, rows = _draw_figures(memory, width, height, exact)
     if not memory.steps:
         return [*lines, BLANK, ((" Nothing runs in this model", "dim"),)]
     step_index = max(0, min(step_index, len(memory.steps) - 1))
-    lines += _draw_timeline(memory, step_index, width, rows, is_stacked_by_default(memory) if stacked is None else stacked)
+    lines += _draw_timeline(
+        memory, step_index, width, rows, is_stacked_by_default(memory) if stacked is None else stacked
+    )
     return [
         *lines,
         *draw([*step_blocks(memory, step_index), *build_live_blocks(memory, step_index)], width, exact),
@@ -114,10 +117,12 @@ def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stack
     weights = rows - 1 - round(rows * base / top_bytes)
     if stacked and 0 < weights < rows - 1:
         labels[weights] = fit(units.bytes_text(base), scale, right=True)
-    names = part_names([step.path for step in memory.steps], plot_width)
-    names = names or [(0, "0"), (plot_width - len(f"{steps - 1:,}"), f"{steps - 1:,}")]
+    axis_labels = part_names([step.path for step in memory.steps], plot_width)
+    if not axis_labels:
+        last_step = f"{steps - 1:,}"
+        axis_labels = [(0, "0"), (plot_width - len(last_step), last_step)]
     mark = cursor_columns[len(cursor_columns) // 2]
-    lines = framed(lines_of(picture), labels, names, mark=mark, begin=True)
+    lines = framed(lines_of(picture), labels, axis_labels, mark=mark, begin=True)
     return [_draw_peak_label(memory, scale + 2, plot_width, stacked), *lines]
 
 
@@ -147,5 +152,8 @@ def _compute_plot_width(memory: Memory, width: int) -> int:
 
 
 def is_stacked_by_default(memory: Memory) -> bool:
-    """Whether the timeline is readable on top of the weights: they are at most four times the peak."""
+    """Whether the timeline is drawn on top of the weights.
+
+    Above four times the peak they would flatten it.
+    """
     return 0 < memory.weight_bytes <= 4 * memory.peak_bytes

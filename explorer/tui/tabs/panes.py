@@ -25,7 +25,7 @@ from explorer.tui.tabs import TABS, tab_class
 from explorer.tui.tabs.head import tab_at, tab_head
 from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
-from explorer.tui.tree.rows import METRICS, Metric, list_columns, find_metric
+from explorer.tui.tree.rows import METRICS, Metric, find_metric, list_columns
 from explorer.tui.tree.table import CORE_WIDTH, list_chosen_columns
 from explorer.tui.tree.widget import LayerTree, tree_head
 from explorer.tui.widgets.fold_list import FoldList

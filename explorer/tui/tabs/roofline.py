@@ -12,12 +12,18 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from explorer.facts.profile.points import measured_points
-from explorer.report.present.look.roofline_words import LIMITS, describe_total, figures, build_layer_table, sort_by_time
+from explorer.report.present.look.roofline_words import (
+    LIMITS,
+    build_layer_table,
+    describe_total,
+    figures,
+    sort_by_time,
+)
 from explorer.tui.state.hardware import find_machine
 from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, roof_plot
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
-from explorer.tui.text.lines import BLANK, Line, cut_line, find_first_visible, escape_name, wrap
+from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, find_first_visible, wrap
 
 if TYPE_CHECKING:
     from explorer.facts.profile.profile import Profile
@@ -189,5 +195,5 @@ def _list(ranked: RankedPoints, cursor: int, marked: Collection[int], width: int
     start = find_first_visible(cursor, room, len(points))
     for i in range(start, min(start + room, len(points))):
         mark = (" ◆ " if i in marked else "   ", "accent" if i == cursor else ROLES[LIMITS[points[i].limit]])
-        lines.append(row_line(ranked.table, i, width, mark=mark, here=i == cursor))
+        lines.append(row_line(ranked.table, i, width, mark=mark, is_current=i == cursor))
     return lines

@@ -18,7 +18,7 @@ from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Table
 from explorer.report.present.look.roofline_words import LIMITS
 from explorer.tui.text.drawing import ROLES
-from explorer.tui.text.lines import Line, cut_start, fit, escape_name
+from explorer.tui.text.lines import Line, cut_start, escape_name, fit
 from explorer.tui.text.plot import (
     Cells,
     draw_columns,
@@ -188,7 +188,9 @@ def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, places: _Place
     """Label the slowest positions with layer names, where there is room."""
     for x, layers in places[: -_NAMED - 1 : -1]:
         suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
-        _name_above(cells, x, scale.roof(x), cut_start(escape_name(ranked.points[layers[0]].path), 24) + suffix)
+        _name_above(
+            cells, x, scale.roof(x), cut_start(escape_name(ranked.points[layers[0]].path), 24) + suffix
+        )
 
 
 def _put_measured(

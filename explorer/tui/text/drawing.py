@@ -13,7 +13,19 @@ from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, note_omitted_rows
 from explorer.report.pieces import cell_pieces
 from explorer.report.scatter import scatter_lines
-from explorer.tui.text.lines import BLANK, Line, Span, cut_line, fit, flow_pieces, heading_line, line_text, line_width, escape_name, wrap
+from explorer.tui.text.lines import (
+    BLANK,
+    Line,
+    Span,
+    cut_line,
+    escape_name,
+    fit,
+    flow_pieces,
+    heading_line,
+    line_text,
+    line_width,
+    wrap,
+)
 
 ROLES: Mapping[str, str] = {
     "": "text",
@@ -32,13 +44,13 @@ ROLES: Mapping[str, str] = {
 _SIGNS = {">= ": "≥ ", "<= ": "≤ ", "~ ": "≈ "}
 _MAX_ROWS = 200
 """Maximum number of table rows that are drawn."""
-_NARROWEST = 15
-"""Cells to which a name is cut before a column is left out."""
-_ROOMY = 64
+_MIN_NAME = 15
+"""Minimum width of a name in cells. A table that needs more width leaves out columns."""
+_MIN_FULL_LABELS = 64
 """Width of a pane in cells from which figures have their full labels."""
-_BELOW = 4
+_CONTINUATION_INDENT = 4
 """Indentation in cells of a continued row."""
-_LABEL, _MIN_WIDTH = 24, 17
+_MAX_LABEL, _MIN_LABEL = 24, 17
 """Maximum and minimum cells of the labels of figures."""
 
 
@@ -49,7 +61,7 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
         blocks: Blocks in display order.
         width: Width in cells.
         exact: Whether numbers are written out instead of rounded.
-        beside: Whether figures are placed side by side, without their remarks.
+        beside: Whether labeled figures are placed side by side, without their remarks.
     """
     lines: list[Line] = []
     for block in blocks:
@@ -67,7 +79,9 @@ def draw(blocks: Iterable[Block], width: int, exact: bool = False, *, beside: bo
 
 def _wrap_block(block: Heading | TextLine | Paragraph | Chart, width: int, exact: bool) -> list[Line]:
     if isinstance(block, Heading):
-        return wrap((*heading_line(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1)
+        return wrap(
+            (*heading_line(f" {block.text}"), (f"  {block.note}" * bool(block.note), "text")), width, 1
+        )
     if isinstance(block, TextLine):
         line = cell_line(block.cell, exact=exact)
         return wrap(((" ", "text"), *line), width, 1) if line else [BLANK]
@@ -78,12 +92,12 @@ def _wrap_block(block: Heading | TextLine | Paragraph | Chart, width: int, exact
 
 def _draw_table(block: Table, width: int, exact: bool) -> list[Line]:
     """Draw a table. The last column is wrapped if it has no title."""
-    laid = _lay_out_table(block, width, exact)
-    if block.indent and laid.is_cut:
-        wider = _lay_out_table(replace(block, indent=0), width, exact)
+    layout = _lay_out_table(block, width, exact)
+    if block.indent and layout.is_cut:
+        unindented_layout = _lay_out_table(replace(block, indent=0), width, exact)
         # do not use the indentation for another column, which would cut the names more
-        laid = wider if wider.shown == laid.shown else laid
-    lines = (_convert_to_line(line, row=True) for line in laid)
+        layout = unindented_layout if unindented_layout.shown == layout.shown else layout
+    lines = (_convert_to_line(line, row=True) for line in layout)
     if block.columns[-1].title:
         return [cut_line(line, width) for line in lines]
     if len(block.columns) > 2:
@@ -97,8 +111,10 @@ def _draw_last_below(line: Line, width: int) -> list[Line]:
     """Draw a row, with the last cell below the others if it does not fit beside them."""
     gap = max((index for index, (text, _) in enumerate(line) if not text.strip()), default=0)
     if line_width(line) <= width or not gap:
-        return wrap(line, width, _BELOW)
-    return wrap(line[:gap], width, _BELOW) + wrap(((" " * _BELOW, "text"), *line[gap + 1 :]), width, _BELOW)
+        return wrap(line, width, _CONTINUATION_INDENT)
+    return wrap(line[:gap], width, _CONTINUATION_INDENT) + wrap(
+        ((" " * _CONTINUATION_INDENT, "text"), *line[gap + 1 :]), width, _CONTINUATION_INDENT
+    )
 
 
 def _draw_fields(block: Fields, width: int, exact: bool) -> list[Line]:
@@ -110,7 +126,7 @@ def _draw_fields(block: Fields, width: int, exact: bool) -> list[Line]:
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:
     """Return the width of the labels, and one line per figure of any length."""
     names = [cell_line(_choose_label(field, width), "quiet") for field in block.rows]
-    room = min(max(map(line_width, names), default=0) + 3, _LABEL, max(_MIN_WIDTH, width // 2))
+    room = min(max(map(line_width, names), default=0) + 3, _MAX_LABEL, max(_MIN_LABEL, width // 2))
     lines: list[Line] = []
     for name, field in zip(names, block.rows, strict=True):
         label = (fit(f" {line_text(name)}", room - 1) + " ", name[0][1] if name else "dim")
@@ -122,7 +138,7 @@ def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, li
 
 def _choose_label(field: Field, width: int) -> Cell:
     """Return the label of a figure, or its short form in a narrow pane."""
-    return field.short if field.short and width < _ROOMY else field.label
+    return field.short if field.short and width < _MIN_FULL_LABELS else field.label
 
 
 def draw_side_by_side(block: Fields, width: int, exact: bool = False, gap: int = 2) -> list[Line]:
@@ -143,43 +159,48 @@ def draw_side_by_side(block: Fields, width: int, exact: bool = False, gap: int =
     )
 
 
-def title_line(table: Table, width: int, exact: bool = False, narrowest: int = _NARROWEST) -> Line:
+def title_line(table: Table, width: int, exact: bool = False, narrowest: int = _MIN_NAME) -> Line:
     """Draw the column titles of a table whose rows are drawn by `row_line`."""
     return cut_line(
-        ((" ", "text"), *_convert_to_line(_lay_out_table(table, width - 1, exact, narrowest).head(), row=True)),
+        (
+            (" ", "text"),
+            *_convert_to_line(_lay_out_table(table, width - 1, exact, narrowest).head(), row=True),
+        ),
         width,
     )
 
 
 def row_line(
     table: Table,
-    at: int,
+    index: int,
     width: int,
     exact: bool = False,
     *,
     mark: Span = ("   ", "text"),
-    here: bool = False,
-    narrowest: int = _NARROWEST,
+    is_current: bool = False,
+    narrowest: int = _MIN_NAME,
 ) -> Line:
     """Draw a row of a table for a list.
 
     Args:
         table: The table.
-        at: Index of the row.
+        index: Index of the row.
         width: Width in cells.
         exact: Whether numbers are written out instead of rounded.
-        mark: Span before the row, one cell wider than the indentation of the table.
-        here: Whether the cursor is on the row.
+        mark: Span before the row, one cell unindented_layout than the indentation of the table.
+        is_current: Whether the row is highlighted as the current one.
         narrowest: Cells that names keep before a column is left out.
     """
-    line = _convert_to_line(_lay_out_table(table, width - 1, exact, narrowest).line(table.rows[at]), row=True)[
-        bool(table.indent) :
-    ]
-    return cut_line((mark, *((text, "strong" if here and role == "text" else role) for text, role in line)), width)
+    line = _convert_to_line(
+        _lay_out_table(table, width - 1, exact, narrowest).line(table.rows[index]), row=True
+    )[bool(table.indent) :]
+    return cut_line(
+        (mark, *((text, "strong" if is_current and role == "text" else role) for text, role in line)), width
+    )
 
 
 @lru_cache(8)
-def _lay_out_table(table: Table, width: int, exact: bool, narrowest: int = _NARROWEST) -> TableLines:
+def _lay_out_table(table: Table, width: int, exact: bool, narrowest: int = _MIN_NAME) -> TableLines:
     """Return the layout of a table, which is cached so that columns are measured once."""
     return TableLines(table, width, most=_MAX_ROWS, exact=exact, narrowest=narrowest)
 

@@ -60,9 +60,9 @@ def merge_spans(cells: Iterable[Span]) -> Line:
     return tuple(spans)
 
 
-def find_first_visible(at: int, room: int, count: int) -> int:
-    """Return the first of `count` rows in a window of `room` rows around the row `at`."""
-    return max(0, min(at - room // 2, count - room))
+def find_first_visible(row: int, room: int, count: int) -> int:
+    """Return the first visible one of `count` rows, so that `row` is in the middle of `room` visible rows."""
+    return max(0, min(row - room // 2, count - room))
 
 
 def line_width(line: Iterable[Span]) -> int:
@@ -70,18 +70,18 @@ def line_width(line: Iterable[Span]) -> int:
     return sum(cell_len(content) for content, _ in line)
 
 
-def join_columns(left_lines: Sequence[Line], right: Sequence[Line], at: int) -> list[Line]:
-    """Place two columns of lines side by side; the second starts at cell `at`."""
+def join_columns(left_lines: Sequence[Line], right_lines: Sequence[Line], start: int) -> list[Line]:
+    """Place two columns of lines side by side. The second one starts at cell `start`."""
     lines: list[Line] = []
-    for y in range(max(len(left_lines), len(right))):
-        first = left_lines[y] if y < len(left_lines) else BLANK
-        second = right[y] if y < len(right) else BLANK
-        lines.append((*first, (" " * (at - line_width(first)), "text"), *second))
+    for index in range(max(len(left_lines), len(right_lines))):
+        left = left_lines[index] if index < len(left_lines) else BLANK
+        right = right_lines[index] if index < len(right_lines) else BLANK
+        lines.append((*left, (" " * (start - line_width(left)), "text"), *right))
     return lines
 
 
 def fit(content: str, width: int, *, right: bool = False) -> str:
-    """Pad or cut a text to exactly `width` cells. An ellipsis replaces a cut end."""
+    """Pad or cut a text to exactly `width` cells. `right` aligns it to the right. An ellipsis marks a cut."""
     if width <= 0:
         return ""
     size = cell_len(content)
@@ -104,7 +104,10 @@ def cut_line(spans: Iterable[Span], width: int) -> Line:
 
 
 def cut_middle(content: str, width: int) -> str:
-    """Cut a text to at most `width` cells in its middle, so that both ends of a path stay visible."""
+    """Cut a text to at most `width` cells.
+
+    An ellipsis replaces its middle: both ends of a path stay visible.
+    """
     if cell_len(content) <= width:
         return content
     if width < 5:
@@ -114,7 +117,10 @@ def cut_middle(content: str, width: int) -> str:
 
 
 def cut_start(content: str, width: int) -> str:
-    """Cut a text to at most `width` cells at its start, for paths that differ in their ends."""
+    """Cut a text to at most `width` cells.
+
+    An ellipsis replaces its start, for paths that differ in their ends.
+    """
     if cell_len(content) <= width:
         return content
     tail = content[-max(1, width - 1) :]
@@ -154,24 +160,24 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
         else:
             current.append((text_part, role))
 
-    def turn() -> None:
+    def end_line() -> None:
         nonlocal used_cells
         lines.append(tuple(current))
         current[:] = [(" " * indent, "text")] if indent else []
         used_cells = indent
 
     for content, role in spans:
-        for word in _words(content):
-            bare = word.rstrip()
-            if used_cells > indent and used_cells + cell_len(bare) > width:
-                turn()
-                word, bare = word.lstrip(), bare.lstrip()
-            while used_cells + cell_len(bare) > width:  # a word that is longer than the line
-                piece = set_cell_size(bare, width - used_cells).rstrip()
+        for word in _split_words(content):
+            visible = word.rstrip()
+            if used_cells > indent and used_cells + cell_len(visible) > width:
+                end_line()
+                word, visible = word.lstrip(), visible.lstrip()
+            while used_cells + cell_len(visible) > width:  # a word that is longer than the line
+                piece = set_cell_size(visible, width - used_cells).rstrip()
                 add(piece, role)
-                word, bare = word[len(piece) :], bare[len(piece) :]
-                turn()
-            word = word[: len(bare) + max(0, width - used_cells - cell_len(bare))]
+                word, visible = word[len(piece) :], visible[len(piece) :]
+                end_line()
+            word = word[: len(visible) + max(0, width - used_cells - cell_len(visible))]
             if word:
                 add(word, role)
                 used_cells += cell_len(word)
@@ -180,7 +186,7 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
     return lines
 
 
-def _words(content: str) -> list[str]:
+def _split_words(content: str) -> list[str]:
     """Split a text into words with their trailing spaces. A path is also split after its slashes.
 
     A percent sign stays with its number.

@@ -14,7 +14,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import Line, Span, fit, merge_spans, cut_middle, escape_name
+from explorer.tui.text.lines import Line, Span, cut_middle, escape_name, fit, merge_spans
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 

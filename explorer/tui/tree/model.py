@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from explorer.session.cache.rows import GROUP, RANGE, WIDE
-from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, list_columns, is_known, find_metric
+from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, find_metric, is_known, list_columns
 
 if TYPE_CHECKING:
     from explorer.facts import Layer
@@ -127,7 +127,7 @@ class TreeModel(FoldedRows):
         elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
             rows = self.members(row)
         else:
-            rows = self._merge_constants(row, self._with_runs(self._siblings(*self._span(row))))
+            rows = self._merge_constants(row, self._with_runs(self._iterate_siblings(*self._find_span(row))))
         if self.by_cost:
             sign = 1 if self.turned else -1
             # unknown values come last in both directions
@@ -159,12 +159,18 @@ class TreeModel(FoldedRows):
         if (-1 if row is None else row) in self.structure.wide:
             return self._range_rows(row)
         start, stop = (0, self.count) if row is None else (row + 1, self.end[row])
-        return self._merge_constants(row, self._with_runs(self._siblings(start, stop)))
+        return self._merge_constants(row, self._with_runs(self._iterate_siblings(start, stop)))
 
     def _merge_constants(self, above: int | None, rows: Iterable[int]) -> Iterator[int]:
         """Yield the children of `above`, with all constants replaced by one row at the first constant."""
         folds, place = self._folds, None
-        group = -1 if above is None else above if above >= 0 else self.structure.parent[self.first(above)]
+        group = (
+            -1
+            if above is None
+            else above
+            if above >= 0
+            else self.structure.parent[self.find_first_layer(above)]
+        )
         if not folds or (group >= 0 and folds[group]):
             yield from rows
             return
@@ -329,7 +335,9 @@ class TreeModel(FoldedRows):
     def shape(self) -> TreeShape:
         """The current view settings."""
         opened = frozenset(
-            (self._path(self.first(row)), row < 0) for row in self.open_rows if not self.is_range(row)
+            (self._path(self.find_first_layer(row)), row < 0)
+            for row in self.open_rows
+            if not self.is_range(row)
         )
         order = (self.by_cost, opened, self.turned, self.columns, self.flat, self.constants)
         return TreeShape(self._metric_id, *order)
@@ -395,7 +403,7 @@ class TreeModel(FoldedRows):
         self.open_rows = {
             row
             for row in previous.open_rows
-            if row >= 0 or (not previous.is_range(row) and repeat[previous.first(row)] > 1)
+            if row >= 0 or (not previous.is_range(row) and repeat[previous.find_first_layer(row)] > 1)
         }
         self._ranges, self._range_of, self._constants_by_row, self._listed = [], {}, {}, {}
         self.forget_sums()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from explorer.tui.text.lines import escape_name
-from explorer.tui.tree.rows import METRICS, list_columns, find_metric
+from explorer.tui.tree.rows import METRICS, find_metric, list_columns
 from explorer.tui.tree.table import list_chosen_columns
 
 if TYPE_CHECKING:
@@ -44,4 +44,6 @@ def overlay_text(overlay: Overlay) -> str:
     if not overlay.unmatched:
         return text
     others = len(overlay.unmatched) - 1
-    return f"{text}; no layer is {escape_name(overlay.unmatched[0])}" + f" (and {others:,} more)" * bool(others)
+    return f"{text}; no layer is {escape_name(overlay.unmatched[0])}" + f" (and {others:,} more)" * bool(
+        others
+    )

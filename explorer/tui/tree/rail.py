@@ -73,9 +73,10 @@ class Rail:
         nodes = [
             index
             for index, row in enumerate(rows)
-            if not (model.expandable(row) and model.is_open(row)) and not model.is_gathered(model.first(row))
+            if not (model.expandable(row) and model.is_open(row))
+            and not model.is_gathered(model.find_first_layer(row))
         ]
-        skips, below = self._find_connections(model, [model.first(rows[index]) for index in nodes])
+        skips, below = self._find_connections(model, [model.find_first_layer(rows[index]) for index in nodes])
         lanes, count = _assign_lanes(skips)
         self.width = 1 + min(count, LANES) if lanes else 0
         cells = [[0] * self.width for _ in rows] if lanes else []

@@ -1,12 +1,12 @@
-"""Rows of the layer tree: how an integer encodes a row, and the figures of a row.
+"""Rows of the layer tree: encodes a row as an integer, and computes the figures of rows.
 
 Textual's own tree builds one object per row, which takes seconds for 100,000 rows. Here a row is an integer:
 
 - A row >= 0 is the ID of a layer.
 - A row from -1 to -count is a run of identical siblings (`layers.0 … layers.11`), folded into one row. The
   run starts at layer `-row - 1`.
-- A smaller row is a range: consecutive children of a group with thousands of children, or the constants of a
-  group, folded into one row.
+- A row below -count folds consecutive children of a group with thousands of children (a range), or the
+  constants of a group.
 
 A layer is loaded only when its row is drawn. The figures of all layers are in arrays
 (`explorer.session.cache.rows`).
@@ -91,20 +91,20 @@ def list_columns(model: FoldedRows | None) -> Mapping[str, LayerColumn]:
 
 def find_metric(column: str, columns: Mapping[str, LayerColumn] | None = None) -> Metric | None:
     """Return the metric of a column in `columns` (default: the built-in columns), or None."""
-    own_metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
-    if own_metric is not None or not column:
-        return own_metric
-    column_known = (list_columns(None) if columns is None else columns).get(column)
-    if column_known is None:
+    metric = next((metric for metric in (*METRICS, _SHARE) if metric.id == column), None)
+    if metric is not None or not column:
+        return metric
+    layer_column = (list_columns(None) if columns is None else columns).get(column)
+    if layer_column is None:
         return None
     return Metric(
         column,
-        column_known.head,
+        layer_column.head,
         "",
-        column_known.unit,
-        column_known.stored,
-        column_known.adds_up,
-        column_known.over,
+        layer_column.unit,
+        layer_column.stored,
+        layer_column.adds_up,
+        layer_column.over,
     )
 
 
@@ -126,7 +126,7 @@ class FoldedRows:
 
     Attributes:
         growing: Whether rows are still being read, so that groups may gain members.
-        asked: Figures computed by the engine, by column name: one value per layer, then the value of the
+        asked: Figures requested from the engine, by column name: one value per layer, then the value of the
             model. NaN marks an unknown value.
         overlay: Figures from external files, or None.
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
@@ -181,13 +181,13 @@ class FoldedRows:
         self.sibling_totals.clear()
         self.sums.clear()
 
-    def first(self, row: int) -> int:
-        """Return the layer of a row, or the first layer of a run or a range."""
+    def find_first_layer(self, row: int) -> int:
+        """Return the ID of a row's layer, or of the first layer of a run or a range."""
         if row >= 0:
             return row
         if row >= -self.count:
             return -row - 1
-        return self._constants_by_row[row][0] if self.is_constants(row) else self._span(row)[0]
+        return self._constants_by_row[row][0] if self.is_constants(row) else self._find_span(row)[0]
 
     def members(self, row: int) -> Sequence[int]:
         """Return the layers in a row: itself, the blocks of its run, or the children in its range."""
@@ -202,12 +202,12 @@ class FoldedRows:
             return self._constants_by_row[row]
         layers = self._listed.get(row)
         if layers is None:
-            first, stop = self._span(row)
+            first, stop = self._find_span(row)
             # children without rows of their own need no list
             layers = (
                 range(first, stop)
                 if self._has_leaves_only(row, first, stop)
-                else array("i", self._siblings(first, stop))
+                else array("i", self._iterate_siblings(first, stop))
             )
             self._listed[row] = layers
         return layers
@@ -229,17 +229,17 @@ class FoldedRows:
         """Whether a layer is folded into a constants row."""
         return bool(self._folds) and self._folds[layer] == 1
 
-    def layers_in(self, row: int) -> int:
+    def count_layers(self, row: int) -> int:
         """Count the layers, without groups, that a row contains."""
         flags, end = self.structure.flags, self.end
         return sum(
             not flags[layer] & GROUP for first in self.members(row) for layer in range(first, end[first])
         )
 
-    def _span(self, row: int) -> tuple[int, int]:
+    def _find_span(self, row: int) -> tuple[int, int]:
         """Return the first layer of a range and the layer after its last one."""
         above, place = self._ranges[-row - self.count - 1]
-        starts = self._starts(above)
+        starts = self._list_range_starts(above)
         if place + 1 < len(starts):
             return starts[place], starts[place + 1]
         if above is None:
@@ -252,17 +252,17 @@ class FoldedRows:
     def _has_leaves_only(self, row: int, first: int, stop: int) -> bool:
         """Whether no child in a range has rows of its own, so that layer IDs are consecutive."""
         above, place = self._ranges[-row - self.count - 1]
-        if place + 1 < len(self._starts(above)):
+        if place + 1 < len(self._list_range_starts(above)):
             return stop - first == RANGE
         return self.end[first:stop] == array("i", range(first + 1, stop + 1))
 
-    def _starts(self, above: int | None) -> Sequence[int]:
+    def _list_range_starts(self, above: int | None) -> Sequence[int]:
         """Return the first layer of each range under a row."""
         if above is not None and above < 0:
             return self.members(above)[::RANGE]
         return self.structure.wide.get(-1 if above is None else above, ())
 
-    def _siblings(self, layer: int, stop: int) -> Iterator[int]:
+    def _iterate_siblings(self, layer: int, stop: int) -> Iterator[int]:
         end = self.end
         while layer < stop:
             yield layer
@@ -284,23 +284,23 @@ class FoldedRows:
             return None, ""
         if row >= 0 and not metric.aggregate:
             value = column[row]
-            return (value if is_known(value, metric) else None), self._sign_of(
+            return (value if is_known(value, metric) else None), self._find_sign(
                 self.structure.flags[row], metric
             )
         figure = self.sums.get((row, metric.id))
         if figure is None:
-            figure = self._combined_figure(row, metric, column)
+            figure = self._combine_figures(row, metric, column)
             if not self.growing:
                 self.sums[row, metric.id] = figure
         return figure
 
-    def _combined_figure(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
+    def _combine_figures(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
         """Compute the figure of a row that contains several layers, and its sign."""
         flags, members, is_stored = self.structure.flags, self.members(row), metric.stored
         if metric.aggregate:
             figures = [column[index] for index in members if column[index] == column[index]]
             return (_AGGREGATES[metric.aggregate](figures) if figures else None), ""
-        sign = self._sign_of(flags[members[0]] if members else 0, metric)
+        sign = self._find_sign(flags[members[0]] if members else 0, metric)
         if not metric.sums:
             value = column[members[0]]
             return (value if is_known(value, metric) and not self.is_range(row) else None), sign
@@ -325,7 +325,7 @@ class FoldedRows:
             sign = "≤"
         return sum(known_values), sign
 
-    def _sign_of(self, flag: int, metric: Metric) -> str:
+    def _find_sign(self, flag: int, metric: Metric) -> str:
         """Return the sign of the figure of a row with these flags."""
         if flag & GROUP and metric.sums and (self.growing if metric.stored else flag & UNKNOWN):
             return "≥"
@@ -334,20 +334,20 @@ class FoldedRows:
         return "≤" if flag & BOUND else "≈" if flag & ASSUMED else ""
 
     def _constants_row(self, above: int | None) -> int:
-        """Return the constants row under another row, creating it if needed."""
+        """Return the row that holds the constants below `above`, creating it if needed."""
         row = self._range_row(above, _CONSTANTS)
         if row not in self._constants_by_row:
             if above is None:
                 start, stop = 0, self.count
             else:
-                start, stop = (above + 1, self.end[above]) if above >= 0 else self._span(above)
+                start, stop = (above + 1, self.end[above]) if above >= 0 else self._find_span(above)
             self._constants_by_row[row] = [
-                layer for layer in self._siblings(start, stop) if self._folds[layer]
+                layer for layer in self._iterate_siblings(start, stop) if self._folds[layer]
             ]
         return row
 
     def _range_rows(self, above: int | None) -> list[int]:
-        return [self._range_row(above, place) for place in range(len(self._starts(above)))]
+        return [self._range_row(above, place) for place in range(len(self._list_range_starts(above)))]
 
     def _range_row(self, above: int | None, place: int) -> int:
         """Return the row of a range. The same range always gets the same row."""

@@ -12,37 +12,39 @@ if TYPE_CHECKING:
     from explorer.facts import Layer, SitePlan
 
 
-def select_sites(layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True) -> list[SitePlan]:
-    """Return the sites in `layers`, which may be leaves or groups.
+def select_sites(
+    layers: Sequence[Layer], sites: Sequence[SitePlan], *, by_value: bool = True
+) -> list[SitePlan]:
+    """Select the sites that belong to `layers`, which may be leaves or groups.
 
-    A site of an ONNX model is identified by its output tensor. The tensors of an nn.Module have no names
-    (`by_value` is False). A site there is identified by the scope that the exporter wrote into the name of
-    the node: `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
+    A site of an ONNX model belongs to the layer that makes its output tensor. The tensors of an nn.Module
+    have no names (`by_value` is False). There, the exporter wrote the scope into the name of the node:
+    `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
     """
     leaves = [layer for layer in layers if by_value and not layer.group]
     output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
     paths = [layer.path for layer in layers if layer.path]
-    sites_found = []
+    selected_sites = []
     for site in sites:
         scope = scope_of(site.name)
         if site.output in output_names or any(
             scope == p or scope.startswith(p + ".") or site.name == p or is_part_of(site, p) for p in paths
         ):
-            sites_found.append(site)
-    return sites_found
+            selected_sites.append(site)
+    return selected_sites
 
 
 def select_names(layers: Sequence[Layer], names: Iterable[str], *, by_value: bool = True) -> list[str]:
-    """Return the engine's layer `names` that refer to one of `layers`, matched as in `select_sites`."""
-    names_known = {layer.path for layer in layers if layer.path}
-    names_known |= {
+    """Select those `names` of the engine that refer to one of `layers`, matched as in `select_sites`."""
+    layer_names = {layer.path for layer in layers if layer.path}
+    layer_names |= {
         output.name for layer in layers if by_value and not layer.group for output in layer.outputs
     }
 
     def is_in_layers(name: str) -> bool:
         parts = scope_of(name).split(".")
         scopes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
-        return name in names_known or any(scope in names_known for scope in scopes if scope)
+        return name in layer_names or any(scope in layer_names for scope in scopes if scope)
 
     return [name for name in names if is_in_layers(name)]
 
@@ -53,7 +55,7 @@ def is_part_of(site: SitePlan, node: str) -> bool:
 
 
 def list_operands(layers: Sequence[Layer]) -> Mapping[str, Mapping[str, str]]:
-    """Return the names of the operands 'A' and 'B' of each layer, by the name of its output tensor.
+    """List the input tensors of each layer as operands 'A' and 'B', by the name of its output tensor.
 
     A tiled site is a group, and counts as one layer.
     """

@@ -19,9 +19,9 @@ from rich.cells import cell_len
 from explorer.base.families import FAMILIES, family
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
 from explorer.tui.text.drawing import find_kind_role
-from explorer.tui.text.lines import Line, Span, fit, line_width, cut_middle, escape_name
+from explorer.tui.text.lines import Line, Span, cut_middle, escape_name, fit, line_width
 from explorer.tui.tree.model import TreeModel
-from explorer.tui.tree.rows import MEASURED, METRICS, Metric, list_columns, find_metric
+from explorer.tui.tree.rows import MEASURED, METRICS, Metric, find_metric, list_columns
 from explorer.tui.tree.stages import STAGE
 
 if TYPE_CHECKING:
@@ -271,7 +271,7 @@ def _cell(
     if column.name == "kind":
         return _kind_cell(model, row, first, look)
     if column.name == STAGE and model.stages is not None:
-        return model.stages.format_cell(model.members(row), model.first(row))
+        return model.stages.format_cell(model.members(row), model.find_first_layer(row))
     if not column.is_number:
         return ("" if model.is_range(row) else _words(column.of(first, look.figures))), "dim", None
     value, sign = _figure(model, row, first, column, look)
@@ -345,7 +345,7 @@ def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, 
     elif (above, column.name) in model.sibling_totals:
         total = model.sibling_totals[above, column.name]
     else:
-        total = _figure(model, above, model.layers[model.first(above)], column, look)[0]
+        total = _figure(model, above, model.layers[model.find_first_layer(above)], column, look)[0]
         model.sibling_totals[above, column.name] = total
     if not total:
         return 0
@@ -366,7 +366,11 @@ def _words(value: Any) -> str:
     if not value:
         return ""
     shape = value[0]
-    return "?" if shape is None else "x".join("?" if d is None else escape_name(str(d)) for d in shape) or "scalar"
+    return (
+        "?"
+        if shape is None
+        else "x".join("?" if d is None else escape_name(str(d)) for d in shape) or "scalar"
+    )
 
 
 def _number(unit: str, value: Any, exact: bool) -> str:

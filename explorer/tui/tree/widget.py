@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import BLANK, Line, Span, cut_start, fit, line_width, cut_middle, escape_name
+from explorer.tui.text.lines import BLANK, Line, Span, cut_middle, cut_start, escape_name, fit, line_width
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.table import Places, TableLook
@@ -42,7 +42,9 @@ class LayerTree(LineList):
         row = self.current_row if keep_cursor else None
         self.model, self.totals = model, totals
         if row is not None:
-            self.cursor = model.index_of(model.first(row) if row >= 0 else -row - 1, self.cursor, run=row < 0)
+            self.cursor = model.index_of(
+                model.find_first_layer(row) if row >= 0 else -row - 1, self.cursor, run=row < 0
+            )
         self.rows_changed(keep_cursor=keep_cursor)
         if not keep_cursor and self.row_count > 1 and model.is_constants(model.rows[0]):
             self.cursor = 1  # the row of constants is of no interest when a model is opened
@@ -63,7 +65,9 @@ class LayerTree(LineList):
         """The layer under the cursor, or None without rows."""
         if not self.model.rows:
             return None
-        return self.model.layers[self.model.first(self.model.rows[min(self.cursor, self.row_count - 1)])]
+        return self.model.layers[
+            self.model.find_first_layer(self.model.rows[min(self.cursor, self.row_count - 1)])
+        ]
 
     @property
     def current_row(self) -> int | None:
@@ -149,7 +153,7 @@ class LayerTree(LineList):
     def uncut(self, y: int) -> Iterable[Line]:
         """Return the full texts of a row, which its columns may cut: name, path, kind, text columns."""
         row = self.model.rows[y + self.scroll_offset.y]
-        layer = self.model.layers[self.model.first(row)]
+        layer = self.model.layers[self.model.find_first_layer(row)]
         yield from (((escape_name(text), ""),) for text in (layer.name, layer.path, layer.kind))
         if self.totals is not None and (layout := self.places(self.size.width)) is not None:
             yield from (((text, ""),) for text in table.uncut(layer, layout, self._find_current_look()))
@@ -255,7 +259,7 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
 def _row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
     """Return the label of a row: its name, its path in the flat list, or the number of constants."""
     if model.is_constants(row):
-        return fit(f"+{model.layers_in(row):,} constant", room).rstrip()
+        return fit(f"+{model.count_layers(row):,} constant", room).rstrip()
     if model.flat:
         return cut_start(escape_name(first.path or first.name), room)
     return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
@@ -274,7 +278,7 @@ def _name_role(model: TreeModel, row: int, first: Layer) -> str:
 
 def table_line(model: TreeModel, row: int, layout: Places, look: TableLook, *, used_cells: int = 0) -> Line:
     """Draw one row of the table: indentation, name and columns. `used_cells` cells are already drawn."""
-    first, members = model.layers[model.first(row)], model.members(row)
+    first, members = model.layers[model.find_first_layer(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = layout.name - used_cells
     # all levels use the same indentation; otherwise names could align with their parents' names

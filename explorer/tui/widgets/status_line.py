@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.text.lines import Line, Span, draw_bar, cut_line, fit, line_width, cut_middle, escape_name
+from explorer.tui.text.lines import Line, Span, cut_line, cut_middle, draw_bar, escape_name, fit, line_width
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:

@@ -56,7 +56,9 @@ def _tree(session: Session) -> TreeModel:
 
 def _named(model: TreeModel) -> list[str]:
     return [
-        f"+{model.layers_in(row)}" if model.is_constants(row) else model.layers[model.first(row)].name
+        f"+{model.count_layers(row)}"
+        if model.is_constants(row)
+        else model.layers[model.find_first_layer(row)].name
         for row in model.rows
     ]
 
@@ -113,7 +115,7 @@ def test_what_the_tree_folds_is_what_the_graph_leaves_out(grouped: Session, samp
         for session in (grouped, other):
             model = _tree(session)
             _opened(model)
-            folded = sum(model.layers_in(row) for row in model.rows if model.is_constants(row))
+            folded = sum(model.count_layers(row) for row in model.rows if model.is_constants(row))
             assert folded == session.graph().folded > 0
 
 
@@ -133,7 +135,7 @@ def test_a_tree_of_very_many_rows_folds_in_each_of_its_ranges() -> None:
     inside = [row for row in model.rows if model.depth(row) == 1]
     assert len(inside) == 401
     assert model.is_constants(inside[0])
-    assert model.layers_in(inside[0]) == 600
+    assert model.count_layers(inside[0]) == 600
     at = model.reveal(7_001)
     assert model.rows[at] == 7_001
 
@@ -141,7 +143,7 @@ def test_a_tree_of_very_many_rows_folds_in_each_of_its_ranges() -> None:
 def test_the_rail_joins_what_is_left() -> None:
     model, rail = TreeModel(flat(8).layers), Rail(CONSTANTS)
     model.set_constants(CONSTANTS.constants)
-    lines = {model.first(row): rail.line(model, at, 0) for at, row in enumerate(model.rows)}
+    lines = {model.find_first_layer(row): rail.line(model, at, 0) for at, row in enumerate(model.rows)}
     # 2 reads what 0 makes, 6 what 2 makes beside 4; 4 reads a constant only
     assert [lines[at] for at in (0, 1, 2, 4, 6, 7)] == ["╷ ", "│ ", "╰╮", " │", "╭╯", "╵ "]
 

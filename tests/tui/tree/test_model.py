@@ -7,7 +7,7 @@ import pytest
 from explorer.facts import Layer
 from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.tree.model import MATCHES, TreeModel
-from explorer.tui.tree.rows import METRICS, list_columns, find_metric
+from explorer.tui.tree.rows import METRICS, find_metric, list_columns
 from tests.tui.scripted import alexnet, blocks, flat
 
 

@@ -11,7 +11,7 @@ from explorer.facts.external.overlay import Overlay, OverlayColumn
 from explorer.tui.text.lines import line_text
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.overlay_rows import show_overlay
-from explorer.tui.tree.rows import list_columns, find_metric
+from explorer.tui.tree.rows import find_metric, list_columns
 from explorer.tui.tree.table import list_chosen_columns
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.strips import Status

@@ -37,7 +37,7 @@ class _Net(nn.Module):
 
 
 def _drawn(model: TreeModel, rail: Rail) -> list[str]:
-    rows = [model.layers[model.first(row)].path for row in model.rows]
+    rows = [model.layers[model.find_first_layer(row)].path for row in model.rows]
     return [f"{rail.line(model, at, 0)} {path}".strip() for at, path in enumerate(rows)]
 
 

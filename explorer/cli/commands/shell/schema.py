@@ -28,7 +28,7 @@ def _schema(verb: str) -> Iterator[str]:
     from explorer.report import json_text  # imported on demand, like the types of the documents
     from explorer.report.document_schema import build_schema
 
-    return json_text.pieces(build_schema(verb))
+    return json_text.encode_document(build_schema(verb))
 
 
 def _list(verbs: tuple[str, ...]) -> Iterator[str]:

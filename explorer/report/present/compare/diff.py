@@ -11,7 +11,7 @@ from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table, table_of
 from explorer.report.present.figures import count, size
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.report.terms import field_terms
 
 _ROW_ROLES: Mapping[str, Role] = {
@@ -34,7 +34,16 @@ def diff(fact: Diff) -> list[Block]:
         word, reason = _describe_equality(fact)
         equality_line = Line((Span(word, "good"), f"   {reason}"), 2)
         return [head, Line(), equality_line, *([Line(), *_build_node_rows(fact)] if fact.nodes else [])]
-    return [head, Line(), count_by_operator(fact), Line(), *_build_node_rows(fact), Line(), build_cost_table(fact), *cost_notes(fact)]
+    return [
+        head,
+        Line(),
+        count_by_operator(fact),
+        Line(),
+        *_build_node_rows(fact),
+        Line(),
+        build_cost_table(fact),
+        *cost_notes(fact),
+    ]
 
 
 def summarize_changes(fact: Diff) -> str:
@@ -58,7 +67,9 @@ def _describe_equality(fact: Diff) -> tuple[str, str]:
 def build_changes(fact: Diff) -> list[Block]:
     """Return the changes by node and the costs, without the summary by operator."""
     return (
-        [*_build_node_rows(fact), Line(), build_cost_table(fact), *cost_notes(fact)] if fact.nodes else [Paragraph("nothing", "quiet")]
+        [*_build_node_rows(fact), Line(), build_cost_table(fact), *cost_notes(fact)]
+        if fact.nodes
+        else [Paragraph("nothing", "quiet")]
     )
 
 
@@ -149,7 +160,7 @@ def node_blocks(row: NodeDiff) -> list[Block]:
 
 
 def _group_key(row: NodeDiff) -> Hashable:
-    """Return the grouping key of a row: equal for equal tiled rows, unique for all others."""
+    """Return the key by which rows are grouped: equal for equal tiled rows, unique for any other row."""
     tiled = row.status in ("tiled", "merged")
     group_key = row.status, row.what, row.op_before, row.op_after, row.children
     return group_key if tiled else id(row)
@@ -175,7 +186,7 @@ def build_cost_table(fact: Diff | TreeDiff, *, brief: bool = False) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for label, short, name, text in _COSTS:
         sides = (getattr(before, name), getattr(after, name))
-        signs = ["" if name in _STORED else side.sign for side in (before, after)]
+        signs = ["" if name in _ALWAYS_KNOWN else side.sign for side in (before, after)]
         # the difference of two bounds is unknown
         delta = Span("?", "warning") if any(signs) else _format_difference(*sides, text, brief=brief)
         figure = size if text is bytes_text else count if brief else partial(_format_total, text)
@@ -204,7 +215,7 @@ _COSTS: Sequence[tuple[str, str, str, Callable[[int | None], str]]] = (
     ("Bytes read", "reads", "bytes_read", bytes_text),
     ("Bytes written", "writes", "bytes_written", bytes_text),
 )
-_STORED = ("nodes", "params", "weight_bytes")
+_ALWAYS_KNOWN = ("nodes", "params", "weight_bytes")
 """Totals that are known even if shapes are unknown."""
 
 
@@ -213,7 +224,9 @@ def _format_total(text: Callable[[int | None], str], value: int | None, sign: st
     return f"{sign}{text(value)}" if value is not None else text(value)
 
 
-def _format_difference(old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False) -> Cell:
+def _format_difference(
+    old: int | None, new: int | None, text: Callable[[int], str], *, brief: bool = False
+) -> Cell:
     """Format a difference with its sign, and its ratio to the old value: in percent, or as a factor."""
     if old is None or new is None:
         return Span("?", "warning")
@@ -232,11 +245,11 @@ def _format_difference(old: int | None, new: int | None, text: Callable[[int], s
 
 
 def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
-    """Return notes why the costs are inexact, and which of them are no hardware costs; [] without any."""
+    """Return notes about inexact costs, and about costs that say nothing of hardware; [] if none applies."""
     before, after = fact.totals_before, fact.totals_after
     notes: list[Block] = []
     if before.nodes != after.nodes:
-        notes = [Paragraph(_FORM, "quiet")]
+        notes = [Paragraph(_NOT_HARDWARE, "quiet")]
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
         text = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
@@ -246,7 +259,7 @@ def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
     return [Paragraph(text, "warning"), *notes]
 
 
-_FORM = (
+_NOT_HARDWARE = (
     "Nodes, activations and bytes are those of the graph in the file. They are not what hardware moves:"
     " `explorer plan` prints its traffic."
 )

@@ -11,7 +11,7 @@ from explorer.base.verdicts import NOT_NEEDED, PASSED, VERDICTS
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind, Verification
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Role, Span, Table
 from explorer.report.present.figures import bar_text, runs_text, share_text
-from explorer.report.present.row_groups import list_first_names, group_rows
+from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.report.terms import claim_and_grounds, clauses, field_terms
 from explorer.settings.parse import path_word
 

@@ -47,14 +47,14 @@ def sort_by_time(fact: Roofline) -> list[RooflinePoint]:
 
 
 def figures(
-    fact: Roofline, *, brief: bool = False, apart: bool = False, profile: Profile | None = None
+    fact: Roofline, *, brief: bool = False, separate: bool = False, profile: Profile | None = None
 ) -> Fields:
     """Return the machine, the minimum time, and the number of layers per bound.
 
     Args:
         fact: The roofline.
         brief: Whether to leave out the bounds of the minimum time.
-        apart: Whether name and rates of the machine are separate figures, for narrow panes.
+        separate: Whether name and rates of the machine are separate fields, for narrow panes.
         profile: Profile with measured times, or None.
     """
     sign = ">= " if fact.coverage < 1 else ""
@@ -66,7 +66,7 @@ def figures(
         ),
     ]
     rows = [
-        *_machine_fields(fact.machine, apart=apart),
+        *_machine_fields(fact.machine, separate=separate),
         ridge_field(fact.ridge),
         Field("Least time", seconds(fact.seconds, sign), "layer after layer, each at its limit", "time"),
         *([] if profile is None else [build_measured_field(profile)]),
@@ -79,8 +79,8 @@ def figures(
     return Fields(rows)
 
 
-def _machine_fields(machine: Machine, *, apart: bool) -> list[Field]:
-    if not apart:
+def _machine_fields(machine: Machine, *, separate: bool) -> list[Field]:
+    if not separate:
         return [Field("Machine", format_machine(machine), machine.origin, "machine")]
     return [
         Field("Machine", machine.name or "as typed", short="machine"),
@@ -98,13 +98,16 @@ def ridge_field(ridge: float) -> Field:
 
 def describe_total(fact: Roofline, points: Sequence[RooflinePoint]) -> Line:
     """Return the total time of several layers."""
-    known_seconds = [p.seconds for p in points if p.seconds is not None]
-    total_seconds = sum(known_seconds) if any(known_seconds) or len(known_seconds) == len(points) else None
-    time = seconds(total_seconds, ">= " if len(known_seconds) < len(points) else "")
+    known_seconds = [point.seconds for point in points if point.seconds is not None]
+    is_complete = len(known_seconds) == len(points)
+    total_seconds = sum(known_seconds) if is_complete or any(known_seconds) else None
+    time = seconds(total_seconds, "" if is_complete else ">= ")
     return Line((f"{len(points):,} layers chosen: ", time, ", ", share(total_seconds, fact.seconds)))
 
 
-def build_layer_table(fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None) -> Table:
+def build_layer_table(
+    fact: Roofline, points: Sequence[RooflinePoint], profile: Profile | None = None
+) -> Table:
     """Return a table with one row per layer, slowest first, with measured times if there is a profile."""
     largest = max((point.share for point in points), default=0.0)
     timed = {layer.layer: layer for layer in profile.layers} if profile is not None else {}

@@ -95,7 +95,7 @@ async def back(context: CommandContext, direction: str = "") -> None:
         context.store.say(
             "there is no later place to go to" if direction else "there is no earlier place to go to"
         )
-    elif (row := await context.located(path)) is not None:
+    elif (row := await context.find_layer(path)) is not None:
         context.panes.show_layer(row)
 
 

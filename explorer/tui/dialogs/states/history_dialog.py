@@ -16,7 +16,7 @@ from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
-from explorer.tui.text.lines import BLANK, Line, fit, escape_name
+from explorer.tui.text.lines import BLANK, Line, escape_name, fit
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.marked_list import MarkedList
@@ -98,7 +98,7 @@ class _StateList(MarkedList):
         """Draw row `index` in `width` cells."""
         state = self.state_indices[index]
         mark = (f" {self.letter(index)} ", "accent")
-        return row_line(self.table, index, width, mark=mark, here=state == self.history.current)
+        return row_line(self.table, index, width, mark=mark, is_current=state == self.history.current)
 
 
 class HistoryScreen(SubScreen[HistoryRequest]):
