@@ -174,8 +174,8 @@ _AROUND = 3
 
 def _head_lines(ranked: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
     """Return the lines above the plot, and the height of the plot: 0 if the list would have no room."""
-    form = {"brief": height < _LOW, "apart": width < _SHORT}
-    lines = draw([figures(ranked.roofline, **form, profile=ranked.profile)], width, beside=True)
+    options = {"brief": height < _LOW, "separate": width < _SHORT}
+    lines = draw([figures(ranked.roofline, **options, profile=ranked.profile)], width, beside=True)
     lines += [BLANK] if height > 18 else []
     # the heading of the list and the total of the group are below
     remaining = height - len(lines) - _AROUND - 3
