@@ -13,6 +13,11 @@ from explorer.host import input_files
 _CPU = "/sys/devices/system/cpu"
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SYSCONF = ((1, "SC_LEVEL1_DCACHE_SIZE"), (2, "SC_LEVEL2_CACHE_SIZE"), (3, "SC_LEVEL3_CACHE_SIZE"))
+_SYSCONF_WAYS = (
+    (1, "SC_LEVEL1_DCACHE_ASSOC"),
+    (2, "SC_LEVEL2_CACHE_ASSOC"),
+    (3, "SC_LEVEL3_CACHE_ASSOC"),
+)
 _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 
@@ -56,6 +61,18 @@ def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
     from_system = [(level, _read_configured(key), 0) for level, key in _SYSCONF]
     from_system += [(level, int(_read_macos(key) or 0), 0) for level, key in _SYSCTL]
     return tuple(sorted(from_files)) or tuple(cache for cache in from_system if cache[1] > 0)
+
+
+def cache_ways(root: str = _CPU) -> dict[int, int]:
+    """Returns the ways of each level of data cache; levels that the system does not report are missing."""
+    ways: dict[int, int] = {}
+    for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
+        level, number = (_text(f"{folder}/{name}").strip() for name in ("level", "ways_of_associativity"))
+        is_data = _text(f"{folder}/type").strip() != "Instruction"
+        if is_data and level.isdecimal() and number.isdecimal() and int(number):
+            ways[int(level)] = int(number)
+    configured = ((level, _read_configured(key)) for level, key in _SYSCONF_WAYS)
+    return ways or {level: number for level, number in configured if number > 0}
 
 
 def free_bytes() -> int | None:

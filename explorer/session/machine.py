@@ -22,7 +22,8 @@ def measure_machine(
 ) -> Machines:
     """Measures this machine with onnxruntime and writes it into the config file.
 
-    Other lines of the file stay.
+    A second machine, with `-core` after the name, is one core with its caches, for `map`. Other lines of the
+    file stay.
 
     Args:
         name: Name of the machine, as `--machine` and `explorer.settings.machines.hardware` accept it.
@@ -34,13 +35,14 @@ def measure_machine(
         cancel: Callback between runs. If it returns True, the measurement stops and nothing is written.
 
     Returns:
-        The machine as it was written, with its measurements (`machines[0].measured`).
+        The machine as it was written, with its measurements (`machines[0].measured`), and its core.
 
     Raises:
         Misuse: The machine has fewer processors, the name is invalid or exists, or the file cannot be
             written.
         Cancelled: `cancel` returned True.
     """
-    machine_file.check_name(name, config, overwrite=overwrite)
+    for machine in (name, machine_file.core_name(name)):
+        machine_file.check_name(machine, config, overwrite=overwrite)
     measurement = measured(threads, time_limit, on_progress=on_progress, cancel=cancel)
     return machine_file.save_measured(name, measurement, config, overwrite=overwrite)

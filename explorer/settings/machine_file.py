@@ -9,16 +9,16 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.units import sizes_text
+from explorer.base.units import bytes_text, sizes_text
 from explorer.facts.cost import Hardware
-from explorer.facts.profile.machine import MeasuredMachine
+from explorer.facts.profile.machine import CopyRate, MeasuredMachine
 from explorer.facts.roofline import Machines, NamedMachine
 from explorer.host import input_files, output_files, own_files
 from explorer.settings.machines import (
@@ -50,6 +50,10 @@ _IMPLIED: Mapping[str, tuple[str, ...]] = {
     "array": ("macs_per_cycle",),
 }
 """Settings that a changed setting replaces."""
+_NANOSECONDS = 1e9
+"""Nanoseconds in a second: the clock of a core whose cycle is a nanosecond."""
+_CORE_UNIT = "6x1x16"
+"""Smallest product of a core: the 6 x 16 sums that BLIS keeps in the registers of a core with AVX2."""
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
 
 
@@ -123,6 +127,8 @@ def save_machine(
     *,
     overwrite: bool = False,
     measured: MeasuredMachine | None = None,
+    unit: str = "",
+    memories: Sequence[Mapping[str, Any]] = (),
 ) -> Hardware:
     """Writes a machine into the config file. Other lines and comments of the file stay.
 
@@ -132,6 +138,8 @@ def save_machine(
         config: Path of the config file, or None for the user's own, which is created if it does not exist.
         overwrite: Whether to replace an existing machine with this name.
         measured: Measurements of the machine, or None.
+        unit: M, K and N of the smallest product, as in the file, or '' for none.
+        memories: Settings of each memory, from the outermost in; see `settings.memories`.
 
     Returns:
         The machine as the file has it.
@@ -141,7 +149,8 @@ def save_machine(
     """
     path = check_name(name, config, overwrite=overwrite)
     settings = settings_text(complete(machine))
-    content = _insert_machine(_read_text(path), path, name, settings, overwrite, measured)
+    described = {**settings, "unit": unit} if unit else settings
+    content = _insert_machine(_read_text(path), path, name, described, overwrite, measured, memories)
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if config is None:
@@ -178,7 +187,8 @@ def save_measured(
 ) -> Machines:
     """Writes a measured machine: its peak rate of float32, its bandwidth, and all measurements.
 
-    The buffer is the largest cache that belongs to a single core, if the system reports it.
+    The buffer is the largest cache that belongs to a single core, if the system reports it. If one core was
+    measured, it is written as a second machine, with its caches as memories.
 
     Raises:
         Misuse: See `save_machine`.
@@ -191,7 +201,55 @@ def save_measured(
         buffer=max(cache_sizes, default=None),
     )
     saved = save_machine(name, machine, config, overwrite=overwrite, measured=measured)
-    return Machines(saved.origin, (describe_measured(saved, measured),))
+    here = describe_measured(saved, measured)
+    core = _save_core(name, measured, config, overwrite=overwrite)
+    return Machines(saved.origin, (here,) if core is None else (here, core))
+
+
+def core_name(name: str) -> str:
+    """Returns the name of the machine that is one core of the measured machine `name`."""
+    return f"{name}-core"
+
+
+def _save_core(
+    name: str, measured: MeasuredMachine, config: str | None, *, overwrite: bool
+) -> NamedMachine | None:
+    """Writes one core of a measured machine with its caches, or returns None if no copy was measured.
+
+    The clock does not stay the same while programs run, so a cycle is a nanosecond.
+    """
+    if measured.core is None or not measured.core.copies:
+        return None
+    copies = {copy.level: copy for copy in measured.core.copies}
+    caches = {cache.level: cache for cache in measured.caches if cache.level in copies}
+
+    def describe(copy: CopyRate) -> str:
+        return f"copy of {bytes_text(copy.bytes // 2)} by one thread, measured {measured.date}"
+
+    memory = copies[0]
+    memories: list[dict[str, Any]] = [{"name": "memory", **_copy_rates(memory), "source": describe(memory)}]
+    for level in sorted(caches, reverse=True):
+        cache, copy = caches[level], copies[level]
+        ways = {"ways": cache.ways} if cache.ways else {}
+        source = f"size{' and ways' * bool(ways)} read from the system; {describe(copy)}"
+        size = {"name": f"L{level}", "size": bytes_text(cache.bytes)}
+        memories.append({**size, **ways, **_copy_rates(copy), "source": source})
+    machine = Hardware(
+        macs_per_cycle=_round_rate(measured.core.macs_per_second / _NANOSECONDS),
+        bytes_per_cycle=2 * _round_rate(memory.bytes_per_second / _NANOSECONDS),
+        clock=_NANOSECONDS,
+    )
+    saved = save_machine(
+        core_name(name), machine, config, overwrite=overwrite, unit=_CORE_UNIT, memories=memories
+    )
+    about = f"one core of {measured.processor} with its caches, measured {measured.date}; a cycle is 1 ns"
+    return NamedMachine(saved.name, about, "float32", saved, saved.origin)
+
+
+def _copy_rates(copy: CopyRate) -> dict[str, float]:
+    """Returns the rates of a memory, in bytes per nanosecond, from a copy, which reads and writes alike."""
+    rate = _round_rate(copy.bytes_per_second / _NANOSECONDS)
+    return {"read_bytes_per_cycle": rate, "write_bytes_per_cycle": rate}
 
 
 def _round_rate(rate: float) -> float:
@@ -230,6 +288,7 @@ def _insert_machine(
     settings: Mapping[str, str],
     overwrite: bool,
     measured: MeasuredMachine | None = None,
+    memories: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Adds or replaces a machine in the text of the config file."""
     import tomlkit  # imported late: only writing needs it
@@ -247,6 +306,13 @@ def _insert_machine(
         table.add(key, value == "yes" if key == "double_buffered" else value)
     if measured is not None:
         table.add(MEASURED, _write_table(measured))
+    if memories:
+        entries = tomlkit.aot()
+        for memory in memories:
+            entry = tomlkit.table()
+            entry.update(memory)
+            entries.append(entry)
+        table.add("memory", entries)
     machines[name] = table
     return tomlkit.dumps(document)
 
@@ -261,7 +327,7 @@ def _write_table(measured: MeasuredMachine) -> Any:
     import tomlkit  # imported late: only writing needs it
 
     table = tomlkit.table()
-    for key, value in msgspec.to_builtins(measured).items():
+    for key, value in _drop_none(msgspec.to_builtins(measured)).items():
         if isinstance(value, (list, tuple)):
             items = tomlkit.array().multiline(any(isinstance(member, dict) for member in value))
             items.extend([_drop_none(member) if isinstance(member, dict) else member for member in value])

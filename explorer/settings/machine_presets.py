@@ -102,7 +102,7 @@ PRESETS: tuple[PresetRow, ...] = (
               "Chen et al., JSSC 2017: 168 cells; from memory: 108 KiB, 200 MHz, 64 bits at 60 MHz to DRAM",
               ({"name": "DRAM", "bytes_per_cycle": 2.4},
                {"name": "global buffer", "size": "108 KiB", "buffers": 2})),
-    PresetRow("zen4-core", "one core of AMD Ryzen 7 7840U with its caches, L3 and DRAM to itself", "float32",
+    PresetRow("zen4-core", "a laptop core, not measured: AMD Ryzen 7 7840U, L3 and DRAM to itself", "float32",
               {"macs_per_cycle": 16, "clock": "3.3 GHz", "bytes_per_cycle": 36.3636363636, "unit": "6x1x16"},
               "AMD Ryzen 7 7840U product page; Zen 4 cache ways; from memory: bytes a cycle of the caches",
               ({"name": "DRAM", "bytes_per_cycle": 36.3636363636},

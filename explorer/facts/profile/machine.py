@@ -55,12 +55,42 @@ class CacheLevel(Struct, frozen=True):
         processors: Number of processors that share the cache, or 0 if the system does not report it.
         bytes_per_second: Bytes per second of a sum of two arrays that fit into the caches of this level, all
             threads together, but not into smaller caches. None if the call of the runtime dominates the time.
+        ways: Ways of the cache, or 0 if the system does not report them.
     """
 
     level: int
     bytes: int
     processors: int = 0
     bytes_per_second: float | None = None
+    ways: int = 0
+
+
+class CopyRate(Struct, frozen=True):
+    """Rate at which one thread copies an array with NumPy.
+
+    Attributes:
+        level: Level of the cache that holds both arrays, or 0 for the main memory.
+        bytes: Bytes of both arrays together.
+        bytes_per_second: Bytes read and bytes written, each per second: half of what moves in total.
+    """
+
+    level: int
+    bytes: int
+    bytes_per_second: float
+
+
+class MeasuredCore(Struct, frozen=True):
+    """Measurements of one core.
+
+    Attributes:
+        macs_per_second: Rate of a float32 matmul on one thread.
+        sizes: M, K and N of this matmul.
+        copies: Rates of copies in each cache, the smallest first, and in the main memory.
+    """
+
+    macs_per_second: float
+    sizes: tuple[int, ...]
+    copies: tuple[CopyRate, ...]
 
 
 class MeasuredMachine(Struct, frozen=True):
@@ -84,6 +114,7 @@ class MeasuredMachine(Struct, frozen=True):
         loaded: Whether other programs used the machine during the measurement.
         load: Evidence for that, in words.
         notes: Further remarks, in words.
+        core: Measurements of one core, or None in a file that an older version wrote.
     """
 
     processor: str
@@ -102,3 +133,4 @@ class MeasuredMachine(Struct, frozen=True):
     loaded: bool = False
     load: str = ""
     notes: tuple[str, ...] = ()
+    core: MeasuredCore | None = None

@@ -14,6 +14,7 @@ from explorer.base.errors import Cancelled, Misuse
 from explorer.cli.main import main
 from explorer.host import processor
 from explorer.settings import machines
+from explorer.settings.memories import memory_machine
 
 LENET = str(Path(__file__).parent.parent.parent.parent / "sample_models" / "lenet.onnx")
 MINE = '# mine\n[machine.npu]\npeak_macs = "4T"  # fast\nbandwidth = "100GB/s"\n\n[tile]\nsize = 3  # small\n'
@@ -106,6 +107,21 @@ def test_it_is_measured_anew_under_force_and_only_that_machine_changes(
     assert "peak, float32" in text
     content = tomllib.loads(config.read_text())
     assert content["machine"].pop("here")["measured"]["threads"] == 1
+    core = content["machine"].pop("here-core")
+    assert [memory["name"] for memory in core["memory"]][::-1] == [
+        *(f"L{level}" for level, _, _ in processor.caches()),
+        "memory",
+    ]
+    assert all(
+        "measured" in memory["source"] and "by one thread" in memory["source"] for memory in core["memory"]
+    )
+    sizes = {f"L{level}": size for level, size, _ in processor.caches()}
+    machine = memory_machine("here-core")
+    assert {memory.name: memory.size for memory in machine.memories[1:]} == sizes
+    assert all(memory.read_bytes_per_cycle for memory in machine.memories)
+    assert machine.hardware.clock == 1e9
+    assert "copy in memory" in text
+    assert "written" in text
     assert content == tomllib.loads(MINE + LATER)
     assert "# fast" in config.read_text()
     config.write_text(config.read_text().replace("threads = 1\n", "threads = 1000\n"))
@@ -121,6 +137,7 @@ def test_who_stops_it_or_names_it_wrongly_has_the_file_as_it_was(config: Path) -
     for wrong in (
         {"name": "npu"},
         {"name": "a/b"},
+        {"name": "x" * 64},
         {"threads": 100_000},
     ):
         with pytest.raises(Misuse):

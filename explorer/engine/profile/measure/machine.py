@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import datetime
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import onnxruntime
+from msgspec.structs import replace
 
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.profile.load import LoadWatch, check_threads
 from explorer.engine.profile.measure import probes
 from explorer.engine.profile.measure.kernels import DTYPES, Kernels, Run
+from explorer.engine.profile.measure.one_core import measure_core
 from explorer.engine.profile.statistics import compute_spread, find_stop_reason, is_settled
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine, PeakRate
@@ -50,6 +52,7 @@ class Surroundings(NamedTuple):
         free: Free memory in bytes, or None if unknown.
         day: Date of the measurement.
         clock: Returns seconds.
+        ways: Ways of the caches by level.
     """
 
     name: str
@@ -57,6 +60,7 @@ class Surroundings(NamedTuple):
     free: int | None
     day: str
     clock: Callable[[], float] = time.perf_counter
+    ways: Mapping[int, int] = {}
 
 
 def measured(
@@ -86,8 +90,9 @@ def measured(
         processor.caches(),
         processor.free_bytes(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
+        ways=processor.cache_ways(),
     )
-    return measure(
+    measurement = measure(
         Kernels(thread_count),
         thread_count,
         time_limit,
@@ -96,6 +101,7 @@ def measured(
         on_progress,
         cancel,
     )
+    return replace(measurement, core=measure_core(surroundings.caches, _max_array_bytes(surroundings)))
 
 
 def measure(
@@ -215,7 +221,8 @@ def _caches(
         elements = (nearer + cache_bytes) // 24
         is_measurable = cache_bytes > nearer and 4 * elements <= _max_array_bytes(surroundings)
         seconds = bench.time(kernels.add(elements)).median - call if is_measurable else 0.0
-        yield CacheLevel(level, size, processors, 12 * elements / seconds if seconds > call else None)
+        rate = 12 * elements / seconds if seconds > call else None
+        yield CacheLevel(level, size, processors, rate, surroundings.ways.get(level, 0))
         nearer = max(nearer, cache_bytes)
 
 

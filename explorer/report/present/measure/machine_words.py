@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.base.units import bytes_text, many_text, printable, rate_text, seconds_text
 from explorer.facts.cost import Hardware
-from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachine
+from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredCore, MeasuredMachine
 from explorer.facts.profile.profile import Spread
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 
@@ -59,6 +59,8 @@ def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
             for peak in fact.caches
         ),
     ]
+    if fact.core is not None:
+        rows += _core_fields(fact.core)
     blocks: list[Block] = [Line(), Fields(rows), Line(), _matmuls(fact)]
     if fact.refused:
         blocks.append(Paragraph(f"{fact.runtime} multiplies no {', '.join(fact.refused)} here.", "quiet"))
@@ -69,6 +71,20 @@ def build_measured_blocks(fact: MeasuredMachine) -> list[Block]:
         advice = "A measurement on an idle machine may be faster."
         blocks.append(Paragraph(f"The machine was loaded: {fact.load}. {advice}", "warning"))
     return blocks
+
+
+def _core_fields(core: MeasuredCore) -> list[Field]:
+    """Return the rate of a matmul on one thread, and of copies in each cache and in memory."""
+    best = " x ".join(map(str, core.sizes))
+    rate = rate_text(core.macs_per_second, "MAC/s")
+    fields = [Field("a core, float32", rate, f"one thread, of a matmul {best}")]
+    for copy in core.copies:
+        place = f"L{copy.level}" if copy.level else "memory"
+        arrays = f"one thread, of {bytes_text(copy.bytes // 2)}; the same is written"
+        fields.append(
+            Field(f"copy in {place}", rate_text(copy.bytes_per_second, "B/s"), arrays, f"copy {place}")
+        )
+    return fields
 
 
 def _matmuls(fact: MeasuredMachine) -> Table:

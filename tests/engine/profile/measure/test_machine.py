@@ -455,9 +455,11 @@ def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
     ):
         folder = tmp_path / f"cpu{first}" / "cache" / f"index{index}"
         folder.mkdir(parents=True)
-        for name, text in (("level", level), ("type", kind), ("size", size), ("shared_cpu_list", shared)):
+        files = {"level": level, "type": kind, "size": size, "shared_cpu_list": shared}
+        for name, text in (files | {"ways_of_associativity": str(4 * level)}).items():
             (folder / name).write_text(f"{text}\n")
     assert processor.caches(str(tmp_path)) == ((1, 48 << 10, 1), (3, 32 << 20, 8))
+    assert processor.cache_ways(str(tmp_path)) == {1: 4, 3: 12}
     assert processor.cores(str(tmp_path)) == max(1, len(processor.processors()) - (first != second))
 
 
