@@ -167,6 +167,9 @@ class Sweep(Struct, frozen=True):
 
 def combinations(spec: SweepSpec) -> list[TileSpec]:
     """Lists every requested tiling once. Tiles change slowest."""
+    if spec.base.mapping:
+        hint = "leave 'mapping' out; explorer sweep MODEL --map searches mappings"
+        raise Misuse("a mapping has tiles of its own", where=spec.base.config or "sweep", hint=hint)
     return [
         replace(spec.base, tile=tile, edges=edges, form=form, grouped=grouped)
         for tile in dict.fromkeys(spec.tiles)

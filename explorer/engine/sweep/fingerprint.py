@@ -76,7 +76,8 @@ def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Har
         hardware: The machine. Its name and the source of its figures do not change the key.
     """
     machine = {k: v for k, v in to_json(hardware).items() if k not in ("name", "origin")}
-    ignored = ("origins", "config", "accumulator")  # figures do not depend on these settings
+    # figures do not depend on these settings, and a sweep takes no mapping
+    ignored = ("origins", "config", "accumulator", "mapping", "level")
     tiling = {name: value for name, value in to_json(spec).items() if name not in ignored}
     for rule in tiling["rules"]:
         rule.pop("origin", None)

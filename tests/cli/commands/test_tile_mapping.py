@@ -203,3 +203,14 @@ def test_plan_refuses_what_contradicts_a_mapping(
 def test_a_level_without_a_mapping_is_refused() -> None:
     with explorer.Session(MODEL) as session, pytest.raises(Misuse, match="a level needs a mapping"):
         session.plan(TileSpec(level="scratchpad"))
+
+
+def test_a_sweep_refuses_a_mapping_in_its_settings(
+    files: MappingFiles, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tiles.toml"
+    path.write_text(f'[tile]\nmapping = "{files.mapping}"\nlevel = "accumulator"\n')
+    assert main.main(["tile", MODEL, "--config", str(path), "--site", "*fc3*", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["plan"]["sites"][0]["tile"] == [1, 32, 8]
+    assert main.main(["sweep", MODEL, "--config", str(path), "--tile", "16"]) == 2
+    assert "a mapping has tiles of its own" in capsys.readouterr().err

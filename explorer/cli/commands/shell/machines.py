@@ -79,7 +79,7 @@ COMMAND = Command(
     usage="machines",
     manual="the machines for `--machine`: those of the config file, and presets with the number type of"
     " their peak and their datasheet; `--save` adds one to the config file, from settings or from another"
-    " machine; `--measure` measures this machine and saves it as `here`, and one core of it with its caches as"
-    " `here-core`",
+    " machine; `--measure` measures this machine and saves it as `here`, and one core of it with its caches"
+    " as `here-core`",
     group="measure",
 )
