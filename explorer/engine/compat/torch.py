@@ -9,7 +9,7 @@ import contextlib
 import copy
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -525,6 +525,45 @@ def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: 
             _elsewhere.remove(elsewhere)
             if not _watchers:
                 nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
+
+
+_original_attributes: dict[tuple[type, str], Any] = {}
+"""Attributes that `replace_attributes` replaced, with None for one that the class inherits."""
+_replacing_blocks = 0
+
+
+@contextmanager
+def replace_attributes(replacements: Callable[[], Iterable[tuple[type, str, Any]]]) -> Iterator[None]:
+    """Replaces attributes of torch's tensor and storage classes until the last block ends in any thread.
+
+    Args:
+        replacements: Returns each class, the name of its attribute and the new attribute. It is called when
+            no attribute is replaced.
+
+    Assumes: methods and properties of `torch.Tensor`, `UntypedStorage` and `TypedStorage` can be replaced.
+    Seen: torch 2.14.
+    Otherwise: one clear error, because code that reads the memory of a tensor would not be seen.
+    """
+    global _replacing_blocks
+    with _CALLS:
+        if not _replacing_blocks:
+            with unmet("torch", "attributes of its storages cannot be replaced"):
+                for kind, name, replacement in list(replacements()):
+                    _original_attributes[kind, name] = vars(kind).get(name)
+                    setattr(kind, name, replacement)
+        _replacing_blocks += 1
+    try:
+        yield
+    finally:
+        with _CALLS:
+            _replacing_blocks -= 1
+            if not _replacing_blocks:
+                for (kind, name), original in _original_attributes.items():
+                    if original is None:
+                        delattr(kind, name)
+                    else:
+                        setattr(kind, name, original)
+                _original_attributes.clear()
 
 
 _ATTENTION = nn.functional.scaled_dot_product_attention

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import storage_key
+from explorer.engine.compat.torch import replace_attributes, storage_key
 from explorer.engine.costs.aten.device_questions import CPU, is_model_code
 from explorer.engine.costs.torch.unseen import is_only_compared
 
@@ -41,9 +41,6 @@ class _ThreadCallback(threading.local):
 
 
 _CALLBACK = _ThreadCallback()
-_LOCK = threading.Lock()
-_watchers = 0
-_originals: dict[tuple[Any, str], Any] = {}
 
 
 def answer_address(tensor: torch.Tensor, frame: FrameType | None) -> int | None:
@@ -150,26 +147,10 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 @contextmanager
 def watch_storages(report: Callable[[str], None]) -> Iterator[None]:
     """Calls `report` with the method's name whenever a model's code in this thread reads a storage."""
-    global _watchers
     outer = _CALLBACK.report
-    with _LOCK:
-        if not _watchers:
-            replacements = list(_replacements())
-            _originals.update({(kind, name): vars(kind).get(name) for kind, name, _ in replacements})
-            for kind, name, replacement in replacements:
-                setattr(kind, name, replacement)
-        _watchers += 1
-    _CALLBACK.report = report
-    try:
-        yield
-    finally:
-        _CALLBACK.report = outer
-        with _LOCK:
-            _watchers -= 1
-            if not _watchers:
-                for (kind, name), original in _originals.items():
-                    if original is None:
-                        delattr(kind, name)  # the class inherits it
-                    else:
-                        setattr(kind, name, original)
-                _originals.clear()
+    with replace_attributes(_replacements):
+        _CALLBACK.report = report
+        try:
+            yield
+        finally:
+            _CALLBACK.report = outer
