@@ -22,7 +22,7 @@ from explorer.base.units import bytes_text, shape_text
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.outputs import run
-from explorer.engine.proof.verdict import Grounds, verdict_of
+from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, convert_to_array, convert_to_tensor
 from explorer.facts import OutputEvidence, Verification
@@ -178,9 +178,9 @@ def compare_runs(
     references: list[dict[str, Array]] = []
     text = "none: quantized arithmetic is compared with what one step in the inputs changes"
     if layers is None:
-        references, text = run.reference(model, feeds, job.cancel, step)
+        references, text = run.run_in_float64(model, feeds, job.cancel, step)
     growth = math.sqrt(max(layers or 1, 1))
-    noise = run.Noise(text, run.depth_of(model), growth, both=True, steps=layers is not None)
+    noise = run.Noise(text, run.estimate_depth(model), growth, both=True, steps=layers is not None)
     evidence = run.compare(old, new, references, noise)
     return _summary(job, seeds, [plan.text() for plan in input_plans], evidence, started)
 
@@ -195,7 +195,7 @@ def _summary(
     if not evidence:
         raise BadModel("the model gives no tensor: nothing can be compared", hint=UNPROVED)
     return Verification(
-        **verdict_of(Grounds(whole=evidence, draws=len(seeds))),
+        **decide_verdict(Grounds(whole=evidence, draws=len(seeds))),
         before=job.source,
         after=job.target,
         seeds=seeds,

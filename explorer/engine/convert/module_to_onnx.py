@@ -19,7 +19,7 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.graph.model import Model, list_graphs
 from explorer.engine.models.torch import onnx_export
-from explorer.engine.proof.outputs.run import depth_of
+from explorer.engine.proof.outputs.run import estimate_depth
 from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, plan_inputs
 
@@ -83,7 +83,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             bound_inputs,
             open_axes.other_inputs,
             _make_runner(model, file_names, condition_values),
-            depth=depth_of(model),
+            depth=estimate_depth(model),
             names=[value.name for value in model.graph.outputs],
             plan_inputs=_make_input_planner(model, file_names),
         )

@@ -24,8 +24,8 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.models.opened_model import OpenedModel
-from explorer.engine.proof.torch_layers import site_evidence
-from explorer.engine.proof.verdict import Grounds, verdict_of
+from explorer.engine.proof.torch_layers import compare_sites
+from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
@@ -142,7 +142,7 @@ def _prove(
         comparison.module_call(model, bound_inputs, loaded.source)(feeds)
 
     with silence():
-        sites = site_evidence(loaded.materialise(), tiled, plan, run, job.seed, step)
+        sites = compare_sites(loaded.materialise(), tiled, plan, run, job.seed, step)
     result = tiled
     if reload is not None:
         job.tell("reading what was written")
@@ -155,7 +155,7 @@ def _prove(
     )
     return replace(
         evidence,
-        **verdict_of(Grounds(sites=sites, whole=evidence.outputs, draws=job.draws)),
+        **decide_verdict(Grounds(sites=sites, whole=evidence.outputs, draws=job.draws)),
         before=loaded.source,
         after=os.fspath(job.target) or "the tiled module",
         sites=sites,

@@ -17,7 +17,7 @@ from explorer.engine.mapping.epilogue import FusedEpilogue, before_rounding, exp
 from explorer.engine.mapping.operands import ModelProduct, dense_operands, model_products, output_fault
 from explorer.engine.mapping.proof import RunInputs, RunResult, error_ratio, exact_sums, reference_of
 from explorer.engine.progress import Cancel, OnProgress, report
-from explorer.engine.proof.compare import LIMIT, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, get_unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.engine.tiling.sites import Site
@@ -214,7 +214,7 @@ def _fused_fault(
     quantum = last.low if last.kind == "quantize" else 1.0
     rounding = 0.5 if last.kind == "quantize" else 0.0
     terms = np.abs(exact) if bound is None else bound * scale + np.abs(exact)
-    allowed = rounding + LIMIT * unit_roundoff("float32") * (terms / quantum + np.abs(exact) + 1.0)
+    allowed = rounding + LIMIT * get_unit_roundoff("float32") * (terms / quantum + np.abs(exact) + 1.0)
     wrong = ~(np.abs(theirs.astype(np.float64) - exact) <= allowed)
     if not wrong.any() or (integers is not None and integers.saturates(product.arrays)):
         return ""

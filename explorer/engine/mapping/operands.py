@@ -17,10 +17,10 @@ from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.repeated_nodes import list_value_names
 from explorer.engine.mapping.proof import RunInputs
-from explorer.engine.proof.compare import unit_roundoff
+from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.meanings import Original, ProductSpec
 from explorer.engine.proof.sites.exact import compare_exact
-from explorer.engine.proof.sites.parts import part_session, run_in_pieces
+from explorer.engine.proof.sites.parts import create_part_session, run_in_pieces
 from explorer.engine.proof.sites.proof import find_original
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.proof.sites.rounding import find_largest_ratio, find_smallest_number
@@ -197,7 +197,7 @@ def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, 
     dtype = output.dtype
     for name, values in zip(("its output", "the model's own output"), outputs, strict=True):
         ratio, limit = find_largest_ratio(
-            [values], [whole], unit_roundoff(str(dtype)), site.K, find_smallest_number(dtype)
+            [values], [whole], get_unit_roundoff(str(dtype)), site.K, find_smallest_number(dtype)
         )
         if not ratio <= limit:
             return f"{name} has an error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"
@@ -221,6 +221,6 @@ def _finished(model: Model, site: Site, values: Mapping[str, _Array], sums: _Arr
     )
     feeds = {name: product, **{input: values[input] for input in site.inputs if input in values}}
     inputs = tuple(Value(name, get_element_type(value), value.shape) for name, value in feeds.items())
-    session = part_session(part, builder.nodes, inputs, [output], f"site '{site.name}'", None)
+    session = create_part_session(part, builder.nodes, inputs, [output], f"site '{site.name}'", None)
     finished: _Array = session.run(feeds)[output]
     return finished

@@ -20,7 +20,7 @@ import numpy as np
 from explorer.base.errors import Misuse
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.emit_c import COUNTERS, DRIVER, EmittedSite
-from explorer.engine.proof.compare import unit_roundoff
+from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.proof.sites.rounding import find_largest_ratio, find_smallest_number
 from explorer.facts.mapping import LevelMoves, MemoryMachine, SiteMapping
@@ -314,7 +314,7 @@ def error_ratio(
     """
     dtype = outputs[0].dtype
     return find_largest_ratio(
-        outputs, references, unit_roundoff(str(dtype)), depth, find_smallest_number(dtype)
+        outputs, references, get_unit_roundoff(str(dtype)), depth, find_smallest_number(dtype)
     )
 
 

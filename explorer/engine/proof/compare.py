@@ -51,12 +51,12 @@ _MAX_AMPLIFICATION = 64.0
 rounding errors."""
 
 
-def unit_roundoff(dtype: str) -> float:
+def get_unit_roundoff(dtype: str) -> float:
     """Returns the unit roundoff u of a float type: the largest relative error of one rounding."""
     return {"float16": 2.0**-11, "bfloat16": 2.0**-8, "float64": 2.0**-53}.get(dtype, 2.0**-24)
 
 
-def to_float64(array: Array) -> Array:
+def convert_to_float64(array: Array) -> Array:
     """Converts an array of any float type to float64."""
     return np.asarray(array).astype(np.float64)
 
@@ -128,7 +128,7 @@ class OutputComparison(Struct):
     def _add(self, before: Array, after: Array, reference: Array | None) -> None:
         if self.equal and before.tobytes() != after.tobytes():
             self.equal = False
-        old, new = to_float64(before), to_float64(after)
+        old, new = convert_to_float64(before), convert_to_float64(after)
         self.size += old.size
         with np.errstate(over="ignore", invalid="ignore"):
             is_finite = np.isfinite(np.dot(old, old)) and np.isfinite(np.dot(new, new))
@@ -142,7 +142,7 @@ class OutputComparison(Struct):
             self.shared += int(np.count_nonzero(is_same & ~finite_old))
             self.shared_nan += int(np.count_nonzero(nan))
             self.nonfinite += int(np.count_nonzero(~finite_new & ~is_same))
-        exact = None if reference is None else to_float64(reference)
+        exact = None if reference is None else convert_to_float64(reference)
         finite_exact = np.zeros_like(finite_old) if exact is None else np.isfinite(exact)
         self.missing_nonfinite += int(np.count_nonzero(~finite_old & finite_new & ~finite_exact))
         comparable = finite_old & finite_new
@@ -199,18 +199,18 @@ class OutputComparison(Struct):
     def _sum(self, name: str, value: Any) -> None:
         self._squares[name] = self._squares.get(name, 0.0) + float(value)
 
-    def _mean_square(self, name: str) -> float | None:
+    def _compute_mean_square(self, name: str) -> float | None:
         count = self.judged if name in ("error old", "error new", "true") else self.elements
         return self._squares[name] / count if name in self._squares else None
 
-    def _rms(self, name: str) -> float | None:
-        mean = self._mean_square(name)
+    def _compute_rms(self, name: str) -> float | None:
+        mean = self._compute_mean_square(name)
         return None if mean is None else float(np.sqrt(mean))
 
     @property
     def mse(self) -> float | None:
         """Mean squared difference, or None if nothing was compared."""
-        return self._mean_square("gap")
+        return self._compute_mean_square("gap")
 
     @property
     def cosine(self) -> float | None:
@@ -220,17 +220,17 @@ class OutputComparison(Struct):
     @property
     def scale(self) -> float | None:
         """RMS of `before`."""
-        return self._rms("old")
+        return self._compute_rms("old")
 
     @property
     def rms_before(self) -> float | None:
         """RMS error of `before` against float64."""
-        return self._rms("error old")
+        return self._compute_rms("error old")
 
     @property
     def rms_after(self) -> float | None:
         """RMS error of `after` against float64."""
-        return self._rms("error new")
+        return self._compute_rms("error new")
 
     def figures(self) -> dict[str, Any]:
         """Returns the fields of the evidence from this comparison. They are None if nothing was compared."""
@@ -254,15 +254,15 @@ class OutputComparison(Struct):
         """
         if not self.judged:
             return False
-        scale = self._rms("true") or self._rms("old") or 0.0
+        scale = self._compute_rms("true") or self._compute_rms("old") or 0.0
         expected = max(min(4096 * self.roundoff, 0.05) * scale, _MAX_AMPLIFICATION * self.sensitivity)
         return (self.rms_before or 0.0) <= expected
 
-    def _chance_factor(self, count: int) -> float:
+    def _compute_chance_factor(self, count: int) -> float:
         """Returns the addition to the slack by which errors of `count` elements may differ by chance."""
-        return _SAMPLE_SLACK / max(self._independent_errors(count), 1)
+        return _SAMPLE_SLACK / max(self._count_independent_errors(count), 1)
 
-    def _independent_errors(self, count: int) -> float:
+    def _count_independent_errors(self, count: int) -> float:
         """Returns the number of independent errors among `count` elements."""
         return count * self.share
 
@@ -294,30 +294,30 @@ class OutputComparison(Struct):
         other_draws = self.unreferenced_draws
         if other_draws is None or not other_draws.judged:
             return ""
-        slack = 1 + self.growth * _SLACK + self._chance_factor(other_draws.judged)
+        slack = 1 + self.growth * _SLACK + self._compute_chance_factor(other_draws.judged)
         rounding = 2 * self.roundoff
         least_noise = self.sensitivity if self.roundoff >= _HALF_ROUNDOFF else 0.0
         difference, floor = other_draws.rms_after or 0.0, max(self.rms_before or 0.0, least_noise)
-        if self._exceeds(difference, slack * floor + rounding * (other_draws.scale or 0.0)):
+        if self._exceeds_limit(difference, slack * floor + rounding * (other_draws.scale or 0.0)):
             against = f"the original's error against float64 is {floor:.2e}"
             return f"RMS difference {difference:.2e} in one run; {against}"
         difference, floor = other_draws.max_after, max(self.max_before, _PEAK * least_noise)
-        if self._exceeds(difference, slack * floor + rounding * other_draws.largest):
+        if self._exceeds_limit(difference, slack * floor + rounding * other_draws.largest):
             against = f"the original's error against float64 is {floor:.2e}"
             return f"largest difference {difference:.2e} in one run; {against}"
         floors = {
             e: math.sqrt(old / n)
             for e, (n, old, _) in self._bins.items()
-            if self._independent_errors(n) >= _BIN_ELEMENTS
+            if self._count_independent_errors(n) >= _BIN_ELEMENTS
         }
         for exponent, (count, _, square) in other_draws._bins.items():
-            if self._independent_errors(count) < _BIN_ELEMENTS or not floors:
+            if self._count_independent_errors(count) < _BIN_ELEMENTS or not floors:
                 continue
             difference = math.sqrt(square / count)
             floor = max(floors[min(floors, key=lambda e: abs(e - exponent))], least_noise)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            slack = 1 + self.growth * _SLACK + self._chance_factor(count)
-            if self._exceeds(difference, slack * floor + rounding * top):
+            slack = 1 + self.growth * _SLACK + self._compute_chance_factor(count)
+            if self._exceeds_limit(difference, slack * floor + rounding * top):
                 elements = f"elements below {top:.2g}"
                 return f"RMS difference {difference:.2e} of {elements} in one run, floor {floor:.2e}"
         return ""
@@ -329,30 +329,36 @@ class OutputComparison(Struct):
 
         Both are (name of the side, RMS error, largest error).
         """
-        slack = self.growth * _SLACK + self._chance_factor(self.judged)
+        slack = self.growth * _SLACK + self._compute_chance_factor(self.judged)
         rounding = 2 * self.roundoff
         (_, rms_floor, max_floor), (side, rms, largest) = baseline, candidate
         # a runtime may keep float32 between half-precision operators, unless a function or loop separates
         # them; the effect of one rounding of the inputs is therefore the least noise
         least_noise = self.sensitivity if self.roundoff >= _HALF_ROUNDOFF else 0.0
-        rms_floor, rms, scale = max(rms_floor or 0.0, least_noise), rms or 0.0, self._rms("true") or 0.0
+        rms_floor, rms, scale = (
+            max(rms_floor or 0.0, least_noise),
+            rms or 0.0,
+            self._compute_rms("true") or 0.0,
+        )
         max_floor = max(max_floor, _PEAK * least_noise)
-        if self._exceeds(rms, slack * rms_floor + rounding * scale):
+        if self._exceeds_limit(rms, slack * rms_floor + rounding * scale):
             return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
-        if self._exceeds(largest, slack * max_floor + rounding * self.largest):
+        if self._exceeds_limit(largest, slack * max_floor + rounding * self.largest):
             return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
         for exponent, (count, old, new) in self._bins.items():
-            if self._independent_errors(count) < _BIN_ELEMENTS:
+            if self._count_independent_errors(count) < _BIN_ELEMENTS:
                 continue
             a, b = math.sqrt(old / count), math.sqrt(new / count)
             a, b = (a, b) if side == "after" else (b, a)
             a = max(a, least_noise)
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if self._exceeds(b, (self.growth * _SLACK + self._chance_factor(count)) * a + rounding * top):
+            if self._exceeds_limit(
+                b, (self.growth * _SLACK + self._compute_chance_factor(count)) * a + rounding * top
+            ):
                 return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
         return ""
 
-    def _exceeds(self, error: float, allowed: float) -> bool:
+    def _exceeds_limit(self, error: float, allowed: float) -> bool:
         """Whether an error exceeds its limit; also updates `largest_share`."""
         share = error / allowed if allowed else math.inf if error else 0.0
         self.largest_share = max(self.largest_share, share)
@@ -363,10 +369,10 @@ class OutputComparison(Struct):
         problem = self.find_problem()
         if problem or self.equal:
             return problem
-        difference, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
+        difference, scale = (self.mse or 0.0) ** 0.5, self._compute_rms("old") or 0.0
         # independent rounding errors grow with the square root of their number
         noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
-        if self._exceeds(difference, self.growth * _SLACK * noise):
+        if self._exceeds_limit(difference, self.growth * _SLACK * noise):
             limit = self.growth * _SLACK * noise
             return f"RMS difference {difference:.2e}, expected of rounding at most {limit:.2e}"
         return ""
@@ -374,7 +380,7 @@ class OutputComparison(Struct):
     def exceeds_rounding(self, depth: int) -> bool:
         """Whether the RMS or the largest difference exceeds `depth` accumulated roundings."""
         noise = compute_limit(self.roundoff, depth, self.growth)
-        difference, scale = (self.mse or 0.0) ** 0.5, self._rms("old") or 0.0
+        difference, scale = (self.mse or 0.0) ** 0.5, self._compute_rms("old") or 0.0
         return difference > noise * scale or self.max_abs > noise * self.largest
 
     @property

@@ -91,30 +91,32 @@ def choose_sizes(
         BadModel: onnxruntime cannot load the model, or the model runs at none of the sizes.
     """
     user_sizes = {name: (size,) if isinstance(size, int) else tuple(size) for name, size in dims.items()}
-    free = [name for name in _free_names(model, plan, input_shapes or {}) if name not in user_sizes]
+    open_names = [
+        name for name in _list_open_dimensions(model, plan, input_shapes or {}) if name not in user_sizes
+    ]
     plan_dims = plan.dims if plan is not None else {}
     base = {
-        **{name: plan_dims.get(name, 1) for name in free},
+        **{name: plan_dims.get(name, 1) for name in open_names},
         **plan_dims,
         **{n: c[0] for n, c in user_sizes.items()},
     }
-    batch_names = [name for name in free if _BATCH.fullmatch(name)] if len(free) > 1 else []
-    lengths = [name for name in free if name not in batch_names]
-    columns = _columns(model, plan, lengths, batch_names, limits)
+    batch_names = [name for name in open_names if _BATCH.fullmatch(name)] if len(open_names) > 1 else []
+    lengths = [name for name in open_names if name not in batch_names]
+    columns = _choose_sizes_by_name(model, plan, lengths, batch_names, limits)
     count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]
     for index in range(count):
         row = {n: column[index % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
         rows.append({**base, **row})
-    rows, costly = _limit_costs(rows, batch_names, free, _cost(model, plan, base, len(rows)))
+    rows, costly = _limit_costs(rows, batch_names, open_names, _estimate_macs(model, plan, base, len(rows)))
     has_several_sizes = any(len(column) > 1 for column in user_sizes.values())
     if len(rows) == 1 or (plan is not None and len(lengths) < 2 and not has_several_sizes):
         return Sizes(tuple(rows), costly=costly)  # the proof of the sites runs at each of these sizes
-    tried, refused = _try_rows(model, rows, lengths, input_shapes or {}, bool(free))
+    tried, refused = _try_rows(model, rows, lengths, input_shapes or {}, bool(open_names))
     return Sizes(tried, refused, costly)
 
 
-def _free_names(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
+def _list_open_dimensions(model: Model, plan: Plan | None, input_shapes: InputShapes) -> list[str]:
     """Returns the names of the open dimensions."""
     if plan is not None:
         return list(plan.free)
@@ -122,7 +124,7 @@ def _free_names(model: Model, plan: Plan | None, input_shapes: InputShapes) -> l
     return list(dict.fromkeys(d or "" for s in shapes for d in s or () if not isinstance(d, int)))
 
 
-def _columns(
+def _choose_sizes_by_name(
     model: Model,
     plan: Plan | None,
     lengths: Sequence[str],
@@ -134,11 +136,11 @@ def _columns(
     Sizes increase in one dimension and decrease in the next. So two dimensions are seldom large at the same
     time, and seldom equal; equal sizes would hide a graph that confuses the two dimensions.
     """
-    free = (*lengths, *batches)
-    tiles = {name: _tiles(model, plan, name) for name in free} if plan is not None else {}
+    open_names = (*lengths, *batches)
+    tiles = {name: _collect_tile_sizes(model, plan, name) for name in open_names} if plan is not None else {}
     near_limits = {s for n in sorted(limits)[:_MAX_LIMITS] for s in (n - 1, n, n + 1) if s > 0}
     sizes_by_name = {}
-    for name in free:
+    for name in open_names:
         tile_sizes = tiles.get(name, ())
         near_tiles = {s for t in tile_sizes for s in (t - 1, t, t + 1, 2 * t + t // 2 + 1) if s > 0}
         sizes_by_name[name] = sorted({*_SMALL_SIZES, *near_limits, *near_tiles})
@@ -153,26 +155,25 @@ def _columns(
     return columns
 
 
-def _tiles(model: Model, plan: Plan, name: str) -> set[int]:
+def _collect_tile_sizes(model: Model, plan: Plan, name: str) -> set[int]:
     """Returns the tile sizes of sites that have, or may have, the dimension `name`."""
     shapes = Inference(model, {n: s for n, s in plan.dims.items() if n not in plan.free}, {}).main.values
     tiles: set[int] = set()
     for site in plan.sites:
         info = shapes.get(site.output) if not site.place else None
-        dims = info.shape if info is not None else None
-        dim_names = [set(_NAME.findall(d)) for d in dims or () if isinstance(d, str)]
+        output_shape = info.shape if info is not None else None
+        dim_names = [set(_NAME.findall(d)) for d in output_shape or () if isinstance(d, str)]
         is_batch = _BATCH.fullmatch(name) and len(plan.free) > 1
-        applies = (
-            name in set().union(*dim_names)
-            if not is_batch
-            else bool(dim_names) and all(r == {name} for r in dim_names)
-        )
-        if applies or dims is None or None in dims:
+        if is_batch:
+            applies = bool(dim_names) and all(names == {name} for names in dim_names)
+        else:
+            applies = name in set().union(*dim_names)
+        if applies or output_shape is None or None in output_shape:
             tiles |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
     return tiles
 
 
-def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
+def _estimate_macs(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) -> float:
     """Returns the approximate number of multiply-accumulates at the base sizes."""
     if plan is not None:
         return sum(site.batch * site.M * site.K * site.N for site in plan.sites)
@@ -183,9 +184,9 @@ def _cost(model: Model, plan: Plan | None, base: Mapping[str, int], tries: int) 
 
 
 def _limit_costs(
-    rows: Sequence[dict[str, int]], batch_names: Sequence[str], free: Sequence[str], macs: float
+    rows: Sequence[dict[str, int]], batch_names: Sequence[str], open_names: Sequence[str], macs: float
 ) -> tuple[list[dict[str, int]], tuple[dict[str, int], ...]]:
-    """Selects the rows of sizes with acceptable cost, with a batch of 1 if that is necessary.
+    """Selects the rows of sizes with acceptable cost. A row that costs too much is tried with a batch of 1.
 
     The cost is assumed to be proportional to each size. At least one row after the first is selected.
 
@@ -194,22 +195,22 @@ def _limit_costs(
     """
     base, max_macs = rows[0], max(_MAX_MACS, 2 * macs)
 
-    def cost(row: Mapping[str, int]) -> float:
-        growth = macs
-        for name in free:
-            growth *= row[name] / base[name]
-        return growth
+    def scale_macs(row: Mapping[str, int]) -> float:
+        scaled_macs = macs
+        for name in open_names:
+            scaled_macs *= row[name] / base[name]
+        return scaled_macs
 
     affordable, costly = [base], []
     for row in rows[1:]:
         smallest_batch = {**row, **dict.fromkeys(batch_names, 1)}
-        affordable_row = next((r for r in (row, smallest_batch) if cost(r) <= max_macs), None)
+        affordable_row = next((r for r in (row, smallest_batch) if scale_macs(r) <= max_macs), None)
         if affordable_row is None:
             costly.append(smallest_batch)
         elif affordable_row not in affordable:
             affordable.append(affordable_row)
     if len(affordable) == 1 and costly:
-        affordable.append(costly.pop(costly.index(min(costly, key=cost))))
+        affordable.append(costly.pop(costly.index(min(costly, key=scale_macs))))
     return affordable, tuple(dict(pairs) for pairs in dict.fromkeys(tuple(row.items()) for row in costly))
 
 
@@ -231,22 +232,22 @@ def _try_rows(
     session = RuntimeSession(model, what="the original", optimise=False)
     tried: list[dict[str, int]] = []
     refused: list[dict[str, int]] = []
-    reason: BadModel | None = None
+    first_error: BadModel | None = None
     for row in rows:
         equal_lengths = {**row, **dict.fromkeys(lengths, row[lengths[0]])} if lengths else row
         for sizes in (row, equal_lengths) if equal_lengths != row else (row,):
             try:
                 session.run(draw(plan_inputs(model, sizes, input_shapes), 0))
-            except BadModel as why:
-                reason = reason or why
+            except BadModel as error:
+                first_error = first_error or error
                 if not may_refuse:
-                    raise Misuse(f"{why} (at {dims_text(row)})", where="--dim") from None
+                    raise Misuse(f"{error} (at {dims_text(row)})", where="--dim") from None
                 continue
             if sizes not in tried:
                 tried.append(sizes)
             break
         else:
             refused.append(row)
-    if not tried and reason is not None:
-        raise reason
+    if not tried and first_error is not None:
+        raise first_error
     return tuple(tried), tuple(refused)

@@ -28,15 +28,15 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
-from explorer.engine.proof.regions.computed_constants import with_computed_constants
+from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.deciding_numbers import find_one_sided
 from explorer.engine.proof.regions.runs import RegionResult, prove_regions
-from explorer.engine.proof.sites.proof import SiteProof, key_of
+from explorer.engine.proof.sites.proof import SiteProof, make_site_key
 from explorer.engine.proof.sites.recovery import recover_plan
-from explorer.engine.proof.sites.rounding import chain_length
+from explorer.engine.proof.sites.rounding import count_additions
 from explorer.engine.proof.structure.probes import Pair
-from explorer.engine.proof.verdict import Grounds, verdict_of, verdict_within
+from explorer.engine.proof.verdict import Grounds, decide_verdict, decide_verdict_within
 from explorer.engine.runtime import random_inputs
 from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.parallel import start_in_background, wait_until_done
@@ -211,7 +211,7 @@ def _choose_inputs(
     if arrays is not None:
         values = random_inputs.read_given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    before, after = map(with_computed_constants, (task.before, task.after))
+    before, after = map(store_computed_constants, (task.before, task.after))
     limits_found = [limit for side in find_one_sided(before, after) for n in side for limit in n.limits]
     # the effect of a limit of a million is not tested, because runs of this size would take too long
     limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
@@ -230,7 +230,7 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
     )
     outputs = whole_run.compare_within(whole_run.Runs(pairing, task.tell, task.cancel), tolerance)
     return Verification(
-        **verdict_within(outputs, tolerance, len(seeds)),
+        **decide_verdict_within(outputs, tolerance, len(seeds)),
         **inputs.fields(seeds, inputs.sizes.tried),
         before=before.path,
         after=task.after.path,
@@ -270,15 +270,15 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             originals,
             sites.observed,
             sites.outputs if decomposed is task.before else None,
-            _rounding_growth(plan),
+            _compute_rounding_growth(plan),
         )
         runs = whole_run.Runs(pairing, task.tell, task.cancel, background_run)
         sites.forget()
         grounds = Grounds(
             sites=proofs,
             draws=task.draws,
-            planned=len({key_of(site) for site in plan.sites}) if plan is not None else 0,
-            nodes=correspondence.certain_nodes(correspondence.met),
+            planned=len({make_site_key(site) for site in plan.sites}) if plan is not None else 0,
+            nodes=correspondence.count_certain_nodes(correspondence.used_sites),
             structural=not correspondence.unequal,
         )
         grounds = _add_runs(grounds, correspondence, runs, tried, task.seed)
@@ -287,7 +287,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             grounds = replace(grounds, torch=whole_run.compare_torch(runs, task.torch_run, names))
         if background_task is not None:
             wait_until_done(background_task, task.cancel)
-    return _verification(task, inputs, grounds, seeds, tried)
+    return _build_verification(task, inputs, grounds, seeds, tried)
 
 
 def _match(
@@ -304,12 +304,14 @@ def _match(
         ).main.values
 
     failed = {site.name for site in proofs if not site.passed}
-    failed_keys = {key_of(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
+    failed_keys = (
+        {make_site_key(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
+    )
     trusted = {key: original for key, original in originals.items() if key not in failed_keys}
     return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
 
 
-def _verification(
+def _build_verification(
     task: ProofTask,
     inputs: ProofInputs,
     grounds: Grounds,
@@ -322,7 +324,7 @@ def _verification(
     """
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
-    verdict = verdict_of(grounds)
+    verdict = decide_verdict(grounds)
     if verdict["passed"]:
         remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
         verdict["verdict"] = "; ".join((verdict["verdict"], *remarks))
@@ -380,7 +382,11 @@ def _add_runs(
     if all(region.passed for region in regions):
         # nodes that follow regions with equal results are equal by construction as well
         changed = {index for region in regions for index in region.positions}
-        nodes = correspondence.nodes - len(correspondence.product_indices(correspondence.met)) - len(changed)
+        nodes = (
+            correspondence.nodes
+            - len(correspondence.find_product_indices(correspondence.used_sites))
+            - len(changed)
+        )
     return replace(
         grounds,
         whole=eased_outputs,
@@ -460,12 +466,12 @@ def _bind_sizes(
     }
 
 
-def _rounding_growth(plan: Plan | None) -> float:
+def _compute_rounding_growth(plan: Plan | None) -> float:
     """Returns the factor by which the longest sum in the plan may have larger rounding errors.
 
     A kernel of the runtime adds a few hundred terms one by one, and rounding errors grow with the square root
     of this number. Small tiles of a deep product give longer sums: 1,024 terms for K = 4,096 with tiles of
     depth 4.
     """
-    chains = [chain_length(s) for s in plan.sites] if plan is not None else []
+    chains = [count_additions(s) for s in plan.sites] if plan is not None else []
     return max(1.0, math.sqrt(max(chains, default=0) / 256))

@@ -16,9 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from explorer.engine.compat.torch import DispatchMode, copy_with_tensors
-from explorer.engine.proof.compare import LIMIT, OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, OutputComparison, get_unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
-from explorer.engine.proof.sites.rounding import chain_length, fault_of, find_largest_ratio
+from explorer.engine.proof.sites.rounding import count_additions, describe_fault, find_largest_ratio
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.tiling.torch.replace import TILED, rows_of
 from explorer.facts import Plan, SiteEvidence, SitePlan
@@ -27,13 +27,13 @@ _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot",
 """Torch operators that compute matrix products without tiles."""
 
 
-def site_evidence(
+def compare_sites(
     original: nn.Module,
     tiled: nn.Module,
     plan: Plan,
     run: Callable[[nn.Module], None],
     seed: int,
-    step: Callable[[], None],
+    check_cancel: Callable[[], None],
 ) -> tuple[SiteEvidence, ...]:
     """Compares the tiled layer of every site of a plan with the original layer.
 
@@ -43,26 +43,29 @@ def site_evidence(
         plan: Tiling plan.
         run: Function that runs a module on one draw of inputs.
         seed: Seed of the dense inputs.
-        step: Callback before each site, which may raise to stop.
+        check_cancel: Callback before each site, which raises to stop.
+
+    Returns:
+        The evidence of each site, in the plan's order.
     """
-    layers, twins = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
+    layers, tiled_layers = (dict(m.named_modules(remove_duplicate=False)) for m in (original, tiled))
     pending = {(site.name, site.M): site for site in plan.sites}
     evidence: dict[tuple[str, int], SiteEvidence] = {}
 
-    def hook(name: str) -> Any:
+    def make_hook(name: str) -> Any:
         def examine_output(
             layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor
         ) -> None:
             site = pending.pop((name, rows_of(layer, output)), None)
             if site is not None:
-                step()
+                check_cancel()
                 x = args[0] if args else next(iter(kwargs.values()))
-                evidence[name, site.M] = _examine(site, layer, twins[name], x, output, seed)
+                evidence[name, site.M] = _examine(site, layer, tiled_layers[name], x, output, seed)
 
         return examine_output
 
     handles = [
-        layers[name].register_forward_hook(hook(name), with_kwargs=True)
+        layers[name].register_forward_hook(make_hook(name), with_kwargs=True)
         for name in dict.fromkeys(site.name for site in plan.sites)
     ]
     try:
@@ -71,13 +74,15 @@ def site_evidence(
         for handle in handles:
             handle.remove()
     for key, site in pending.items():
-        no_comparison = OutputComparison(unit_roundoff(site.dtype))
-        evidence[key] = _evidence(site, no_comparison, None, LIMIT, "", "it did not run with these inputs")
+        no_comparison = OutputComparison(get_unit_roundoff(site.dtype))
+        evidence[key] = _build_evidence(
+            site, no_comparison, None, LIMIT, "", "it did not run with these inputs"
+        )
     return tuple(evidence[site.name, site.M] for site in plan.sites)
 
 
 class _Products(DispatchMode):
-    """Counts the products of tiles, and records a product that the plan does not have."""
+    """Counts the tile products that torch runs, and records a product that the plan does not have."""
 
     def __init__(self, site: SitePlan) -> None:
         super().__init__()
@@ -113,34 +118,36 @@ class _Products(DispatchMode):
         return ""
 
 
-def _examine(site: SitePlan, layer: Any, twin: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
+def _examine(site: SitePlan, layer: Any, tiled_layer: Any, x: Tensor, y: Tensor, seed: int) -> SiteEvidence:
     """Compares one layer on its actual input and on a dense random input."""
-    has_same_weights = torch.equal(layer.weight, twin.weight)
-    has_same_weights &= layer.bias is twin.bias if layer.bias is None else torch.equal(layer.bias, twin.bias)
-    counting = _Products(site)
+    has_same_weights = torch.equal(layer.weight, tiled_layer.weight)
+    has_same_weights &= (
+        layer.bias is tiled_layer.bias if layer.bias is None else torch.equal(layer.bias, tiled_layer.bias)
+    )
+    products = _Products(site)
     dense = _draw_dense(x, seed)
     with torch.no_grad():
-        with counting:
-            tiled_output = twin(x)
-        outputs = [tiled_output, twin(dense)]
-        references = _references(layer, (x, dense))
+        with products:
+            tiled_output = tiled_layer(x)
+        outputs = [tiled_output, tiled_layer(dense)]
+        references = _run_references(layer, (x, dense))
     structure = "" if has_same_weights else "its weight is not the original's"
-    structure = structure or counting.fault()
-    comparison = OutputComparison(unit_roundoff(site.dtype))
+    structure = structure or products.fault()
+    comparison = OutputComparison(get_unit_roundoff(site.dtype))
     if tiled_output.shape != y.shape or tiled_output.dtype != y.dtype:
         shape = list(tiled_output.shape)
         reason = f"it gives {tiled_output.dtype} {shape}, the original {y.dtype} {list(y.shape)}"
-        return _evidence(site, comparison, None, LIMIT, structure, reason)
+        return _build_evidence(site, comparison, None, LIMIT, structure, reason)
     comparison.add(convert_to_array(y), convert_to_array(tiled_output), references[0].exact)
-    roundoff = unit_roundoff(site.dtype)
+    roundoff = get_unit_roundoff(site.dtype)
     smallest = torch.finfo(y.dtype).smallest_normal * roundoff
     arrays = [convert_to_array(output) for output in outputs]
-    ratio, limit = find_largest_ratio(arrays, references, roundoff, chain_length(site), smallest)
-    reason = fault_of(comparison, ratio, limit)
-    return _evidence(site, comparison, ratio, limit, structure, reason)
+    ratio, limit = find_largest_ratio(arrays, references, roundoff, count_additions(site), smallest)
+    reason = describe_fault(comparison, ratio, limit)
+    return _build_evidence(site, comparison, ratio, limit, structure, reason)
 
 
-def _evidence(
+def _build_evidence(
     site: SitePlan,
     comparison: OutputComparison,
     ratio: float | None,
@@ -165,7 +172,7 @@ def _evidence(
     )
 
 
-def _references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
+def _run_references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
     """Computes the expected output for each input in float64 with the forward method of torch's layer."""
     base_class: Any = next(base for base in TILED if isinstance(layer, base))
     bias = None if layer.bias is None else layer.bias.double()

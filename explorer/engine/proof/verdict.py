@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from explorer.base.units import many_text, printable
 from explorer.base.verdicts import PASSED
-from explorer.engine.proof.outputs.tolerance import tolerance_text
+from explorer.engine.proof.outputs.tolerance import describe_tolerance
 from explorer.engine.proof.sites.exact import SATURATES
 from explorer.facts import OutputEvidence, RegionEvidence, SiteEvidence, VerdictKind
 from explorer.facts.verification import Tolerance
@@ -46,26 +46,28 @@ class Grounds(Struct, frozen=True):
     remarks: tuple[str, ...] = ()
 
 
-def verdict_of(grounds: Grounds) -> dict[str, Any]:
+def decide_verdict(grounds: Grounds) -> dict[str, Any]:
     """Returns the fields of a verification that hold the result: `passed`, `verdict_kind`, `verdict`.
 
     The verdict is one sentence with figures, or with the first fault.
     """
-    kind, verdict = _find_first_fault(grounds) or _summary(grounds)
+    kind, verdict = _find_first_fault(grounds) or _summarize(grounds)
     return {"passed": kind in PASSED, "verdict_kind": kind, "verdict": verdict}
 
 
-def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int) -> dict[str, Any]:
-    """Returns the same fields as `verdict_of`, for models that may differ within a tolerance."""
-    worst = next((o for o in outputs if not o.passed), None)
-    tolerance_words = tolerance_text(tolerance)
+def decide_verdict_within(
+    outputs: Sequence[OutputEvidence], tolerance: Tolerance, draws: int
+) -> dict[str, Any]:
+    """Returns the same fields as `decide_verdict`, for models that may differ within a tolerance."""
+    failed = next((o for o in outputs if not o.passed), None)
+    tolerance_words = describe_tolerance(tolerance)
     kind: VerdictKind = "evidence"
-    if worst is not None:
+    if failed is not None:
         kind = "different"
-        verdict = f"different: output '{printable(worst.name)}': {worst.reason}; asked: {tolerance_words}"
+        verdict = f"different: output '{printable(failed.name)}': {failed.reason}; asked: {tolerance_words}"
     elif outputs and all(o.constant for o in outputs):
         kind = "unproven"
-        verdict = f"not proved: {_constant_text(outputs)}"
+        verdict = f"not proved: {_describe_constant_outputs(outputs)}"
     else:
         count = f"{many_text(len(outputs), 'output')} in {many_text(draws, 'run')}"
         verdict = f"within what was asked: {tolerance_words}; {count}, nothing else compared"
@@ -73,23 +75,21 @@ def verdict_within(outputs: Sequence[OutputEvidence], tolerance: Tolerance, draw
 
 
 def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
-    """Finds the first fault, or returns None."""
+    """Returns the kind and the sentence of the verdict on the first fault, or None without a fault."""
     for site in grounds.sites:
         if site.differs:
             return "different", f"different: matmul '{printable(site.name)}': {site.reason}"
     for region in grounds.regions:
         if region.kind == "different":
-            return "different", f"different: {_describe_constant_outputs(region)}: {region.reason}"
+            return "different", f"different: {_describe_region(region)}: {region.reason}"
     unproved = next((r for r in grounds.regions if r.kind == "unproven"), None)
     unfollowed = next((s for s in grounds.sites if not s.passed), None)
     for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
         for output in evidence:
             if output.passed:
                 continue
-            of_runtime = any(site.saturates for site in grounds.sites)
-            why = f"{name} '{printable(output.name)}': {output.reason}" + (
-                f"; {SATURATES}" if of_runtime else ""
-            )
+            saturation_text = f"; {SATURATES}" if any(site.saturates for site in grounds.sites) else ""
+            why = f"{name} '{printable(output.name)}': {output.reason}{saturation_text}"
             if output.equal or output.drawn or output.void:
                 return "unproven", f"not proved: {why}"
             if grounds.structural and unfollowed is None and not output.nonfinite and name == "output":
@@ -98,31 +98,31 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     if unfollowed is not None:
         return "unproven", f"not proved: matmul '{printable(unfollowed.name)}': {unfollowed.reason}"
     if unproved is not None:
-        return "unproven", f"not proved: {_describe_constant_outputs(unproved)}: {unproved.reason}"
+        return "unproven", f"not proved: {_describe_region(unproved)}: {unproved.reason}"
     if grounds.not_run:
         nodes = many_text(grounds.nodes or 0, "node")
-        same = f"{nodes} equal by construction, but " if grounds.nodes else ""
-        return "unproven", f"not proved: {same}the models cannot be run: {grounds.not_run}"
-    ends = (*grounds.whole, *grounds.torch)
-    if not grounds.structural and not grounds.regions and ends and all(e.constant for e in ends):
-        return "unproven", f"not proved: {_constant_text(ends)}"
+        equal_text = f"{nodes} equal by construction, but " if grounds.nodes else ""
+        return "unproven", f"not proved: {equal_text}the models cannot be run: {grounds.not_run}"
+    outputs = (*grounds.whole, *grounds.torch)
+    if not grounds.structural and not grounds.regions and outputs and all(e.constant for e in outputs):
+        return "unproven", f"not proved: {_describe_constant_outputs(outputs)}"
     return None
 
 
-def _describe_constant_outputs(region: RegionEvidence) -> str:
+def _describe_region(region: RegionEvidence) -> str:
     changed = region.before if region.before == region.after else f"{region.before} -> {region.after}"
     return f"{changed} that makes '{printable(region.value)}'"
 
 
-def _constant_text(ends: Sequence[OutputEvidence]) -> str:
+def _describe_constant_outputs(outputs: Sequence[OutputEvidence]) -> str:
     """Describes outputs that never change: 'outputs 'a' and 'b' are the same whatever goes in, ...'."""
-    names = [f"'{printable(end.name)}'" for end in ends]
+    names = [f"'{printable(end.name)}'" for end in outputs]
     listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
     return f"{listed} the same whatever goes in, which shows nothing"
 
 
-def _summary(grounds: Grounds) -> tuple[VerdictKind, str]:
-    """Words the verdict if there is no fault."""
+def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
+    """Returns the kind and the sentence of a verdict without a fault."""
     sites, whole, regions = grounds.sites, grounds.whole, grounds.regions
     tested = [r for r in regions if r.kind == "evidence"]
     proved = grounds.structural or (bool(regions) and not tested)
@@ -145,45 +145,46 @@ def _summary(grounds: Grounds) -> tuple[VerdictKind, str]:
         parts.append(f"{missing} of the plan not found in both models")
     if tested:
         tries = sum(r.draws for r in tested)
-        same = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"
+        agreement = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"
         parts.append(
             f"{many_text(len(tested), 'changed region')} tested alone on {tries} sets of values,"
-            f" the model's own and dense random ones{same}"
+            f" the model's own and dense random ones{agreement}"
         )
     if whole:
-        parts.append(_outputs_text(grounds, identical))
+        parts.append(_describe_outputs(grounds, identical))
     parts += [*_list_remarks(grounds), *grounds.remarks]
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
     if kind == "equal" and exact and (identical or not sites):
         head = "equal bit for bit"
+    # a stepped output differs because a rounding crossed an edge, not because a part is wrong
     if stepped := [output for output in (*whole, *grounds.torch) if output.stepped]:
         parts.insert(0, _EDGE)
         claim = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
         kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
-        head = f"{head}, yet {_gap_text(stepped)}"
+        head = f"{head}, yet {_describe_gap(stepped)}"
     return kind, f"{head}: {'; '.join(parts)}"
 
 
 _EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an index or a comparison)"
 
 
-def _gap_text(stepped: Sequence[OutputEvidence]) -> str:
+def _describe_gap(stepped: Sequence[OutputEvidence]) -> str:
     """Words the difference: 'the outputs differ by up to 5.3e-02 (RMS difference 9.6e-03 of their RMS)'."""
-    gaps = [output for output in stepped if output.max_abs is not None]
-    if not gaps:
+    measured = [output for output in stepped if output.max_abs is not None]
+    if not measured:
         return f"of output '{printable(stepped[0].name)}' {stepped[0].reason}".replace(": ", ", ")
-    worst = max(gaps, key=lambda output: output.max_abs or 0.0)
+    worst = max(measured, key=lambda output: output.max_abs or 0.0)
     relative = worst.relative_rms or 0.0
     return f"the outputs differ by up to {worst.max_abs:.1e} (RMS difference {relative:.1e} of their RMS)"
 
 
-def _outputs_text(grounds: Grounds, identical: bool) -> str:
+def _describe_outputs(grounds: Grounds, identical: bool) -> str:
     """Words the result for the outputs of the whole models."""
     runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.whole), "output")
     if identical:
         return f"{count} bit for bit the same in {runs}"
     judged = [e for e in grounds.whole if not (e.drawn or e.stepped)]
-    phrases = [_accuracy_text(judged)] if judged else []
+    phrases = [_describe_accuracy(judged)] if judged else []
     for number, reason in (
         (sum(e.drawn for e in grounds.whole), "made with random numbers, which no two runs share"),
         (sum(e.stepped for e in grounds.whole), "apart by more than rounding"),
@@ -198,14 +199,14 @@ def _list_remarks(grounds: Grounds) -> Iterator[str]:
     undefined = sum(e.undefined for e in grounds.whole)
     if undefined:
         yield f"{undefined:,} elements of the outputs are NaN or Inf in both"
-    if still := [e for e in grounds.whole if e.constant]:
-        yield _constant_text(still)
+    if constant_outputs := [e for e in grounds.whole if e.constant]:
+        yield _describe_constant_outputs(constant_outputs)
     if grounds.torch:
         gap = max((e.max_abs or 0.0 for e in grounds.torch), default=0.0)
         yield f"export from PyTorch equal on evidence: within {gap:.1e} of PyTorch's own outputs"
 
 
-def _accuracy_text(whole: Sequence[OutputEvidence]) -> str:
+def _describe_accuracy(whole: Sequence[OutputEvidence]) -> str:
     measured = [e for e in whole if e.rms_before is not None and e.rms_after is not None and not e.equal]
     if not measured:
         relative = max(e.relative_rms or 0.0 for e in whole)

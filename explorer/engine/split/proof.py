@@ -203,7 +203,7 @@ def _compare(
         run.ModelOutputs(tuple(names), (tuple(expected[name] for name in names),)),
         run.ModelOutputs(tuple(names), (tuple(actual[name] for name in names),)),
         (),
-        run.Noise(_REFERENCE, run.depth_of(whole), drawn=(drawn, drawn)),
+        run.Noise(_REFERENCE, run.estimate_depth(whole), drawn=(drawn, drawn)),
     )
 
 

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value
-from explorer.engine.proof.sites.parts import functions_called
+from explorer.engine.proof.sites.parts import find_called_functions
 from explorer.engine.split.units import GraphUnits
 from explorer.facts import Dim, TensorInfo
 
@@ -121,7 +121,7 @@ def part_model(
         initializers=initializers,
         values=tuple([value for value in graph.values if value.name in inner_names]),
     )
-    return replace(model, graph=part, functions=functions_called(model, nodes), extra=())
+    return replace(model, graph=part, functions=find_called_functions(model, nodes), extra=())
 
 
 def _declared_value(name: str, types: Mapping[str, TensorInfo]) -> Value:

@@ -162,7 +162,7 @@ def test_the_proof_finds_what_is_wrong(monkeypatch: pytest.MonkeyPatch, fault: A
         with pytest.raises(ExplorerError, match="not the same"):
             session.tile_module(SPEC)
     tiled, plan = tile_module(model, SPEC, {"0": [4]})
-    (site,) = torch_layers.site_evidence(model, tiled, plan, lambda m: m(torch.randn(4, 32)), 0, lambda: None)
+    (site,) = torch_layers.compare_sites(model, tiled, plan, lambda m: m(torch.randn(4, 32)), 0, lambda: None)
     assert not site.passed
     assert re.search(reason, site.reason)
 
@@ -172,7 +172,7 @@ def test_another_weight_is_found() -> None:
     tiled, plan = tile_module(model, SPEC, {"0": [4]})
     with torch.no_grad():
         tiled[0].weight[3, 5] += 1e-6
-    (site,) = torch_layers.site_evidence(model, tiled, plan, lambda m: m(torch.randn(4, 32)), 0, lambda: None)
+    (site,) = torch_layers.compare_sites(model, tiled, plan, lambda m: m(torch.randn(4, 32)), 0, lambda: None)
     assert site.structure == "its weight is not the original's"
 
 

@@ -13,7 +13,7 @@ from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.verdict import Grounds, verdict_of
+from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput, draw, sizes_of
 from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
@@ -106,7 +106,7 @@ def prove(
     output_evidence = tuple(output for proof in proofs for output in proof.outputs)
     return replace(
         proofs[0],
-        **verdict_of(Grounds(whole=output_evidence, draws=job.draws)),
+        **decide_verdict(Grounds(whole=output_evidence, draws=job.draws)),
         inputs=tuple(text for proof in proofs for text in proof.inputs),
         outputs=output_evidence,
         sizes=tuple(sizes_of(model, tuple(input_plans)) for input_plans in runnable_cases)

@@ -112,7 +112,7 @@ class _Side:
             live = any(name in flowing for name in reads)
             inputs = tuple(self._number_of(name) for name in node.inputs)
             captured = tuple(self._number_of(name) for name in reads if name not in node.inputs)
-            signature = self._operator_number(node)
+            signature = self.number_operator(node)
             node_number = forms.number(("node", signature, inputs, captured))
             if live:
                 self.live.append(index)
@@ -140,17 +140,17 @@ class _Side:
                 self.numbers[name] = self.forms.number(("given", name) if name else "absent")
         return self.numbers[name]
 
-    def _operator_number(self, node: Node) -> int:
+    def number_operator(self, node: Node) -> int:
         """Numbers an operator together with its attributes."""
         values = {**get_default_attributes(node.domain, node.op, self.opset), **node.attributes}
-        plain = tuple((name, self._attribute(values[name])) for name in sorted(values))
+        plain = tuple((name, self.number_attribute(values[name])) for name in sorted(values))
         return self.forms.number((node.key, plain))
 
-    def _attribute(self, value: Any) -> Any:
+    def number_attribute(self, value: Any) -> Any:
         if (form := literal_form(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
-            return tuple(self._attribute(element) for element in value)
+            return tuple(self.number_attribute(element) for element in value)
         if isinstance(value, Tensor):
             return self.forms.tensor_number(value)
         return self.forms.forms.attribute(self.wiring.model, value)

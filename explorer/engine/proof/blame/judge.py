@@ -13,10 +13,10 @@ from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, list_bodies
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.changed_nodes import find_changed_nodes
 from explorer.engine.proof.blame.probe import LayerProbe
-from explorer.engine.proof.compare import OutputComparison, unit_roundoff
-from explorer.engine.proof.outputs.run import depth_of
+from explorer.engine.proof.compare import OutputComparison, get_unit_roundoff
+from explorer.engine.proof.outputs.run import estimate_depth
 from explorer.engine.proof.regions.trials import ComparedValue, Trial
-from explorer.engine.proof.structure.probes import GraphProducers, Region, region_model
+from explorer.engine.proof.structure.probes import GraphProducers, Region, build_region_model_of_one
 from explorer.facts.blame import Change, Probe, ProbeState
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
@@ -31,9 +31,9 @@ class Judge:
         self.places = probing.places
         self.named = probing.named
         self.rows = rows
-        self.depth = depth_of(self.before.model)
+        self.depth = estimate_depth(self.before.model)
         self.coarse: dict[int, tuple[float, str]] = {}
-        self.formats = _added_formats(self.before.model, self.after.model)
+        self.formats = _find_added_formats(self.before.model, self.after.model)
 
     def probes(self, ends: set[str]) -> Iterator[Probe]:
         """Yields a probe for every compared value, in execution order."""
@@ -42,7 +42,7 @@ class Judge:
             nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
             place_growth = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
             growth = max(growth, place_growth)
-            departs = self._excess_reason(place, place.whole, self.depth, growth, None) != ""
+            departs = self._explain_excess(place, place.whole, self.depth, growth, None) != ""
             state, reason, trial = self._judge_alone(place, place_growth)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
@@ -55,13 +55,13 @@ class Judge:
             Tuple of three: the state ('introduced', 'coarser', 'unjudged' or 'rounding'); the reason; the
             trial that shows it.
         """
-        depth = max(depth_of(region_model(self.before, place.before)), 1)
-        was = self._coarsest(self.before, place.before, place.dtypes[0])
-        coarsest_after = self._coarsest(self.after, place.after, place.dtypes[1])
-        coarser = coarsest_after[0] > max(was[0], unit_roundoff(place.dtypes[0]))
+        depth = max(estimate_depth(build_region_model_of_one(self.before, place.before)), 1)
+        was = self._find_coarsest_type(self.before, place.before, place.dtypes[0])
+        coarsest_after = self._find_coarsest_type(self.after, place.after, place.dtypes[1])
+        coarser = coarsest_after[0] > max(was[0], get_unit_roundoff(place.dtypes[0]))
         worst_trial = max(
             (t for t in place.alone if not t.not_run),
-            key=lambda t: _relative_error(t.figures) or 0.0,
+            key=lambda t: _compute_relative_error(t.figures) or 0.0,
             default=None,
         )
         judgment: tuple[ProbeState, str, Trial | None] = ("rounding", "", worst_trial)
@@ -69,20 +69,20 @@ class Judge:
             if trial.not_run:
                 judgment = "unjudged", f"it could not be run alone: {trial.not_run}", None
                 continue
-            reason = self._excess_reason(place, trial, depth, growth, None)
+            reason = self._explain_excess(place, trial, depth, growth, None)
             if not reason:
                 continue
             sound = coarser and not trial.fault and not trial.figures.nonfinite
             if not sound or (
                 coarsest_after[0] != _QUANTIZED
-                and self._excess_reason(place, trial, depth, growth, coarsest_after[0])
+                and self._explain_excess(place, trial, depth, growth, coarsest_after[0])
             ):
                 return "introduced", reason, trial
             if judgment[0] == "rounding":
                 judgment = "coarser", f"computed in {coarsest_after[1]}", trial
         return judgment
 
-    def _excess_reason(
+    def _explain_excess(
         self, place: ComparedValue, trial: Trial, depth: int, growth: float, roundoff: float | None
     ) -> str:
         """Returns the reason why rounding cannot explain a difference, or '' if it can."""
@@ -93,7 +93,7 @@ class Judge:
             return ""
         if not place.float:
             return f"{trial.differing:,} of {trial.elements:,} elements differ" if trial.differing else ""
-        type_roundoff = unit_roundoff(place.dtypes[0])
+        type_roundoff = get_unit_roundoff(place.dtypes[0])
         figures.roundoff = type_roundoff
         judged = figures.judged and figures.plausible
         figures.growth = growth
@@ -101,14 +101,19 @@ class Judge:
             figures.roundoff, figures.growth = roundoff, growth * roundoff / type_roundoff
         return figures.judge() if judged else figures.judge_by_depth(depth)
 
-    def _coarsest(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
+    def _find_coarsest_type(self, wiring: GraphProducers, region: Region, dtype: str) -> tuple[float, str]:
         """Finds the number type of a region with the largest unit roundoff, and that roundoff."""
         initializers = wiring.model.graph.initializers
-        kinds = [_coarseness(dtype), *(_coarseness(initializers[name].dtype) for name in region.initializers)]
-        kinds += [self._coarsest_of_node(wiring.model, wiring.nodes[index]) for index in region.nodes]
+        kinds = [
+            _get_roundoff(dtype),
+            *(_get_roundoff(initializers[name].dtype) for name in region.initializers),
+        ]
+        kinds += [
+            self._find_coarsest_type_of_node(wiring.model, wiring.nodes[index]) for index in region.nodes
+        ]
         return max(kinds, default=(0.0, ""))
 
-    def _coarsest_of_node(self, model: Model, node: Node) -> tuple[float, str]:
+    def _find_coarsest_type_of_node(self, model: Model, node: Node) -> tuple[float, str]:
         """Finds the coarsest number type of a node, including its bodies and function."""
         if node.domain in QUANTIZERS:
             return _QUANTIZED, "another number format"
@@ -116,7 +121,7 @@ class Judge:
         if function is not None:
             if id(function) not in self.coarse:
                 self.coarse[id(function)] = 0.0, ""
-                inner_types = [self._coarsest_of_node(model, inner) for inner in function.nodes]
+                inner_types = [self._find_coarsest_type_of_node(model, inner) for inner in function.nodes]
                 self.coarse[id(function)] = max(inner_types, default=(0.0, ""))
             return self.coarse[id(function)]
         coarse_types = [(0.0, "")]
@@ -127,13 +132,13 @@ class Judge:
         if node.op == "Cast":
             code = node.attributes.get("to")
             coarse_types += (
-                [_coarseness(DTYPES[code].name)] if isinstance(code, int) and code in DTYPES else []
+                [_get_roundoff(DTYPES[code].name)] if isinstance(code, int) and code in DTYPES else []
             )
         if node.op == "Constant" and isinstance(value := node.attributes.get("value"), Tensor):
-            coarse_types.append(_coarseness(value.dtype))
+            coarse_types.append(_get_roundoff(value.dtype))
         for _, graph in list_bodies(node):
-            coarse_types += [self._coarsest_of_node(model, inner) for inner in graph.nodes]
-            coarse_types += [_coarseness(tensor.dtype) for tensor in graph.initializers.values()]
+            coarse_types += [self._find_coarsest_type_of_node(model, inner) for inner in graph.nodes]
+            coarse_types += [_get_roundoff(tensor.dtype) for tensor in graph.initializers.values()]
         return max(coarse_types)
 
     def _build_probe(
@@ -153,7 +158,7 @@ class Judge:
             change, index, node, twin = self._find_changed_nodes(place, (index, node, twin))
         figures = place.whole.figures
         was_compared = bool(figures.elements)
-        relative = _relative_error(figures) if place.float else None
+        relative = _compute_relative_error(figures) if place.float else None
         ran = trial is not None and not trial.fault and not trial.not_run
         alone_figures = trial.figures if trial is not None and ran and place.float else None
         live = [
@@ -176,9 +181,9 @@ class Judge:
             snr_db=relative_decibels(relative) if relative else None,
             cosine=figures.cosine if place.float else None,
             nonfinite=figures.nonfinite,
-            noise=_relative_noise(figures),
-            introduced=_relative_error(alone_figures) if alone_figures is not None else None,
-            introduced_noise=_relative_noise(alone_figures) if alone_figures is not None else None,
+            noise=_compute_relative_noise(figures),
+            introduced=_compute_relative_error(alone_figures) if alone_figures is not None else None,
+            introduced_noise=_compute_relative_noise(alone_figures) if alone_figures is not None else None,
             departs=departs,
             state=state,
             reason=printable(reason),
@@ -208,7 +213,7 @@ class Judge:
         return changed.change, index, node if changed.before else twin, twin
 
 
-def _added_formats(before: Model, after: Model) -> dict[int, str]:
+def _find_added_formats(before: Model, after: Model) -> dict[int, str]:
     """Finds number formats that only the second model applies, as text by node index."""
     side = DefUse(after)
     folded = fold_rounding(DefUse(before), side)
@@ -217,20 +222,20 @@ def _added_formats(before: Model, after: Model) -> dict[int, str]:
     return {index: formats_text(side.nodes[index], node, side) for index, node in folded.nodes.items()}
 
 
-def _coarseness(dtype: str) -> tuple[float, str]:
+def _get_roundoff(dtype: str) -> tuple[float, str]:
     if dtype.startswith(("float8", "float4", "float6")):
         return _QUANTIZED, dtype
     return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
 
 
-def _relative_error(figures: OutputComparison) -> float | None:
+def _compute_relative_error(figures: OutputComparison) -> float | None:
     """Computes the RMS error divided by the RMS of the value."""
     if not figures.elements or figures.mse is None or not figures.scale:
         return 0.0 if figures.equal and figures.elements else None
     return math.sqrt(figures.mse) / figures.scale
 
 
-def _relative_noise(figures: OutputComparison) -> float | None:
+def _compute_relative_noise(figures: OutputComparison) -> float | None:
     """Computes the original's own error relative to the value, measured against float64."""
     if not figures.judged or not figures.plausible or not figures.scale:
         return None

@@ -1,7 +1,7 @@
 """Compares two models at their common values: in full runs, and layer by layer on equal inputs.
 
 A runtime returns all outputs of a run at once, so each run compares only as many values as fit a memory
-budget. The float64 run of the original advances with them and drops values that no later layer reads.
+budget. The float64 run of the original follows these runs and drops values that no later layer reads.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from explorer.engine import shapes
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model, count_dense_bytes
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.proof.compare import OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import OutputComparison, get_unit_roundoff
 from explorer.engine.proof.outputs.quantization import add_float_outputs
-from explorer.engine.proof.outputs.run import rms_change, shift_by_one_ulp
+from explorer.engine.proof.outputs.run import measure_rms_change, shift_by_one_ulp
 from explorer.engine.proof.regions import trials
 from explorer.engine.proof.regions.float64_layers import Float64Layers, run_in_float64
 from explorer.engine.proof.regions.trials import COMPARABLE
@@ -34,33 +34,33 @@ Feeds = dict[str, Array]
 BUDGET = 1 << 28
 """Bytes of values that are in memory at a time."""
 
-_COPIES = 6
+_ARRAYS_PER_VALUE = 6
 """Number of arrays in memory while one value is compared.
 
 They are the outputs of both models, of both layers alone, of the original with changed inputs, and of
 float64.
 """
 
-_NODES = 2048
+_MAX_SESSION_NODES = 2048
 """Largest number of nodes in a session of several layers.
 
 Loading is quadratic in the number of nodes that are ready at once.
 """
 
-_TERMS = 128
+_TERMS_PER_TRIAL = 128
 """Number of terms of a sum that one trial covers."""
 
 _MAX_MACS = 1 << 28
 """Largest number of multiplications for all parts of a sum. In float64 they take half a second."""
 
 
-class _Alone(Struct, frozen=True):
+class _LayerSessions(Struct, frozen=True):
     """Sessions that run some layers of the two models on given inputs.
 
     Attributes:
         first, second: Session of the original's layers, and session of the other model's layers.
         outputs, outputs_after: Names of the outputs in either session, by value name.
-        read: Names of the inputs of the original's layers.
+        input_names: Names of the inputs of the original's layers.
         dtypes: Types of the inputs of the second model's layers.
     """
 
@@ -68,11 +68,11 @@ class _Alone(Struct, frozen=True):
     second: RuntimeSession
     outputs: Mapping[str, str]
     outputs_after: Mapping[str, str]
-    read: tuple[str, ...]
+    input_names: tuple[str, ...]
     dtypes: Mapping[str, str]
 
 
-def _nbytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
+def _count_bytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
     """Computes the bytes of a value, or returns `unknown` if its shape is unknown or it holds strings."""
     size = None if info is None else count_dense_bytes(info.shape, dtype)
     return unknown if size is None else size
@@ -146,7 +146,7 @@ class LayerProbe:
             expose(after, [p.after for p in pairs]), what="the other model", optimise=False
         )
         types, types_after = self._first.types(), self._second.types()
-        usable = [p for p in pairs if _comparable(types[p.before], types_after[p.after])]
+        usable = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
         self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
         declared = {v.name: v.dtype for v in after.graph.feeds}
         self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
@@ -161,20 +161,25 @@ class LayerProbe:
                     self.before.region(pair.before, stops),
                     self.after.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
-                    _nbytes(inferred.get(pair.before), dtype, budget // 8),
-                    trials.Trial(OutputComparison(unit_roundoff(dtype))),
+                    _count_bytes(inferred.get(pair.before), dtype, budget // 8),
+                    trials.Trial(OutputComparison(get_unit_roundoff(dtype))),
                 )
             )
         self.unpaired = self._collect_unpaired({p.before for p in pairs}, stops)
-        self._truth = Float64Layers(self.before, self.places, feeds[0], self.tell)
+        self._float64_layers = Float64Layers(self.before, self.places, feeds[0], self.tell)
 
-    def _collect_unpaired(self, tried: set[str], paired: set[str]) -> dict[str, str]:
-        """Collects the values of the original that are not compared, with the reasons."""
+    def _collect_unpaired(self, with_counterpart: set[str], paired: set[str]) -> dict[str, str]:
+        """Collects the values of the original that are not compared, with the reasons.
+
+        Args:
+            with_counterpart: Values with a counterpart in the other model, of any type.
+            paired: Values that are compared.
+        """
         unpaired = {}
         for name in self.before.producer:
             if name in self.before.live and name not in paired:
-                untyped = name in tried
-                reason = "of types that cannot be compared" if untyped else "not in the second model"
+                is_in_both = name in with_counterpart
+                reason = "of types that cannot be compared" if is_in_both else "not in the second model"
                 unpaired[name] = self.without.get(name, reason)
         return unpaired
 
@@ -190,35 +195,37 @@ class LayerProbe:
             Cancelled: The user canceled.
         """
         completed = 0
-        for chunk in self._chunks():
+        for chunk in self._split_into_groups():
             self.chunks += 1
             old = self._run_whole(chunk, completed)
-            for group in batches(chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _NODES):
+            for group in batches(
+                chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _MAX_SESSION_NODES
+            ):
                 self.tell("running layers alone", completed, len(self.places))
                 self._compare_alone(group, old)
                 completed += len(group)
 
-    def _chunks(self) -> Iterator[list[trials.ComparedValue]]:
+    def _split_into_groups(self) -> Iterator[list[trials.ComparedValue]]:
         """Yields groups of values that fit the budget together with the inputs of their layers."""
         size = {p.pair.before: p.nbytes for p in self.places}
         chunk: list[trials.ComparedValue] = []
         in_chunk: set[str] = set()
         nbytes = 0
         for place in self.places:
-            needs = {place.pair.before, *self._inputs_of(place)} & size.keys()
-            extra_bytes = _COPIES * sum(size[name] for name in needs - in_chunk)
+            values = {place.pair.before, *self._collect_layer_inputs(place)} & size.keys()
+            extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values - in_chunk)
             if chunk and nbytes + extra_bytes > self.budget:
                 yield chunk
                 chunk, in_chunk, nbytes = [], set(), 0
-                extra_bytes = _COPIES * sum(size[name] for name in needs)
+                extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values)
             chunk.append(place)
-            in_chunk |= needs
+            in_chunk |= values
             nbytes += extra_bytes
             self.held = max(self.held, nbytes)
         if chunk:
             yield chunk
 
-    def _inputs_of(self, place: trials.ComparedValue) -> set[str]:
+    def _collect_layer_inputs(self, place: trials.ComparedValue) -> set[str]:
         """Collects the inputs of both layers that compute a value, by the original's names."""
         return {*place.before.inputs, *(self.named[name] for name in place.after.inputs)}
 
@@ -228,37 +235,37 @@ class LayerProbe:
         Returns:
             The original's values in the first draw: the values of the group, and the inputs of their layers.
         """
-        mine = [p.pair.before for p in chunk]
-        layer_inputs = {name for p in chunk for name in self._inputs_of(p)} - self.inputs.keys()
+        value_names = [p.pair.before for p in chunk]
+        layer_inputs = {name for p in chunk for name in self._collect_layer_inputs(p)} - self.inputs.keys()
         first_values: Feeds = {}
         for index, feeds in enumerate(self.feeds):
             self.tell("running both models", completed, len(self.places))
-            names = list(dict.fromkeys((*mine, *layer_inputs))) if index == 0 else mine
-            old = self._first.run(feeds, names)
+            names = list(dict.fromkeys((*value_names, *layer_inputs))) if index == 0 else value_names
+            before_values = self._first.run(feeds, names)
             after_feeds = {self.inputs[name]: value for name, value in feeds.items()}
-            new = self._second.run(
+            after_values = self._second.run(
                 {name: trials.cast_to_type(value, self._dtypes[name]) for name, value in after_feeds.items()},
                 [p.pair.after for p in chunk],
             )
             for offset, place in enumerate(chunk):
-                a, b = old[place.pair.before], new.pop(place.pair.after)
+                a, b = before_values[place.pair.before], after_values.pop(place.pair.after)
                 place.shape = a.shape
-                true = None
+                reference = None
                 if index == 0 and place.float and not trials.is_same(a, b):
-                    true = self._truth.value_at(completed + offset)
-                trials.add(place.whole, a, b, true)
+                    reference = self._float64_layers.value_at(completed + offset)
+                trials.add(place.whole, a, b, reference)
             if index == 0:
-                first_values = {**feeds, **old}
-        off = [p for p in chunk if p.float and not p.whole.equal]
-        if off:
-            moved = self._first.run(shift_by_one_ulp(self.feeds[0]), [p.pair.before for p in off])
-            for place in off:
+                first_values = {**feeds, **before_values}
+        differing = [p for p in chunk if p.float and not p.whole.equal]
+        if differing:
+            shifted = self._first.run(shift_by_one_ulp(self.feeds[0]), [p.pair.before for p in differing])
+            for place in differing:
                 name = place.pair.before
-                place.whole.figures.sensitivity = rms_change(first_values[name], moved.pop(name))
+                place.whole.figures.sensitivity = measure_rms_change(first_values[name], shifted.pop(name))
         return first_values
 
     def _compare_alone(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
-        """Runs the layers of both models on the original's values."""
+        """Runs the layers of a group on the original's values. If the group fails, each layer runs alone."""
         try:
             self._try_group(group, values)
         except BadModel as error:
@@ -271,23 +278,28 @@ class LayerProbe:
                 group[0].alone.append(trials.Trial(figures, not_run=printable(str(error))))
 
     def _try_group(self, group: Sequence[trials.ComparedValue], values: Feeds) -> None:
-        names = {name for place in group for name in self._inputs_of(place)}
+        """Runs the layers of a group on the original's values, without zeros, and on parts of the values.
+
+        Raises:
+            BadModel: onnxruntime cannot load or run one of the layers.
+        """
+        names = {name for place in group for name in self._collect_layer_inputs(place)}
         layer_inputs = {name: values[name] for name in names}
         sides = []
         for wiring, regions, label in (
             (self.before, [p.before for p in group], "layers of the original alone"),
             (self.after, [p.after for p in group], "layers of the other model alone"),
         ):
-            read = {name for region in regions for name in region.inputs}
+            input_names = {name for region in regions for name in region.inputs}
             is_original = wiring is self.before
             dtypes = {
                 name: get_element_type(layer_inputs[name]) if is_original else self._dtypes[name]
-                for name in read
+                for name in input_names
             }
             model, outputs = build_region_model(wiring, regions, dtypes)
             sides.append((RuntimeSession(model, what=label, optimise=False), outputs, dtypes))
-        (first, outputs, read_first), (second, outputs_after, dtypes_after) = sides
-        sessions = _Alone(first, second, outputs, outputs_after, tuple(read_first), dtypes_after)
+        (first, outputs, first_dtypes), (second, outputs_after, dtypes_after) = sides
+        sessions = _LayerSessions(first, second, outputs, outputs_after, tuple(first_dtypes), dtypes_after)
         self._run_alone(group, layer_inputs, sessions)
         filled = {
             name: trials.replace_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
@@ -295,18 +307,23 @@ class LayerProbe:
         if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._run_alone(group, filled, sessions)
         # equal bits without zero inputs need no further trial
-        deep = [p for p in group if p.float and trials.is_undecided(p.alone[-1])]
-        for parts in sorted({self._parts(p) for p in deep} - {1}):
-            places = [p for p in deep if self._parts(p) == parts]
+        undecided = [p for p in group if p.float and trials.is_undecided(p.alone[-1])]
+        for parts in sorted({self._count_parts(p) for p in undecided} - {1}):
+            places = [p for p in undecided if self._count_parts(p) == parts]
             for part in range(parts):
-                thinned = {
+                part_inputs = {
                     name: trials.keep_part(value, part, parts, trials.seed_of(name))
                     for name, value in filled.items()
                 }
-                self._run_alone(places, thinned, sessions, into=part)
+                self._run_alone(places, part_inputs, sessions, part=part)
 
     def _run_alone(
-        self, group: Sequence[trials.ComparedValue], layer_inputs: Feeds, sessions: _Alone, *, into: int = 0
+        self,
+        group: Sequence[trials.ComparedValue],
+        layer_inputs: Feeds,
+        sessions: _LayerSessions,
+        *,
+        part: int = 0,
     ) -> None:
         """Runs the layers of both models once on the same inputs, and compares the results.
 
@@ -314,38 +331,42 @@ class LayerProbe:
             group: Compared values whose layers run.
             layer_inputs: Input arrays by the original's names.
             sessions: Sessions of the layers.
-            into: 0 to start a new trial, or a positive number to add to the last trial.
+            part: Index of the part of the inputs. Part 0 starts a new trial; other parts add to it.
         """
         roundings = {self.named[name]: dtype for name, dtype in sessions.dtypes.items()}
         before_feeds = {
-            name: trials.round_to_type(layer_inputs[name], roundings.get(name)) for name in sessions.read
+            name: trials.round_to_type(layer_inputs[name], roundings.get(name))
+            for name in sessions.input_names
         }
         after_feeds = {
             name: trials.cast_to_type(trials.round_to_type(layer_inputs[self.named[name]], dtype), dtype)
             for name, dtype in sessions.dtypes.items()
         }
-        old = sessions.first.run(before_feeds, [sessions.outputs[p.pair.before] for p in group])
-        new = sessions.second.run(after_feeds, [sessions.outputs_after[p.pair.after] for p in group])
-        off = []
+        before_values = sessions.first.run(before_feeds, [sessions.outputs[p.pair.before] for p in group])
+        after_values = sessions.second.run(after_feeds, [sessions.outputs_after[p.pair.after] for p in group])
+        differing = []
         for place in group:
-            a, b = old[sessions.outputs[place.pair.before]], new.pop(sessions.outputs_after[place.pair.after])
-            if not into:
+            a, b = (
+                before_values[sessions.outputs[place.pair.before]],
+                after_values.pop(sessions.outputs_after[place.pair.after]),
+            )
+            if not part:
                 place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
             differs = place.float and not trials.is_same(a, b)
             stop_if(self.cancel)
-            trials.add(place.alone[-1], a, b, self._reference(place, before_feeds) if differs else None)
+            trials.add(place.alone[-1], a, b, self._run_reference(place, before_feeds) if differs else None)
             if differs:
-                off.append(place)
-        if off and not into:
-            moved = sessions.first.run(
-                shift_by_one_ulp(before_feeds), [sessions.outputs[p.pair.before] for p in off]
+                differing.append(place)
+        if differing and not part:
+            shifted = sessions.first.run(
+                shift_by_one_ulp(before_feeds), [sessions.outputs[p.pair.before] for p in differing]
             )
-            for place in off:
+            for place in differing:
                 name = sessions.outputs[place.pair.before]
-                place.alone[-1].figures.sensitivity = rms_change(old[name], moved[name])
+                place.alone[-1].figures.sensitivity = measure_rms_change(before_values[name], shifted[name])
 
-    def _parts(self, place: trials.ComparedValue) -> int:
-        """Returns the number of parts in which a layer's inputs are tried, based on its longest sum.
+    def _count_parts(self, place: trials.ComparedValue) -> int:
+        """Returns the number of parts into which a layer's inputs are split, based on its longest sum.
 
         In a sum of thousands of terms, rounding hides a weight that is wrong by a thousandth. It does not
         hide the error in a part of the sum, where all other terms are zero.
@@ -358,15 +379,15 @@ class LayerProbe:
         ]
         depths = [max(shape) if len(shape) == 2 else math.prod(shape[1:]) for shape in shapes]
         depth = max(depths, default=1)
-        return min(-(-depth // _TERMS), max(1, _MAX_MACS // max(1, depth * math.prod(place.shape))))
+        return min(-(-depth // _TERMS_PER_TRIAL), max(1, _MAX_MACS // max(1, depth * math.prod(place.shape))))
 
-    def _reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
-        """Runs the original's layer in float64 on the same values. None means that float64 cannot run it."""
+    def _run_reference(self, place: trials.ComparedValue, feeds: Feeds) -> Array | None:
+        """Runs the original's layer in float64 on `feeds`, or returns None if float64 cannot run it."""
         inputs = {name: feeds[name] for name in place.before.inputs}
         return run_in_float64(self.before, place.before, inputs, self.cancel)
 
 
-def _comparable(before: str | None, after: str | None) -> bool:
+def _can_subtract(before: str | None, after: str | None) -> bool:
     """Whether values of these types can be subtracted from each other."""
     if not {before, after} <= COMPARABLE:
         return False

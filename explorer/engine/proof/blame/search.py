@@ -43,10 +43,10 @@ CRITERION = (
     " off otherwise is inherited"
 )
 
-_NAMED = 16
+_MAX_LISTED = 16
 """Number of unpaired values that the answer lists."""
 
-_IN_A_ROW = 256
+_RUNTIME_CHAIN = 256
 """Number of consecutive additions in a runtime's own kernel.
 
 Small tiles of deep products make longer chains. Rounding errors grow with the square root of the length.
@@ -82,7 +82,7 @@ def blame(
         draws: Number of random inputs to run.
         seed: Seed of the first draw. Draw i uses seed + i.
         dims: One or several sizes for each symbolic dimension. A size that neither `dims` nor `after` fixes
-            is tried at several values (see `lengths`).
+            is tried at several values (see `dynamic_sizes`).
         input_shapes: Shapes and types that replace the declared shapes and types.
         arrays: Inputs from a file, to use instead of random inputs.
         budget: Bytes of values that may exist at a time. A larger value is compared alone.
@@ -106,47 +106,49 @@ def blame(
     if plan is None:
         random_inputs.check_names(before, dims or {}, input_shapes or {})
     try:
-        inputs, ends = pair_inputs(before, after, FLOATS), _pair_outputs(before, after)
-    except InputMismatch as why:
-        return _build_mismatch(before, after, str(why), time.perf_counter() - started)
+        inputs, output_pairs = pair_inputs(before, after, FLOATS), _pair_outputs(before, after)
+    except InputMismatch as mismatch:
+        return _build_mismatch(before, after, str(mismatch), time.perf_counter() - started)
     seeds = () if arrays is not None else tuple(seed + i for i in range(draws))
     measure = partial(
-        LayerProbe, before, after, inputs, ends, budget=budget, on_progress=on_progress, cancel=cancel
+        LayerProbe, before, after, inputs, output_pairs, budget=budget, on_progress=on_progress, cancel=cancel
     )
-    probe_inputs = partial(_probe_at, after, inputs, ends, plan, seeds, measure)
+    probe_inputs = partial(_probe_at_sizes, after, inputs, output_pairs, plan, seeds, measure)
     if arrays is not None:
         return replace(
             probe_inputs(random_inputs.read_given_inputs(before, arrays)),
             seconds=time.perf_counter() - started,
         )
     shapes = random_inputs.find_fixed_shapes(before, after, inputs, input_shapes or {})
-    tried = choose_sizes(
+    tested_sizes = choose_sizes(
         before, plan, {**_find_fixed_sizes(before, after, inputs), **(dims or {})}, shapes
     ).tried
     worst = _find_worst_answer(
-        lambda sizes: probe_inputs(random_inputs.plan_inputs(before, sizes, shapes)), tried
+        lambda sizes: probe_inputs(random_inputs.plan_inputs(before, sizes, shapes)), tested_sizes
     )
     return replace(worst, seconds=time.perf_counter() - started)
 
 
 def _find_worst_answer(
-    probe_inputs: Callable[[dict[str, int]], Blame], tried: Sequence[dict[str, int]]
+    probe_inputs: Callable[[dict[str, int]], Blame], tested_sizes: Sequence[dict[str, int]]
 ) -> Blame:
     """Returns the answer at the first of several sizes at which the models differ."""
-    best: Blame | None = None
-    failed: BadModel | None = None
-    for sizes in tried:
+    worst: Blame | None = None
+    first_error: BadModel | None = None
+    for sizes in tested_sizes:
         try:
             fact = replace(probe_inputs(sizes), at=sizes)
-        except BadModel as why:
-            failed = failed or (why if len(tried) == 1 else BadModel(f"{why} (at {dims_text(sizes)})"))
+        except BadModel as error:
+            first_error = first_error or (
+                error if len(tested_sizes) == 1 else BadModel(f"{error} (at {dims_text(sizes)})")
+            )
             continue
-        best = fact if best is None or _rank(fact) < _rank(best) else best
-    if failed is not None and (best is None or best.same):
-        raise failed
-    assert best is not None
-    where = f" (at {dims_text(best.at)})" if len(tried) > 1 and not best.same else ""
-    return replace(best, verdict=best.verdict + where, sizes=tuple(tried) if tried[0] else ())
+        worst = fact if worst is None or _rank(fact) < _rank(worst) else worst
+    if first_error is not None and (worst is None or worst.same):
+        raise first_error
+    assert worst is not None
+    where = f" (at {dims_text(worst.at)})" if len(tested_sizes) > 1 and not worst.same else ""
+    return replace(worst, verdict=worst.verdict + where, sizes=tuple(tested_sizes) if tested_sizes[0] else ())
 
 
 def _rank(fact: Blame) -> tuple[int, int]:
@@ -154,43 +156,49 @@ def _rank(fact: Blame) -> tuple[int, int]:
     return _ORDER.index(fact.kind), len(fact.probes) if fact.first is None else fact.first
 
 
-def _probe_at(
+def _probe_at_sizes(
     after: Model,
     inputs: Mapping[str, str],
     ends: Sequence[Pair],
     plan: Plan | None,
     seeds: tuple[int, ...],
     measure: Callable[..., LayerProbe],
-    drawn: tuple[random_inputs.RandomInput, ...],
+    inputs_to_draw: tuple[random_inputs.RandomInput, ...],
 ) -> Blame:
     """Computes the answer for inputs of one set of sizes."""
-    rows = {s.output: max(1.0, math.sqrt(s.grid[1] / _IN_A_ROW)) for s in plan.sites} if plan else {}
+    growth_by_output = (
+        {s.output: max(1.0, math.sqrt(s.grid[1] / _RUNTIME_CHAIN)) for s in plan.sites} if plan else {}
+    )
     after_types = {v.name: v.dtype for v in after.graph.feeds}
     coarser = {
-        d.name: other_type for d in drawn if not _can_hold(other_type := after_types[inputs[d.name]], d.dtype)
+        d.name: other_type
+        for d in inputs_to_draw
+        if not _can_hold(other_type := after_types[inputs[d.name]], d.dtype)
     }
     feeds = [
         {
             name: round_to_type(value, coarser.get(name))
-            for name, value in random_inputs.draw(drawn, s).items()
+            for name, value in random_inputs.draw(inputs_to_draw, s).items()
         }
         for s in seeds or (0,)
     ]
 
-    def probe_layers(without: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
-        probing = measure(drawn, feeds, without=without)
+    def probe_layers(exclusions: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
+        probing = measure(inputs_to_draw, feeds, without=exclusions)
         probing.run()
-        return probing, tuple(Judge(probing, rows).probes({end.before for end in ends}))
+        return probing, tuple(Judge(probing, growth_by_output).probes({end.before for end in ends}))
 
     probing, probes = probe_layers({})
-    elsewhere = _find_renamed_values(probing, probes)
-    if elsewhere:
-        second_probe = probe_layers(dict.fromkeys(elsewhere, _ELSEWHERE))
+    renamed_values = _find_renamed_values(probing, probes)
+    if renamed_values:
+        second_probe = probe_layers(dict.fromkeys(renamed_values, _ELSEWHERE))
         if sum(p.state == "introduced" for p in second_probe[1]) < sum(
             p.state == "introduced" for p in probes
         ):
             probing, probes = second_probe
-    texts = (d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in drawn)
+    texts = (
+        d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in inputs_to_draw
+    )
     return _build_answer(probing, probes, seeds, tuple(texts))
 
 
@@ -223,7 +231,7 @@ def _find_fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) ->
 
 
 def _find_renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
-    """Finds values whose name means another value in the second model, which has no fault there.
+    """Finds values whose name means another value in the second model, although that model is right.
 
     Example: the second model folded a normalization into the convolution before it. The output of the
     convolution then differs. The next layer, run on the original's value, lacks the normalization. The model
@@ -233,13 +241,17 @@ def _find_renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[s
     for place, probe in zip(probing.places, probes, strict=True):
         for name in place.before.inputs:
             readers.setdefault(name, []).append(probe)
-    moved_names = []
+    renamed_values = []
     for place, probe in zip(probing.places, probes, strict=True):
-        following = readers.get(place.pair.before, [])
-        off = probe.state == "introduced" and probe.departs and not probe.output
-        if off and following and all(p.state == "introduced" and not p.departs for p in following):
-            moved_names.append(place.pair.before)
-    return moved_names
+        reading_probes = readers.get(place.pair.before, [])
+        is_fault = probe.state == "introduced" and probe.departs and not probe.output
+        if (
+            is_fault
+            and reading_probes
+            and all(p.state == "introduced" and not p.departs for p in reading_probes)
+        ):
+            renamed_values.append(place.pair.before)
+    return renamed_values
 
 
 def _build_mismatch(before: Model, after: Model, why: str, seconds: float) -> Blame:
@@ -272,17 +284,19 @@ def _build_answer(
     inputs: tuple[str, ...],
 ) -> Blame:
     """Builds the answer from the probes of all compared values."""
-    at_fault = [i for i, p in enumerate(probes) if p.state == "introduced"]
-    coarser = [i for i, p in enumerate(probes) if p.state == "coarser"]
-    weighted = [i for i, place in enumerate(probing.places) if _has_weights(probing.before, place.before)]
-    kind = _decide_kind(probes, at_fault, coarser, len(weighted))
-    first = next(iter(at_fault or coarser), None)
-    worst = _index_of_largest([(i, p.relative) for i, p in enumerate(probes)])
-    largest = _index_of_largest([(i, probes[i].introduced) for i in at_fault or coarser])
+    faulty_indices = [i for i, p in enumerate(probes) if p.state == "introduced"]
+    coarser_indices = [i for i, p in enumerate(probes) if p.state == "coarser"]
+    weighted_indices = [
+        i for i, place in enumerate(probing.places) if _has_weights(probing.before, place.before)
+    ]
+    kind = _decide_kind(probes, faulty_indices, coarser_indices, len(weighted_indices))
+    first = next(iter(faulty_indices or coarser_indices), None)
+    worst = _find_largest([(i, p.relative) for i, p in enumerate(probes)])
+    largest = _find_largest([(i, probes[i].introduced) for i in faulty_indices or coarser_indices])
     return Blame(
         kind=kind,
         same=kind in ("equal", "rounding"),
-        verdict=_verdict_text(kind, probes, at_fault, coarser, len(weighted), largest),
+        verdict=_word_verdict(kind, probes, faulty_indices, coarser_indices, len(weighted_indices), largest),
         criterion=CRITERION,
         before=probing.before.model.path,
         after=probing.after.model.path,
@@ -290,7 +304,7 @@ def _build_answer(
         worst=worst,
         most=largest,
         probes=probes,
-        unpaired=tuple(probing.unpaired.items())[:_NAMED],
+        unpaired=tuple(probing.unpaired.items())[:_MAX_LISTED],
         unpaired_count=len(probing.unpaired),
         seeds=seeds,
         inputs=inputs,
@@ -300,7 +314,7 @@ def _build_answer(
     )
 
 
-def _index_of_largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
+def _find_largest(figures: Sequence[tuple[int, float | None]]) -> int | None:
     """Finds the index of the largest figure, or None if no figure is above zero."""
     sized = [(value, -i) for i, value in figures if value]
     return -max(sized)[1] if sized else None
@@ -332,7 +346,7 @@ def _decide_kind(
     return "equal" if is_equal else "rounding"
 
 
-def _verdict_text(
+def _word_verdict(
     kind: BlameKind,
     probes: Sequence[Probe],
     at_fault: Sequence[int],
@@ -348,42 +362,43 @@ def _verdict_text(
         unjudged_text = f"; {many_text(unseen, 'layer')} could not be run alone" if unseen else ""
         return f"equal {'bit for bit' if kind == 'equal' else 'within rounding'} at {count}{unjudged_text}"
     if kind == "amplified":
-        off = next(p for p in probes if p.departs)
+        departing = next(p for p in probes if p.departs)
         return (
             f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
-            f" {_name_probe(off)}; the model amplifies it"
+            f" {_name_probe(departing)}; the model amplifies it"
         )
     if kind == "undecided":
-        off = next(p for p in probes if p.departs)
+        departing = next(p for p in probes if p.departs)
         unjudged = next(p for p in probes if p.state == "unjudged")
-        return (
-            f"not decided: first off at {_name_probe(off)}, and {_name_probe(unjudged)} {unjudged.reason[3:]}"
-        )
-    top = ""
+        reason = unjudged.reason[3:]
+        return f"not decided: first off at {_name_probe(departing)}, and {_name_probe(unjudged)} {reason}"
+    largest_text = ""
     if largest is not None and (error := probes[largest].introduced) is not None:
-        top = f", most in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
+        largest_text = f", most in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
     if kind == "coarser":
         why = " and ".join(dict.fromkeys(probes[i].reason for i in coarser))
         share = f"{len(coarser):,} of {count}"
-        return f"departs by its number types: {share} {why}{top}; no single layer is at fault"
+        return f"departs by its number types: {share} {why}{largest_text}; no single layer is at fault"
     first = probes[at_fault[0]]
     if kind == "spread":
         return (
             f"departs in {len(at_fault):,} layers ({weighted:,} have weights), first in"
-            f" {_name_probe(first)}{top}; no single layer is at fault"
+            f" {_name_probe(first)}{largest_text}; no single layer is at fault"
         )
     other_count = len(at_fault) - 1
     others_text = ""
     if other_count:
         plural, verb_end = ("s", "") if other_count > 1 else ("", "s")
         others_text = f"; {other_count:,} more layer{plural} introduce{verb_end} error"
-    ends = [p for p in probes if p.output]
-    visible = any(p.departs for p in ends) or not ends
+    output_probes = [p for p in probes if p.output]
+    visible = any(p.departs for p in output_probes) or not output_probes
     hidden = "" if visible else "; the outputs do not show it on these inputs"
-    return f"departs first in {_name_probe(first)}{_change_text(first)}: {first.reason}{others_text}{hidden}"
+    return (
+        f"departs first in {_name_probe(first)}{_describe_change(first)}: {first.reason}{others_text}{hidden}"
+    )
 
 
-def _change_text(probe: Probe) -> str:
+def _describe_change(probe: Probe) -> str:
     """Describes the change of the faulty node as the end of a sentence, as in ', which was inserted'."""
     if not probe.change:
         return ""

@@ -21,8 +21,13 @@ from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Tensor, Value
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel, stop_if
-from explorer.engine.proof.float64.windows import average_pool, conv, conv_transpose, max_pool
-from explorer.engine.proof.symbolic.symbols import rearrange
+from explorer.engine.proof.float64.windows import (
+    compute_average_pool,
+    compute_conv,
+    compute_conv_transpose,
+    compute_max_pool,
+)
+from explorer.engine.proof.symbolic.symbols import rearrange_elements
 from explorer.engine.runtime.onnxruntime import Array
 
 _SLAB = 1 << 18
@@ -63,11 +68,11 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
     names = [v.name for v in model.graph.outputs]
     domain = _Float64(model, cancel)
     interpreter = Interpreter(domain, model.functions)
-    scope = interpreter.create_scope(model.graph.initializers, {k: _to_float64(v) for k, v in feeds.items()})
+    scope = interpreter.create_scope(model.graph.initializers, {k: _convert_to_float64(v) for k, v in feeds.items()})
     try:
         with np.errstate(all="ignore"):
             interpreter.run(model.graph.nodes, scope, keep=names)
-            return {name: _to_float64(scope[name]) for name in names}
+            return {name: _convert_to_float64(scope[name]) for name in names}
     except KeyError as error:
         raise NoReference(f"value {error} is never made") from None
 
@@ -89,7 +94,7 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
     is_bound_float32 = wide == np.float64 and weight.dtype == np.float32
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
         magnitude = np.abs(x).astype(np.float32 if is_bound_float32 else wide, copy=False)
-        for rows, columns in _slabs(weight):
+        for rows, columns in _iterate_slabs(weight):
             slab = weight[rows, columns]
             exact[:, columns] += _multiply(x[:, rows], slab.astype(wide))
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
@@ -101,7 +106,7 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
         if unsure.any():
             magnitudes = np.abs(x[unsure])
             bound[unsure] = 0
-            for rows, columns in _slabs(weight):
+            for rows, columns in _iterate_slabs(weight):
                 part = np.abs(weight[rows, columns]).astype(wide)
                 bound[unsure, columns] += _multiply(magnitudes[:, rows], part)
     return exact, bound
@@ -118,7 +123,7 @@ def _multiply(matrix: Array, weight: Array) -> Array:
     return np.asarray(matrix @ weight)
 
 
-def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
+def _iterate_slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
     """Yields slices that cut a matrix along its stored rows."""
     depth, width = weight.shape
     full_axis = slice(None)
@@ -130,7 +135,7 @@ def _slabs(weight: Array) -> Iterator[tuple[slice, slice]]:
         yield from ((slice(k, k + step), full_axis) for k in range(0, depth, step))
 
 
-def _to_float64(value: Any) -> Any:
+def _convert_to_float64(value: Any) -> Any:
     """Converts float arrays to float64. All other values stay as they are."""
     if not isinstance(value, np.ndarray):
         return value
@@ -186,14 +191,14 @@ class _Float64(Struct):
                 evaluator = ReferenceEvaluator(onnx.load_model_from_string(encoded))
                 if cacheable:
                     self.evaluators[id(node)] = evaluator
-            feeds = {n: _to_float64(a) for n, a in zip(node.inputs, args, strict=True) if n}
+            feeds = {n: _convert_to_float64(a) for n, a in zip(node.inputs, args, strict=True) if n}
             results = iter(evaluator.run(None, feeds))
         except Cancelled:
             raise
         except Exception as error:  # reference code may raise any error
             text = " ".join(str(error).split())[:120]
             raise NoReference(f"operator {node.op} cannot be run by onnx's evaluator: {text}") from None
-        return [_to_float64(next(results)) if o else None for o in node.outputs]
+        return [_convert_to_float64(next(results)) if o else None for o in node.outputs]
 
     def take(self, value: Any, axis: int, index: int) -> Any:
         return value[(slice(None),) * axis + (index,)]
@@ -210,11 +215,11 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
 def _elementwise(function: Callable[..., Any]) -> Rule:
-    return lambda attributes, args: np.asarray(function(*(_to_float64(a) for a in args)))
+    return lambda attributes, args: np.asarray(function(*(_convert_to_float64(a) for a in args)))
 
 
-def _widen_rule(rule: Rule) -> Rule:
-    return lambda attributes, args: rule(attributes, [_to_float64(a) for a in args])
+def _make_widening_rule(rule: Rule) -> Rule:
+    return lambda attributes, args: rule(attributes, [_convert_to_float64(a) for a in args])
 
 
 def _constant(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
@@ -230,7 +235,7 @@ def _cast(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _divide(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    dividend, divisor = (_to_float64(a) for a in args)
+    dividend, divisor = (_convert_to_float64(a) for a in args)
     if dividend.dtype.kind in "iu":
         return None  # onnx divides integers towards zero
     return np.asarray(dividend / divisor)
@@ -242,25 +247,25 @@ def _gemm(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     weight = weight.T if attributes.get("transB", 0) else weight
     if x.dtype.kind in "iu":
         return None
-    result = _matrix_product(_to_float64(x), weight) * attributes.get("alpha", 1.0)
+    result = _matrix_product(_convert_to_float64(x), weight) * attributes.get("alpha", 1.0)
     if len(args) > 2 and args[2] is not None:
-        result = result + attributes.get("beta", 1.0) * _to_float64(args[2])
+        result = result + attributes.get("beta", 1.0) * _convert_to_float64(args[2])
     return result
 
 
 def _matmul(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     x, weight = args
     if weight.ndim == 2 and x.ndim >= 2 and weight.dtype.kind not in "iu":
-        rows = _to_float64(x).reshape(-1, x.shape[-1])
+        rows = _convert_to_float64(x).reshape(-1, x.shape[-1])
         return _matrix_product(rows, weight).reshape(*x.shape[:-1], weight.shape[1])
-    return np.matmul(_to_float64(x), _to_float64(weight))
+    return np.matmul(_convert_to_float64(x), _convert_to_float64(weight))
 
 
 def _matrix_product(x: Array, weight: Array) -> Array:
     if weight.dtype == np.float64:
         return np.asarray(x @ weight)
     result = np.zeros((x.shape[0], weight.shape[1]))
-    for rows, columns in _slabs(weight):
+    for rows, columns in _iterate_slabs(weight):
         result[:, columns] += _multiply(x[:, rows], weight[rows, columns].astype(np.float64))
     return result
 
@@ -268,7 +273,7 @@ def _matrix_product(x: Array, weight: Array) -> Array:
 def _batch_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     if attributes.get("training_mode", 0):
         return None
-    x, scale, bias, mean, variance = (_to_float64(a) for a in args)
+    x, scale, bias, mean, variance = (_convert_to_float64(a) for a in args)
     shape = (1, -1, *(1,) * (x.ndim - 2))
     factor = scale / np.sqrt(variance + attributes.get("epsilon", 1e-5))
     return x * factor.reshape(shape) + (bias - mean * factor).reshape(shape)
@@ -279,12 +284,12 @@ def _erf(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
     numpy has no erf, and onnx's evaluator takes twice as long.
     """
-    x = _to_float64(args[0])
+    x = _convert_to_float64(args[0])
     return np.fromiter(map(math.erf, memoryview(x.ravel())), np.float64, x.size).reshape(x.shape)
 
 
 def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    x = _to_float64(args[0])
+    x = _convert_to_float64(args[0])
     # in older operator sets, another axis or no axis has another meaning
     if x.dtype != np.float64 or attributes.get("axis", 0) not in (-1, x.ndim - 1) or x.ndim < 2:
         return None
@@ -293,12 +298,12 @@ def _softmax(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    x, scale = _to_float64(args[0]), _to_float64(args[1])
+    x, scale = _convert_to_float64(args[0]), _convert_to_float64(args[1])
     axes = tuple(range(attributes.get("axis", -1) % x.ndim, x.ndim))
     centered = x - x.mean(axes, keepdims=True)
     variance = np.square(centered).mean(axes, keepdims=True)
     scaled = centered / np.sqrt(variance + attributes.get("epsilon", 1e-5)) * scale
-    return scaled + _to_float64(args[2]) if len(args) > 2 and args[2] is not None else scaled
+    return scaled + _convert_to_float64(args[2]) if len(args) > 2 and args[2] is not None else scaled
 
 
 _MOVING = (
@@ -310,7 +315,7 @@ _MOVING = (
 
 def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     try:
-        return rearrange(op, attributes, args)
+        return rearrange_elements(op, attributes, args)
     except ValueError:
         return None  # a use that tiled products do not have, such as a slice that runs backwards
 
@@ -318,12 +323,12 @@ def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 _RULES: Mapping[str, Rule] = {
     **{op: functools.partial(_move, op) for op in _MOVING},
     "Add": _elementwise(np.add),
-    "AveragePool": _widen_rule(average_pool),
+    "AveragePool": _make_widening_rule(compute_average_pool),
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
     "Constant": _constant,
-    "Conv": _widen_rule(conv),
-    "ConvTranspose": _widen_rule(conv_transpose),
+    "Conv": _make_widening_rule(compute_conv),
+    "ConvTranspose": _make_widening_rule(compute_conv_transpose),
     "Div": _divide,
     "Erf": _erf,
     "Exp": _elementwise(np.exp),
@@ -332,7 +337,7 @@ _RULES: Mapping[str, Rule] = {
     "Identity": _elementwise(lambda x: x),
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
-    "MaxPool": _widen_rule(max_pool),
+    "MaxPool": _make_widening_rule(compute_max_pool),
     "Mul": _elementwise(np.multiply),
     "Relu": _elementwise(lambda x: np.maximum(x, 0)),
     "Softmax": _softmax,

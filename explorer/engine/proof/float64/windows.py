@@ -75,7 +75,7 @@ class Window:
             yield tap, padded[tuple(cut)]
 
 
-def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def compute_conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """Computes Conv of float64 arrays: grouped, depthwise or dilated, in any number of dimensions."""
     x, weight = args[0], args[1]
     if x.ndim < 3 or x.ndim != weight.ndim:
@@ -86,18 +86,20 @@ def conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     count, channels = x.shape[0], weight.shape[1]
     result = np.empty((count, weight.shape[0], *window.out))
     if channels == 1 and groups > 1:
-        _depthwise(window, padded, weight, groups, result)
+        _convolve_depthwise(window, padded, weight, groups, result)
     else:
         per = weight.shape[0] // groups
         for g in range(groups):
             part = padded[:, g * channels : (g + 1) * channels]
-            _unfold(window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per])
+            _convolve_by_bands(
+                window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per]
+            )
     if len(args) > 2 and args[2] is not None:
         result += args[2].reshape(1, -1, *(1,) * (x.ndim - 2))
     return result
 
 
-def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
+def _convolve_depthwise(window: Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
     """Convolves with one input channel per group: one multiplication for each kernel position."""
     per = weight.shape[0] // groups
     shape = (padded.shape[0], groups, per, *window.out)
@@ -110,7 +112,7 @@ def _depthwise(window: Window, padded: Array, weight: Array, groups: int, result
     result[...] = total.reshape(result.shape)
 
 
-def _unfold(window: Window, padded: Array, weight: Array, result: Array) -> None:
+def _convolve_by_bands(window: Window, padded: Array, weight: Array, result: Array) -> None:
     """Convolves by matrix products over bands of output rows."""
     rank = len(window.kernel)
     view = np.lib.stride_tricks.sliding_window_view(padded, window.reach, tuple(range(2, 2 + rank)))
@@ -132,7 +134,7 @@ def _unfold(window: Window, padded: Array, weight: Array, result: Array) -> None
             result[image, :, first : first + step] = band_values.reshape(-1, *band.shape[1 + rank :])
 
 
-def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def compute_conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """Computes ConvTranspose of float64 arrays, one kernel position at a time.
 
     onnx's own evaluator adds up groups wrongly and refuses an output_shape.
@@ -178,7 +180,7 @@ def conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     return result
 
 
-def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def compute_max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """MaxPool of a float64 array."""
     x = args[0]
     if x.dtype != np.float64 or x.ndim < 3:
@@ -190,7 +192,7 @@ def max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     return best
 
 
-def average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def compute_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """AveragePool of a float64 array."""
     x = args[0]
     window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))

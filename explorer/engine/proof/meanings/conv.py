@@ -26,13 +26,13 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.transpose import copy_matrix
 
 
-def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
+def describe_convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
     """Returns the product that a Conv or ConvTranspose computes.
 
     Args:
         node: Convolution.
         reader: Reader of the original graph.
-        fill: Number in W between the kernels of two groups.
+        fill: Number of W where a row and a column belong to different groups.
 
     Raises:
         NotTiled: The images are constant.
@@ -49,13 +49,15 @@ def convolution(node: Node, reader: NodeReader, fill: int = 0) -> Original:
     bias_source: Array | int | None = bias if bias is not None else (len(inputs) - 1 if name else None)
     depth = reader.planned.K if reader.planned is not None else None
 
-    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         size = kernel.shape if kernel is not None else shapes[1]
-        compute_taps = _conv_taps if node.op == "Conv" else _compute_transposed_taps
+        compute_taps = _compute_taps if node.op == "Conv" else _compute_transposed_taps
         taps = compute_taps(node.attributes, shapes[0], size, output_shape)
         return _build_spec(taps, shapes[0], size, kernel, bias_source, output_shape, depth, node, fill)
 
-    return Original(node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", spec_for)
+    return Original(
+        node, tuple(inputs), operands, str(kernel.dtype) if kernel is not None else "", build_spec
+    )
 
 
 class _Taps(Struct, frozen=True):
@@ -75,7 +77,7 @@ class _Taps(Struct, frozen=True):
     input_positions: Callable[[tuple[int, ...], tuple[int, ...]], list[Array]]
 
 
-def _conv_taps(
+def _compute_taps(
     attributes: Mapping[str, Any],
     shape: tuple[int, ...],
     kernel: tuple[int, ...],
@@ -90,11 +92,13 @@ def _conv_taps(
     heads = [head for head, _ in window.pads]
     axes = list(zip(window.dilations, window.strides, window.out, heads, strict=True))
 
-    def input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+    def compute_input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
         return [np.arange(n) * s + t * d - head for t, (d, s, n, head) in zip(tap, axes, strict=True)]
 
     origin = (0,) * len(output_shape[2:])
-    return _Taps((1,) * len(origin), window.out, {origin: list(np.ndindex(*kernel[2:]))}, input_positions)
+    return _Taps(
+        (1,) * len(origin), window.out, {origin: list(np.ndindex(*kernel[2:]))}, compute_input_positions
+    )
 
 
 def _compute_transposed_taps(
@@ -129,11 +133,11 @@ def _compute_transposed_taps(
             for indices in np.ndindex(*width)
         ]
 
-    def input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
+    def compute_input_positions(phase: tuple[int, ...], tap: tuple[int, ...]) -> list[Array]:
         taps_by_phase = zip(positions, phase, tap, axes, strict=True)
         return [np.arange(count) + (q + pad - k * d) // s for count, q, k, (s, d, pad) in taps_by_phase]
 
-    return _Taps(phases, positions, taps_by_phase, input_positions)
+    return _Taps(phases, positions, taps_by_phase, compute_input_positions)
 
 
 def _compute_leading_crops(
@@ -187,7 +191,7 @@ def _build_spec(
     def read_left(values: Sequence[Array]) -> Rows:
         return UnfoldedImages(values[0], taps, packs, pack * in_channels)
 
-    def weight(w: Array) -> Array:
+    def arrange_weight(w: Array) -> Array:
         if node.op == "Conv" and groups == width == len(taps.by_phase) == 1:
             return w.reshape(1, out_channels, in_channels).swapaxes(1, 2)  # a view of the stored weight
         return _arrange_kernel(
@@ -218,13 +222,13 @@ def _build_spec(
         K,
         N,
         read_left,
-        weight(kernel) if kernel is not None else lambda values: weight(values[1]),
+        arrange_weight(kernel) if kernel is not None else lambda values: arrange_weight(values[1]),
         arrange_output,
         output_shape,
         bias=bias,
         expand_bias=lambda c: np.broadcast_to(c.reshape(-1, *(1,) * rank), output_shape),
         visible=arrange_output(np.ones(output_shape, bool)) if needs_padding else None,
-        squares=lambda values: _squares(values[0], taps, packs, pack * in_channels),
+        squares=lambda values: _sum_squares(values[0], taps, packs, pack * in_channels),
     )
 
 
@@ -279,7 +283,7 @@ class UnfoldedImages:
     def __init__(self, x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> None:
         self.x, self.packs, self.channels_per_pack = x, packs, channels_per_pack
         self._sizes = x.shape[2:]
-        self._tables = [_place_table(taps, phase, self._sizes) for phase in taps.by_phase]
+        self._tables = [_build_place_table(taps, phase, self._sizes) for phase in taps.by_phase]
         self._all_rows = np.arange(x.shape[0] * math.prod(taps.positions))
         self._places: Array | None = None
         self._read_places = 0
@@ -325,7 +329,7 @@ class UnfoldedImages:
         return self.places(b).take(places, 0).reshape(len(places), -1)
 
 
-def _squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array:
+def _sum_squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array:
     """Returns the sums of squares of the rows of `UnfoldedImages`; each place is squared once."""
     images, channels, *sizes = x.shape
     places = np.zeros(
@@ -336,11 +340,11 @@ def _squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array
             images, -1, math.prod(sizes)
         )
         places[:, p, :-1] = np.einsum("icp,icp->ip", part, part, dtype=np.float64)
-    phase_sums = [places[:, :, _place_table(taps, phase, sizes)].sum(-1) for phase in taps.by_phase]
+    phase_sums = [places[:, :, _build_place_table(taps, phase, sizes)].sum(-1) for phase in taps.by_phase]
     return np.stack(phase_sums).transpose(0, 2, 1, 3).reshape(len(phase_sums) * packs, -1)
 
 
-def _place_table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
+def _build_place_table(taps: _Taps, phase: tuple[int, ...], sizes: Sequence[int]) -> Array:
     """Returns the number of the image place for every position of a phase and every tap; -1 if outside."""
     table = np.full((math.prod(taps.positions), len(taps.by_phase[phase])), -1, np.int32)
     for t, tap in enumerate(taps.by_phase[phase]):

@@ -13,7 +13,7 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-def product(node: Node, reader: NodeReader) -> Original:
+def describe_product(node: Node, reader: NodeReader) -> Original:
     """Returns the product that an Einsum of two operands computes.
 
     Raises:
@@ -26,13 +26,13 @@ def product(node: Node, reader: NodeReader) -> Original:
     constant = numbers[1 - first]
     names = [node.inputs[first], node.inputs[1 - first]]
     inputs = tuple(dict.fromkeys(names[:1] if constant is not None else names))
-    equation = equation_of(node)
+    equation = get_equation(node)
 
-    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         first_shape = shapes[0]
         second_shape = constant.shape if constant is not None else shapes[-1]
         ranks = [len(first_shape), len(second_shape)]
-        labels = _labels(equation, ranks if first == 0 else ranks[::-1])
+        labels = _label_axes(equation, ranks if first == 0 else ranks[::-1])
         x, w = (labels[0], labels[1]) if first == 0 else (labels[1], labels[0])
         y = labels[2]
         sizes = {**dict(zip(x, first_shape, strict=True)), **dict(zip(w, second_shape, strict=True))}
@@ -61,16 +61,16 @@ def product(node: Node, reader: NodeReader) -> Original:
         )
 
     kind = str(np.asarray(constant).dtype) if constant is not None else ""
-    return Original(node, inputs, len(inputs), kind, spec_for)
+    return Original(node, inputs, len(inputs), kind, build_spec)
 
 
-def equation_of(node: Node) -> str:
+def get_equation(node: Node) -> str:
     """Returns the equation of an Einsum, without spaces."""
     equation = node.attributes["equation"]
     return (equation.decode() if isinstance(equation, bytes) else str(equation)).replace(" ", "")
 
 
-def _labels(equation: str, ranks: Sequence[int]) -> list[list[str]]:
+def _label_axes(equation: str, ranks: Sequence[int]) -> list[list[str]]:
     """Returns a label for every axis of the operands and the output; axes of '...' count from the last."""
     operand_texts, _, output_text = equation.partition("->")
     labels = []

@@ -23,8 +23,11 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.proof.symbolic.integers import Integers
 from explorer.engine.runtime.onnxruntime import Array
 
-Tail = Callable[[Array, Callable[[Array], Array]], Array]
-"""Function from sums to the output. Its second argument expands numbers per column to numbers per element."""
+FinishSums = Callable[[Array, Callable[[Array], Array]], Array]
+"""Function that computes the output from sums.
+
+Its second argument is a function that expands numbers per column to numbers per element.
+"""
 
 
 Exact = Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -50,13 +53,13 @@ class _Number(Struct, frozen=True):
         return np.asarray(inputs[self.input_index] if self.stored is None else self.stored).astype(np.int64)
 
 
-def _integral(
+def _describe_integer_operator(
     node: Node,
     reader: NodeReader,
     base: Original,
     zeros: tuple[str, str],
     bias: str | Array,
-    tail: Tail,
+    finish_sums: FinishSums,
     scale: Array | None = None,
     grids: Mapping[str, Grid | None] = MappingProxyType({}),
 ) -> Original:
@@ -66,9 +69,9 @@ def _integral(
         node: Operator.
         reader: Reader of the original graph.
         base: The same product on floats.
-        zeros: Value names of the zero points of both operands; '' for zero.
+        zeros: Value names of the zero points of both operands; '' if the zero point is 0.
         bias: Value name of the int32 bias, its numbers, or '' without a bias.
-        tail: Steps after the sums.
+        finish_sums: Steps after the sums.
         scale: Factor of a sum if the original multiplies floats, else None.
         grids: Grids of inputs that are floats, by value name; see `Integers.grids`.
     """
@@ -90,30 +93,32 @@ def _integral(
     else:
         constant = reader.number(bias) if bias else np.zeros((), np.int64)
         c = _Number(constant) if constant is not None else find_number(bias)
-    count, kind = len(base.inputs), _sum_type(reader)
-    scale_of = None if scale is None else partial(_scale_of, scale)
+    count, kind = len(base.inputs), _get_sum_type(reader)
+    scale_of = None if scale is None else partial(_expand_scale, scale)
 
-    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         float_spec = base.spec_for(shapes[:count], output_shape)
 
         point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
         exact = _divide_by_steps(
-            _build_exact_product(float_spec, (a, b, c), count, tail, kind, needs_bound=scale is not None),
+            _build_exact_product(
+                float_spec, (a, b, c), count, finish_sums, kind, needs_bound=scale is not None
+            ),
             steps,
         )
         return replace(
             float_spec,
-            bias=_total_bias(float_spec, output_shape, a, c, kind),
+            bias=_combine_bias(float_spec, output_shape, a, c, kind),
             expand_bias=partial(_expand_to_output, float_spec, output_shape),
             integers=Integers(
                 exact, point, a.input_index, partial(_saturates, float_spec, count), scale_of, steps
             ),
         )
 
-    return replace(base, node=node, inputs=tuple(inputs), spec_for=spec_for)
+    return replace(base, node=node, inputs=tuple(inputs), spec_for=build_spec)
 
 
-def _sum_type(reader: NodeReader) -> str:
+def _get_sum_type(reader: NodeReader) -> str:
     planned = reader.planned.accumulator if reader.planned is not None else ""
     return planned if "int" in planned else "int32"
 
@@ -124,7 +129,7 @@ def _saturates(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> 
 
 
 def _divide_by_steps(exact_codes: Exact, steps: Sequence[Grid | None]) -> Exact:
-    """Wraps `exact_codes` for inputs that are floats: they are divided by their step first."""
+    """Returns a function like `exact_codes` that first divides each float input by its step."""
 
     def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         all_steps = [*steps, *(None,) * (len(values) - len(steps))]
@@ -136,24 +141,21 @@ def _divide_by_steps(exact_codes: Exact, steps: Sequence[Grid | None]) -> Exact:
 
 def _expand_to_output(float_spec: ProductSpec, output_shape: tuple[int, ...], values: Array) -> Array:
     """Expands numbers to the shape of Y; a bias that includes the zero points already has this shape."""
-    has_output_shape = values.shape == output_shape or float_spec.expand_bias is None
-    return (
-        np.broadcast_to(values, output_shape)
-        if has_output_shape or float_spec.expand_bias is None
-        else float_spec.expand_bias(values)
-    )
+    if values.shape == output_shape or float_spec.expand_bias is None:
+        return np.broadcast_to(values, output_shape)
+    return float_spec.expand_bias(values)
 
 
-def _scale_of(scale: Array, spread: Callable[[Array], Array]) -> Array:
-    """Returns the factor of every element's sum; `spread` expands numbers per column to elements."""
-    return spread(scale if scale.size > 1 else scale.reshape(()))
+def _expand_scale(scale: Array, expand: Callable[[Array], Array]) -> Array:
+    """Returns the factor of every element's sum; `expand` expands numbers per column to elements."""
+    return expand(scale if scale.size > 1 else scale.reshape(()))
 
 
 def _build_exact_product(
     float_spec: ProductSpec,
     numbers: tuple[_Number, _Number, _Number],
     count: int,
-    tail: Tail,
+    finish_sums: FinishSums,
     kind: str,
     *,
     needs_bound: bool,
@@ -164,7 +166,7 @@ def _build_exact_product(
         float_spec: The same product on floats.
         numbers: Zero points of both operands, and the bias.
         count: Number of inputs of `float_spec`.
-        tail: Steps after the sums.
+        finish_sums: Steps after the sums.
         kind: Element type of the sums.
         needs_bound: Whether the function also returns the sums of the absolute values of the terms.
     """
@@ -181,15 +183,19 @@ def _build_exact_product(
             rights[-1] = _subtract_zero(rights[-1], b.value(values), per_row=False)
             weight = float_spec.weight(rights)
         left_rows = float_spec.left(lefts)
-        sums = _sums(left_rows, float_spec.M, weight) + float_spec.arrange_bias(c.value(values))
+        sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(c.value(values))
         size = np.abs(weight.astype(np.int32))
-        bound = _sums(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size) if needs_bound else None
-        return tail(sums.astype(kind), float_spec.arrange_bias), bound
+        bound = (
+            _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size)
+            if needs_bound
+            else None
+        )
+        return finish_sums(sums.astype(kind), float_spec.arrange_bias), bound
 
     return compute_exact
 
 
-def _total_bias(
+def _combine_bias(
     float_spec: ProductSpec, output_shape: tuple[int, ...], a: _Number, c: _Number, kind: str
 ) -> Array | int | None:
     """Returns the bias minus the effect of the left operand's zero point, or the input index of the bias."""
@@ -228,15 +234,15 @@ def _subtract_zero(values: Array, zero: Array, *, per_row: bool) -> Array:
     return difference
 
 
-_ROWS = 1 << 21
+_CONVERTED_ELEMENTS = 1 << 21
 """Number of elements of the left operand that are converted to float64 at a time."""
 
 
-def _sums(left_rows: Rows, M: int, right: Array) -> Array:
+def _sum_products(left_rows: Rows, M: int, right: Array) -> Array:
     """Computes the sums of products as int64. float64 is exact for products of bytes, and uses BLAS."""
     batch, depth, width = right.shape
     sums = np.empty((batch, M, width), np.int64)
-    step = max(1, _ROWS // max(depth, 1))
+    step = max(1, _CONVERTED_ELEMENTS // max(depth, 1))
     for b in range(batch):
         right_float64 = right[b].astype(np.float64)
         for first in range(0, M, step):
@@ -245,20 +251,22 @@ def _sums(left_rows: Rows, M: int, right: Array) -> Array:
     return sums
 
 
-def _scale_tail(scale: Array, zero: Array | None) -> Tail:
+def _make_scaling(scale: Array, zero: Array | None) -> FinishSums:
     """Makes the steps after the sums: multiply by the scale; with a zero point, also round and saturate."""
 
-    def tail(sums: Array, spread: Callable[[Array], Array]) -> Array:
-        y = sums.astype(np.float32) * _scale_of(scale, spread)
+    def finish_sums(sums: Array, expand: Callable[[Array], Array]) -> Array:
+        y = sums.astype(np.float32) * _expand_scale(scale, expand)
         if zero is None:
             return y
         smallest, largest = np.iinfo(zero.dtype).min, np.iinfo(zero.dtype).max
         return np.clip(np.rint(y) + float(zero.reshape(())), smallest, largest).astype(zero.dtype)
 
-    return tail
+    return finish_sums
 
 
-def _float_meaning(op: str, node: Node, names: tuple[str, str], zero: str, reader: NodeReader) -> Original:
+def _describe_float_operator(
+    op: str, node: Node, names: tuple[str, str], zero: str, reader: NodeReader
+) -> Original:
     """Builds the specification of the float operator `op` with the operands `names` of `node`.
 
     Between the kernels of two groups, the weight is the zero point, whose value name is `zero`.
@@ -269,39 +277,39 @@ def _float_meaning(op: str, node: Node, names: tuple[str, str], zero: str, reade
         return _FLOAT_MEANINGS[op](float_node, reader)
     zero_points = reader.number(zero) if zero else None
     is_uniform = zero_points is not None and (zero_points == zero_points.reshape(-1)[0]).all()
-    return conv.convolution(
+    return conv.describe_convolution(
         float_node, reader, int(zero_points.reshape(-1)[0]) if zero_points is not None and is_uniform else 0
     )
 
 
-def _input_name(node: Node, index: int) -> str:
+def _get_input_name(node: Node, index: int) -> str:
     return node.inputs[index] if len(node.inputs) > index else ""
 
 
 def _read_stored_input(reader: NodeReader, node: Node, index: int) -> Array:
     """Returns the numbers of a stored input; a computed input is not supported, although ONNX allows it."""
-    numbers = reader.number(_input_name(node, index))
+    numbers = reader.number(_get_input_name(node, index))
     if numbers is None:
-        raise NotTiled(f"'{_input_name(node, index)}' of the original is no constant")
+        raise NotTiled(f"'{_get_input_name(node, index)}' of the original is no constant")
     return numbers
 
 
-def _integer(op: str) -> Meaning:
+def _describe_quantized_operands(op: str) -> Meaning:
     def build_original(node: Node, reader: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[1]
-        zeros = _input_name(node, 2), _input_name(node, 3)
-        base = _float_meaning(op, node, (x, w), zeros[1], reader)
-        return _integral(node, reader, base, zeros, "", lambda sums, spread: sums)
+        zeros = _get_input_name(node, 2), _get_input_name(node, 3)
+        base = _describe_float_operator(op, node, (x, w), zeros[1], reader)
+        return _describe_integer_operator(node, reader, base, zeros, "", lambda sums, expand: sums)
 
     return build_original
 
 
 def _build_quantized_meaning(op: str, bias: int, output_scale: int, has_alpha: bool = False) -> Meaning:
-    """Makes the meaning of an operator with inputs X, scale, zero, W, scale, zero.
+    """Returns the meaning of an operator with inputs X, scale, zero, W, scale, zero.
 
     Args:
         op: The float form of the operator.
-        bias: Input index of the bias, or 0 without one.
+        bias: Input index of the bias, or 0 without a bias.
         output_scale: Input index of the scale of Y. The zero point of Y follows it; without it, Y is float32.
         has_alpha: Whether the attribute `alpha` scales the product.
     """
@@ -312,23 +320,25 @@ def _build_quantized_meaning(op: str, bias: int, output_scale: int, has_alpha: b
         scale: Array = (
             factor * _read_stored_input(reader, node, 1).reshape(()) * _read_stored_input(reader, node, 4)
         )
-        if _input_name(node, output_scale):
+        if _get_input_name(node, output_scale):
             scale = scale / _read_stored_input(reader, node, output_scale).reshape(())
         zero = (
             _read_stored_input(reader, node, output_scale + 1)
-            if _input_name(node, output_scale + 1)
+            if _get_input_name(node, output_scale + 1)
             else None
         )
-        zeros = _input_name(node, 2), _input_name(node, 5)
-        base = _float_meaning(op, node, (x, w), zeros[1], reader)
-        tail = _scale_tail(np.asarray(scale, np.float32), zero)
-        return _integral(node, reader, base, zeros, _input_name(node, bias) if bias else "", tail)
+        zeros = _get_input_name(node, 2), _get_input_name(node, 5)
+        base = _describe_float_operator(op, node, (x, w), zeros[1], reader)
+        finish_sums = _make_scaling(np.asarray(scale, np.float32), zero)
+        return _describe_integer_operator(
+            node, reader, base, zeros, _get_input_name(node, bias) if bias else "", finish_sums
+        )
 
     return build_original
 
 
 def _build_dequantized_meaning(op: str) -> Meaning:
-    """Makes the meaning of a float operator on dequantized operands that a plan may compute in integers."""
+    """Returns the meaning of a float operator on dequantized operands, as a plan may compute it."""
     float_meaning = _FLOAT_MEANINGS[op]
 
     def build_original(node: Node, reader: NodeReader) -> Original:
@@ -339,42 +349,50 @@ def _build_dequantized_meaning(op: str) -> Meaning:
         x, w = (producers.get(name) for name in (node.inputs[1::-1] if is_weight_left else node.inputs[:2]))
         if x is None or w is None:
             raise NotTiled(f"the operands of '{node.label}' were not quantized")
-        x_, w_ = _operand(x, reader), _operand(w, reader)
+        left_operand, right_operand = _read_quantized_operand(x, reader), _read_quantized_operand(w, reader)
         alpha, beta = (np.float32(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
-        scales = np.asarray(x_.scale.reshape(()) * w_.scale.reshape(-1), np.float32)
+        scales = np.asarray(left_operand.scale.reshape(()) * right_operand.scale.reshape(-1), np.float32)
         bias: str | Array = ""
         float_bias: Array | None = None
-        if _input_name(node, 2) and beta:
-            integer_bias = _integer_bias(
+        if _get_input_name(node, 2) and beta:
+            integer_bias = _convert_bias_to_integers(
                 reader, producers.get(node.inputs[2]), scales, float(alpha), float(beta)
             )
             if integer_bias is None:
                 float_bias = beta * _read_stored_input(reader, node, 2).astype(np.float32)
             else:
                 bias = integer_bias
-        names = (w_.name, x_.name) if is_weight_left else (x_.name, w_.name)
-        base = _float_meaning(op, node, names, w_.zero, reader)
-        spread = partial(_broadcast_channels, node, reader, w_, is_weight_left)
+        names = (
+            (right_operand.name, left_operand.name)
+            if is_weight_left
+            else (left_operand.name, right_operand.name)
+        )
+        base = _describe_float_operator(op, node, names, right_operand.zero, reader)
+        expand = partial(_broadcast_channels, node, reader, right_operand, is_weight_left)
 
-        def tail(sums: Array, added: Callable[[Array], Array]) -> Array:
-            y = _scale_tail(spread(scales * alpha), None)(sums, added)
+        def finish_sums(sums: Array, added: Callable[[Array], Array]) -> Array:
+            y = _make_scaling(expand(scales * alpha), None)(sums, added)
             return y if float_bias is None else y + added(float_bias)
 
-        scale = spread(np.abs(scales * alpha))
-        grids = {operand.name: operand.grid for operand in (x_, w_) if operand.grid is not None}
-        zeros = x_.zero, w_.zero
-        return _integral(node, reader, base, zeros, bias, tail, scale, grids)
+        scale = expand(np.abs(scales * alpha))
+        grids = {
+            operand.name: operand.grid
+            for operand in (left_operand, right_operand)
+            if operand.grid is not None
+        }
+        zeros = left_operand.zero, right_operand.zero
+        return _describe_integer_operator(node, reader, base, zeros, bias, finish_sums, scale, grids)
 
     return build_original
 
 
-class _Operand(Struct, frozen=True):
+class _QuantizedOperand(Struct, frozen=True):
     """A quantized operand.
 
     Attributes:
         name: Value name of the codes, or of floats that are converted to codes.
         scale: One scale, or scales along `axis`.
-        zero: Value name of the zero point; '' for zero.
+        zero: Value name of the zero point; '' if the zero point is 0.
         axis: Axis of the scales.
         grid: Grid of a float operand, or None for codes; see `Integers.grids`.
     """
@@ -386,7 +404,7 @@ class _Operand(Struct, frozen=True):
     grid: Grid | None = None
 
 
-def _operand(producer: Node, reader: NodeReader) -> _Operand:
+def _read_quantized_operand(producer: Node, reader: NodeReader) -> _QuantizedOperand:
     """Returns the quantized operand that a DequantizeLinear or a call of IntQuant computes.
 
     Raises:
@@ -397,8 +415,8 @@ def _operand(producer: Node, reader: NodeReader) -> _Operand:
         if codes is not None and str(codes.dtype) in ("int4", "uint4", "int2", "uint2"):
             reader.codes[producer.inputs[0]] = codes.astype("uint8" if str(codes.dtype)[0] == "u" else "int8")
         axis = int(producer.attributes.get("axis", 1))
-        return _Operand(
-            producer.inputs[0], _read_stored_input(reader, producer, 1), _input_name(producer, 2), axis
+        return _QuantizedOperand(
+            producer.inputs[0], _read_stored_input(reader, producer, 1), _get_input_name(producer, 2), axis
         )
     if producer.op != "IntQuant":
         raise NotTiled(f"'{producer.label}' quantizes nothing")
@@ -412,20 +430,20 @@ def _operand(producer: Node, reader: NodeReader) -> _Operand:
     name, values = producer.outputs[0], reader.number(producer.inputs[0])
     if values is None:
         grid = float(scale.reshape(-1)[0]), int(smallest - zero), int(largest - zero)
-        return _Operand(name, scale, "", axis, grid)
+        return _QuantizedOperand(name, scale, "", axis, grid)
     scaled = values.astype(np.float32) / scale + np.float32(zero)
     reader.codes[name] = (np.rint(np.clip(scaled, smallest, largest)) - zero).astype(np.int32)
-    return _Operand(name, scale, "", axis)
+    return _QuantizedOperand(name, scale, "", axis)
 
 
-def _integer_bias(
+def _convert_bias_to_integers(
     reader: NodeReader, producer: Node | None, sum_scales: Array, alpha: float, beta: float
 ) -> Array | None:
-    """Returns a bias times beta / alpha as integers of the sum, or None if it is not such integers."""
+    """Returns bias x beta / alpha as integers in units of the sums, or None if the result is not exact."""
     if producer is None or producer.op != "DequantizeLinear" or not alpha:
         return None
     codes, scales = _read_stored_input(reader, producer, 0), _read_stored_input(reader, producer, 1)
-    zero = reader.number(_input_name(producer, 2)) if _input_name(producer, 2) else None
+    zero = reader.number(_get_input_name(producer, 2)) if _get_input_name(producer, 2) else None
     axis = int(producer.attributes.get("axis", 1))
     is_last_axis = scales.size == 1 or codes.ndim == 1 or axis % codes.ndim == codes.ndim - 1
     if not is_last_axis or codes.dtype != np.int32 or (zero is not None and zero.any()):
@@ -441,7 +459,7 @@ def _integer_bias(
 
 
 def _broadcast_channels(
-    node: Node, reader: NodeReader, w: _Operand, is_weight_left: bool, values: Array
+    node: Node, reader: NodeReader, w: _QuantizedOperand, is_weight_left: bool, values: Array
 ) -> Array:
     """Reshapes numbers per channel of the weight so that they broadcast to the output.
 
@@ -453,7 +471,7 @@ def _broadcast_channels(
         return values[:, None] if is_weight_left else values
     if node.op == "ConvTranspose":
         return np.tile(values, int(node.attributes.get("group", 1)))
-    equation = einsum.equation_of(node)
+    equation = einsum.get_equation(node)
     # count letters from the end, because an ellipsis may come first
     subscripts = equation.split("->")[0].split(",")[0 if is_weight_left else 1]
     weight = reader.number(w.name)
@@ -464,12 +482,12 @@ def _broadcast_channels(
 
 
 _FLOAT_MEANINGS: Mapping[str, Meaning] = {
-    "MatMul": linear.product,
-    "Gemm": linear.product,
-    "FusedMatMul": linear.product,
-    "Conv": conv.convolution,
-    "ConvTranspose": conv.convolution,
-    "Einsum": einsum.product,
+    "MatMul": linear.describe_product,
+    "Gemm": linear.describe_product,
+    "FusedMatMul": linear.describe_product,
+    "Conv": conv.describe_convolution,
+    "ConvTranspose": conv.describe_convolution,
+    "Einsum": einsum.describe_product,
 }
 
 MEANINGS: Mapping[tuple[str, str], Meaning] = {
@@ -477,8 +495,8 @@ MEANINGS: Mapping[tuple[str, str], Meaning] = {
         ("com.microsoft" if op == "FusedMatMul" else "", op): _build_dequantized_meaning(op)
         for op in _FLOAT_MEANINGS
     },
-    ("", "MatMulInteger"): _integer("MatMul"),
-    ("", "ConvInteger"): _integer("Conv"),
+    ("", "MatMulInteger"): _describe_quantized_operands("MatMul"),
+    ("", "ConvInteger"): _describe_quantized_operands("Conv"),
     ("", "QLinearMatMul"): _build_quantized_meaning("MatMul", 0, 6),
     ("", "QLinearConv"): _build_quantized_meaning("Conv", 8, 6),
     ("com.microsoft", "QLinearConv"): _build_quantized_meaning("Conv", 8, 6),

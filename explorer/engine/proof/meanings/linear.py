@@ -14,7 +14,7 @@ from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.onnxruntime import Array
 
 
-def product(node: Node, reader: NodeReader) -> Original:
+def describe_product(node: Node, reader: NodeReader) -> Original:
     """Returns the product that a Gemm, MatMul or FusedMatMul computes.
 
     Raises:
@@ -36,7 +36,7 @@ def product(node: Node, reader: NodeReader) -> Original:
     transposes = bool(attributes.get("transA", 0)), bool(attributes.get("transB", 0))
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
-    def spec_for(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
+    def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         planned = reader.planned
         keeps_batch = planned is not None and (planned.batch != 1 or "batch" in planned.dynamic)
         if left_weight is not None:
@@ -47,11 +47,11 @@ def product(node: Node, reader: NodeReader) -> Original:
         return _build_spec(second, transposes, shapes, output_shape, alpha, beta, bias_source, keeps_batch)
 
     return Original(
-        node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", spec_for
+        node, tuple(inputs), operands, str(numbers.dtype) if numbers is not None else "", build_spec
     )
 
 
-def _matrix_shape(shape: tuple[int, ...], is_transposed: bool, is_right: bool) -> tuple[int, ...]:
+def _get_matrix_shape(shape: tuple[int, ...], is_transposed: bool, is_right: bool) -> tuple[int, ...]:
     """Returns an operand's shape as (..., rows, columns). A vector is a row, or a column if `is_right`."""
     if len(shape) == 1:
         return (shape[0], 1) if is_right else (1, shape[0])
@@ -78,8 +78,8 @@ def _build_spec(
 
     Without `keeps_batch`, a batch of left matrices with one right matrix is a single product.
     """
-    a = _matrix_shape(shapes[0], transposes[0], False)
-    b = _matrix_shape(shapes[second] if isinstance(second, int) else second.shape, transposes[1], True)
+    a = _get_matrix_shape(shapes[0], transposes[0], False)
+    b = _get_matrix_shape(shapes[second] if isinstance(second, int) else second.shape, transposes[1], True)
     batch = np.broadcast_shapes(a[:-2], b[:-2])
     is_single = math.prod(b[:-2]) == 1 and not keeps_batch
     M, K, N = a[-2], a[-1], b[-1]
@@ -118,7 +118,7 @@ def _build_swapped_spec(
     """Builds the specification of W X as (X^T W^T)^T, so that the activation is the left operand."""
     swapped_transposes = not transposes[1], not transposes[0]
     spec = _build_spec(weight, swapped_transposes, (shape,), output_shape, alpha, beta, bias, keeps_batch)
-    M = _matrix_shape(shape, swapped_transposes[0], False)[-2]
+    M = _get_matrix_shape(shape, swapped_transposes[0], False)[-2]
 
     def arrange_output(y: Array) -> Array:
         return y.reshape(-1, spec.N, M).swapaxes(-1, -2).reshape(spec.batch, spec.M, spec.N)

@@ -50,7 +50,7 @@ def _read_packed(node: Node, reader: NodeReader) -> Original:
     weight = (shifted * scales.reshape(N, blocks)[:, k // block]).T
     inputs = (names[0], names[1], names[5]) if names[5] else (names[0], names[1])
     float_node = Node("Gemm" if names[5] else "MatMul", inputs, node.outputs, name=node.name)
-    meaning = linear.product(float_node, _UnpackedReader(reader, names[1], weight))
+    meaning = linear.describe_product(float_node, _UnpackedReader(reader, names[1], weight))
     return Original(node, meaning.inputs, meaning.operands, meaning.dtype, meaning.spec_for)
 
 

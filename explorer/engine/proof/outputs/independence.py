@@ -1,8 +1,8 @@
 """Counts how many of the rounding errors in an output are independent of each other.
 
-An output of 5,000 elements may depend on five numbers, so that five errors decide all others. By chance, the
-original's errors may then be a tenth of those of the other model. That cannot happen with 5,000 independent
-errors.
+An output of 5,000 elements may depend on only five numbers. It then has only five independent errors, and by
+chance the original's errors may be a tenth of the other model's errors. With 5,000 independent errors, such a
+ratio cannot arise by chance.
 """
 
 from __future__ import annotations
@@ -28,19 +28,20 @@ _EXACT = frozenset(
 _FLOATS = frozenset(d.name for d in DTYPES.values() if "float" in d.name)
 
 
-def count_independent(model: Model, drawn: Sequence[RandomInput]) -> dict[str, int]:
-    """Finds, for each output, the smallest number of elements that carry all of its data at one place.
+def count_independent(model: Model, inputs: Sequence[RandomInput]) -> dict[str, int]:
+    """Counts, for each output, the elements at the narrowest point of the computation.
 
-    Only places after at least half of the roundings count, because later layers add independent roundings.
+    At such a point, all data of the output passes through these elements. Only points after at least half of
+    the roundings count, because later layers add independent roundings.
 
     Args:
         model: Original model.
-        drawn: Random inputs, with shapes and types.
+        inputs: Random inputs, with shapes and types.
 
     Returns:
         Number of elements by output name. Outputs whose sizes are unknown are omitted.
     """
-    inferred = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in drawn}).main.values
+    inferred = Inference(model, {}, {d.name: (d.dtype, d.shape) for d in inputs}).main.values
     elements: dict[str, int] = {}
     for name, info in inferred.items():
         sizes = [d for d in info.shape or () if isinstance(d, int)]
@@ -61,23 +62,23 @@ def _find_fewest_elements(
 ) -> int:
     """Finds the smallest number of elements that are alive between two nodes, or 0 if unknown."""
     initializers = model.graph.initializers
-    last = {name: index for index, node in enumerate(nodes) for name in list_reads(node)}
-    last[output] = len(nodes)
+    last_use = {name: index for index, node in enumerate(nodes) for name in list_reads(node)}
+    last_use[output] = len(nodes)
     depths = [_count_roundings(model, node) for node in nodes]
-    half, depth_so_far = sum(depths) / 2, 0
-    alive = {v.name for v in model.graph.feeds if v.name in last}
-    varying: set[str] = set(alive)
+    half_depth, depth_so_far = sum(depths) / 2, 0  # depth in roundings
+    alive = {v.name for v in model.graph.feeds if v.name in last_use}
+    data_dependent: set[str] = set(alive)
     narrowest = 0
     for index, node in enumerate(nodes):
         depth_so_far += depths[index]
-        read = set(list_reads(node))
-        outputs = {name for name in node.outputs if name in last}
+        read_names = set(list_reads(node))
+        outputs = {name for name in node.outputs if name in last_use}
         # the exact result of constants carries no data
-        if read & varying or depths[index]:
-            varying |= outputs
+        if read_names & data_dependent or depths[index]:
+            data_dependent |= outputs
             alive |= outputs
-        alive = {name for name in alive if last[name] > index and name not in initializers}
-        if alive and depth_so_far >= half and all(name in elements for name in alive):
+        alive = {name for name in alive if last_use[name] > index and name not in initializers}
+        if alive and depth_so_far >= half_depth and all(name in elements for name in alive):
             width = sum(elements[name] for name in alive)
             narrowest = min(narrowest, width) if narrowest else width
     return narrowest

@@ -59,11 +59,11 @@ def add_float_outputs(before: GraphProducers, after: GraphProducers) -> tuple[Mo
             floats, scale_and_zero = f"{value}/floats", (value + _SCALE, value + _ZERO)
             nodes.append(Node("DequantizeLinear", [integer_name, *scale_and_zero], [floats]))
             nodes.append(Node("QuantizeLinear", [floats, *scale_and_zero], [name]))
-            pairs[_integers_of(value, users, after)] = floats
+            pairs[_find_quantized_value(value, users, after)] = floats
     return replace(after.model, graph=replace(after.model.graph, nodes=tuple(nodes))), pairs
 
 
-def _integers_of(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
+def _find_quantized_value(value: str, users: dict[str, list[Node]], after: GraphProducers) -> str:
     """Finds the original's value that the integers named after `value` represent.
 
     It may be the output of an activation that the quantizer dropped.

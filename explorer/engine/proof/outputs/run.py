@@ -21,7 +21,7 @@ from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import DTYPES, Model, Value
 from explorer.engine.graph.random_operators import list_all_nodes
 from explorer.engine.progress import Cancel
-from explorer.engine.proof.compare import OutputComparison, compute_limit, unit_roundoff
+from explorer.engine.proof.compare import OutputComparison, compute_limit, get_unit_roundoff
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.outputs.tolerance import judge_within
 from explorer.engine.proof.structure.probes import Pair
@@ -120,7 +120,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
     for a, b in pairs:
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
         if not same_type or not _can_match(a, b):
-            text = f"input {_declaration_text(a)} is {_declaration_text(b)} in the other model"
+            text = f"input {_describe_declaration(a)} is {_describe_declaration(b)} in the other model"
             raise InputMismatch(text, shaped=(a, b) if same_type else None)
     return {a.name: b.name for a, b in pairs}
 
@@ -174,7 +174,7 @@ def _can_match(a: Value, b: Value) -> bool:
     )
 
 
-def _declaration_text(value: Value) -> str:
+def _describe_declaration(value: Value) -> str:
     return f"'{printable(value.name)}' {value.dtype or '?'} {shape_text(value.shape)}"
 
 
@@ -215,7 +215,7 @@ def run_all(
     # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
     run = run_each(call, session.outputs, feeds, step, shake=_shift_slightly)
     plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
-    changes = (rms_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
+    changes = (measure_rms_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
     moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
     return replace(run, sensitivity=moved, level=session.level)
 
@@ -279,7 +279,7 @@ def run_each(
     if shake is None:
         return ModelOutputs(tuple(names), tuple(draws))
     pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
-    return ModelOutputs(tuple(names), tuple(draws), tuple(rms_change(a, b) for a, b in pairs))
+    return ModelOutputs(tuple(names), tuple(draws), tuple(measure_rms_change(a, b) for a, b in pairs))
 
 
 def shift_by_one_ulp(feeds: Feeds) -> Feeds:
@@ -287,7 +287,7 @@ def shift_by_one_ulp(feeds: Feeds) -> Feeds:
     return {name: _shift_floats(value) for name, value in feeds.items()}
 
 
-def rms_change(old: Any, new: Any) -> float:
+def measure_rms_change(old: Any, new: Any) -> float:
     """Computes the RMS difference of the finite elements of two float outputs, or 0 for other types."""
     if not isinstance(old, np.ndarray) or old.dtype.kind != "f" or old.shape != new.shape:
         return 0.0
@@ -304,7 +304,7 @@ def _shift_floats(value: Array) -> Array:
     return np.asarray(np.nextafter(value, towards.astype(value.dtype)))
 
 
-def reference(
+def run_in_float64(
     model: Model, feeds: Sequence[Feeds], cancel: Cancel, step: Callable[[], None]
 ) -> tuple[list[dict[str, Array]], str]:
     """Runs every draw in float64.
@@ -364,14 +364,14 @@ def compare(
             and not evidence.equal
             and (name in noise.drawn[0] or after.names[order[index]] in noise.drawn[1])
         ):
-            evidence = _random_evidence(evidence, noise)
+            evidence = _mark_random(evidence, noise)
         results.append(
             evidence if noise.tolerance is None else judge_within(evidence, old, new, noise.tolerance)
         )
     return tuple(results)
 
 
-def _random_evidence(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
+def _mark_random(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     """Marks an output as random. A difference between two runs of it shows nothing.
 
     All parts that the output depends on are proved or tested one by one. For torch's outputs nothing else is
@@ -430,7 +430,7 @@ def _compare_output(
         return replace(evidence, passed=noise.proved or evidence.passed, constant=constant, stepped=stepped)
     carriers = noise.independent.get(name, old[0].size)
     share = min(carriers / max(old[0].size, 1), 1.0)
-    comparison = OutputComparison(unit_roundoff(kind), noise.sensitivity, noise.growth, share)
+    comparison = OutputComparison(get_unit_roundoff(kind), noise.sensitivity, noise.growth, share)
     for a, b, reference_ in zip(old, new, true, strict=True):
         if reference_ is not None and reference_.shape == a.shape:
             comparison.add(a, b, reference_)
@@ -448,7 +448,7 @@ def _compare_floats(
     """Judges a float output from its comparison."""
     reference_text = noise.reference
     judged = comparison.judged and comparison.plausible
-    if judged and comparison.roundoff < unit_roundoff("float32"):
+    if judged and comparison.roundoff < get_unit_roundoff("float32"):
         # the float64 run may add in the same order as the original, and then shows no rounding error
         judged, reference_text = False, "none: the output is float64 itself"
     elif comparison.judged and not judged:
@@ -473,13 +473,13 @@ def _compare_floats(
             if comparison.unreferenced_draws is not None
             else ""
         )
-        reason = _accuracy_text(
+        reason = _word_accuracy(
             comparison.rms_before or 0.0, comparison.rms_after or 0.0, original_label, draws_note
         )
     else:
         largest = f"largest difference {comparison.max_abs:.2e}"
         cause = "from a rounding that crossed a step" if stepped else "from rounding"
-        reason = f"{largest}, {_relative_text(relative)}, {cause}"
+        reason = f"{largest}, {_word_relative_difference(relative)}, {cause}"
         if not noise.proved:
             reason += f"; no float64: {reference_text.removeprefix('none: ')}"
     if comparison.shared and not fault:
@@ -506,20 +506,20 @@ def _compare_floats(
     )
 
 
-def _relative_text(relative: float | None) -> str:
+def _word_relative_difference(relative: float | None) -> str:
     return f"RMS difference {relative or 0.0:.1e} of the output's RMS"
 
 
-def relaxed_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
+def relax_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
     relative, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
     if (
         not exceeds
         or relative is None
-        or relative > compute_limit(unit_roundoff(evidence.dtype), depth, growth)
+        or relative > compute_limit(get_unit_roundoff(evidence.dtype), depth, growth)
     ):
         return evidence
-    figures = f"largest difference {evidence.max_abs:.2e}, {_relative_text(relative)}"
+    figures = f"largest difference {evidence.max_abs:.2e}, {_word_relative_difference(relative)}"
     reason = f"{figures}, from stored numbers"
     return replace(evidence, passed=True, reason=reason, limit_share=None)
 
@@ -532,7 +532,7 @@ def _describe_excess(comparison: OutputComparison) -> str:
     return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
 
 
-def _accuracy_text(before: float, after: float, original_label: str, draws_note: str) -> str:
+def _word_accuracy(before: float, after: float, original_label: str, draws_note: str) -> str:
     figures = f"RMS error against float64 {after:.2e}, of {original_label} {before:.2e}{draws_note}"
     if after <= 1.1 * before:
         return f"{figures}: no less accurate"
@@ -552,7 +552,7 @@ def is_identical(a: Any, b: Any) -> bool:
     return bool(a == b)
 
 
-def depth_of(model: Model) -> int:
+def estimate_depth(model: Model) -> int:
     """Estimates the roundings on a path through the model: one per node, plus the depth of every weight."""
     floats = {d.name for d in DTYPES.values() if "float" in d.name}
     depths = (max(t.shape, default=1) for t in model.graph.initializers.values() if t.dtype in floats)

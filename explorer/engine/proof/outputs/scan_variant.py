@@ -21,7 +21,7 @@ from explorer.facts import Plan, TensorInfo
 _SITE = "tile_hw.site"
 
 
-def scan_stand_in(
+def build_scan_variant(
     before: Model,
     after: Model,
     plan: Plan,

@@ -16,8 +16,8 @@ from explorer.facts import OutputEvidence
 from explorer.facts.verification import Tolerance
 
 
-def tolerance_text(tolerance: Tolerance) -> str:
-    """Words a tolerance for a message."""
+def describe_tolerance(tolerance: Tolerance) -> str:
+    """Returns a tolerance as text, such as 'differences of at most 0.001'."""
     parts = []
     if tolerance.atol is not None or tolerance.rtol is not None:
         terms = [f"{tolerance.atol:g}"] if tolerance.atol else []
@@ -31,13 +31,16 @@ def tolerance_text(tolerance: Tolerance) -> str:
 def judge_within(
     evidence: OutputEvidence, before: Sequence[Any], after: Sequence[Any], tolerance: Tolerance
 ) -> OutputEvidence:
-    """Judges one output by a tolerance. Values other than numeric arrays keep their evidence.
+    """Judges one output by a tolerance. The evidence of values other than numeric arrays stays unchanged.
 
     Args:
         evidence: Evidence of the exact comparison.
         before: Output of the original for each draw.
         after: Output of the other model for each draw.
         tolerance: Allowed difference.
+
+    Returns:
+        The evidence with the result of the judgment.
     """
     if not all(isinstance(v, np.ndarray) and v.dtype.kind in "biufV" for v in (*before, *after)):
         return evidence
@@ -61,7 +64,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         Tuple of three: whether the output passes; a text with the figures closest to their limits; the
         largest figure as a share of its limit, infinite if no error is allowed.
     """
-    worst, ratio, noise = 0.0, 0.0, math.inf
+    largest_gap, largest_share, lowest_snr = 0.0, 0.0, math.inf
     for old, new in zip(before, after, strict=True):
         if old.shape != new.shape:
             return (
@@ -71,9 +74,13 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
             )
         a, b = (np.asarray(v).astype(np.float64).reshape(-1) for v in (old, new))
         finite = np.isfinite(a) & np.isfinite(b)
-        strange = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
-        if strange.any():
-            return False, f"{int(strange.sum()):,} elements are NaN or Inf in one model only", math.inf
+        differs_in_kind = ~finite & ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        if differs_in_kind.any():
+            return (
+                False,
+                f"{int(differs_in_kind.sum()):,} elements are NaN or Inf in one model only",
+                math.inf,
+            )
         a, gap = a[finite], np.abs(b[finite] - a[finite])
         if not gap.size:
             continue
@@ -81,22 +88,26 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         # with a limit of 0, only a gap of 0 passes
         shares = np.divide(gap, allowed, out=np.where(gap > 0, np.inf, 0.0), where=allowed > 0)
         index = int(np.argmax(shares))
-        if shares[index] > ratio:
-            ratio, worst = float(shares[index]), float(gap[index])
-        noise = min(noise, snr_db(float(a @ a), float(gap @ gap)))
-    passed, parts, share = True, [], 0.0
+        if shares[index] > largest_share:
+            largest_share, largest_gap = float(shares[index]), float(gap[index])
+        lowest_snr = min(lowest_snr, snr_db(float(a @ a), float(gap @ gap)))
+    passed, parts, limit_share = True, [], 0.0
     if tolerance.atol is not None or tolerance.rtol is not None:
-        passed = ratio <= 1.0
-        share = ratio
-        share_text = f"{ratio:.2g} of what is allowed" if math.isfinite(ratio) else "and none is allowed"
-        parts.append(f"difference {worst:.2e}, {share_text}")
+        passed = largest_share <= 1.0
+        limit_share = largest_share
+        share_text = (
+            f"{largest_share:.2g} of what is allowed"
+            if math.isfinite(largest_share)
+            else "and none is allowed"
+        )
+        parts.append(f"difference {largest_gap:.2e}, {share_text}")
     if tolerance.snr is not None:
-        passed = passed and noise >= tolerance.snr
-        share = max(share, _amplitude_ratio(tolerance.snr - noise))
-        parts.append("no noise" if noise == math.inf else f"signal to noise {noise:.1f} dB")
-    return passed, "; ".join(parts), share
+        passed = passed and lowest_snr >= tolerance.snr
+        limit_share = max(limit_share, _convert_gain(tolerance.snr - lowest_snr))
+        parts.append("no noise" if lowest_snr == math.inf else f"signal to noise {lowest_snr:.1f} dB")
+    return passed, "; ".join(parts), limit_share
 
 
-def _amplitude_ratio(decibels: float) -> float:
+def _convert_gain(decibels: float) -> float:
     """Converts a gain in dB to an amplitude ratio. It is infinite beyond the range of a float."""
     return math.inf if decibels > 6000 else 10 ** (decibels / 20)

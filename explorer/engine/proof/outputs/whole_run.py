@@ -33,8 +33,8 @@ from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise
-from explorer.engine.proof.outputs.scan_variant import scan_stand_in
-from explorer.engine.proof.sites.proof import LARGE, matrix_bytes
+from explorer.engine.proof.outputs.scan_variant import build_scan_variant
+from explorer.engine.proof.sites.proof import LARGE, estimate_matrix_bytes
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
     ThreadShare,
@@ -104,7 +104,7 @@ def run_in_background(
     if plan is None or _count_unrolled(plan) > _MAX_UNROLLED or 2 * weights > limit_bytes(_WEIGHTS):
         return start_in_background(None)
     threads = max(1, processors() // 2)
-    sparing = max(map(matrix_bytes, plan.sites), default=0) > LARGE
+    sparing = max(map(estimate_matrix_bytes, plan.sites), default=0) > LARGE
     run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
     return start_in_background(run)
 
@@ -156,13 +156,13 @@ class Runs:
         pair = self.pairing
         label = "the other model" if pair.plan is None else _TILED
         renamed = [{pair.names[k]: v for k, v in feeds.items()} for feeds in pair.feeds]
-        with _runnable_model(pair, share) as (model, note):
+        with _make_runnable(pair, share) as (model, note):
             step = partial(self.step, share)
             return outputs.run_all(model, renamed, label, step, threads=share.threads), note
 
     def run_float64(self, index: int, share: ThreadShare) -> tuple[list[dict[str, Array]], str]:
         """Runs the original in float64 on one input. Returns no results and the reason if that fails."""
-        return outputs.reference(
+        return outputs.run_in_float64(
             self.pairing.decomposed, [self.pairing.feeds[index]], share.stopped, partial(self.step, share)
         )
 
@@ -222,9 +222,9 @@ def judge_by_stored_numbers(evidence: Evidence, pairing: Pairing) -> Evidence:
     The other model then rounds other numbers than the original, so the original's float64 error is not a
     limit. The limit is the effect of the roundings on a path through the model.
     """
-    depth = outputs.depth_of(pairing.decomposed)
+    depth = outputs.estimate_depth(pairing.decomposed)
     return tuple(
-        output if output.passed else outputs.relaxed_evidence(output, depth, pairing.growth)
+        output if output.passed else outputs.relax_evidence(output, depth, pairing.growth)
         for output in evidence
     )
 
@@ -263,7 +263,7 @@ def _collect_known_noise(pairing: Pairing) -> Noise:
     """Collects the facts about rounding errors that are known before the models run."""
     return Noise(
         NOT_NEEDED,
-        outputs.depth_of(pairing.decomposed),
+        outputs.estimate_depth(pairing.decomposed),
         pairing.growth,
         drawn=(find_random_outputs(pairing.before), find_random_outputs(pairing.after)),
         steps=outputs.has_steps(pairing.before),
@@ -310,12 +310,12 @@ def _judge_outputs(
 
 
 @contextlib.contextmanager
-def _runnable_model(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
+def _make_runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, str]]:
     """Yields the other model, or its scan variant if it has too many nodes for a session."""
     model: Model | None = None
     plan = pair.plan
     if plan is not None and _count_unrolled(plan) > _MAX_UNROLLED and pair.decomposed.opset >= 9:
-        model = scan_stand_in(pair.decomposed, pair.after, plan, pair.originals, pair.shapes)
+        model = build_scan_variant(pair.decomposed, pair.after, plan, pair.originals, pair.shapes)
     if model is None or plan is None:
         yield pair.after, ""
         return

@@ -1,7 +1,7 @@
 """Computes small values that depend on constants only, such as the number of rows of a stored table.
 
-A limit can be such a value instead of a stored number. If these values are stored tensors, `deciding_numbers`
-finds the limit.
+`deciding_numbers` finds the limits of comparisons among stored tensors. A limit can also be computed from
+constants, so this module stores such results as tensors.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_OPERAND = 1 << 12
 Tensors = Mapping[str, Tensor]
 
 
-def with_computed_constants(model: Model) -> Model:
+def store_computed_constants(model: Model) -> Model:
     """Replaces the nodes whose small results depend on constants only by these results."""
     graph = _fold_graph(model, model.graph, {})
     functions = {key: _fold_function(model, function) for key, function in model.functions.items()}
@@ -56,7 +56,7 @@ def _fold_graph(model: Model, graph: Graph, outer: Tensors) -> Graph:
 
 
 def _fold_function(model: Model, function: Function) -> Function:
-    """Folds a function, whose results become Constant nodes."""
+    """Folds the nodes of a function. The results become Constant nodes."""
     inner = replace(model, opsets={**model.opsets, **function.opsets})
     nodes, results = _fold_nodes(inner, function.nodes, {}, set(function.outputs))
     if nodes is function.nodes:
@@ -68,81 +68,82 @@ def _fold_function(model: Model, function: Function) -> Function:
 def _fold_nodes(
     model: Model, nodes: Sequence[Node], constants: Tensors, outputs: Collection[str]
 ) -> tuple[Sequence[Node], Tensors]:
-    """Returns the nodes without those that are computed, or `nodes` itself, and the results.
+    """Replaces nodes by their stored results. A node that computes an output of the graph stays.
 
-    A node of an output of the graph stays.
+    Returns:
+        The remaining nodes, or `nodes` itself without a replacement; and the results by name.
     """
     ordered = list_stored_nodes(nodes)
     stored = {**constants}
     stored.update((node.outputs[0], t) for node in ordered if (t := read_constant(node)) is not None)
-    kept_nodes: list[Node] = []
+    all_nodes: list[Node] = []
     candidates: list[Node] = []
-    computed: set[str] = set()
+    computed_names: set[str] = set()
     has_new_bodies = False
     for node in ordered:
         bodies = {name: _fold_graph(model, body, stored) for name, body in list_bodies(node)}
         if any(bodies[name] is not body for name, body in list_bodies(node)):
             node, has_new_bodies = replace_bodies(node, bodies), True
-        kept_nodes.append(node)
-        if not bodies and _depends_on_constants(model, node, stored, computed):
+        all_nodes.append(node)
+        if not bodies and _depends_on_constants(model, node, stored, computed_names):
             candidates.append(node)
-            computed.update(node.outputs)
-    values = dict(_compute(model, candidates, stored)) if candidates else {}
+            computed_names.update(node.outputs)
+    values = dict(_compute_results(model, candidates, stored)) if candidates else {}
     replaced = [
         node for node in candidates if all(name in values and name not in outputs for name in node.outputs)
     ]
     if not replaced and not has_new_bodies:
         return nodes, {}
-    ids = set(map(id, replaced))
+    replaced_ids = set(map(id, replaced))
     results = {name: values[name] for node in replaced for name in node.outputs}
-    return [node for node in kept_nodes if id(node) not in ids], results
+    return [node for node in all_nodes if id(node) not in replaced_ids], results
 
 
-def _depends_on_constants(model: Model, node: Node, stored: Tensors, computed: Collection[str]) -> bool:
+def _depends_on_constants(model: Model, node: Node, stored: Tensors, computed_names: Collection[str]) -> bool:
     """Whether a standard operator reads only computed values and small stored tensors."""
     if node.domain or node.key in model.functions or not any(node.inputs) or any_draws_random(model, [node]):
         return False
     limit = math.inf if node.op in ("Shape", "Size") else _MAX_OPERAND
     return all(
-        not name or name in computed or (name in stored and stored[name].elements <= limit)
+        not name or name in computed_names or (name in stored and stored[name].elements <= limit)
         for name in node.inputs
     )
 
 
-def _compute(model: Model, nodes: Sequence[Node], stored: Tensors) -> Iterator[tuple[str, Tensor]]:
+def _compute_results(model: Model, nodes: Sequence[Node], stored: Tensors) -> Iterator[tuple[str, Tensor]]:
     """Yields the small results of nodes, by name."""
-    known = dict(stored)
+    tensors = dict(stored)
     pending: list[Node] = []
     for node in nodes:
-        table = stored.get(node.inputs[0])
-        if node.op in ("Shape", "Size") and table is not None:
-            known[node.outputs[0]] = _size_of(node, table)  # a weight is not passed to the runtime
-            yield node.outputs[0], known[node.outputs[0]]
+        operand = stored.get(node.inputs[0])
+        if node.op in ("Shape", "Size") and operand is not None:
+            tensors[node.outputs[0]] = _compute_size(node, operand)  # a weight is not passed to the runtime
+            yield node.outputs[0], tensors[node.outputs[0]]
         else:
             pending.append(node)
     try:
-        yield from _run(model, pending, known).items()
+        yield from _run_nodes(model, pending, tensors).items()
     except BadModel:
         for node in pending:  # a node that cannot run must not hide the results of the others
-            if all(not name or name in known for name in node.inputs):
+            if all(not name or name in tensors for name in node.inputs):
                 try:
-                    results = _run(model, [node], known)
+                    results = _run_nodes(model, [node], tensors)
                 except BadModel:
                     continue
-                known.update(results)
+                tensors.update(results)
                 yield from results.items()
 
 
-def _size_of(node: Node, table: Tensor) -> Tensor:
+def _compute_size(node: Node, tensor: Tensor) -> Tensor:
     """Computes a Shape or Size of a stored tensor."""
     if node.op == "Size":
-        return build_tensor(node.outputs[0], np.asarray(math.prod(table.shape), np.int64))
-    sizes = table.shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
+        return build_tensor(node.outputs[0], np.asarray(math.prod(tensor.shape), np.int64))
+    sizes = tensor.shape[slice(node.attributes.get("start", 0), node.attributes.get("end"))]
     return build_int64_tensor(node.outputs[0], sizes)
 
 
-def _run(model: Model, nodes: Sequence[Node], known: Tensors) -> dict[str, Tensor]:
-    """Runs nodes, and returns their small numeric results.
+def _run_nodes(model: Model, nodes: Sequence[Node], constants: Tensors) -> dict[str, Tensor]:
+    """Runs nodes on `constants`, and returns their small numeric results by name.
 
     Raises:
         BadModel: The runtime cannot run the nodes.
@@ -150,10 +151,10 @@ def _run(model: Model, nodes: Sequence[Node], known: Tensors) -> dict[str, Tenso
     names = [name for node in nodes for name in node.outputs if name]
     if not names:
         return {}
-    tensors = {name: known[name] for node in nodes for name in node.inputs if name in known}
+    tensors = {name: constants[name] for node in nodes for name in node.inputs if name in constants}
     graph = Graph("constants", tuple(nodes), (), tuple(Value(name, None, None) for name in names), tensors)
-    alone = replace(model, graph=graph, functions={}, extra=())
-    values = RuntimeSession(alone, what="the constants", optimise=False).run({})
+    constants_model = replace(model, graph=graph, functions={}, extra=())
+    values = RuntimeSession(constants_model, what="the constants", optimise=False).run({})
     return {
         name: build_tensor(name, value)
         for name, value in values.items()

@@ -28,7 +28,7 @@ from explorer.facts import TensorInfo
 Sites = Mapping[str, Original]
 Types = Mapping[str, TensorInfo]
 
-_FED = COMPARABLE | {"bfloat16"}
+_INPUT_TYPES = COMPARABLE | {"bfloat16"}
 """Types of values that a region can take as inputs."""
 
 
@@ -57,7 +57,7 @@ class ChangedRegion(Struct, frozen=True):
         return sorted({*self.before.inputs, *self.twins.values()})
 
 
-def _site_before(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
+def _find_original_product(sites: Sites, path: tuple[str, ...], name: str, node: Node) -> Original | None:
     """Finds the proved product that computes a value of the original, or None."""
     product = sites.get("/".join((*path, name)))
     # an operator that was decomposed before it was tiled may end in a value of the same name
@@ -81,8 +81,8 @@ class Correspondence:
     Attributes:
         unequal: Outputs that are not equal by construction.
         nodes: Number of nodes that the original's outputs depend on.
-        met: Keys of the sites that the equality of outputs relies on.
-        cut_off: Outputs for which the last call of `regions` found no region whose inputs a run can supply.
+        used_sites: Keys of the sites that the equality of outputs relies on.
+        unreachable: Outputs without a region whose inputs a run can supply, from the last call of `regions`.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class Correspondence:
         self.inputs, self.outputs, self._sites, self._types = inputs, outputs, sites, types
         self._table = ValueNumbers([before, after], cancel)
         input_numbers = {name: self._table.number("input", name) for name in inputs}
-        self.cut_off: list[Pair] = []
+        self.unreachable: list[Pair] = []
         declared = {value.name: value.dtype for value in before.graph.feeds}
         self._table.sources.dtypes.update(
             (number, dtype)
@@ -108,50 +108,51 @@ class Correspondence:
         )
         self._input_numbers = input_numbers
         self._input_numbers_after = {inputs[name]: number for name, number in input_numbers.items()}
-        self._ranks: tuple[TypeLookup, TypeLookup] | None = None
+        self._type_lookups: tuple[TypeLookup, TypeLookup] | None = None
         self.unequal = self._number()
         if self.unequal:
             # normal forms of axes counted from the end, and of types, need inferred types of both graphs
-            self._ranks = TypeLookup(before), TypeLookup(after)
+            self._type_lookups = TypeLookup(before), TypeLookup(after)
             self.unequal = self._number()
         self.nodes = self._first.nodes
 
     def _number(self) -> list[Pair]:
         """Numbers the values of both graphs and returns the outputs whose numbers differ."""
-        types = self._ranks[0] if self._ranks is not None else None
-        site = partial(_site_before, self._sites)
+        types = self._type_lookups[0] if self._type_lookups is not None else None
+        site = partial(_find_original_product, self._sites)
         self._first = GraphNumbers(self._table, self.before, self._input_numbers, site=site, types=types)
         second = self._number_second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
-        self.met = self._first.sites & second.sites
+        self.used_sites = self._first.sites & second.sites
         return [p for p in self.outputs if self._first.values[p.before] != second.values[p.after]]
 
     def _number_second(self, assumed: Mapping[str, int]) -> GraphNumbers:
         """Numbers the values of the second graph.
 
-        `assumed` gives the numbers of values assumed to be equal.
+        Args:
+            assumed: Numbers of the values that are assumed to be equal, by the second graph's name.
         """
 
         def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
             return self._sites.get("/".join((*path, name)))
 
-        types = self._ranks[1] if self._ranks is not None else None
+        types = self._type_lookups[1] if self._type_lookups is not None else None
         return GraphNumbers(
             self._table, self.after, self._input_numbers_after, site=site, assumed=assumed, types=types
         )
 
-    def certain_nodes(self, sites: Collection[str]) -> int:
+    def count_certain_nodes(self, sites: Collection[str]) -> int:
         """Counts the nodes that are equal by construction, without the products of `sites`."""
         first = self._first
-        aside = self.product_indices(sites)
+        product_indices = self.find_product_indices(sites)
         return sum(
             id(node) in first.followed
-            and index not in aside
+            and index not in product_indices
             and any(first.values.get(name) in self._certain for name in node.outputs if name)
             for index, node in enumerate(self.before.graph.nodes)
         )
 
-    def product_indices(self, sites: Collection[str]) -> set[int]:
+    def find_product_indices(self, sites: Collection[str]) -> set[int]:
         """Finds the indices of the main graph's nodes that are products of the sites with these keys."""
         nodes = enumerate(self.before.graph.nodes if sites else ())
         return {index for index, node in nodes if any(name in sites for name in node.outputs)}
@@ -173,14 +174,14 @@ class Correspondence:
             names = self._find_common_numbers(second)
             stops = {name for name, number in first.items() if number in names}
             stops_after = {name for name, number in second.values.items() if number in names}
-            changed, crossed = [], set()
-            self.cut_off = []
+            changed, newly_dropped = [], set()
+            self.unreachable = []
             for pair in pairs:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
                     continue
-                past = set(through.get(pair.before, ()))
+                crossed_values = set(through.get(pair.before, ()))
                 # an Identity of the value has the same number, and the value must not count as its own input
-                closed_numbers = {first[pair.before], *(first[name] for name in past)}
+                closed_numbers = {first[pair.before], *(first[name] for name in crossed_values)}
                 before = first_graph.region(pair.before, _Stops(stops, first, closed_numbers))
                 after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed_numbers))
                 twins = {name: names.get(second.values[name], "") for name in after.inputs}
@@ -192,17 +193,17 @@ class Correspondence:
                 if "" not in twins.values() and not later_inputs:
                     changed.append(ChangedRegion(pair, before, after, twins))
                 elif pair.before not in ends:
-                    crossed.add(pair.before)  # the region of this value would depend on a later value
+                    newly_dropped.add(pair.before)  # the region of this value would depend on a later value
                 else:
                     candidates = {p.before for p in pairs} - ends
                     excluded = later_inputs & candidates or {
                         n for n in candidates if position[n] > region_position and later_inputs
                     }
-                    crossed |= excluded
-                    self.cut_off += [] if excluded else [pair]
-            if not crossed:
+                    newly_dropped |= excluded
+                    self.unreachable += [] if excluded else [pair]
+            if not newly_dropped:
                 return changed
-            dropped |= crossed
+            dropped |= newly_dropped
 
     def follows(self, value: Pair, equal: Collection[str], dropped: Collection[str]) -> bool:
         """Whether a value is equal by construction once other values are assumed to be equal.
@@ -222,7 +223,7 @@ class Correspondence:
         return self._table.content(first) == self._table.content(second)
 
     def nbytes(self, name: str) -> int:
-        """Returns the largest inferred size of an original's value in bytes. It is huge if unknown."""
+        """Returns the bytes of an original's value at 8 bytes an element, or a huge number if unknown."""
         info = self._value_types[0].get(name)
         sizes = [n if isinstance(n, int) else sys.maxsize for n in (info and info.shape) or (sys.maxsize,)]
         return 8 * math.prod(sizes)
@@ -244,12 +245,12 @@ class Correspondence:
     @cached_property
     def _pairs(self) -> list[Pair]:
         """Values that a diff matched, including the outputs."""
-        types, theirs = self._value_types
+        before_types, after_types = self._value_types
         ends = {p.before for p in self.outputs}
         return [
             p
             for p in pair_values(*self.wirings, self.inputs, self.outputs)
-            if p.before in ends or _has_same_type(types.get(p.before), theirs.get(p.after))
+            if p.before in ends or _has_same_type(before_types.get(p.before), after_types.get(p.after))
         ]
 
     def _find_common_numbers(self, second: GraphNumbers) -> dict[int, str]:
@@ -259,14 +260,14 @@ class Correspondence:
             The original's name of the value by its number.
         """
         first_graph, second_graph = self.wirings
-        usable_names, fed_after = (
+        usable_names, usable_names_after = (
             {name for name in wiring.live if _is_usable(types.get(name))}
             for wiring, types in zip((first_graph, second_graph), self._value_types, strict=True)
         )
-        theirs = {number for name, number in second.values.items() if name in fed_after}
+        after_numbers = {number for name, number in second.values.items() if name in usable_names_after}
         names: dict[int, str] = {}
         for name, number in self._first.values.items():
-            if name in usable_names and number in theirs:
+            if name in usable_names and number in after_numbers:
                 best = names.get(number)
                 if best is None or first_graph.producer.get(name, -1) < first_graph.producer.get(best, -1):
                     names[number] = name
@@ -286,7 +287,7 @@ class _Stops(Struct, frozen=True):
 
 def _is_usable(info: TensorInfo | None) -> bool:
     """Whether a region can take a value of this type as an input."""
-    return info is not None and info.dtype in _FED
+    return info is not None and info.dtype in _INPUT_TYPES
 
 
 def _has_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:

@@ -190,7 +190,7 @@ class Variation:
 
     @cached_property
     def _sliced(self) -> Mapping[str, list[TensorInfo | None]]:
-        return self._types.read_by("Slice")
+        return self._types.list_first_input_types("Slice")
 
 
 def find_one_sided(
@@ -206,18 +206,20 @@ def find_one_sided(
     Returns:
         The numbers and rows of the first model alone, and the numbers and rows of the second model alone.
     """
-    numbers = [list(_model_numbers(model)) for model in (first, second)]
+    numbers = [list(_list_model_numbers(model)) for model in (first, second)]
     vary = varying or (Variation(first), Variation(second))
     tables = [list(_find_tables(m, v.values)) for m, v in zip((first, second), vary, strict=True)]
     sizes = [{(t.dtype, t.elements) for t in _list_stored_tensors(model)} for model in (first, second)]
-    keys = [{*(key for key, _, _ in n), *_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)]
+    keys = [
+        {*(key for key, _, _ in n), *_list_epsilons(m)} for n, m in zip(numbers, (first, second), strict=True)
+    ]
     return (
-        [*_missing_from(numbers[0], keys[1], vary[0]), *_list_unmatched_rows(tables[0], sizes[1])],
-        [*_missing_from(numbers[1], keys[0], vary[1]), *_list_unmatched_rows(tables[1], sizes[0])],
+        [*_find_missing_numbers(numbers[0], keys[1], vary[0]), *_list_unmatched_rows(tables[0], sizes[1])],
+        [*_find_missing_numbers(numbers[1], keys[0], vary[1]), *_list_unmatched_rows(tables[1], sizes[0])],
     )
 
 
-def _missing_from(
+def _find_missing_numbers(
     numbers: Iterable[Held], other_keys: Container[Key], varying: Variation
 ) -> Iterable[Deciding]:
     """Finds numbers that the other model lacks, except those that slice an axis of fixed length."""
@@ -236,9 +238,9 @@ def _find_varying_values(model: Model) -> frozenset[str]:
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.feeds)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
-    flowing = _dependents(nodes, inputs, _OF_SHAPES)
+    flowing = _find_dependent_values(nodes, inputs, _OF_SHAPES)
     return (
-        frozenset(_dependents(nodes, inputs, ()))
+        frozenset(_find_dependent_values(nodes, inputs, ()))
         if _has_open_sizes(model, nodes, flowing)
         else frozenset(flowing)
     )
@@ -260,7 +262,7 @@ def _list_ordered_nodes(model: Model) -> list[Node]:
     return [*list_all_nodes(model, model.graph.nodes)][::-1]
 
 
-def _dependents(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
+def _find_dependent_values(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
     """Finds the values that depend on `names`, except through the operators in `ending`."""
     reached = set(names)
     earlier = -1
@@ -301,7 +303,7 @@ def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[i
     """Finds the axes along which an operator reads a part of a table."""
     if node.op == "Slice":
         axes = constants.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
-        values = _values(axes) if axes is not None else None
+        values = _read_small_tensor(axes) if axes is not None else None
         return {int(v) % rank for v in values.reshape(-1)} if values is not None else set(range(rank))
     axis = node.attributes.get("axis", 0)
     return {axis % rank} if isinstance(axis, int) and rank else set()
@@ -344,17 +346,17 @@ def _replace_number(model: Model, number: Deciding, sign: int) -> Model:
     return replace(model, graph=_replace_in_graph(model.graph, number, sign), functions=functions)
 
 
-def _model_numbers(model: Model) -> Iterator[Held]:
+def _list_model_numbers(model: Model) -> Iterator[Held]:
     """Yields the deciding numbers of a model, including bodies and functions."""
     inputs = {value.name for value in model.graph.feeds}
-    yield from _node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
+    yield from _list_node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
     called_keys = {node.key for node in list_all_nodes(model, model.graph.nodes)} & model.functions.keys()
     for key in sorted(called_keys):
         function = model.functions[key]
-        yield from _node_numbers(function.nodes, [], set(function.inputs))
+        yield from _list_node_numbers(function.nodes, [], set(function.inputs))
 
 
-def _epsilons(model: Model) -> Iterator[Key]:
+def _list_epsilons(model: Model) -> Iterator[Key]:
     """Yields the keys of the epsilons of normalizations, in the form of an equivalent Add."""
     for node in list_all_nodes(model, model.graph.nodes):
         values = {**get_default_attributes(node.domain, node.op, model.opset), **node.attributes}
@@ -362,7 +364,7 @@ def _epsilons(model: Model) -> Iterator[Key]:
             yield "Add", epsilon
 
 
-def _node_numbers(
+def _list_node_numbers(
     nodes: Sequence[Node], outer_scopes: Sequence[Mapping[str, Tensor]], varying: Collection[str]
 ) -> Iterator[Held]:
     """Yields the deciding numbers of nodes.
@@ -383,7 +385,7 @@ def _node_numbers(
             flowing.update(node.outputs)
         for _, body in list_bodies(node):
             body_varying = {*flowing, *(value.name for value in body.inputs)}
-            yield from _node_numbers(body.nodes, [*scopes, body.initializers], body_varying)
+            yield from _list_node_numbers(body.nodes, [*scopes, body.initializers], body_varying)
         if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
             continue  # a Slice of zeros or of a shape has no limit that matters
         kind = _DECIDING.get(node.op) or node.op
@@ -408,7 +410,7 @@ def _node_numbers(
 def _read_small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
     """Returns the numbers of a stored value if it is small, else None."""
     tensor = next((some[name] for some in scopes if name in some), None)
-    return _values(tensor) if tensor is not None else None
+    return _read_small_tensor(tensor) if tensor is not None else None
 
 
 def _find_sliced_axes(
@@ -428,7 +430,7 @@ def _is_limit(value: float, dtype: np.dtype[Any]) -> bool:
     return abs(value) < (_LONGEST if dtype.kind in "iu" else _LARGEST)
 
 
-def _values(tensor: Tensor) -> np.ndarray[Any, Any] | None:
+def _read_small_tensor(tensor: Tensor) -> np.ndarray[Any, Any] | None:
     """Returns the numbers of a small stored tensor, or None for other tensors."""
     if tensor.dtype == "bool" or tensor.elements > _SMALL or not _is_numeric(tensor):
         return None
@@ -514,13 +516,15 @@ def _change_number(
         if not matches.any():
             continue
         inputs[index] = f"{name}/moved"
-        new = np.where(matches, _nearby_value(number.value, sign, values.dtype), values)
+        new = np.where(matches, _choose_nearby_value(number.value, sign, values.dtype), values)
         moved_values = np.asarray(new).astype(values.dtype)
         added[inputs[index]] = Tensor(
             inputs[index], str(moved_values.dtype), tuple(moved_values.shape), Inline(moved_values.tobytes())
         )
     attributes = {
-        name: _nearby_value(number.value, sign, np.dtype(np.float32)) if value == number.value else value
+        name: _choose_nearby_value(number.value, sign, np.dtype(np.float32))
+        if value == number.value
+        else value
         for name, value in node.attributes.items()
         if isinstance(value, float)
     }
@@ -528,7 +532,7 @@ def _change_number(
     return moved.replace_attributes({**node.attributes, **attributes}) if attributes else moved
 
 
-def _nearby_value(value: float, sign: int, dtype: np.dtype[Any]) -> float:
+def _choose_nearby_value(value: float, sign: int, dtype: np.dtype[Any]) -> float:
     """Moves a number slightly down or up, or scales a factor by a power of two."""
     if abs(sign) > 1:
         return (

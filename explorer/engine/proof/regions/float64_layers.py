@@ -11,7 +11,7 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.float64 import evaluator
 from explorer.engine.proof.regions.correspondence import ChangedRegion
 from explorer.engine.proof.regions.trials import ComparedValue
-from explorer.engine.proof.structure.probes import GraphProducers, Region, region_model
+from explorer.engine.proof.structure.probes import GraphProducers, Region, build_region_model_of_one
 from explorer.engine.runtime.onnxruntime import Array
 
 Feeds = dict[str, Array]
@@ -21,7 +21,14 @@ EXACT = 2.0**-40
 
 
 class Float64Layers:
-    """Float64 values of the original's layers, computed in order up to the last requested value."""
+    """Float64 values of the original's layers, computed in order up to the last requested value.
+
+    Args:
+        wiring: Producers of the original's values.
+        places: Compared values, in the execution order of the original.
+        feeds: Input arrays of the original, by name.
+        tell: Function that reports a phase, the number of completed values and the number of all values.
+    """
 
     def __init__(
         self,
@@ -34,41 +41,45 @@ class Float64Layers:
         self.places = places
         self.tell = tell
         self.values = dict(feeds)
-        self.next = 0
-        self.last: dict[str, int] = {}
+        self.next_index = 0
+        self.last_use: dict[str, int] = {}
+        """Index of the last place that reads or computes a value, by the value's name."""
         for index, place in enumerate(places):
-            self.last[place.pair.before] = index
-            self.last.update((name, index) for name in place.before.inputs)
+            self.last_use[place.pair.before] = index
+            self.last_use.update((name, index) for name in place.before.inputs)
 
     def value_at(self, index: int) -> Array | None:
-        """Returns the float64 value at an index of `places`, or None. Request increasing indices."""
+        """Returns the float64 value at an index of `places`, or None if float64 cannot run its layer.
+
+        The index must be larger than that of the previous call.
+        """
         value = None
-        while self.next <= index:
-            self.tell("running the original in float64", self.next, len(self.places))
-            place = self.places[self.next]
+        while self.next_index <= index:
+            self.tell("running the original in float64", self.next_index, len(self.places))
+            place = self.places[self.next_index]
             value = None
             if place.before.inputs <= self.values.keys():
                 inputs = {name: self.values[name] for name in place.before.inputs}
                 value = run_in_float64(self.wiring, place.before, inputs, None)
-            if value is not None and self.last[place.pair.before] > self.next:
+            if value is not None and self.last_use[place.pair.before] > self.next_index:
                 self.values[place.pair.before] = value
             for name in place.before.inputs:
-                if self.last[name] <= self.next:
+                if self.last_use[name] <= self.next_index:
                     self.values.pop(name, None)
-            self.next += 1
+            self.next_index += 1
         return value
 
 
 def run_in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
     """Computes the value of a region in float64, or returns None if float64 cannot run its nodes."""
     try:
-        (result,) = evaluator.run(region_model(wiring, region), feeds, cancel).values()
+        (result,) = evaluator.run(build_region_model_of_one(wiring, region), feeds, cancel).values()
     except (evaluator.NoReference, ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
         return None
     return result if isinstance(result, np.ndarray) or np.isscalar(result) else None
 
 
-def float64_difference(
+def measure_float64_difference(
     region: ChangedRegion, wirings: tuple[GraphProducers, GraphProducers], values: Feeds, cancel: Cancel
 ) -> float | None:
     """Compares two regions in float64, relative to the first region's largest output.

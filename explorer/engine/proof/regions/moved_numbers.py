@@ -1,7 +1,8 @@
 """Finds stored numbers that a rewrite changed in regions whose operators differ.
 
-Such a region has no known counterpart for a number. A correct rewrite joins, splits or transposes tensors and
-keeps their numbers. So a missing number, or a tensor that nearly equals one of the other region, was changed.
+In such a region, no node tells which number of one graph corresponds to a number of the other. But a correct
+rewrite joins, splits or transposes tensors and keeps their numbers. So a missing number was changed, and so
+was a tensor that only nearly equals a tensor of the other region.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ from explorer.engine.proof.regions.stored_numbers import (
     Sides,
     Sizes,
     StoredDifference,
-    constants_of,
+    collect_constants,
     describe_difference,
     transpose_matrix,
 )
 from explorer.engine.runtime.onnxruntime import Array
 
-_NEAR, _NEARBY = 2.0**-12, 2.0**-4
+_MAX_CHANGE, _MAX_LONE_CHANGE = 2.0**-12, 2.0**-4
 """Largest relative change of a number that still counts as a change of the same number.
 
-The second limit applies if nearly all other numbers are kept bit for bit.
+The second limit applies if nearly all other numbers are equal bit for bit.
 """
 
-_LIKE = 2.0**-6
+_MAX_COUNTERPART_DIFFERENCE = 2.0**-6
 """Largest relative difference between a tensor of one region and its counterpart in the other region."""
 
 _MAX_NUMBERS = 1 << 23
@@ -44,7 +45,7 @@ def find_moved(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDiff
 
     Args:
         sides: Models of both regions, with folding applied.
-        sizes: Sum of the absolute values of the terms of each folded weight, for either region.
+        sizes: For either region, the sum of the absolute values of the terms of each folded weight, by name.
         is_same: Function that returns whether two stored tensors are equal.
     """
     yield from _find_changed_number(sides)
@@ -58,13 +59,13 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
     """
     if any(sum(t.elements for t in m.graph.initializers.values()) > _MAX_NUMBERS for m in sides):
         return
-    (mine, counts_before), (theirs, counts_after) = (
-        np.unique(_numbers(m), return_counts=True) for m in sides
+    (numbers_before, counts_before), (numbers_after, counts_after) = (
+        np.unique(_collect_numbers(m), return_counts=True) for m in sides
     )
-    numbers = np.union1d(mine, theirs)
+    numbers = np.union1d(numbers_before, numbers_after)
     surplus = np.zeros(numbers.size, np.int64)
-    surplus[np.searchsorted(numbers, mine)] += counts_before
-    surplus[np.searchsorted(numbers, theirs)] -= counts_after
+    surplus[np.searchsorted(numbers, numbers_before)] += counts_before
+    surplus[np.searchsorted(numbers, numbers_after)] -= counts_after
     missing, new = numbers[surplus > 0], numbers[surplus < 0]
     changed_count, total = min(
         (surplus[surplus > 0].sum(), counts_before.sum()), (-surplus[surplus < 0].sum(), counts_after.sum())
@@ -72,16 +73,16 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
     # if weights were joined or split, or numbers were computed anew, the nearest numbers are no counterparts
     if not missing.size or not new.size or (changed_count > 1 and changed_count * SELDOM > total):
         return
-    limit = _NEARBY if changed_count * SELDOM <= total else _NEAR
-    near = [
+    limit = _MAX_LONE_CHANGE if changed_count * SELDOM <= total else _MAX_CHANGE
+    nearest_pairs = [
         (_find_nearest(missing, number), _find_nearest(new, number))
         for number in (missing if missing.size <= new.size else new)
     ]
-    shares = [abs(new_number - old) / abs(old) if old else np.inf for old, new_number in near]
-    if CLOSE < max(shares) <= limit:
-        old, new_number = near[shares.index(max(shares))]
+    changes = [abs(new_number - old) / abs(old) if old else np.inf for old, new_number in nearest_pairs]
+    if CLOSE < max(changes) <= limit:
+        old, new_number = nearest_pairs[changes.index(max(changes))]
         yield StoredDifference(
-            f"a stored number is {new_number:.9g}, where the original has {old:.9g}", max(shares), True
+            f"a stored number is {new_number:.9g}, where the original has {old:.9g}", max(changes), True
         )
 
 
@@ -90,9 +91,9 @@ def _find_nearest(numbers: Array, number: float) -> float:
     return float(numbers[np.argmin(np.abs(numbers - number))])
 
 
-def _numbers(model: Model) -> Array:
+def _collect_numbers(model: Model) -> Array:
     """Collects all finite floats that a region stores."""
-    tensors = constants_of(model.graph.nodes, model.graph.initializers).values()
+    tensors = collect_constants(model.graph.nodes, model.graph.initializers).values()
     arrays = [np.asarray(t.array(), np.float64).reshape(-1) for t in tensors if "float" in t.dtype]
     attributes = [v for node in model.graph.nodes for v in node.attributes.values() if isinstance(v, float)]
     numbers: Array = np.concatenate([*arrays, np.array(attributes)])
@@ -101,16 +102,20 @@ def _numbers(model: Model) -> Array:
 
 def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
     """Yields the differences between tensors of the first region and nearly equal tensors of the second."""
-    mine, theirs = (
-        {name: t for name, t in constants_of(m.graph.nodes, m.graph.initializers).items() if _is_weight(t)}
+    weights_before, weights_after = (
+        {
+            name: t
+            for name, t in collect_constants(m.graph.nodes, m.graph.initializers).items()
+            if _is_weight(t)
+        }
         for m in sides
     )
-    for name, tensor in sorted(mine.items()):
-        if any(twin.shape == tensor.shape and is_same(tensor, twin) for twin in theirs.values()):
+    for name, tensor in sorted(weights_before.items()):
+        if any(twin.shape == tensor.shape and is_same(tensor, twin) for twin in weights_after.values()):
             continue
         candidates = (
-            (twin, twin_tensor, _counterpart(tensor, twin_tensor))
-            for twin, twin_tensor in sorted(theirs.items())
+            (twin, twin_tensor, _find_counterpart(tensor, twin_tensor))
+            for twin, twin_tensor in sorted(weights_after.items())
         )
         twin, twin_tensor, similar = next(
             (match for match in candidates if match[2] is not None), ("", tensor, None)
@@ -131,19 +136,19 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[Stor
             yield StoredDifference(text, np.inf, True)
 
 
-def _counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
+def _find_counterpart(tensor: Tensor, candidate: Tensor) -> Tensor | None:
     """Returns the candidate, transposed if needed, or None if it does not nearly equal the tensor."""
     if candidate.dtype != tensor.dtype or candidate.elements != tensor.elements:
         return None
     sizes = [[n for n in t.shape if n != 1] for t in (tensor, candidate)]
-    forms = [candidate] if sizes[0] == sizes[1] else []
+    oriented_candidates = [candidate] if sizes[0] == sizes[1] else []
     if len(candidate.shape) == len(tensor.shape) == 2 and candidate.shape[::-1] == tensor.shape:
-        forms.append(transpose_matrix(candidate))
+        oriented_candidates.append(transpose_matrix(candidate))
     old = np.asarray(tensor.array(), np.float64).reshape(-1)
-    for form in forms:
-        new = np.asarray(form.array(), np.float64).reshape(-1)
-        if np.abs(new - old).max() <= _LIKE * np.abs(old).max():
-            return form
+    for oriented in oriented_candidates:
+        new = np.asarray(oriented.array(), np.float64).reshape(-1)
+        if np.abs(new - old).max() <= _MAX_COUNTERPART_DIFFERENCE * np.abs(old).max():
+            return oriented
     return None
 
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import list_all_nodes
-from explorer.engine.proof.regions.stored_numbers import constants_of
+from explorer.engine.proof.regions.stored_numbers import collect_constants
 
 _MAX_SEARCHED = 64
 """Largest number of elements of a stored tensor that is searched for limits."""
@@ -30,7 +30,7 @@ class NodeContents:
 
     def __init__(self, before: Model, after: Model) -> None:
         self.models = before, after
-        self._stored = tuple(constants_of(m.graph.nodes, m.graph.initializers) for m in self.models)
+        self._stored = tuple(collect_constants(m.graph.nodes, m.graph.initializers) for m in self.models)
 
     def leaves_branch_undecided(self, nodes: Sides, varied: Sequence[Collection[str]]) -> bool:
         """Whether the trials left a branch or a trip count undecided.
@@ -46,7 +46,7 @@ class NodeContents:
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
                 if id(node) in top and all(
-                    n in varied[index] or n in constants for n in control_inputs([node])
+                    n in varied[index] or n in constants for n in find_control_inputs([node])
                 ):
                     continue
                 if node.op == "If" or not all(n in constants or not n for n in node.inputs[:2]):
@@ -65,7 +65,7 @@ class NodeContents:
         return sorted(v for v in numbers if np.isfinite(v))
 
 
-def control_inputs(nodes: Sequence[Node]) -> list[str]:
+def find_control_inputs(nodes: Sequence[Node]) -> list[str]:
     """Finds the values that choose the branches of If nodes and the trip counts of loops."""
     names = dict.fromkeys(
         name

@@ -26,11 +26,11 @@ from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.random_operators import NOT_SHARED
 from explorer.engine.graph.random_operators import any_draws_random as draws_random
 from explorer.engine.progress import Cancel
-from explorer.engine.proof.compare import unit_roundoff
+from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, shift_by_one_ulp
-from explorer.engine.proof.regions.computed_constants import with_computed_constants
+from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.deciding_numbers import (
     Deciding,
@@ -40,24 +40,24 @@ from explorer.engine.proof.regions.deciding_numbers import (
     build_near_variants,
     find_one_sided,
 )
-from explorer.engine.proof.regions.float64_layers import EXACT, float64_difference, run_in_float64
+from explorer.engine.proof.regions.float64_layers import EXACT, measure_float64_difference, run_in_float64
 from explorer.engine.proof.regions.moved_numbers import find_moved
-from explorer.engine.proof.regions.observability import NodeContents, control_inputs
+from explorer.engine.proof.regions.observability import NodeContents, find_control_inputs
 from explorer.engine.proof.regions.stored_numbers import (
     StoredDifferences,
+    collect_constants,
     compare_stored,
-    constants_of,
     restore,
 )
 from explorer.engine.proof.regions.synthetic_values import (
     FED_FLOATS,
     Feeds,
+    compute_spreads,
     draw_dense_values,
+    draw_values_at_limits,
     set_conditions,
-    value_spreads,
-    values_at_limits,
 )
-from explorer.engine.proof.structure.probes import Pair, region_model
+from explorer.engine.proof.structure.probes import Pair, build_region_model_of_one
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.facts import OutputEvidence, RegionEvidence
@@ -171,7 +171,7 @@ def prove_regions(
         for name in growing:
             dropped |= _find_matched_after(correspondence, name, step) - ends
         step *= 2
-    cut_off = [_report_cut_off(runner, pair) for pair in correspondence.cut_off]
+    cut_off = [_report_cut_off(runner, pair) for pair in correspondence.unreachable]
     outcomes = [*(results[region.key] for region in regions), *cut_off]
     first = _find_first_difference(runner, regions, results, failed, dropped)
     return (
@@ -196,7 +196,7 @@ def _find_first_difference(
         if shows.kind == "different":
             first = next((failed[n] for n in inner_values if failed[n].evidence.kind == "different"), None)
         elif inner_values:
-            first = _hidden_value(
+            first = _find_hidden_value(
                 runner, region, sorted(inner_values, key=producer.__getitem__, reverse=True), dropped
             )
             first = first or next(
@@ -214,7 +214,7 @@ def _report_cut_off(runner: _Runner, pair: Pair) -> RegionResult:
     return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
 
 
-def _hidden_value(
+def _find_hidden_value(
     runner: _Runner, region: ChangedRegion, inner_values: Sequence[str], dropped: set[str]
 ) -> RegionResult | None:
     """Finds a value inside a region that differs, although the region's output hides the difference.
@@ -312,12 +312,12 @@ class _Runner:
             feeds = {**inputs, **{name: feeds[name] for name in names if name in feeds}}
             if computed := [name for name in missing if name not in inputs]:
                 assert self._session is not None
-                feeds |= self._session.run(inputs, [*computed, *self._upcoming(computed)])
+                feeds |= self._session.run(inputs, [*computed, *self._list_upcoming_values(computed)])
             self._fetched[id(trial_inputs), seed] = feeds
             self._types.update((name, get_element_type(value)) for name, value in feeds.items())
         return {name: feeds[name] for name in names}
 
-    def _upcoming(self, requested: Sequence[str]) -> Iterator[str]:
+    def _list_upcoming_values(self, requested: Sequence[str]) -> Iterator[str]:
         """Yields names of values that the next regions need, up to `_PREFETCHED` bytes."""
         budget, is_past_request = _PREFETCHED, False
         for name in self._requested:
@@ -363,12 +363,12 @@ class _Runner:
         )
         tally = _Trials()
         try:
-            run = self._pair_runner(region, *self._build_region_models(region))
+            run = self._load_pair(region, *self._build_region_models(region))
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
                 values = self.original_values(region.reads, self.tries[0], self.seed)
                 return RegionResult(
-                    _random_evidence(evidence, draws, run(values), run(values)),
+                    _compare_random_region(evidence, draws, run(values), run(values)),
                     region.before.nodes,
                     lasting=True,
                 )
@@ -379,7 +379,9 @@ class _Runner:
                     if index == 0:
                         raise
                     continue
-                for kind, feeds in self._value_sets(region, nodes, values, trial_inputs, first=index == 0):
+                for kind, feeds in self._draw_value_sets(
+                    region, nodes, values, trial_inputs, first=index == 0
+                ):
                     difference = self._run_sets(region, run, kind, feeds, tally)
                     if difference is not None:
                         where = f" on {kind} values" if kind in (_DENSE, _AT_LIMITS) else ""
@@ -426,7 +428,7 @@ class _Runner:
             return build_unproven("not every branch in it was taken")
         if not tally.moved and region.reads:
             return build_unproven("its output does not depend on what was varied", lasting=False)
-        stored_differences = self._differences(region)
+        stored_differences = self._compare_stored_numbers(region)
         hidden, rounded, hides = self._judge_stored(region, nodes, worst, stored_differences)
         if hidden:
             return build_unproven(f"{hidden}, and nothing that was tried shows it")
@@ -462,7 +464,7 @@ class _Runner:
         for difference in large[:_MAX_INNER]:
             # two differences may cancel, as when a factor moves from one weight to the next
             is_only_difference = len(stored_differences.differences) == 1 or difference.place is None
-            if is_only_difference or not self._distinguishes(
+            if is_only_difference or not self._distinguishes_forms(
                 region, nodes, before, restore(stored_differences.sides[1], difference)
             ):
                 return difference.text, 0.0, 0.0
@@ -485,7 +487,7 @@ class _Runner:
             nodes: Nodes of the region in either graph.
             tables_alone: Whether to check table rows only, because all other numbers have been compared.
         """
-        before, after = map(with_computed_constants, self._build_region_models(region))
+        before, after = map(store_computed_constants, self._build_region_models(region))
         sides = before, after
         for ordinal, model, side_numbers in zip(
             ("first", "second"), sides, find_one_sided(*sides, self._varying), strict=True
@@ -495,14 +497,14 @@ class _Runner:
             if len(single) > _LIMITS:
                 return f"{len(single)} limits are in the {ordinal} model alone, too many to try them all"
             for number in (*single, *rows):
-                if not self._matters(region, nodes, model, number):
+                if not self._does_number_matter(region, nodes, model, number):
                     return (
                         f"{number} is in the {ordinal} model alone,"
                         " and nothing that was tried comes close enough to show what it does"
                     )
         return ""
 
-    def _matters(
+    def _does_number_matter(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
@@ -539,7 +541,9 @@ class _Runner:
                 original_values = self.original_values(region.reads, trial_inputs, self.seed)
             except BadModel:
                 continue
-            for _, feeds in self._value_sets(region, nodes, original_values, trial_inputs, first=index == 0):
+            for _, feeds in self._draw_value_sets(
+                region, nodes, original_values, trial_inputs, first=index == 0
+            ):
                 for values in feeds:
                     mine = {name: values[twins.get(name, name)] for name in input_names}
                     try:
@@ -576,28 +580,29 @@ class _Runner:
         if any(self._has_floats(model) for model in stored_differences.sides):
             original_values = self.original_values(region.reads, self.tries[0], self.seed)
             values = draw_dense_values(
-                original_values, value_spreads(original_values), _SPREADS[0], self.seed
+                original_values, compute_spreads(original_values), _SPREADS[0], self.seed
             )
-            gap = float64_difference(region, (self.before, self.after), values, self.cancel)
+            gap = measure_float64_difference(region, (self.before, self.after), values, self.cancel)
         elif worst.equal:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
             return "", 0.0, 0.0  # computed from the same numbers
-        return "", 0.0, _hidden_by_rounding(worst) if gap is None else gap
+        return "", 0.0, _estimate_hidden_difference(worst) if gap is None else gap
 
     @staticmethod
     def _has_floats(model: Model) -> bool:
         return any(
-            "float" in t.dtype for t in constants_of(model.graph.nodes, model.graph.initializers).values()
+            "float" in t.dtype
+            for t in collect_constants(model.graph.nodes, model.graph.initializers).values()
         )
 
-    def _distinguishes(
+    def _distinguishes_forms(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]], before: Model, after: Model
     ) -> bool:
         """Whether runs distinguish two forms of a region."""
         original_values = self.original_values(region.reads, self.tries[0], self.seed)
-        run = self._pair_runner(region, before, after)
-        sets = self._value_sets(region, nodes, original_values, self.tries[0], first=True)
+        run = self._load_pair(region, before, after)
+        sets = self._draw_value_sets(region, nodes, original_values, self.tries[0], first=True)
         try:
             pairs = [
                 (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
@@ -606,7 +611,7 @@ class _Runner:
         except BadModel:  # a form that cannot run is no evidence
             return False
 
-    def _value_sets(
+    def _draw_value_sets(
         self,
         region: ChangedRegion,
         nodes: tuple[list[Node], list[Node]],
@@ -616,7 +621,7 @@ class _Runner:
         first: bool,
     ) -> Iterator[tuple[str, list[Feeds]]]:
         """Yields the sets of values to try, each with its kind."""
-        steering = [name for name in control_inputs(nodes[0]) if name in region.before.inputs]
+        steering = [name for name in find_control_inputs(nodes[0]) if name in region.before.inputs]
         floats = [n for n, v in original_values.items() if v.dtype.name in FED_FLOATS and v.size]
         feeds = [original_values]
         if not floats:
@@ -629,7 +634,7 @@ class _Runner:
         if not floats:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
-        wide = value_spreads(original_values)
+        wide = compute_spreads(original_values)
         for spread in _SPREADS if first else _SPREADS[:1]:
             yield (
                 _DENSE,
@@ -638,7 +643,7 @@ class _Runner:
         yield (
             _AT_LIMITS,
             [
-                values_at_limits(original_values, self.contents.numbers(nodes), self.seed + i)
+                draw_values_at_limits(original_values, self.contents.numbers(nodes), self.seed + i)
                 for i in range(count)
             ],
         )
@@ -679,7 +684,7 @@ class _Runner:
             tally.varied.update(names if len(pairs) == len(feeds) else ())
         return None
 
-    def _differences(self, region: ChangedRegion) -> StoredDifferences:
+    def _compare_stored_numbers(self, region: ChangedRegion) -> StoredDifferences:
         """Compares the numbers that a region stores in the two graphs."""
         if region.key not in self._stored_in:
             self._stored_in = {
@@ -698,11 +703,11 @@ class _Runner:
         if not self._types.keys() >= set(region.reads):
             self.original_values(region.reads, self.tries[0], self.seed)
         after_types = {name: self._types[twin or name] for name, twin in region.twins.items()}
-        return region_model(self.before, region.before, self._types), region_model(
+        return build_region_model_of_one(self.before, region.before, self._types), build_region_model_of_one(
             self.after, region.after, after_types
         )
 
-    def _pair_runner(
+    def _load_pair(
         self, region: ChangedRegion, first: Model, second: Model
     ) -> Callable[[Feeds], tuple[Array, Array]]:
         """Returns a function that runs two models on the inputs of a region."""
@@ -729,7 +734,9 @@ class _Runner:
     ) -> OutputEvidence:
         name = (region.pair.before,)
         old, new = (ModelOutputs(name, tuple((pair[index],) for pair in pairs)) for index in (0, 1))
-        noise = Noise(NOT_NEEDED, outputs.depth_of(region_model(self.before, region.before)))
+        noise = Noise(
+            NOT_NEEDED, outputs.estimate_depth(build_region_model_of_one(self.before, region.before))
+        )
         (output,) = outputs.compare(old, new, [], noise)
         if output.equal or not output.dtype.startswith("float"):
             return output
@@ -738,7 +745,7 @@ class _Runner:
         results = [{name[0]: true} for true in truths if true is not None]
         eased = output
         text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"
-        change = outputs.rms_change(pairs[0][0], run(dict(shift_by_one_ulp(pairs[0][2])))[0])
+        change = outputs.measure_rms_change(pairs[0][0], run(dict(shift_by_one_ulp(pairs[0][2])))[0])
         old = replace(old, sensitivity=(change,))
         truth = results if text == "float64" else []
         noise = replace(noise, reference=text)
@@ -746,19 +753,21 @@ class _Runner:
         if output.passed:
             return output
         inputs = {n: pairs[0][2][n] for n in region.before.inputs}
-        part = region_model(self.before, region.before, {n: get_element_type(v) for n, v in inputs.items()})
+        part = build_region_model_of_one(
+            self.before, region.before, {n: get_element_type(v) for n, v in inputs.items()}
+        )
         independent_counts = count_independent(
             part, [RandomInput(n, get_element_type(v), v.shape) for n, v in inputs.items()]
         )
         fewest = min(independent_counts.values(), default=old.draws[0][0].size)
         noise = replace(noise, independent=dict.fromkeys(name, fewest))
         (output,) = outputs.compare(old, new, truth, noise)
-        if not output.passed and eased.passed and self._differences(region).rounded:
+        if not output.passed and eased.passed and self._compare_stored_numbers(region).rounded:
             return eased  # the stored numbers differ by a rounding error, and so may the output
         return output
 
 
-def _random_evidence(
+def _compare_random_region(
     evidence: RegionEvidence, draws: Sequence[bool], first: Sequence[Array], second: Sequence[Array]
 ) -> RegionEvidence:
     """Compares two runs on the same values, for a region that draws random numbers.
@@ -777,9 +786,9 @@ def _random_evidence(
     return replace(evidence, draws=2, kind="different", own=True, reason=reason)
 
 
-def _hidden_by_rounding(worst: OutputEvidence) -> float:
+def _estimate_hidden_difference(worst: OutputEvidence) -> float:
     """Computes the relative output difference that a region's runs would take for rounding."""
-    least = unit_roundoff(worst.dtype)
+    least = get_unit_roundoff(worst.dtype)
     if worst.relative_rms is None or worst.equal:
         return least
     return max(least, worst.relative_rms / min(worst.limit_share or 1.0, 1.0))

@@ -132,7 +132,7 @@ def compare_stored(before: Model, after: Model, is_same: Same) -> StoredDifferen
         after: Region of the second graph, as a model.
         is_same: Function that returns whether two stored tensors are equal.
     """
-    for sides, sizes in _forms(before, after):
+    for sides, sizes in _list_forms(before, after):
         try:
             return StoredDifferences(
                 list(_Comparison(sides, is_same, sizes).compare_stored()), True, sides, sizes
@@ -162,7 +162,7 @@ def restore(model: Model, difference: StoredDifference) -> Model:
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
 
 
-def _forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
+def _list_forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
     """Yields the regions unchanged, then with everything folded that can be folded."""
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
@@ -184,7 +184,7 @@ class _Comparison:
             _NoCounterpart: The operators differ, or constants differ in type or shape.
         """
         nodes = self.sides[0].graph.nodes, self.sides[1].graph.nodes
-        constants = [constants_of(m.graph.nodes, m.graph.initializers) for m in self.sides]
+        constants = [collect_constants(m.graph.nodes, m.graph.initializers) for m in self.sides]
         live = [GraphProducers(model).live for model in self.sides]
         return self._compare_nodes(nodes, constants, live, top=True)
 
@@ -197,7 +197,7 @@ class _Comparison:
         top: bool = False,
     ) -> Iterator[StoredDifference]:
         first, second = (
-            [(index, node) for index, node in enumerate(side) if _computes(node)] for side in nodes
+            [(index, node) for index, node in enumerate(side) if _computes_value(node)] for side in nodes
         )
         if len(first) != len(second) or any(
             a.key != b.key for (_, a), (_, b) in zip(first, second, strict=True)
@@ -229,7 +229,9 @@ class _Comparison:
             functions = [model.functions.get(a.key) for model in self.sides]
             if functions[0] is not None and functions[1] is not None:
                 bodies = functions[0].nodes, functions[1].nodes
-                yield from self._compare_nodes(bodies, [constants_of(body, {}) for body in bodies], ((), ()))
+                yield from self._compare_nodes(
+                    bodies, [collect_constants(body, {}) for body in bodies], ((), ())
+                )
 
     def _compare_attributes(
         self, a: Node, b: Node, constants: Sequence[ChainMap[str, Tensor]], position: int | None
@@ -238,13 +240,13 @@ class _Comparison:
             {*a.attributes, *b.attributes} - _LAYOUT_ATTRIBUTES - {*_list_unused_attributes(a)}
         ):
             x, y = (
-                node.attributes[name] if name in node.attributes else _default(model, node, name)
+                node.attributes[name] if name in node.attributes else _find_default(model, node, name)
                 for model, node in zip(self.sides, (a, b), strict=True)
             )
             label, place = f"'{name}' of {a.op}", None if position is None else (position, name)
             if isinstance(x, Graph) and isinstance(y, Graph):
                 inner_constants = [
-                    constants_of(g.nodes, g.initializers, *s.maps)
+                    collect_constants(g.nodes, g.initializers, *s.maps)
                     for g, s in zip((x, y), constants, strict=True)
                 ]
                 yield from self._compare_nodes((x.nodes, y.nodes), inner_constants, ((), ()))
@@ -291,13 +293,13 @@ class _NoCounterpart(Exception):
     """Two lists of nodes have different operators."""
 
 
-def _default(model: Model, node: Node, name: str) -> Any:
+def _find_default(model: Model, node: Node, name: str) -> Any:
     """Returns the default value of an absent attribute."""
     function = model.functions.get(node.key)
     return default_of(model, node, name, None) if function is None else function.defaults.get(name)
 
 
-def _computes(node: Node) -> bool:
+def _computes_value(node: Node) -> bool:
     """Whether a node computes something. A Constant is compared at the nodes that read it."""
     return bool(node.domain) or node.op not in ("Constant", "Identity")
 
@@ -358,11 +360,13 @@ def describe_difference(
     if a.dtype.kind in "iub":
         return StoredDifference(text, np.inf, True, place, was)
     close = min(CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else CLOSE
-    largest = max(float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _slabs(a, b))
+    largest = max(
+        float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _iterate_slabs(a, b)
+    )
     last = _LAST * largest if 1 < count >= a.size / _OFTEN else 0.0
     share, far = 0.0, 0 < count * SELDOM < a.size
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        for old, new in _slabs(a, b):
+        for old, new in _iterate_slabs(a, b):
             differs = (new != old) & ~(np.isnan(new) & np.isnan(old))
             old, gap = np.abs(old[differs]), np.abs(new - old)[differs]
             share = max(share, float((gap / np.where(old > 0, old, largest)).max(initial=0.0)))
@@ -370,13 +374,13 @@ def describe_difference(
     return StoredDifference(text, share, far, place, was)
 
 
-def _slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
+def _iterate_slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
     """Yields two flat arrays in float64, one slab at a time."""
     for index in range(0, a.size, _SLAB):
         yield a[index : index + _SLAB].astype(np.float64), b[index : index + _SLAB].astype(np.float64)
 
 
-def constants_of(
+def collect_constants(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
     """Collects the constants that nodes can read, including constants of the graphs `around` their graph."""

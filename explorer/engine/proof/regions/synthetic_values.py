@@ -15,7 +15,7 @@ FED_FLOATS = (*FLOATS, "bfloat16")
 Feeds = dict[str, Array]
 
 
-def value_spreads(values: Feeds) -> dict[str, float]:
+def compute_spreads(values: Feeds) -> dict[str, float]:
     """Computes the spread of each float value: the standard deviation, or the largest magnitude, or 1."""
     deviations = {}
     for name, value in values.items():
@@ -40,7 +40,7 @@ def draw_dense_values(values: Feeds, wide: Mapping[str, float], spread: float, s
     return drawn_values
 
 
-def values_at_limits(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
+def draw_values_at_limits(values: Feeds, numbers: Sequence[float], seed: int) -> Feeds:
     """Draws values at which comparisons change: zeros, halves, equal values and numbers stored in the region.
 
     Args:

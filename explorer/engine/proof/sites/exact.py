@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.proof.compare import LIMIT, OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, OutputComparison, get_unit_roundoff
 from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -55,7 +55,7 @@ def compare_exact(
     """
     assert meaning.integers is not None
     floats = np.issubdtype(y.dtype, np.floating)
-    comparison = OutputComparison(unit_roundoff(str(y.dtype)) if floats else 1.0)
+    comparison = OutputComparison(get_unit_roundoff(str(y.dtype)) if floats else 1.0)
     reason, note, saturates = "", "", False
     for index, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
@@ -95,7 +95,7 @@ def _describe_original(
     if floats and meaning.integers.scale is not None and bound is not None:
         allowed = (
             LIMIT
-            * unit_roundoff(str(theirs.dtype))
+            * get_unit_roundoff(str(theirs.dtype))
             * (bound * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
         )
         gap = np.abs(theirs.astype(np.float64) - exact)

@@ -1,8 +1,8 @@
 """Runs parts of a graph in separate sessions. Weights stay where they are stored.
 
-One run that returns every activation of a large network needs gigabytes. A full run for each portion of the
-activations repeats the work. This module runs each portion as a small model that starts where the previous
-portions ended.
+A run that returns every activation of a large network needs gigabytes, and a full run for each portion of the
+activations repeats work. So this module runs a small model for each portion. It starts from the values that
+the previous portions computed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ def run_part(
         feeds: Arrays of the values to start from, by name.
         label: Name of the part in error messages.
         threads: Number of threads for the operators.
+
+    Returns:
+        The computed arrays by name.
 
     Raises:
         BadModel: onnxruntime cannot load or run the part.
@@ -65,14 +68,16 @@ def run_in_pieces(
         computed_nodes.update(node_indices)
         pieces.append(node_indices)
     nodes = model.graph.nodes
-    read = [{name for index in piece for name in list_reads(nodes[index])} for piece in pieces]
-    last_use = {n: index for index, names in enumerate(portions) for n in (*read[index], *names)}
+    names_read_by_piece = [{name for index in piece for name in list_reads(nodes[index])} for piece in pieces]
+    last_use = {
+        n: index for index, names in enumerate(portions) for n in (*names_read_by_piece[index], *names)
+    }
     values = dict(feeds)
     for index, (piece, names) in enumerate(zip(pieces, portions, strict=True)):
         outputs = [
             o for node in piece for o in nodes[node].outputs if last_use.get(o, -1) > index or o in names
         ]
-        inputs = {name: values[name] for name in read[index] if name in values}
+        inputs = {name: values[name] for name in names_read_by_piece[index] if name in values}
         if outputs and not all(isinstance(value, np.ndarray) for value in inputs.values()):
             # the session of a part can take arrays only, no sequences or maps
             yield from _run_whole(model, feeds, portions[index:], label)
@@ -105,10 +110,10 @@ def run_nodes(
 ) -> dict[str, Array]:
     """Runs some nodes of a model alone, with the arguments of `run_part`."""
     inputs = tuple(Value(n, get_element_type(v), v.shape) for n, v in feeds.items())
-    return part_session(model, nodes, inputs, outputs, label, threads).run(dict(feeds))
+    return create_part_session(model, nodes, inputs, outputs, label, threads).run(dict(feeds))
 
 
-def part_session(
+def create_part_session(
     model: Model,
     nodes: Sequence[Node],
     inputs: tuple[Value, ...],
@@ -117,20 +122,20 @@ def part_session(
     threads: int | None,
 ) -> RuntimeSession:
     """Creates a session of some nodes of a model, with the weights that they read."""
-    read = {name for node in nodes for name in list_reads(node)} - {value.name for value in inputs}
+    read_names = {name for node in nodes for name in list_reads(node)} - {value.name for value in inputs}
     initializers = model.graph.initializers
     graph = Graph(
         name="part",
         nodes=tuple(nodes),
         inputs=inputs,
         outputs=tuple(Value(n, None, None) for n in outputs),
-        initializers={n: initializers[n] for n in read if n in initializers},
+        initializers={n: initializers[n] for n in read_names if n in initializers},
     )
-    part = replace(model, graph=graph, functions=functions_called(model, nodes), metadata={}, extra=())
+    part = replace(model, graph=graph, functions=find_called_functions(model, nodes), metadata={}, extra=())
     return RuntimeSession(part, what=label, optimise=False, threads=threads, sparing=True)
 
 
-def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
+def find_called_functions(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str, str], Function]:
     """Finds the functions that nodes call directly or through other functions.
 
     A session checks every function that it receives, so it gets no other functions.
@@ -143,6 +148,5 @@ def functions_called(model: Model, nodes: Iterable[Node]) -> dict[tuple[str, str
         if node.key in model.functions and node.key not in called_keys:
             called_keys.add(node.key)
             pending += model.functions[node.key].nodes
-    return {
-        key: function for key, function in model.functions.items() if key in called_keys
-    }  # in their order
+    # the order of the model's functions stays
+    return {key: function for key, function in model.functions.items() if key in called_keys}

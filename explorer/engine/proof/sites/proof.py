@@ -25,7 +25,7 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import MEANINGS, NodeReader, Original, ProductSpec
 from explorer.engine.proof.sites.parts import run_in_pieces, run_part
 from explorer.engine.proof.sites.runner import Sessions
-from explorer.engine.proof.sites.task import SiteSubject, SiteTask, merge_evidence, site_evidence
+from explorer.engine.proof.sites.task import SiteSubject, SiteTask, build_site_evidence, merge_evidence
 from explorer.engine.proof.symbolic.blocks import NotTiled
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.onnxruntime import Array
@@ -36,13 +36,13 @@ from explorer.engine.shapes.subgraphs import SubgraphView, find_view, list_subgr
 from explorer.facts import Plan, SiteEvidence, SitePlan, TensorInfo
 from explorer.host.heaps import give_back
 
-_EXPOSED = 1 << 25
+_MAX_RUN_BYTES = 1 << 25
 """Bytes of activations that one run of the original may return."""
 
-_TOGETHER = 5 << 27
+_MAX_PARALLEL_BYTES = 5 << 27
 """Bytes of activations of the sites that are proved in parallel."""
 
-_HELD = 3 << 28
+_MAX_FREED_BYTES = 3 << 28
 """Bytes of freed memory above which the process returns memory to the operating system."""
 
 LARGE = 1 << 26
@@ -55,7 +55,7 @@ class SiteProof:
     Args:
         before: Original model, in which the operators named by the plan are decomposed.
         after: Tiled model.
-        tried: Random inputs, one tuple for each set of sizes. `prove_sites` removes sizes that the original
+        tried: Random inputs, one tuple for each set of sizes. `prove_sites` removes tuples that the original
             rejects.
         seed: Seed of the random inputs.
         tell: Callback for progress, with the phase, the completed count and the total count.
@@ -83,7 +83,7 @@ class SiteProof:
         self.outputs: dict[str, Array] | None = None
         self.observed: dict[str, TensorInfo] = {}
         self._wirings: dict[tuple[str, ...], Wiring | None] = {}
-        self._known_places: dict[int, list[SubgraphView]] = {}
+        self._graphs_by_inputs: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Sessions of each site with open sizes, by site key: such a site runs at several sizes."""
         self._files = list_sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
@@ -112,11 +112,11 @@ class SiteProof:
                     if body_model is not None
                     else None
                 )
-            except NotTiled as why:
-                self.unresolved[key_of(site)] = printable(str(why))
+            except NotTiled as error:
+                self.unresolved[make_site_key(site)] = printable(str(error))
                 continue
             if original is not None and self._has_site(site, original):
-                originals[key_of(site)] = original
+                originals[make_site_key(site)] = original
         return originals
 
     def _has_site(self, site: SitePlan, original: Original) -> bool:
@@ -131,9 +131,9 @@ class SiteProof:
         wiring = self._wirings[site.place]
         if wiring is None or wiring.find_producer(site.output) is None:
             return False
-        ends = wiring.find_needed_nodes([site.output], stop=original.inputs)[1]
-        return ends <= set(original.inputs) and all(
-            name in ends or wiring.find_producer(name) for name in original.inputs
+        boundary = wiring.find_needed_nodes([site.output], stop=original.inputs)[1]
+        return boundary <= set(original.inputs) and all(
+            name in boundary or wiring.find_producer(name) for name in original.inputs
         )
 
     def prove_sites(
@@ -149,34 +149,41 @@ class SiteProof:
         Returns:
             The evidence for each site.
         """
-        planned = [s for s in plan.sites if key_of(s) in originals]
+        planned = [s for s in plan.sites if make_site_key(s) in originals]
         evidence_by_site: dict[str, SiteEvidence] = {}
         completed, total = 0, len(planned) * len(self.tried)
         for drawn in list(self.tried):
             tested_sites = planned if drawn is self.drawn else [s for s in planned if s.dynamic]
             tasks: list[SiteTask] = []
 
-            def tick(completed_works: int, before: int = completed) -> None:
+            def report_site(completed_works: int, before: int = completed) -> None:
                 self.tell("proving matmuls", before + completed_works // 2, total)
 
             pending_works = self._yield_works(tested_sites, originals, drawn, tasks, background_run)
             works = stream_results(
                 pending_works,
-                _TOGETHER,
-                tick=tick,
+                _MAX_PARALLEL_BYTES,
+                tick=report_site,
                 cancel=self.cancel,
                 count=2 * len(tested_sites),
                 beside=background_run,
             )
             for task in tasks:
-                key, evidence = key_of(task.site), task.evidence()
+                key, evidence = make_site_key(task.site), task.evidence()
                 earlier = evidence_by_site.get(key)
                 evidence_by_site[key] = evidence if earlier is None else merge_evidence(earlier, evidence)
             completed += len(works) // 2
-        failed = (s for s in plan.sites if key_of(s) in self.unresolved)
+        unresolved_sites = (s for s in plan.sites if make_site_key(s) in self.unresolved)
         return (
-            *(evidence_by_site[key] for key in (key_of(s) for s in planned) if key in evidence_by_site),
-            *(site_evidence(s, 0, self.unresolved[key_of(s)], None, "") for s in failed),
+            *(
+                evidence_by_site[key]
+                for key in (make_site_key(s) for s in planned)
+                if key in evidence_by_site
+            ),
+            *(
+                build_site_evidence(s, 0, self.unresolved[make_site_key(s)], None, "")
+                for s in unresolved_sites
+            ),
         )
 
     def _yield_works(
@@ -189,19 +196,33 @@ class SiteProof:
     ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
         """Yields the run and the walk of each site at one set of sizes, with their memory in bytes.
 
-        The original runs only as far as each group of sites needs. The values of a group are freed before the
-        next group starts. Each site's task is added to `tasks`.
+        The original runs group by group, only as far as each group of sites needs. The values of a group are
+        freed before the next group starts. Each site's task is appended to `tasks`.
         """
         wiring = self._wirings.get(()) or Wiring.from_graph(self.after.graph)
-        sizes = {key_of(s): _activation_bytes(s, originals[key_of(s)]) for s in tested_sites}
+        sizes = {
+            make_site_key(s): _estimate_activation_bytes(s, originals[make_site_key(s)]) for s in tested_sites
+        }
         # a large site is a group of its own, and takes more memory than its inputs
-        large = {key_of(s): matrix_bytes(s) for s in tested_sites if matrix_bytes(s) > LARGE}
+        large_site_bytes = {
+            make_site_key(s): estimate_matrix_bytes(s)
+            for s in tested_sites
+            if estimate_matrix_bytes(s) > LARGE
+        }
         groups = list(
-            batches(tested_sites, lambda s: max(sizes[key_of(s)], _EXPOSED * (key_of(s) in large)), _EXPOSED)
+            batches(
+                tested_sites,
+                lambda s: max(
+                    sizes[make_site_key(s)], _MAX_RUN_BYTES * (make_site_key(s) in large_site_bytes)
+                ),
+                _MAX_RUN_BYTES,
+            )
         )
-        runs = self._run_original([[originals[key_of(s)] for s in g if not s.place] for g in groups], drawn)
+        runs = self._run_original(
+            [[originals[make_site_key(s)] for s in g if not s.place] for g in groups], drawn
+        )
         for group in groups:
-            give_back(_HELD)
+            give_back(_MAX_FREED_BYTES)
             try:
                 values = next(runs)
             except BadModel:
@@ -216,26 +237,26 @@ class SiteProof:
                         name, get_element_type(value), tuple(value.shape), "observed"
                     )
             if any(site.place for site in group):
-                self._places(drawn)  # computed here once for all sites of the group
-            if any(key_of(site) in large for site in group):
+                self._list_graphs(drawn)  # computed here once for all sites of the group
+            if any(make_site_key(site) in large_site_bytes for site in group):
                 if background_run is not None:
                     wait_until_done(background_run, self.cancel)
                 give_back()
             # the longest site starts first, so that no long site runs alone at the end
             for site in sorted(group, key=lambda s: -s.products):
-                key = key_of(site)
+                key = make_site_key(site)
                 prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
                 task = SiteTask(site, originals[key], prepare, self.seed, sessions)
                 tasks.append(task)
                 for work in (task.run, task.walk):
-                    yield partial(self._run_work, work), large.get(key, sizes[key])
+                    yield partial(self._run_work, work), large_site_bytes.get(key, sizes[key])
                 del prepare, task, work
             del values
-        give_back(_HELD)
+        give_back(_MAX_FREED_BYTES)
         if drawn is self.drawn and self.observed:
-            last = next(runs)
-            self.outputs = {v.name: last[v.name] for v in self.before.graph.outputs}
+            final_values = next(runs)
+            self.outputs = {v.name: final_values[v.name] for v in self.before.graph.outputs}
 
     def _run_work(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
         """Does one piece of work, then frees the memory that it read."""
@@ -277,7 +298,7 @@ class SiteProof:
         self, site: SitePlan, original: Original, drawn: tuple[RandomInput, ...], threads: int
     ) -> dict[str, Array]:
         """Draws random inputs of a site in a body or function, and runs the original on them."""
-        examples = next((p.example for p in self._places(drawn) if p.path == site.place), {})
+        examples = next((p.example for p in self._list_graphs(drawn) if p.path == site.place), {})
         generator = np.random.default_rng((self.seed, 3))
         values: dict[str, Array] = {}
         for name in original.inputs:
@@ -293,13 +314,13 @@ class SiteProof:
         values.update(run_part(body_model, [original.output], values, label, threads))
         return values
 
-    def _places(self, drawn: tuple[RandomInput, ...]) -> list[SubgraphView]:
+    def _list_graphs(self, drawn: tuple[RandomInput, ...]) -> list[SubgraphView]:
         """Lists all graphs of the original, bodies and functions included, with shapes for these inputs."""
-        if id(drawn) not in self._known_places:
+        if id(drawn) not in self._graphs_by_inputs:
             shapes = {d.name: (d.dtype, d.shape) for d in drawn}
             inference = Inference(self.before, {}, shapes)
-            self._known_places[id(drawn)] = list(list_subgraphs(self.before, inference))
-        return self._known_places[id(drawn)]
+            self._graphs_by_inputs[id(drawn)] = list(list_subgraphs(self.before, inference))
+        return self._graphs_by_inputs[id(drawn)]
 
 
 def find_original(
@@ -321,15 +342,13 @@ def find_original(
     """
     wiring = wiring or Wiring.from_graph(model.graph)
     node = wiring.find_producer(output)
-    read_product = MEANINGS.get((node.domain, node.op)) if node is not None else None
-    return (
-        read_product(node, NodeReader(model, planned, wiring))
-        if node is not None and read_product is not None
-        else None
-    )
+    if node is None:
+        return None
+    read_product = MEANINGS.get((node.domain, node.op))
+    return None if read_product is None else read_product(node, NodeReader(model, planned, wiring))
 
 
-def key_of(site: SitePlan) -> str:
+def make_site_key(site: SitePlan) -> str:
     """Returns a key that is unique in the model. A value name alone is unique only within one graph."""
     return "/".join((*site.place, site.output))
 
@@ -348,16 +367,16 @@ def _fix_open_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
 _WIDTHS = {d.name: d.bits for d in DTYPES.values()}
 
 
-def matrix_bytes(site: SitePlan) -> int:
+def estimate_matrix_bytes(site: SitePlan) -> int:
     """Estimates the bytes of a site's matrices. The estimate is never below the size of the activations."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
     return elements * _WIDTHS.get(site.dtype, 64) // 8
 
 
-def _activation_bytes(site: SitePlan, original: Original) -> int:
+def _estimate_activation_bytes(site: SitePlan, original: Original) -> int:
     """Estimates the bytes of a site's activations that a run returns."""
     attributes = original.node.attributes
-    # a convolution reads an input element once for each kernel position, and X repeats it as often
-    taps = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
+    # X repeats an element of a convolution's input for each kernel position that reads it
+    repeats = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
     width = _WIDTHS.get(site.dtype, 64) // 8
-    return matrix_bytes(site) - int(site.batch * site.M * site.K * (1 - 1 / max(taps, 1))) * width
+    return estimate_matrix_bytes(site) - int(site.batch * site.M * site.K * (1 - 1 / max(repeats, 1))) * width

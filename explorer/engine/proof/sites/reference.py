@@ -33,12 +33,12 @@ class Reference(Struct, frozen=True):
     product: Array
 
 
-def rows_of(array: Array, row_indices: Array | None) -> Array:
+def select_rows(array: Array, row_indices: Array | None) -> Array:
     """Selects the rows `row_indices` of an array of shape (batch, M, ...), or all rows for None."""
     return array if row_indices is None else array[:, row_indices]
 
 
-def references(
+def compute_references(
     meaning: ProductSpec,
     draws: Sequence[Sequence[Array]],
     lefts: Sequence[Rows],
@@ -75,11 +75,11 @@ def references(
             def compute_draws(b: int, index: Array | slice) -> Array:
                 return np.concatenate([x_rows(b, row_indices) for x_rows, row_indices in bands])[index]
 
-            products = _product_in_bands(compute_draws, band_positions, weights[0], wide)
+            products = _multiply_in_bands(compute_draws, band_positions, weights[0], wide)
             parts = [np.split(side, ends, axis=1) for side in products]
         else:
             products_by_draw = [
-                _product_in_bands(*band, weights[0 if constant_weight else index], wide)
+                _multiply_in_bands(*band, weights[0 if constant_weight else index], wide)
                 for index, band in enumerate(bands)
             ]
             parts = [list(side) for side in zip(*products_by_draw, strict=True)]
@@ -90,17 +90,17 @@ def references(
             bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
             added: Any = 0
             if bias is not None:
-                added = rows_of(
+                added = select_rows(
                     meaning.arrange_bias(bias.astype(wide) * wide.type(meaning.beta)), row_indices
                 )
             if meaning.visible is not None:
-                visible = rows_of(meaning.visible, row_indices)
+                visible = select_rows(meaning.visible, row_indices)
                 part, top = np.where(visible, part, 0), np.where(visible, top, 0)
             results.append(Reference(part + added, top + np.abs(added), part))
     return results
 
 
-def _product_in_bands(
+def _multiply_in_bands(
     x_rows: Rows, row_indices: Array, weight: Array, wide: np.dtype[Any]
 ) -> tuple[Array, Array]:
     """Computes X W and |X| |W|, a few rows at a time: X of a convolution can have 29 million elements."""

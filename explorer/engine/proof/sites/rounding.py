@@ -28,12 +28,12 @@ The limit is this factor times the square root of the number of consecutive addi
 """
 
 
-def chain_length(site: SitePlan) -> int:
+def count_additions(site: SitePlan) -> int:
     """Counts the consecutive additions that produce one element: inside a tile, then across the tiles."""
     return min(site.tile[1], site.K) + site.grid[1]
 
 
-def fault_of(comparison: OutputComparison, ratio: float, limit: float) -> str:
+def describe_fault(comparison: OutputComparison, ratio: float, limit: float) -> str:
     """Describes the fault in a site's numbers, or returns '' if there is no fault."""
     if comparison.nonfinite:
         return f"{comparison.nonfinite:,} NaN or Inf that the original has not"
@@ -60,13 +60,13 @@ def find_largest_ratio(
     ratio, limit = 0.0, LIMIT
     # dense rows have no output of the original to compare with: a NaN shows in the ratio
     for got, reference in zip(outputs, references, strict=True):
-        slab_result = _ratio(got, reference, roundoff, chain, least)
+        slab_result = _find_worst_ratio(got, reference, roundoff, chain, least)
         if slab_result[0] / slab_result[1] >= ratio / limit:
             ratio, limit = slab_result
     return ratio, limit
 
 
-def _ratio(
+def _find_worst_ratio(
     got: Array, reference: Reference, roundoff: float, chain: int, least: float
 ) -> tuple[float, float]:
     """Finds |error| / (u bound) and the limit of the element that is closest to its limit.
@@ -77,13 +77,15 @@ def _ratio(
     ratio, limit = 0.0, LIMIT
     for first in range(0, got.size, SLAB):
         slabs = [array[first : first + SLAB] for array in flat]
-        slab_result = _slab_ratio(slabs, roundoff, chain, least)
+        slab_result = _find_worst_ratio_of_slab(slabs, roundoff, chain, least)
         if slab_result[0] / slab_result[1] > ratio / limit:
             ratio, limit = slab_result
     return ratio, limit
 
 
-def _slab_ratio(slabs: Sequence[Array], roundoff: float, chain: int, least: float) -> tuple[float, float]:
+def _find_worst_ratio_of_slab(
+    slabs: Sequence[Array], roundoff: float, chain: int, least: float
+) -> tuple[float, float]:
     got, true, bound, product = slabs
     dtype = got.dtype
     finite = np.isfinite(true) & np.isfinite(bound)

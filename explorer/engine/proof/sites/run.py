@@ -17,13 +17,13 @@ from msgspec import Struct
 
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model
-from explorer.engine.proof.compare import LIMIT, SLAB, OutputComparison, unit_roundoff
+from explorer.engine.proof.compare import LIMIT, SLAB, OutputComparison, get_unit_roundoff
 from explorer.engine.proof.meanings import Original, ProductSpec, Rows
 from explorer.engine.proof.sites.exact import compare_exact, draw_dense_codes, draw_dense_integers
-from explorer.engine.proof.sites.reference import references, rows_of
+from explorer.engine.proof.sites.reference import compute_references, select_rows
 from explorer.engine.proof.sites.rounding import (
-    chain_length,
-    fault_of,
+    count_additions,
+    describe_fault,
     find_largest_ratio,
     find_smallest_number,
 )
@@ -33,14 +33,14 @@ from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
-_SAMPLED = 32
-"""Number of rows up to which all rows of the dense draw are compared, and number of random rows for more."""
+_SAMPLED_ROWS = 32
+"""Number of rows up to which all rows of the dense draw are compared. With more rows, as many are sampled."""
 
-_IN_FULL = 1 << 26
-"""Multiplications up to which every row of the original's activations is compared with float64."""
+_MAX_FULL_MACS = 1 << 26
+"""Number of multiplications up to which all rows of the original's activations are compared with float64."""
 
-_HELD = 1e37
-"""Largest allowed error that single precision can represent."""
+_MAX_FLOAT32_LIMIT = 1e37
+"""Largest error limit that is computed in single precision."""
 
 
 class SiteRun(Struct, frozen=True):
@@ -48,7 +48,7 @@ class SiteRun(Struct, frozen=True):
 
     Attributes:
         comparison: Comparison with the original's output.
-        bound_ratio: |error| / (u |x| |W|) of the element that is closest to its limit or furthest beyond it.
+        bound_ratio: Largest |error| / (u |x| |W|) in relation to its limit, where u is the unit roundoff.
         limit: Limit of `bound_ratio`.
         rows: Number of input rows that ran.
         reason: The fault, or '' if the site passes.
@@ -91,7 +91,7 @@ def run_site(
         seed: Seed of the dense inputs.
         share: Threads for the sessions, with a stop signal that is checked between sessions.
         wiring: Producers and consumers of the tiled graph's values.
-        sessions: Sessions of earlier runs of this site at other sizes. New sessions are added.
+        sessions: Sessions of earlier runs of this site at other sizes. New sessions are all_bias_limits.
 
     Returns:
         The evidence. Its `reason` is '' if the site passes.
@@ -104,45 +104,59 @@ def run_site(
     dense = [_draw_dense_input(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     runner = Runner(after, site, original, share, wiring, sessions)
-    some = run_some(runner, site, meaning, dense, y, seed)
-    outputs = runner.run(draws) if some is None else [*runner.run(draws[:1]), some.output]
-    comparison = OutputComparison(unit_roundoff(str(y.dtype)), has_bins=False)
+    dense_run = run_some(runner, site, meaning, dense, y, seed)
+    outputs = runner.run(draws) if dense_run is None else [*runner.run(draws[:1]), dense_run.output]
+    comparison = OutputComparison(get_unit_roundoff(str(y.dtype)), has_bins=False)
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
     if wrong is not None:
         reason = f"it gives {wrong.dtype} {list(wrong.shape)}, the original {y.dtype} {list(y.shape)}"
         return SiteRun(comparison, None, LIMIT, 0, reason)
-    sampled = _choose_compared_rows(site, meaning, seed)
-    looked = [sampled, sampled if some is None else some.rows]
-    rows = meaning.batch * (meaning.M + (meaning.M if looked[1] is None else len(looked[1])))
+    sampled = _choose_dense_rows(site, meaning, seed)
+    compared_indices = [sampled, sampled if dense_run is None else dense_run.rows]
+    rows = meaning.batch * (
+        meaning.M + (meaning.M if compared_indices[1] is None else len(compared_indices[1]))
+    )
     if meaning.integers is not None:
         comparison, reason, note, saturates = compare_exact(meaning, draws, outputs, y)
         return SiteRun(comparison, None, LIMIT, rows, reason, note, True, saturates)
     before, tiled = meaning.arrange_output(y), meaning.arrange_output(outputs[0])
-    lefts = [meaning.left(inputs), meaning.left(dense) if some is None else some.left]
-    looked[0] = _rows_to_compare(meaning, inputs, lefts[0], before, tiled, sampled)
-    compared_rows = [rows_of(tiled, looked[0]), rows_of(meaning.arrange_output(outputs.pop()), looked[1])]
-    exact = references(meaning, draws, lefts, looked)
-    del lefts, dense, some
-    comparison.add(rows_of(before, looked[0]), compared_rows[0], exact[0].exact.astype(np.float64))
-    _add_others(comparison, before, tiled, looked[0])
-    ratio, limit = find_largest_ratio(
-        compared_rows, exact, comparison.roundoff, chain_length(site), find_smallest_number(y.dtype)
+    lefts = [meaning.left(inputs), meaning.left(dense) if dense_run is None else dense_run.left]
+    compared_indices[0] = _choose_rows_to_compare(meaning, inputs, lefts[0], before, tiled, sampled)
+    compared_rows = [
+        select_rows(tiled, compared_indices[0]),
+        select_rows(meaning.arrange_output(outputs.pop()), compared_indices[1]),
+    ]
+    exact = compute_references(meaning, draws, lefts, compared_indices)
+    del lefts, dense, dense_run
+    comparison.add(
+        select_rows(before, compared_indices[0]), compared_rows[0], exact[0].exact.astype(np.float64)
     )
-    return SiteRun(comparison, ratio, limit, rows, fault_of(comparison, ratio, limit))
+    _compare_other_rows(comparison, before, tiled, compared_indices[0])
+    ratio, limit = find_largest_ratio(
+        compared_rows, exact, comparison.roundoff, count_additions(site), find_smallest_number(y.dtype)
+    )
+    return SiteRun(comparison, ratio, limit, rows, describe_fault(comparison, ratio, limit))
 
 
-def _add_others(comparison: OutputComparison, before: Array, tiled: Array, looked: Array | None) -> None:
+def _compare_other_rows(
+    comparison: OutputComparison, before: Array, tiled: Array, compared_indices: Array | None
+) -> None:
     """Compares the remaining rows with the original's output, without a float64 reference."""
-    if looked is None:
+    if compared_indices is None:
         return
-    for first, last in itertools.pairwise((-1, *looked.tolist(), tiled.shape[1])):
+    for first, last in itertools.pairwise((-1, *compared_indices.tolist(), tiled.shape[1])):
         if last - first > 1:
-            mine, theirs = (_restore_stored_layout(array[:, first + 1 : last]) for array in (tiled, before))
-            comparison.add(theirs, mine, None)
+            tiled_part, original_part = (
+                _restore_stored_layout(array[:, first + 1 : last]) for array in (tiled, before)
+            )
+            comparison.add(original_part, tiled_part, None)
 
 
-_DRAWN = 1_048_573
-"""Number of random values drawn for an input. A larger input repeats them. A prime, so that rows differ."""
+_DRAWN_NUMBERS = 1_048_573
+"""Number of random numbers drawn for an input. A larger input repeats them.
+
+It is prime, so that the rows of an input differ.
+"""
 
 
 def _draw_dense(x: Array, seed: tuple[int, ...]) -> Array:
@@ -151,11 +165,13 @@ def _draw_dense(x: Array, seed: tuple[int, ...]) -> Array:
     if not np.isfinite(largest):
         largest = np.abs(x).max(initial=0.0, where=np.isfinite(x))
     kind = np.float64 if x.dtype == np.float64 else np.float32
-    values = _draw_shared_numbers(seed, kind) if x.size >= _DRAWN else _draw_signed(seed, kind, x.size)
+    values = (
+        _draw_shared_numbers(seed, kind) if x.size >= _DRAWN_NUMBERS else _draw_signed(seed, kind, x.size)
+    )
     drawn = np.asarray(values * (values.dtype.type(largest) or 1.0)).astype(x.dtype, copy=False)
     dense = np.empty(x.size, x.dtype)
-    for first in range(0, x.size, _DRAWN):
-        dense[first : first + _DRAWN] = drawn[: x.size - first]
+    for first in range(0, x.size, _DRAWN_NUMBERS):
+        dense[first : first + _DRAWN_NUMBERS] = drawn[: x.size - first]
     return dense.reshape(x.shape)
 
 
@@ -169,7 +185,7 @@ def _draw_signed(seed: tuple[int, ...], kind: type[np.floating[Any]], count: int
 @functools.lru_cache(maxsize=1)
 def _draw_shared_numbers(seed: tuple[int, ...], kind: type[np.floating[Any]]) -> Array:
     """Draws the random numbers that all large sites share."""
-    return _draw_signed(seed, kind, _DRAWN)
+    return _draw_signed(seed, kind, _DRAWN_NUMBERS)
 
 
 def _draw_dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[int, ...]) -> Array:
@@ -181,71 +197,85 @@ def _draw_dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[in
     return draw_dense_integers(x, seed) if grid is None else draw_dense_codes(x, grid, seed)
 
 
-def _choose_compared_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
+def _choose_dense_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     """Chooses the rows of the dense draw to compare with float64, or returns None for all rows.
 
     The original's activations may multiply part of the weight by zeros, but each dense row uses all of the
     weight. So a few of the 12,544 rows of an image's convolution are enough: the first and last row of each
     tile, and some random rows.
     """
-    if meaning.M <= _SAMPLED or meaning.integers is not None:
+    if meaning.M <= _SAMPLED_ROWS or meaning.integers is not None:
         return None
     starts = np.arange(0, meaning.M, site.tile[0])
     ends = np.minimum(starts + site.tile[0], meaning.M) - 1
-    chance = np.random.default_rng((seed, 4)).integers(0, meaning.M, _SAMPLED)
-    return np.unique(np.concatenate([starts, ends, chance]))
+    random_rows = np.random.default_rng((seed, 4)).integers(0, meaning.M, _SAMPLED_ROWS)
+    return np.unique(np.concatenate([starts, ends, random_rows]))
 
 
-def _rows_to_compare(
+def _choose_rows_to_compare(
     meaning: ProductSpec,
     inputs: Sequence[Array],
     x_rows: Rows,
     before: Array,
-    got: Array,
+    tiled: Array,
     sampled: Array | None,
 ) -> Array | None:
     """Chooses the rows of the original's activations to compare with float64, or returns None for all rows.
 
-    A large product compares the sampled rows and all suspicious rows. A row is suspicious if it differs from
-    the original's output by more than the rounding errors of two such sums. The bound of |x| |W| is the
-    product of the norms of a row and a column (Cauchy-Schwarz), which avoids a matrix product.
+    Of a large product, the sampled rows and all suspicious rows are compared. A row is suspicious if it
+    differs from the original's output by more than the rounding errors of two such sums. The product of the
+    norms of a row and a column bounds |x| |W| (Cauchy-Schwarz), which avoids a matrix product.
     """
-    if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _IN_FULL:
+    if sampled is None or meaning.batch * meaning.M * meaning.K * meaning.N <= _MAX_FULL_MACS:
         return None
     weight = meaning.weight(inputs)
-    small = 2 * LIMIT * unit_roundoff(str(got.dtype))
-    tall = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * (abs(meaning.alpha) * small)
-    wide = np.sqrt(meaning.squares(inputs) if meaning.squares is not None else _squares(meaning, x_rows))
+    tolerance = 2 * LIMIT * get_unit_roundoff(str(tiled.dtype))
+    column_limits = np.sqrt(np.einsum("bkn,bkn->bn", weight, weight, dtype=np.float64)) * (
+        abs(meaning.alpha) * tolerance
+    )
+    row_norms = np.sqrt(
+        meaning.squares(inputs) if meaning.squares is not None else _sum_squares(meaning, x_rows)
+    )
     bias = inputs[meaning.bias] if isinstance(meaning.bias, int) else meaning.bias
-    added = np.zeros(())
+    all_bias_limits = np.zeros(())
     if bias is not None:
-        added = meaning.arrange_bias(np.abs(bias.astype(np.float64) * (meaning.beta * small)))
+        all_bias_limits = meaning.arrange_bias(np.abs(bias.astype(np.float64) * (meaning.beta * tolerance)))
     # single precision suffices for the choice, where its range holds the numbers
-    kind = np.result_type(got.dtype, np.float32)
-    if not np.max(wide, initial=0) * np.max(tall, initial=0) + np.max(added, initial=0) < _HELD:
+    kind = np.result_type(tiled.dtype, np.float32)
+    largest_limit = np.max(row_norms, initial=0) * np.max(column_limits, initial=0)
+    if not largest_limit + np.max(all_bias_limits, initial=0) < _MAX_FLOAT32_LIMIT:  # also for NaN
         kind = np.dtype(np.float64)
-    wide, tall, least = wide.astype(kind), tall.astype(kind), find_smallest_number(got.dtype)
-    turned = _restore_stored_layout(got) is not got
-    unsure_rows: list[Array] = [sampled]
-    step = max(_SAMPLED, 8 * SLAB // max(meaning.N, 1))
+    row_norms, column_limits = row_norms.astype(kind), column_limits.astype(kind)
+    smallest_number = find_smallest_number(tiled.dtype)
+    is_transposed = _restore_stored_layout(tiled) is not tiled
+    chosen_rows: list[Array] = [sampled]
+    step = max(_SAMPLED_ROWS, 8 * SLAB // max(meaning.N, 1))
     with np.errstate(all="ignore"):
         for b in range(meaning.batch):
-            across = tall[b if len(tall) > 1 else 0]
+            matrix_limits = column_limits[b if len(column_limits) > 1 else 0]
             for first in range(0, meaning.M, step):
                 rows = slice(first, first + step)
-                allowed = np.multiply.outer(*((across, wide[b, rows]) if turned else (wide[b, rows], across)))
-                if added.ndim:
-                    bias_limits = added[b, rows]
-                    allowed += bias_limits.T if turned else bias_limits
-                allowed += least
-                new, old = (array[b, rows].T if turned else array[b, rows] for array in (got, before))
+                allowed = np.multiply.outer(
+                    *(
+                        (matrix_limits, row_norms[b, rows])
+                        if is_transposed
+                        else (row_norms[b, rows], matrix_limits)
+                    )
+                )
+                if all_bias_limits.ndim:
+                    bias_limits = all_bias_limits[b, rows]
+                    allowed += bias_limits.T if is_transposed else bias_limits
+                allowed += smallest_number
+                new, old = (
+                    array[b, rows].T if is_transposed else array[b, rows] for array in (tiled, before)
+                )
                 gap = np.abs(np.subtract(new, old, dtype=kind))
                 # a NaN must be looked at, and compares false with everything
-                unsure_rows.append(first + np.flatnonzero(~(gap <= allowed).all(0 if turned else 1)))
-    return np.unique(np.concatenate(unsure_rows))
+                chosen_rows.append(first + np.flatnonzero(~(gap <= allowed).all(0 if is_transposed else 1)))
+    return np.unique(np.concatenate(chosen_rows))
 
 
-def _squares(meaning: ProductSpec, x_rows: Rows) -> Array:
+def _sum_squares(meaning: ProductSpec, x_rows: Rows) -> Array:
     """Sums the squares of each row of X. The result has shape (batch, M)."""
     step = max(1, 2 * SLAB // max(meaning.K, 1))
     squares = np.empty((meaning.batch, meaning.M))

@@ -15,21 +15,21 @@ from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import Wiring, list_reads
 from explorer.engine.graph.model import Function, Model, Node, Value
 from explorer.engine.proof.meanings import Original
-from explorer.engine.proof.sites.parts import part_session
+from explorer.engine.proof.sites.parts import create_part_session
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
 from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
-_SMALL = 1 << 25
+_MAX_PARALLEL_BYTES = 1 << 25
 """Bytes of a site's inputs up to which its draws run in parallel.
 
 Each run needs several times that memory.
 """
 
-_ONE_THREAD = 1 << 20
-"""Multiplications of a product that ends before a second thread starts."""
+_MAX_SINGLE_THREAD_MACS = 1 << 20
+"""Number of multiplications up to which a product runs in one thread. It ends before another starts."""
 
-_TOGETHER = 1024
+_MAX_SESSION_NODES = 1024
 """Largest number of nodes in one session. Creation time is quadratic in the nodes that are ready at once."""
 
 
@@ -38,9 +38,15 @@ Sessions = dict[tuple[tuple[Value, ...], tuple[str, ...]], RuntimeSession]
 
 
 class Runner:
-    """Runs a site as one model, or column by column if it has too many nodes.
+    """Runs a site as one model, or each column of tiles as a model of its own if it has too many nodes.
 
-    A column is one column of tiles.
+    Args:
+        after: Tiled model.
+        site: Plan of the site.
+        original: Product in the original model, which names the inputs.
+        share: Threads for the sessions, with a stop signal.
+        wiring: Producers and consumers of the tiled graph's values.
+        sessions: Sessions of earlier runs at other sizes, or None. New sessions are added.
     """
 
     def __init__(
@@ -59,17 +65,17 @@ class Runner:
         self.input_names = list(original.inputs)
         nodes, _ = wiring.find_needed_nodes([site.output], stop=self.input_names)
         function = after.functions.get(nodes[0].key) if len(nodes) == 1 else None
-        if function is not None and len(function.nodes) > _TOGETHER:
-            nodes = _inline(nodes[0], function)
+        if function is not None and len(function.nodes) > _MAX_SESSION_NODES:
+            nodes = _inline_call(nodes[0], function)
         self.nodes = nodes
 
     def run(self, draws: Sequence[Sequence[Array]]) -> list[Array]:
         """Computes the site's output for each draw of its inputs."""
         values = [dict(zip(self.input_names, inputs, strict=True)) for inputs in draws]
         joins = [n for n in self.nodes if "Concat" in n.op and len(n.inputs) > 1]
-        looped = any(n.op == "Scan" for n in self.nodes)  # a Scan already has one body for all columns
-        if len(self.nodes) <= _TOGETHER or looped or not joins:
-            self._stage(self.nodes, [self.site.output], values)
+        has_scan = any(n.op == "Scan" for n in self.nodes)  # a Scan already has one body for all columns
+        if len(self.nodes) <= _MAX_SESSION_NODES or has_scan or not joins:
+            self._run_stage(self.nodes, [self.site.output], values)
         else:
             self._run_columns(max(joins, key=lambda n: len(n.inputs)), values)
         return [draw_values[self.site.output] for draw_values in values]
@@ -77,7 +83,7 @@ class Runner:
     def run_nodes(self, nodes: Sequence[Node], feeds: Mapping[str, Array]) -> Array:
         """Computes the site's output with replacement nodes."""
         inputs = tuple(Value(name, get_element_type(value), value.shape) for name, value in feeds.items())
-        return self._session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
+        return self._get_session(nodes, inputs, [self.site.output]).run(feeds)[self.site.output]
 
     def _run_columns(self, join: Node, values: list[dict[str, Array]]) -> None:
         """Runs the nodes that several columns share, then each column, then the nodes that join the columns.
@@ -102,28 +108,32 @@ class Runner:
             elif owners - {-1, -2}:
                 # the nodes that join the columns may read it, too
                 shared.append(node)
-        moving = _dependent_ids(shared, self.input_names)
-        outside = {name for nodes in (*columns, tail) for n in nodes for name in list_reads(n)}
-        fixed = [n for n in shared if id(n) not in moving]
-        if fixed:
+        dependent_ids = _find_dependent_nodes(shared, self.input_names)
+        read_names = {name for nodes in (*columns, tail) for n in nodes for name in list_reads(n)}
+        constant_nodes = [n for n in shared if id(n) not in dependent_ids]
+        if constant_nodes:
             # slices of the weight do not depend on the activations, so they run once
-            needed = outside | {name for n in shared if id(n) in moving for name in list_reads(n)}
-            fixed_values: list[dict[str, Array]] = [{}]
-            self._stage(fixed, [o for n in fixed for o in n.outputs if o in needed], fixed_values)
+            needed = read_names | {name for n in shared if id(n) in dependent_ids for name in list_reads(n)}
+            constant_values: list[dict[str, Array]] = [{}]
+            self._run_stage(
+                constant_nodes, [o for n in constant_nodes for o in n.outputs if o in needed], constant_values
+            )
             for draw_values in values:
-                draw_values.update(fixed_values[0])
-        varying = [n for n in shared if id(n) in moving]
-        if varying:
-            self._stage(varying, [o for n in varying for o in n.outputs if o in outside], values)
+                draw_values.update(constant_values[0])
+        dependent_nodes = [n for n in shared if id(n) in dependent_ids]
+        if dependent_nodes:
+            self._run_stage(
+                dependent_nodes, [o for n in dependent_nodes for o in n.outputs if o in read_names], values
+            )
         sessions: dict[Any, RuntimeSession] = {}
         for part, nodes in zip(parts, columns, strict=True):
             if self.share.stopped():
                 raise Cancelled
             if nodes:
-                self._column(part, nodes, values, sessions)
-        self._stage(tail, [self.site.output], values)
+                self._run_column(part, nodes, values, sessions)
+        self._run_stage(tail, [self.site.output], values)
 
-    def _column(
+    def _run_column(
         self,
         part: str,
         nodes: Sequence[Node],
@@ -147,21 +157,23 @@ class Runner:
         }
         inputs = [{n: tiles[n] if n in tiles else draw_values[n] for n in outer} for draw_values in values]
         kinds = tuple((names[n], get_element_type(v), v.shape) for n, v in inputs[0].items())
-        key = (tuple(_signature(n, names) for n in nodes), kinds)
+        key = (tuple(_make_signature(n, names) for n in nodes), kinds)
         if key not in sessions:
-            alike = [
+            renamed_nodes = [
                 n.replace_values(
                     [names.get(i, "") for i in n.inputs], [names.get(o, "") for o in n.outputs], ""
                 )
                 for n in nodes
             ]
-            typed_inputs = tuple(Value(*kind) for kind in kinds)
-            sessions[key] = self._session(alike, typed_inputs, [names[part]])
+            input_values = tuple(Value(*kind) for kind in kinds)
+            sessions[key] = self._get_session(renamed_nodes, input_values, [names[part]])
         for draw_values, feeds in zip(values, inputs, strict=True):
             result = sessions[key].run({names[n]: v for n, v in feeds.items()})
             draw_values[part] = result[names[part]]
 
-    def _stage(self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]) -> None:
+    def _run_stage(
+        self, nodes: Sequence[Node], outputs: Sequence[str], values: list[dict[str, Array]]
+    ) -> None:
         """Runs nodes for every draw and adds `outputs` to its values."""
         if self.share.stopped():
             raise Cancelled
@@ -170,43 +182,46 @@ class Runner:
         inputs = [name for name in read if name in values[0] and name not in produced]
         typed_inputs = tuple(Value(n, get_element_type(values[0][n]), values[0][n].shape) for n in inputs)
         if self.sessions is None:
-            session = self._session(nodes, typed_inputs, outputs)
+            session = self._get_session(nodes, typed_inputs, outputs)
         else:
             typed_inputs = tuple(Value(v.name, v.dtype, (None,) * len(v.shape or ())) for v in typed_inputs)
             key = typed_inputs, tuple(outputs)
             if key not in self.sessions:
-                self.sessions[key] = self._session(nodes, typed_inputs, outputs)
+                self.sessions[key] = self._get_session(nodes, typed_inputs, outputs)
             session = self.sessions[key]
         feeds = [{name: draw_values[name] for name in inputs} for draw_values in values]
-        small = sum(value.nbytes for draw_values in feeds for value in draw_values.values()) <= _SMALL
-        width = min(self.share.threads, len(feeds)) if small else 1
+        is_small = (
+            sum(value.nbytes for draw_values in feeds for value in draw_values.values())
+            <= _MAX_PARALLEL_BYTES
+        )
+        width = min(self.share.threads, len(feeds)) if is_small else 1
         # a thread pool for sequential runs would only wait for Python's lock
         with ThreadPoolExecutor(width) if width > 1 else contextlib.nullcontext() as pool:
             results = (map if pool is None else pool.map)(session.run, feeds)
-            for draw_values, outputs_made in zip(values, results, strict=True):
-                draw_values.update(outputs_made)
+            for draw_values, outputs_of_draw in zip(values, results, strict=True):
+                draw_values.update(outputs_of_draw)
 
-    def _session(
+    def _get_session(
         self, nodes: Sequence[Node], inputs: tuple[Value, ...], outputs: Sequence[str]
     ) -> RuntimeSession:
         label = f"matmul '{self.site.name}'"
-        large_products = self.site.form == "batched" or math.prod(self.site.tile) > _ONE_THREAD
+        large_products = self.site.form == "batched" or math.prod(self.site.tile) > _MAX_SINGLE_THREAD_MACS
         threads = self.share.threads if large_products else 1
-        return part_session(self.after, nodes, inputs, outputs, label, threads)
+        return create_part_session(self.after, nodes, inputs, outputs, label, threads)
 
 
-def _dependent_ids(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
-    """Ids of the nodes that depend on `names`."""
-    moving = set(names)
-    reached: set[int] = set()
+def _find_dependent_nodes(nodes: Sequence[Node], names: Sequence[str]) -> set[int]:
+    """Returns the ids of the nodes that depend on `names`."""
+    dependent_names = set(names)
+    dependent_ids: set[int] = set()
     for node in nodes:
-        if any(name in moving for name in list_reads(node)):
-            reached.add(id(node))
-            moving.update(node.outputs)
-    return reached
+        if any(name in dependent_names for name in list_reads(node)):
+            dependent_ids.add(id(node))
+            dependent_names.update(node.outputs)
+    return dependent_ids
 
 
-def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
+def _make_signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
     """Builds a key that equal nodes of different columns share. Tensors and graphs compare by identity."""
     attributes = tuple(
         (k, v if isinstance(v, (int, float, str, bytes, tuple)) else id(v))
@@ -216,7 +231,7 @@ def _signature(node: Node, names: Mapping[str, str]) -> tuple[Any, ...]:
     return node.op, node.domain, node.overload, wires, attributes
 
 
-def _inline(call: Node, function: Function) -> list[Node]:
+def _inline_call(call: Node, function: Function) -> list[Node]:
     """Replaces a function call by the function's body. Calls in the body stay calls."""
     names = dict(zip(function.inputs, call.inputs, strict=False))
     names.update(zip(function.outputs, call.outputs, strict=False))

@@ -120,10 +120,10 @@ class SiteTask:
 
     def evidence(self) -> SiteEvidence:
         """Combines the results of the run and the walk."""
-        return site_evidence(self.site, self._tiles, self._structure, self._ran, self._unrunnable)
+        return build_site_evidence(self.site, self._tiles, self._structure, self._ran, self._unrunnable)
 
 
-def site_evidence(
+def build_site_evidence(
     site: SitePlan, tiles: int, structure: str, ran: SiteRun | None, unrunnable: str
 ) -> SiteEvidence:
     """Builds the evidence from the walk and the run of a site.

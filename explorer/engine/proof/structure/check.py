@@ -73,6 +73,7 @@ class TileCheck:
         self.site = site
         self.tile = site.tile
         self.tiles = 0
+        """Number of products that were checked."""
         self.full_tiles = {a: site.edges == "padded" or a in site.dynamic for a in ("M", "K", "N")}
         """Whether the last tiles along an axis have the full size: edges are padded, or the size is open."""
         self.labels: dict[str, list[tuple[int, str]]] = {}
@@ -107,14 +108,14 @@ class TileCheck:
             assert isinstance(bias, np.ndarray)
             self.expected_bias = meaning.arrange_bias(bias)
 
-    def bands(self) -> Iterator[Rectangle]:
+    def list_bands(self) -> Iterator[Rectangle]:
         """Yields the rows of tiles of the output."""
         M, _, N = self.sizes
         tm = self.tile[0]
         for b, m in itertools.product(range(self.meaning.batch), range(0, M, tm)):
             yield Rectangle(b, m, 0, min(tm, M - m), N)
 
-    def tiles_of(self, band: Rectangle) -> Iterator[Rectangle]:
+    def list_tiles(self, band: Rectangle) -> Iterator[Rectangle]:
         """Yields the tiles of a row of tiles."""
         tn = self.tile[2]
         for n in range(0, band.columns, tn):
@@ -130,26 +131,26 @@ class TileCheck:
         if earlier is None or not np.array_equal(earlier.codes, block_rows.codes):
             return False
         if not all(
-            self._equals_rows(block_rows.block.replacements[full_tile], band)
-            for full_tile in earlier.full_row_symbols
+            self._equals_rows(block_rows.block.replacements[full_rows_id], band)
+            for full_rows_id in earlier.full_row_symbols
         ):
             return False
         m = band.m // self.tile[0]
         for block, depth, n, index in earlier.lefts:
             self._check_block(block_rows.block.replacement_of(block), band, depth, (m, n, index))
         if block_rows.numbers or self.expected_bias is not None:
-            self._check_added(block_rows.numbers, band, slice(None), self._location(band, 0))
+            self._check_bias(block_rows.numbers, band, slice(None), self._describe_location(band, 0))
         self.tiles += earlier.products
         return True
 
     def store_band(self, table: BlockTable, band: Rectangle, block_rows: RepeatedBlock) -> None:
         """Stores the operands of a checked row of tiles, for comparison with repeated rows."""
-        if any(axis == 0 for claims in self.labels.values() for axis, _ in claims):
-            return
+        if any(axis == 0 for label_parts in self.labels.values() for axis, _ in label_parts):
+            return  # a label that names a row of tiles fits no other row
         codes = block_rows.codes.reshape(band.rows, band.columns)
         operands: dict[tuple[int, int], tuple[Symbol, int, int, int]] = {}
         products = 0
-        for area in self.tiles_of(band):
+        for area in self.list_tiles(band):
             tile = codes[:, area.n : area.n + area.columns].reshape(-1)
             (positions, terms), *other_groups = resolve(table, tile, 1.0)
             lefts = [t.source.left for t in terms if isinstance(t.source, SymbolProduct)]
@@ -162,7 +163,7 @@ class TileCheck:
         full_row_ids: set[int] = set()
         other_operands: list[tuple[Symbol, int, int, int]] = []
         for entry in operands.values():
-            full_rows = _source_if_sliced_at(entry[0], entry[1])
+            full_rows = _find_sliced_source(entry[0], entry[1])
             repeated_rows = block_rows.block.replacements.get(id(full_rows))
             if repeated_rows is not None and self.full_row_symbols.get((repeated_rows, band.b, band.m)):
                 full_row_ids.add(id(full_rows))
@@ -172,7 +173,7 @@ class TileCheck:
             block_rows.codes, other_operands, full_row_ids, products
         )
 
-    def _location(self, area: Rectangle, position: int) -> str:
+    def _describe_location(self, area: Rectangle, position: int) -> str:
         row, column = divmod(position, area.columns)
         batch_text = f"{area.b}, " if self.meaning.batch > 1 else ""
         return f"at ({batch_text}{area.m + row}, {area.n + column}) of the output"
@@ -192,7 +193,7 @@ class TileCheck:
             NotTiled: The elements differ from the original's computation.
         """
         _, K, _ = self.sizes
-        place = self._location(area, int(positions[0]))
+        place = self._describe_location(area, int(positions[0]))
         products = [t for t in terms if isinstance(t.source, SymbolProduct)]
         if not products:
             raise NotTiled(f"nothing is multiplied {place}")
@@ -211,7 +212,7 @@ class TileCheck:
         self.tiles += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
             other_terms = [t for t in terms if not isinstance(t.source, SymbolProduct)]
-            self._check_added(other_terms, area, positions, place)
+            self._check_bias(other_terms, area, positions, place)
 
     def _check_place(
         self, area: Rectangle, positions: Array, first: Addend, element_count: int, place: str
@@ -233,7 +234,7 @@ class TileCheck:
         if positions.size != element_count:
             raise NotTiled(f"a part of the tile {place} comes from elsewhere")
 
-    def hidden_products(self) -> int:
+    def count_hidden_products(self) -> int:
         """Returns the number of products of tiles that the output does not contain."""
         visible = self.meaning.visible
         if visible is None:
@@ -286,12 +287,12 @@ class TileCheck:
         key = area.b, area.m, depth
         if key in block.checked_positions:
             return
-        rows = self._rows(area)
+        rows = self._read_rows(area)
         if not self._is_slice_of_rows(block, area, depth) and not _is_same_block(block.codes, rows, 0, depth):
             raise NotTiled(self._describe_misplaced(block.codes, area, depth, tile_index))
         block.checked_positions.add(key)
 
-    def _rows(self, area: Rectangle) -> Array:
+    def _read_rows(self, area: Rectangle) -> Array:
         """Returns the codes of X in the rows of an area."""
         if self.band[0] != (area.b, area.m):
             self.band = (area.b, area.m), self.left(area.b, slice(area.m, area.m + self.tile[0]))
@@ -299,7 +300,7 @@ class TileCheck:
 
     def _is_slice_of_rows(self, block: Symbol, area: Rectangle, depth: int) -> bool:
         """Whether `block` is the expected slice of a symbol that contains all of X in these rows; cached."""
-        full_rows = _source_if_sliced_at(block, depth)
+        full_rows = _find_sliced_source(block, depth)
         if full_rows is None:
             return False
         key = full_rows, area.b, area.m
@@ -312,14 +313,14 @@ class TileCheck:
         rows = slice(area.m, area.m + area.rows)
         if full_rows.gathered_from is not None and isinstance(self.left, UnfoldedImages):
             source, index = full_rows.gathered_from
-            places = self._image_places(source, area.b)
+            places = self._find_image_places(source, area.b)
             if places is not None and full_rows.shape == (area.rows, self.sizes[1]):
                 expected = self.left.row_places(area.b, rows)
                 if np.array_equal(places[index].reshape(-1), expected.reshape(-1)):
                     return True
-        return np.array_equal(full_rows.codes, self._rows(area))
+        return np.array_equal(full_rows.codes, self._read_rows(area))
 
-    def _image_places(self, source: Symbol, b: int) -> Array | None:
+    def _find_image_places(self, source: Symbol, b: int) -> Array | None:
         """Finds the image place that each row of `source` contains; -1 is the zero after the images.
 
         A place is a pixel with all channels of a pack. The taps of a kernel read the same places many times.
@@ -409,7 +410,16 @@ class TileCheck:
         area: Rectangle,
         factor: float,
     ) -> None:
-        """Compares a tile bit for bit with its slice of the weight."""
+        """Compares a weight tile bit for bit with its slice of the weight.
+
+        Args:
+            right: The tile, with its padding.
+            tile_index: Indices (m, n, k) of the product that reads the tile.
+            depth: First row of the slice.
+            width: Number of rows of the slice.
+            area: Output tile, which determines the columns of the slice.
+            factor: Factor that the graph multiplies the product by.
+        """
         if self.stored is None:
             raise NotTiled(f"product {tile_index} multiplies by numbers instead of the second operand")
         columns = slice(area.n, area.n + area.columns)
@@ -461,7 +471,7 @@ class TileCheck:
             max_difference = float(np.nanmax(np.abs(part.astype(np.float64) - expected.astype(np.float64))))
         return f": {differing:,} of {part.size:,} elements differ, by up to {max_difference:.3g}"
 
-    def _check_added(
+    def _check_bias(
         self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str
     ) -> None:
         """Checks that the only other term is the bias, added once."""
@@ -514,7 +524,7 @@ class TileCheck:
             raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
 
 
-def _source_if_sliced_at(block: Symbol, depth: int) -> Symbol | None:
+def _find_sliced_source(block: Symbol, depth: int) -> Symbol | None:
     """Returns the symbol of which `block` is a slice of all rows from column `depth`, or None."""
     if block.sliced_from is None:
         return None

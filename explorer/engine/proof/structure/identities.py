@@ -95,7 +95,7 @@ def _self_inverse(node: NormalNode) -> None:
         node.equal_value = node.sources.involutions.get((node.op, node.inputs[0]))
 
 
-def permutation(node: NormalNode) -> Ints | None:
+def get_permutation(node: NormalNode) -> Ints | None:
     """Returns the permutation of a Transpose, or None if it is the default and the rank is unknown."""
     perm, rank = node.attributes.get("perm"), node.rank(0)
     if isinstance(perm, tuple) and perm:
@@ -105,7 +105,7 @@ def permutation(node: NormalNode) -> Ints | None:
 
 def _transpose(node: NormalNode) -> None:
     """Combines two transposes, and removes a transpose without effect and the default permutation."""
-    perm = permutation(node)
+    perm = get_permutation(node)
     if perm is None:
         node.attributes.pop("perm", None)
         return
@@ -136,7 +136,7 @@ def _reshape(node: NormalNode) -> None:
         node.inputs[0] = node.sources.reshaped.get(node.inputs[0], node.inputs[0])
 
 
-def _neutral_operand(index: int, value: int, dtype_kinds: str = "fiu") -> Rule:
+def _make_neutral_operand_rule(index: int, value: int, dtype_kinds: str = "fiu") -> Rule:
     """Makes a rule that removes an operation with a neutral scalar, such as times 1 or minus 0.
 
     Args:
@@ -216,7 +216,7 @@ def _flatten_concat(node: NormalNode) -> None:
     node.inputs, node.attributes["axis"] = parts, axis
 
 
-def _scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
+def _read_scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Returns the small stored float inputs with finite values, by index."""
     numbers = [(index, node.numbers(index)) for index in range(len(node.inputs))]
     return [
@@ -230,7 +230,7 @@ def _place_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) ->
 
 def _difference(node: NormalNode) -> None:
     """Replaces the subtraction of a stored number by the addition of its negation."""
-    for index, values in _scalars(node):
+    for index, values in _read_scalars(node):
         if node.op == "Add" or index == 1:
             _place_floats(node, index, values if node.op == "Add" else -values)
             node.op = "Add"
@@ -238,7 +238,7 @@ def _difference(node: NormalNode) -> None:
 
 def _quotient(node: NormalNode) -> None:
     """Replaces a division by a power of two by a multiplication with its exact inverse."""
-    for index, values in _scalars(node):
+    for index, values in _read_scalars(node):
         fractions, _ = np.frexp(values)
         with np.errstate(all="ignore"):
             inverse = np.asarray(1 / values, values.dtype)
@@ -257,26 +257,26 @@ def _quotient(node: NormalNode) -> None:
 
 IDENTITIES: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(IDEMPOTENT, (_idempotent,)),
-    "Add": (_neutral_operand(-1, 0, "iu"), _difference),
+    "Add": (_make_neutral_operand_rule(-1, 0, "iu"), _difference),
     "And": (_remove_same_operands,),
     "BitwiseAnd": (_remove_same_operands,),
     "BitwiseOr": (_remove_same_operands,),
     "Cast": (_cast,),
     "Concat": (_remove_single_operand, _flatten_concat),
-    "Div": (_neutral_operand(1, 1), _quotient),
+    "Div": (_make_neutral_operand_rule(1, 1), _quotient),
     "Dropout": (_dropout,),
     "Expand": (_expand,),
     "Max": (_remove_single_operand, _remove_same_operands),
     "Mean": (_remove_single_operand,),
     "Min": (_remove_single_operand, _remove_same_operands),
-    "Mul": (_neutral_operand(-1, 1), _quotient),
+    "Mul": (_make_neutral_operand_rule(-1, 1), _quotient),
     "Neg": (_self_inverse,),
     "Not": (_self_inverse,),
     "Or": (_remove_same_operands,),
     "Pad": (_pad,),
-    "Pow": (_neutral_operand(1, 1),),
+    "Pow": (_make_neutral_operand_rule(1, 1),),
     "Reshape": (_reshape,),
-    "Sub": (_neutral_operand(1, 0), _difference),
+    "Sub": (_make_neutral_operand_rule(1, 0), _difference),
     "Sum": (_remove_single_operand,),
     "Tile": (_tile,),
     "Transpose": (_transpose,),
@@ -297,7 +297,7 @@ def record_source(node: NormalNode, number: int) -> None:
             sources.dtypes[number] = DTYPES[code].name
         if dtype is not None:
             sources.casts[number] = x, dtype
-    elif node.op == "Transpose" and (perm := permutation(node)) is not None:
+    elif node.op == "Transpose" and (perm := get_permutation(node)) is not None:
         sources.transposes[number] = x, perm
     elif node.op == "Concat" and isinstance(axis := node.attributes.get("axis"), int) and axis >= 0:
         sources.concatenated[number] = axis, tuple(node.inputs)

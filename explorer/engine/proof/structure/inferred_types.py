@@ -35,7 +35,7 @@ class TypeLookup:
         shapes = self._main if not path else self._places.get(path)
         return None if shapes is None else shapes.get(name)
 
-    def read_by(self, op: str) -> dict[str, list[TensorInfo | None]]:
+    def list_first_input_types(self, op: str) -> dict[str, list[TensorInfo | None]]:
         """Returns the types of the first inputs of all nodes of a standard operator, by input name.
 
         Types in functions are unknown, because calls may have different sizes.

@@ -249,10 +249,10 @@ def _einsum(node: NormalNode) -> None:
     if isinstance(equation, bytes):
         equation = equation.decode("latin-1")
     if isinstance(equation, str):
-        node.attributes["equation"] = einsum_equation(equation)
+        node.attributes["equation"] = normalize_equation(equation)
 
 
-def einsum_equation(equation: str) -> str:
+def normalize_equation(equation: str) -> str:
     """Makes the output of an equation explicit and renames its letters in order of appearance.
 
     An equation with an implicit output and both small and capital letters is kept, because runtimes disagree

@@ -54,7 +54,7 @@ def find_changed_version(op: str, opset: int) -> int:
     return max((version for version in CHANGED.get(op, ()) if version <= opset), default=0)
 
 
-def _attribute_to_input(name: str, index: int) -> Rule:
+def _make_attribute_rule(name: str, index: int) -> Rule:
     """Makes a rule for integers that are an attribute in older versions and an input in newer versions."""
 
     def rule(node: NormalNode) -> None:
@@ -65,12 +65,12 @@ def _attribute_to_input(name: str, index: int) -> Rule:
     return rule
 
 
-def _floats(values: Sequence[float]) -> tuple[str, ...]:
+def _encode_floats(values: Sequence[float]) -> tuple[str, ...]:
     """Converts floats to a form that distinguishes the signs of zeros."""
     return tuple(float(value).hex() for value in values)
 
 
-def _float(node: NormalNode, index: int) -> float | None:
+def _read_float(node: NormalNode, index: int) -> float | None:
     """Returns the value of a stored float scalar, or None for any other input."""
     values = node.numbers(index)
     if values is None or values.size != 1 or values.dtype.kind != "f":
@@ -81,20 +81,20 @@ def _float(node: NormalNode, index: int) -> float | None:
 def _clip(node: NormalNode) -> None:
     """Stores the limits as numbers, and removes a limit equal to the largest float32."""
     for index, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
-        value = node.attributes.pop(name, widest) if node.opset < 11 else _float(node, index)
+        value = node.attributes.pop(name, widest) if node.opset < 11 else _read_float(node, index)
         if value is None:
             continue
         if value == widest and node.dtype(0) == "float32":
             node.remove_input(index)
         else:
-            node.set_form(index, name, _floats([value]))
+            node.set_form(index, name, _encode_floats([value]))
 
 
 def _pad(node: NormalNode) -> None:
     """Stores the pads of every axis and the fill value; a fill value of zero is removed."""
     is_old = node.opset < 11
     value = node.attributes.pop("value", 0.0)
-    value = value if is_old else _float(node, 2)
+    value = value if is_old else _read_float(node, 2)
     pads, axes, rank = node.int_list("pads", 1), node.ints(3), node.rank(0)
     if axes is not None and pads is not None and rank is not None and len(pads) == 2 * len(axes):
         all_pads = [0] * (2 * rank)
@@ -112,7 +112,7 @@ def _pad(node: NormalNode) -> None:
     ):
         node.remove_input(2)
     elif value is not None:
-        node.set_form(2, "value", _floats([value]))
+        node.set_form(2, "value", _encode_floats([value]))
 
 
 def _split(node: NormalNode) -> None:
@@ -134,25 +134,25 @@ def _split(node: NormalNode) -> None:
 def _resize(node: NormalNode) -> None:
     """Stores the scales of every axis. Before opset 11, coordinates are `asymmetric`."""
     is_old = node.op == "Upsample" or node.opset < 11
-    scales = _scales(node, 1 if is_old else 2)
+    scales = _read_scales(node, 1 if is_old else 2)
     if not is_old:
         if scales == ():
             node.remove_input(2)
         elif scales is not None:
-            node.set_form(2, "scales", _floats(scales))
+            node.set_form(2, "scales", _encode_floats(scales))
         return
     mode = node.attributes.get("mode")
     if scales is None or mode not in ("nearest", "linear") or min(scales, default=0.0) < 1:
         node.attributes["before"] = 11
         return
-    node.inputs = [node.inputs[0], 0, ("scales", _floats(scales))]
+    node.inputs = [node.inputs[0], 0, ("scales", _encode_floats(scales))]
     newest = {**get_default_attributes("", "Resize", NEWEST), "coordinate_transformation_mode": "asymmetric"}
     nearest = {"nearest_mode": "floor"} if mode == "nearest" else {}
     node.op, node.opset = "Resize", 11
     node.attributes = {**newest, **nearest, "mode": mode}
 
 
-def _scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
+def _read_scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
     """Returns the scales of a Resize, for every axis if the rank is known, or None if they are computed."""
     values = node.attributes.pop("scales", None)
     if values is None:
@@ -251,17 +251,17 @@ OLDER: Mapping[str, Sequence[Rule]] = {
     "Hardmax": (_mark_flattened_axes,),
     "LogSoftmax": (_mark_flattened_axes,),
     "Pad": (_pad,),
-    "Reshape": (_attribute_to_input("shape", 1),),
+    "Reshape": (_make_attribute_rule("shape", 1),),
     "Resize": (_resize,),
     "Scatter": (_scatter,),
     "Slice": (
-        _attribute_to_input("starts", 1),
-        _attribute_to_input("ends", 2),
-        _attribute_to_input("axes", 3),
+        _make_attribute_rule("starts", 1),
+        _make_attribute_rule("ends", 2),
+        _make_attribute_rule("axes", 3),
     ),
     "Softmax": (_mark_flattened_axes,),
     "Split": (_split,),
-    "TopK": (_attribute_to_input("k", 1),),
+    "TopK": (_make_attribute_rule("k", 1),),
     "Upsample": (_resize,),
 }
 """Rules in order of application, by ONNX operator."""

@@ -125,7 +125,9 @@ def build_region_model(
     }
 
 
-def region_model(graph_producers: GraphProducers, region: Region, types: Mapping[str, str] = {}) -> Model:
+def build_region_model_of_one(
+    graph_producers: GraphProducers, region: Region, types: Mapping[str, str] = {}
+) -> Model:
     """Builds a model of one region; inputs without an entry in `types` are float32."""
     return build_region_model(
         graph_producers, [region], {name: types.get(name, "float32") for name in region.inputs}
@@ -177,7 +179,7 @@ def pair_values(
         for name, index in after.producer.items()
     )
     if unreliable or (not unpaired_before.isdisjoint(before.producer) and any(unpaired_after)):
-        for first, second in _diff_pairs(before.model, after.model, inputs, output_pairs):
+        for first, second in _pair_by_diff(before.model, after.model, inputs, output_pairs):
             if first in before.live and second in after.live:
                 pairs.setdefault(first, second)
     pairs = _skip_folded_normalizations(pairs, before, after)
@@ -226,7 +228,7 @@ def _is_reliable(before: GraphProducers, after: GraphProducers, name: str) -> bo
     return not is_counted(name, first.op)
 
 
-def _diff_pairs(
+def _pair_by_diff(
     before: Model, after: Model, inputs: Mapping[str, str], output_pairs: Mapping[str, str]
 ) -> list[tuple[str, str]]:
     """Pairs values by a diff of the graphs."""

@@ -14,7 +14,7 @@ import numpy as np
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
 
 
-def _fixed_shape(node: NormalNode) -> Ints | None:
+def _get_fixed_shape(node: NormalNode) -> Ints | None:
     """Returns the shape of the first input, or None if a size is open or unknown."""
     rank = node.rank(0)
     sizes = [node.size(0, axis) for axis in range(rank or 0)]
@@ -24,7 +24,7 @@ def _fixed_shape(node: NormalNode) -> Ints | None:
 
 def _reshape(node: NormalNode) -> None:
     """Replaces an operator that only changes the shape by a Reshape of the value that was reshaped first."""
-    shape = _fixed_shape(node)
+    shape = _get_fixed_shape(node)
     if shape is None or 0 in shape or not isinstance(node.inputs[0], int):
         return
     sizes = _TARGETS[node.op](node, shape)
@@ -34,7 +34,7 @@ def _reshape(node: NormalNode) -> None:
     node.inputs = [node.sources.reshaped.get(node.inputs[0], node.inputs[0]), ("shape", sizes)]
 
 
-def _reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+def _compute_reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     target = node.ints(1) if len(node.inputs) > 1 else node.attributes.get("shape")
     if not isinstance(target, tuple) or target.count(-1) > 1:
         return None
@@ -45,7 +45,7 @@ def _reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     return tuple(math.prod(shape) // known if size == -1 else size for size in sizes)
 
 
-def _flattened_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+def _compute_flattened_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     axis = node.attributes.get("axis", 1)
     if not isinstance(axis, int) or not -len(shape) <= axis <= len(shape):
         return None
@@ -53,7 +53,7 @@ def _flattened_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     return math.prod(shape[:axis]), math.prod(shape[axis:])
 
 
-def _squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+def _compute_squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     axes = node.int_list("axes", 1) if len(node.inputs) > 1 or "axes" in node.attributes else ()
     if axes is None:
         return None
@@ -61,7 +61,7 @@ def _squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     return tuple(size for axis, size in enumerate(shape) if not (axis in removed if axes else size == 1))
 
 
-def _unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
+def _compute_unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     axes = node.int_list("axes", 1)
     rank = len(shape) + len(axes or ())
     if not axes or not all(-rank <= axis < rank for axis in axes):
@@ -75,10 +75,10 @@ def _unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
 
 
 _TARGETS = {
-    "Reshape": _reshaped_sizes,
-    "Flatten": _flattened_sizes,
-    "Squeeze": _squeezed_sizes,
-    "Unsqueeze": _unsqueezed_sizes,
+    "Reshape": _compute_reshaped_sizes,
+    "Flatten": _compute_flattened_sizes,
+    "Squeeze": _compute_squeezed_sizes,
+    "Unsqueeze": _compute_unsqueezed_sizes,
 }
 """Functions that return the sizes of the result, by operator; None if they are unknown."""
 
@@ -123,7 +123,7 @@ def _slice(node: NormalNode) -> None:
 
 def _expand(node: NormalNode) -> None:
     """Removes an Expand to the sizes that the value has."""
-    target, shape = node.ints(1), _fixed_shape(node)
+    target, shape = node.ints(1), _get_fixed_shape(node)
     if target is None or shape is None or len(target) > len(shape):
         return
     own = shape[len(shape) - len(target) :]

@@ -122,7 +122,7 @@ def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
         symbols = [(v, factor) for v, factor in terms if isinstance(v, Symbol)]
         if len(symbols) != 1 or symbols[0][1] != 1.0:
             return None
-        span = _span(local)
+        span = _convert_to_slice(local)
         numbers = [Addend(v.reshape(-1)[span], local, f) for v, f in terms if not isinstance(v, Symbol)]
         codes = symbols[0][0].flat[span]
         block = table.block(codes)
@@ -131,7 +131,7 @@ def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
     return RepeatedBlock(block, codes - (block.base - block.first), numbers)
 
 
-def _span(positions: Array) -> Array | slice:
+def _convert_to_slice(positions: Array) -> Array | slice:
     """Converts consecutive positions to a slice, with which numpy is faster than with single positions."""
     first = int(positions[0])
     is_consecutive = int(positions[-1]) - first + 1 == positions.size and bool(

@@ -267,12 +267,12 @@ class GraphNumbers:
         input_numbers = [scope.numbers.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
         while input_numbers and input_numbers[-1] == _ABSENT:
             input_numbers.pop()
-        numbers = self._output_numbers(node, input_numbers, scope)
+        numbers = self._number_outputs(node, input_numbers, scope)
         for name, number in zip(node.outputs, numbers, strict=False):
             if name:
                 self._set(name, number, scope)
 
-    def _output_numbers(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
+    def _number_outputs(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
         """Returns the numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
         if self._remaining_nodes < 0 or scope.depth > _MAX_DEPTH:
@@ -283,7 +283,7 @@ class GraphNumbers:
             return self._call_outputs(function, node, input_numbers, scope)
         if not node.domain and node.op == "Identity" and len(input_numbers) == 1:
             return input_numbers
-        attributes, from_caller = self._attributes(node, scope)
+        attributes, from_caller = self._resolve_attributes(node, scope)
         if node.op == "Constant" and not node.domain:
             tensor = read_constant(node.replace_attributes(attributes) if from_caller else node)
             if tensor is not None:
@@ -297,7 +297,7 @@ class GraphNumbers:
         forms = tuple(
             (name, attribute_form)
             for name in sorted(normal.attributes)
-            if (attribute_form := self._form(node, name, normal.attributes[name], from_caller, scope))
+            if (attribute_form := self._get_form(node, name, normal.attributes[name], from_caller, scope))
             is not None
         )
         has_several_outputs = node.domain or node.op in MANY_OUTPUTS
@@ -313,7 +313,7 @@ class GraphNumbers:
         record_source(normal, outputs[0])
         return outputs
 
-    def _attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
+    def _resolve_attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
         """Resolves references to attributes of the caller.
 
         Returns:
@@ -382,7 +382,7 @@ class GraphNumbers:
         normalize(normal)
         return normal
 
-    def _form(
+    def _get_form(
         self, node: Node, name: str, value: Any, from_caller: Mapping[str, _Bound], scope: _Scope
     ) -> Form | None:
         """Returns the form of a normalized attribute; an attribute of the caller already has one."""
@@ -390,7 +390,7 @@ class GraphNumbers:
         return (
             binding.form
             if binding is not None and binding.value is value
-            else self._attribute(node, name, value, scope)
+            else self._number_attribute(node, name, value, scope)
         )
 
     def _call_outputs(
@@ -403,7 +403,7 @@ class GraphNumbers:
             if isinstance(value, AttributeRef):
                 if (outer_binding := (scope.bindings or {}).get(value.name)) is not None:
                     bindings[name] = outer_binding
-            elif (attribute_form := self._attribute(node, name, value, scope)) is not None:
+            elif (attribute_form := self._number_attribute(node, name, value, scope)) is not None:
                 bindings[name] = _Bound(value, attribute_form)
         # visit a function once for each combination of inputs and attributes
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
@@ -427,7 +427,7 @@ class GraphNumbers:
             self._outputs_by_call[form] = outputs
         return outputs
 
-    def _body_form(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
+    def _number_body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
         """Returns the form of a subgraph as a function of its inputs and of outer values."""
         bodies = scope.bodies + 1
         inner = _Scope(
@@ -443,7 +443,7 @@ class GraphNumbers:
         )
         return len(graph.inputs), tuple(self._number_values([v.name for v in graph.outputs], inner))
 
-    def _attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
+    def _number_attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """Returns the form of an attribute value, or None for a reference that the caller does not set."""
         if (form := literal_form(value)) is not None:
             return form
@@ -453,10 +453,10 @@ class GraphNumbers:
             binding = (scope.bindings or {}).get(value.name)
             return binding.form if binding is not None else None
         if isinstance(value, Graph):
-            return "graph", self._body_form(node, name, value, scope)
+            return "graph", self._number_body(node, name, value, scope)
         if isinstance(value, (tuple, list)):
             elements = enumerate(value)
             return "many", tuple(
-                self._attribute(node, f"{name}[{i}]", element, scope) for i, element in elements
+                self._number_attribute(node, f"{name}[{i}]", element, scope) for i, element in elements
             )
         return "opaque", id(value)

@@ -67,23 +67,25 @@ def walk(
     planned_sizes = site.batch, site.M, site.K, site.N
     actual_sizes = meaning.batch, meaning.M, meaning.K, meaning.N
     if planned_sizes != actual_sizes:
-        raise NotTiled(f"the plan says {_size(planned_sizes)}, the original multiplies {_size(actual_sizes)}")
+        raise NotTiled(
+            f"the plan says {_word_size(planned_sizes)}, the original multiplies {_word_size(actual_sizes)}"
+        )
     table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
     codes = unmark_sums(result.codes) if meaning.integers is not None else result.codes
     codes = meaning.arrange_output(codes.reshape(meaning.shape))
-    for band in check.bands():
+    for band in check.list_bands():
         stop_if(cancel)
         may_repeat = table.repeats and meaning.visible is None
         repeat = find_repeat(table, codes[band.slices].reshape(-1)) if may_repeat else None
         if repeat is not None and check.check_repeated(band, repeat):
             continue
-        for area in check.tiles_of(band):
+        for area in check.list_tiles(band):
             stop_if(cancel)
             _check_area(area, codes, meaning, table, check)
         if repeat is not None:
             check.store_band(table, band, repeat)
-    expected_products = site.products - check.hidden_products()
+    expected_products = site.products - check.count_hidden_products()
     if check.tiles != expected_products:
         raise NotTiled(f"{check.tiles:,} products found, the plan has {expected_products:,}")
     return check.tiles
@@ -128,7 +130,7 @@ def _run_on_symbols(
     if unexpected:
         raise NotTiled(f"it reads '{printable(unexpected[0])}', which the original product does not")
     # repeats are not detected in integer sites, whose products depend on more than their operands
-    bodies = BodyRepeats(table).follow if meaning.integers is None else None
+    bodies = BodyRepeats(table).run_body if meaning.integers is None else None
     interpreter = Interpreter(symbols, after.functions, bodies)
     symbols.interpreter = interpreter
     scope = interpreter.create_scope(graph.initializers, values)
@@ -149,7 +151,7 @@ def _run_on_symbols(
     return table, inputs, result
 
 
-def _size(sizes: tuple[int, int, int, int]) -> str:
+def _word_size(sizes: tuple[int, int, int, int]) -> str:
     batch, *matrix = sizes
     product = " x ".join(map(str, matrix))
     return product if batch == 1 else f"{batch:,} times {product}"

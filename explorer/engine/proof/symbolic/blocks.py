@@ -55,14 +55,23 @@ class SymbolProduct(SymbolBlock):
 
 
 class Batch(SymbolBlock):
-    """View of the consecutive blocks of a batched MatMul as one block, in C order of the batch."""
+    """One block for the consecutive product blocks of a batched MatMul, in C order of the batch.
+
+    Attributes:
+        batch: Shape of the batch.
+        products: Blocks of the products.
+    """
 
     batch: tuple[int, ...]
     products: Sequence[SymbolProduct]
 
 
 class Total(SymbolBlock):
-    """Elementwise sums of `terms`, which are (symbols or numbers, factor) and broadcast to `shape`."""
+    """Elementwise sums.
+
+    Attributes:
+        terms: Pairs of a symbol or an array and its factor. Each broadcasts to `shape`.
+    """
 
     terms: Sequence[tuple[Symbol | Array, float]]
 
@@ -74,7 +83,7 @@ class Total(SymbolBlock):
 
 
 class Repeat(SymbolBlock):
-    """Repetition of earlier products and sums with other activations; one code for each earlier code.
+    """Repetition of earlier products and sums with other activations. Each earlier code gets one new code.
 
     Attributes:
         first: The first repeated code.
@@ -98,7 +107,7 @@ class Symbol:
     """A tensor of codes.
 
     Args:
-        codes: Codes, or None if `whole` or `make` determines them.
+        codes: Array of codes, or None if `whole` or `make` determines them.
         whole: Block that the symbol contains completely and in order, or None.
         shape: Shape of the codes that `make` returns.
         make: Function that computes the codes at each request. They are not stored, because the rows of a
@@ -144,7 +153,7 @@ class Symbol:
             return self._make()
         if self._codes is None:
             assert self.whole is not None
-            self._codes = consecutive_codes(self.whole.base, self.whole.size).reshape(self.shape)
+            self._codes = list_codes(self.whole.base, self.whole.size).reshape(self.shape)
         return self._codes
 
     @property
@@ -176,7 +185,7 @@ def _broadcast(value: Value, shape: tuple[int, ...]) -> Value:
     return np.ascontiguousarray(np.broadcast_to(value, shape))
 
 
-def consecutive_codes(first: int, size: int) -> Array:
+def list_codes(first: int, size: int) -> Array:
     """Returns consecutive codes, as int32 if they fit: an unfolded image can have 29 million."""
     return np.arange(first, first + size, dtype=np.int32 if first + size < 1 << 31 else np.int64)
 

@@ -135,7 +135,7 @@ class IntegerRules:
     ) -> Sequence[Value] | None:
         symbols = [a for a in args if isinstance(a, Symbol)]
         if not symbols:
-            return [_total(attributes, args)] if node.op == "ReduceSum" else None
+            return [_sum_numbers(attributes, args)] if node.op == "ReduceSum" else None
         sums = [a for a in symbols if self._is_sum(a)]
         if node.op == "ReduceSum":
             if sums:
@@ -214,14 +214,14 @@ class IntegerRules:
         return product(activation, weight)
 
 
-def _total(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
+def _sum_numbers(attributes: Mapping[str, Any], args: Sequence[Any]) -> Array:
     """Sums stored numbers over some axes."""
-    axes = tuple(_axes(attributes, args))
+    axes = tuple(_read_axes(attributes, args))
     total: Array = args[0].sum(axes, dtype=args[0].dtype, keepdims=bool(attributes.get("keepdims", 1)))
     return total
 
 
-def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
+def _read_axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
     """Returns the axes of a ReduceSum."""
     axes = args[1] if len(args) > 1 and args[1] is not None else attributes.get("axes", ())
     return [int(axis) for axis in np.asarray(axes).reshape(-1)]
@@ -230,7 +230,7 @@ def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> list[int]:
 def _compute_reduced_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...]:
     """Returns the output shape of a ReduceSum."""
     rank = len(args[0].shape)
-    summed_axes = {axis % rank for axis in _axes(attributes, args)}
+    summed_axes = {axis % rank for axis in _read_axes(attributes, args)}
     keeps_axes = bool(attributes.get("keepdims", 1))
     return tuple(
         1 if axis in summed_axes else size

@@ -25,7 +25,7 @@ _SPLITTING_OPS = frozenset(("Constant", "Split"))
 """Operators that split their input into parts, up to a hundred from one block of rows."""
 
 
-class _Parts(Struct, frozen=True):
+class _SplitBody(Struct, frozen=True):
     """A body that is split into two parts.
 
     Attributes:
@@ -34,14 +34,14 @@ class _Parts(Struct, frozen=True):
         producing: Nodes that multiply and add, nodes that split values for them, and all nodes that depend on
             these, in execution order.
         input_names: Names of the values that `producing` reads.
-        produced: Names of the body's outputs that `producing` computes.
+        output_names: Names of the body's outputs that `producing` computes.
     """
 
     body: Graph
     rearranging: Sequence[Node]
     producing: Sequence[Node]
     input_names: Sequence[str]
-    produced: Sequence[str]
+    output_names: Sequence[str]
 
 
 class _Template(Struct, frozen=True):
@@ -71,11 +71,11 @@ class BodyRepeats:
 
     def __init__(self, table: BlockTable) -> None:
         self.table = table
-        self._parts: dict[int, _Parts] = {}
+        self._parts: dict[int, _SplitBody] = {}
         self._templates: dict[int, _Template | None] = {}
         """First execution by id of the body, or None if the body cannot be repeated."""
 
-    def follow(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
+    def run_body(self, interpreter: Interpreter, body: Graph, scope: ValueScope) -> None:
         """Computes the outputs of a body and stores them in its scope."""
         template = self._templates.get(id(body))
         if template is None and id(body) in self._templates:
@@ -83,22 +83,22 @@ class BodyRepeats:
             return
         if id(body) not in self._parts:
             self._parts[id(body)] = _split_body(body, interpreter.functions)
-        parts = self._parts[id(body)]
-        interpreter.run(parts.rearranging, scope)
-        values = [scope[name] for name in parts.input_names]
-        key = (*map(id, interpreter.calls), *_value_keys(values))
+        split_body = self._parts[id(body)]
+        interpreter.run(split_body.rearranging, scope)
+        values = [scope[name] for name in split_body.input_names]
+        key = (*map(id, interpreter.calls), *_list_value_keys(values))
         if template is not None and template.key == key:
             results = self._repeat(template, values)
-            scope.update(zip(parts.produced, results, strict=True))
+            scope.update(zip(split_body.output_names, results, strict=True))
             return
         first, block_count = self.table.next, len(self.table.blocks)
-        interpreter.run(parts.producing, scope)
-        results = [scope[name] for name in parts.produced]
+        interpreter.run(split_body.producing, scope)
+        results = [scope[name] for name in split_body.output_names]
         input_ids = {id(v) for v in values if isinstance(v, Symbol)}
         new_blocks, size = self.table.blocks[block_count:], self.table.next - first
         can_repeat = (
             template is None
-            and _are_products_of(new_blocks, input_ids, first)
+            and _are_products(new_blocks, input_ids, first)
             and all(_is_new_result(r, first) for r in results)
         )
         self._templates[id(body)] = _Template(key, values, results, first, size) if can_repeat else None
@@ -112,38 +112,45 @@ class BodyRepeats:
         return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in template.results]
 
 
-def _value_keys(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
-    """Yields the key of values: shapes of activations, which of them are the same object, ids of numbers."""
+def _list_value_keys(values: Sequence[Value | None]) -> Iterator[tuple[Any, ...]]:
+    """Yields a key for each value: shape and first index of an activation, or the id of numbers.
+
+    Equal first indices mean that two values are the same object.
+    """
     first: dict[int, int] = {}
     for index, value in enumerate(values):
         first_index = first.setdefault(id(value), index)
         yield (first_index, value.shape) if isinstance(value, Symbol) else ("number", id(value))
 
 
-def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _Parts:
+def _split_body(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> _SplitBody:
     """Splits a body into nodes that rearrange elements and nodes that produce new codes."""
     rearranging: list[Node] = []
     producing: list[Node] = []
-    produced: set[str] = set()
+    produced_names: set[str] = set()
     input_names: dict[str, None] = {}
-    splitting = _find_splits_for_producers(body, functions)
+    splitting_ids = _find_splits_for_producers(body, functions)
     for node in body.nodes:
         names = [*list_reads(node)]
-        if produced.isdisjoint(names) and id(node) not in splitting and not _produces(node, functions):
+        if (
+            produced_names.isdisjoint(names)
+            and id(node) not in splitting_ids
+            and not _may_produce(node, functions)
+        ):
             rearranging.append(node)
             continue
         producing.append(node)
-        input_names.update(dict.fromkeys(name for name in names if name not in produced))
-        produced.update(node.outputs)
-    outputs = [v.name for v in body.outputs if v.name in produced]
-    return _Parts(body, rearranging, producing, tuple(input_names), outputs)
+        input_names.update(dict.fromkeys(name for name in names if name not in produced_names))
+        produced_names.update(node.outputs)
+    outputs = [v.name for v in body.outputs if v.name in produced_names]
+    return _SplitBody(body, rearranging, producing, tuple(input_names), outputs)
 
 
 def _find_splits_for_producers(body: Graph, functions: Mapping[tuple[str, str, str], Function]) -> set[int]:
     """Returns the ids of the nodes that only split a value for nodes that multiply and add."""
     read_by_others = {v.name for v in body.outputs}
     for node in body.nodes:
-        if not _produces(node, functions):
+        if not _may_produce(node, functions):
             read_by_others.update(list_reads(node))
     return {
         id(node)
@@ -159,15 +166,15 @@ def _is_only_split(node: Node, functions: Mapping[tuple[str, str, str], Function
     return {part.op for part in nodes} <= _SPLITTING_OPS and any(part.op == "Split" for part in nodes)
 
 
-def _produces(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
+def _may_produce(node: Node, functions: Mapping[tuple[str, str, str], Function]) -> bool:
     """Whether a node may multiply or add."""
     function = functions.get(node.key)
     if function is not None:
-        return any(_produces(inner, functions) for inner in function.nodes)
+        return any(_may_produce(inner, functions) for inner in function.nodes)
     return node.op in _PRODUCING_OPS
 
 
-def _are_products_of(blocks: Iterable[SymbolBlock], input_ids: set[int], first: int) -> bool:
+def _are_products(blocks: Iterable[SymbolBlock], input_ids: set[int], first: int) -> bool:
     """Whether all blocks are products of inputs (or slices of them) and numbers, or sums of new blocks."""
 
     def is_input(value: Symbol) -> bool:

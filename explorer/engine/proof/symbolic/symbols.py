@@ -25,7 +25,7 @@ from explorer.engine.proof.symbolic.blocks import (
     NotTiled,
     Symbol,
     Value,
-    consecutive_codes,
+    list_codes,
 )
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -321,7 +321,7 @@ def _move_rule(move: Callable[[Array, OperatorUse], Array]) -> Rule:
     return lambda use: [_rearrange(use.args[0], lambda a: move(a, use))]
 
 
-def _size_rule(operation: Callable[[Array, Array], Array]) -> Rule:
+def _make_size_rule(operation: Callable[[Array, Array], Array]) -> Rule:
     """Makes a rule for arithmetic on sizes, which never depend on data."""
 
     def rule(use: OperatorUse) -> Sequence[Value]:
@@ -346,9 +346,11 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
     if len(first.shape) == 2 and len(second.shape) == 2:
         return [Symbol(None, use.symbols.table.product(first, second, label))]
     batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
-    lefts = _matrices(first.codes, batch)
+    lefts = _iterate_matrices(first.codes, batch)
     rights = (
-        [*_matrices(second.codes, batch)] if isinstance(second, Symbol) else _number_matrices(second, batch)
+        [*_iterate_matrices(second.codes, batch)]
+        if isinstance(second, Symbol)
+        else _number_matrices(second, batch)
     )
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
     products = [use.symbols.table.product(a, b, label) for a, b in pairs]
@@ -357,7 +359,7 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
     return [Symbol(None, Batch(products[0].base, (*batch, *products[0].shape), batch, products))]
 
 
-def _matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
+def _iterate_matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
     """Yields the matrices of a batch, after broadcasting to `batch`.
 
     Repeated matrices share one symbol, so that a block of the activation is checked once for many weights.
@@ -412,7 +414,7 @@ def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> S
     for row in product_indices.reshape(-1, product_indices.shape[-1]).tolist():
         terms = [(Symbol(None, batch.products[index]), 1.0) for index in row]
         symbols.table.total(batch.shape[-2:], terms)
-    return Symbol(consecutive_codes(first, symbols.table.next - first).reshape(shape))
+    return Symbol(list_codes(first, symbols.table.next - first).reshape(shape))
 
 
 def _dequantize(use: OperatorUse) -> Sequence[Value]:
@@ -447,7 +449,7 @@ _RULES: Mapping[str, Rule] = {
         _concatenate(use.args, lambda arrays: np.concatenate(arrays, use.attributes["axis"]))
     ],
     "Constant": _constant,
-    "Div": _size_rule(np.floor_divide),
+    "Div": _make_size_rule(np.floor_divide),
     "Expand": _move_rule(
         lambda a, use: np.broadcast_to(a, np.broadcast_shapes(a.shape, use.integers(1, "shape") or ()))
     ),
@@ -457,7 +459,7 @@ _RULES: Mapping[str, Rule] = {
     "Identity": lambda use: [use.args[0]],
     "DequantizeLinear": _dequantize,
     "MatMul": _matmul,
-    "Mod": _size_rule(np.mod),
+    "Mod": _make_size_rule(np.mod),
     "Mul": _mul,
     "Pad": _pad,
     "ReduceSum": _reduce_sum,
@@ -466,7 +468,7 @@ _RULES: Mapping[str, Rule] = {
     "Slice": _slice,
     "Split": _split,
     "Squeeze": _move_rule(lambda a, use: np.squeeze(a, use.integers(1, "axes"))),
-    "Sub": _size_rule(np.subtract),
+    "Sub": _make_size_rule(np.subtract),
     "Sum": _sum,
     "Tile": _move_rule(lambda a, use: np.tile(a, use.integers(1, "repeats") or ())),
     "Transpose": _move_rule(lambda a, use: a.transpose(use.attributes.get("perm"))),
@@ -474,7 +476,7 @@ _RULES: Mapping[str, Rule] = {
 }
 
 
-def rearrange(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def rearrange_elements(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     """Executes an operator that moves elements, on arrays of any type.
 
     Raises:

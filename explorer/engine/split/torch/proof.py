@@ -24,7 +24,7 @@ from explorer.base.units import many_text
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.outputs import run
-from explorer.engine.proof.verdict import Grounds, verdict_of
+from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.split.torch import pipeline_script, processes
 from explorer.engine.split.torch.stages import ModuleStages, run_stages
@@ -181,7 +181,7 @@ def _verdict(
     if mismatch:
         return {"passed": False, "verdict_kind": "different", "verdict": f"different: {mismatch}"}
     all_evidence = (*outputs, *(evidence for step in steps for evidence in (*step.outputs, *step.gradients)))
-    verdict = verdict_of(Grounds(whole=all_evidence, draws=batches))
+    verdict = decide_verdict(Grounds(whole=all_evidence, draws=batches))
     if not verdict["passed"]:
         return verdict
     parts = [

@@ -104,7 +104,7 @@ def test_a_fault_that_only_a_later_draw_shows_is_found(
         runs.append(len(feeds))
         return reference(model, feeds, *rest)
 
-    reference = run.reference
+    reference = run.run_in_float64
     monkeypatch.setattr("explorer.engine.proof.outputs.run.reference", watched)
     a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
     same = disturbed(tmp_path / "b.onnx", 1e9, 1.0)

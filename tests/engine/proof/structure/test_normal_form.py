@@ -17,7 +17,7 @@ from explorer import verify_files
 from explorer.base.errors import BadModel
 from explorer.engine.graph.schema_defaults import DEFAULTS, Since, get_default_attributes
 from explorer.engine.proof.structure.identities import can_represent
-from explorer.engine.proof.structure.normal_form import einsum_equation
+from explorer.engine.proof.structure.normal_form import normalize_equation
 from tests.engine.proof import tiled as t
 
 node = helper.make_node
@@ -722,9 +722,9 @@ def test_every_number_comes_back_from_a_type_that_holds_it() -> None:
     ],
 )
 def test_equations_have_one_form(one: str, other: str) -> None:
-    assert einsum_equation(one) == einsum_equation(other)
+    assert normalize_equation(one) == normalize_equation(other)
 
 
 def test_runtimes_order_capital_letters_otherwise() -> None:
-    assert einsum_equation("aB") == "aB"
-    assert einsum_equation("aB") != einsum_equation("aB->aB")
+    assert normalize_equation("aB") == "aB"
+    assert normalize_equation("aB") != normalize_equation("aB->aB")
