@@ -384,7 +384,7 @@ def test_two_models_are_timed_in_turn_and_a_tiled_layer_is_one_row(tmp_path: Pat
 @pytest.mark.slow
 def test_every_kernel_is_in_one_difference() -> None:
     """All rows that ran, on both sides, are told once: the differences add up to that of all kernels."""
-    from explorer.engine.diff import tree_diff
+    from explorer.engine.diff import compare_trees
     from explorer.engine.profile.assemble import TimeSamples
     from explorer.engine.profile.compare import TimedModel, compare_timed
     from explorer.facts import TileSpec
@@ -394,7 +394,7 @@ def test_every_kernel_is_in_one_difference() -> None:
         both = [session.analysis(0), session.analysis(1)]
         graphs = session.parts.models.load_graph(0), session.parts.models.load_graph(1)
         profile = session.profile(_FEW, index=0)
-    tree = tree_diff(*both, form="graph", graphs=graphs)
+    tree = compare_trees(*both, form="graph", graphs=graphs)
     timed = [
         TimedModel(profile, one.layers, {row.id: TimeSamples([1.0]) for row in one.layers if row.id % 3})
         for one in both

@@ -214,7 +214,7 @@ def test_another_weight_in_a_stage_is_found_and_nothing_is_written(
     monkeypatch.setattr(stages, "save", wrong)
     # a constant in front of a layer norm: outputs and gradients hardly show it
     with opened() as session:
-        monkeypatch.setattr(stages, "module_stages", _copied(stages.module_stages))
+        monkeypatch.setattr(stages, "cut_module", _copied(stages.cut_module))
         fact = session.split(SplitSpec(2), output=str(tmp_path / "s"), form="torch")
     assert fact.verification is not None
     assert (fact.output, fact.verification.verdict_kind) == ("", "different")

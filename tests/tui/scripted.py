@@ -19,7 +19,7 @@ from explorer.engine.costs.training.memory import estimate_by_outputs
 from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
-from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import (
@@ -793,7 +793,7 @@ class ScriptedEngine:
     def _cost(
         self, spec: TileSpec, hardware: Hardware | None = None, *, formulas: bool | None = None
     ) -> PlanCost:
-        cost = plan_cost(plan(spec), hardware)
+        cost = compute_plan_cost(plan(spec), hardware)
         return add_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def _mapping_cost(self, mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:

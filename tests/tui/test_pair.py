@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 from explorer import compare_files
 from explorer.base.errors import BadModel
-from explorer.engine.diff import tree_diff
+from explorer.engine.diff import compare_trees
 from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
 from explorer.features.compare.pair_page import PairRows, columns, graph_line
@@ -35,7 +35,7 @@ def beside(other: Analysis, **how: Any) -> ScriptedEngine:
     class Engine(ScriptedEngine):
         def _tree_diff(self, before: int = 0, after: int | None = None, other: str | None = None) -> TreeDiff:
             whole = shorter(self.model) if other is None else against
-            return tree_diff(self.model, whole, form="rows")
+            return compare_trees(self.model, whole, form="rows")
 
         def _diff(self, before: int = 0, after: int | None = None, other: str | None = None) -> Diff:
             return super()._diff(before, after)
@@ -291,7 +291,7 @@ def test_what_differs_in_no_row_is_cut_before_the_scroll_bar() -> None:
 
 
 def test_rows_that_open_and_close_are_those_that_a_fresh_list_has() -> None:
-    fact = tree_diff(blocks(6), shorter(blocks(6), 3), form="rows")
+    fact = compare_trees(blocks(6), shorter(blocks(6), 3), form="rows")
     shown = PairRows(fact)
     for place in (0, 3, 1, 0, 2, 5, 0):
         shown.toggle(min(place, len(shown.visible) - 1))

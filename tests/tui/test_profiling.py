@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.base.errors import EngineDied, Misuse
-from explorer.engine.diff import tree_diff
+from explorer.engine.diff import compare_trees
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.facts import Progress
 from explorer.facts.profile.comparison import LayerChange, ProfileComparison
@@ -160,7 +160,7 @@ async def test_a_tiled_state_is_timed_in_turn_with_the_one_it_was_made_of_and_en
 
 @pytest.mark.slow
 async def test_both_models_side_by_side_are_timed_in_turn_and_enter_leads_to_a_row(monkeypatch):
-    same = lambda self, before=0, other="": tree_diff(self.model, self.model, form="rows")  # noqa: E731
+    same = lambda self, before=0, other="": compare_trees(self.model, self.model, form="rows")  # noqa: E731
     monkeypatch.setattr(ScriptedEngine, "_tree_diff", same, raising=False)
     async with screen(size=(140, 40)) as hands:
         await hands.press("equals_sign", *"alexnet", "enter", "percent_sign")

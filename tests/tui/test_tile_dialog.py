@@ -11,7 +11,7 @@ from textual.widgets import Input
 
 from explorer.base.errors import Misuse
 from explorer.base.options import options
-from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
 from explorer.facts.cost import Hardware
@@ -58,7 +58,7 @@ def _no_profiles(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def rows_of(made: Plan, machine: Hardware | None = None) -> list[CostRow]:
-    cost = add_formulas(plan_cost(made, machine))
+    cost = add_formulas(compute_plan_cost(made, machine))
     largest = max(cost.sites, key=lambda site: site.macs) if cost.sites else None
     return cost_rows(made, cost, largest)
 
@@ -88,7 +88,7 @@ async def to(hands: Hands, name: str) -> OptionField:
 
 def test_the_figures_are_those_of_the_cost() -> None:
     made = plan(TileSpec())
-    cost = plan_cost(made, NPU)
+    cost = compute_plan_cost(made, NPU)
     rows = rows_of(made, NPU)
     assert "1.6 %" in figure(rows, "Tile utilization")
     assert "227.16 MiB" in figure(rows, "Traffic  ")
@@ -107,7 +107,7 @@ def test_the_figures_are_those_of_the_cost() -> None:
 @pytest.mark.parametrize("machine", [None, NPU])
 def test_the_dialog_says_what_the_command_says(machine: Hardware | None) -> None:
     made = plan(TileSpec())
-    cost = add_formulas(plan_cost(made, machine))
+    cost = add_formulas(compute_plan_cost(made, machine))
     printed = [*words.plan_cost(alexnet().info, cost), *plan_matmuls(made)]
     said = " ".join("".join(Page(printed, fit=False).plain()).split())
     rows = [line_text(row.head(200)).strip() for row in rows_of(made, machine)]
@@ -188,7 +188,7 @@ def test_no_row_is_wider_than_the_list(width: int, machine: Hardware | None) -> 
     assert all(line_width(row.head(width)) <= width for row in rows)
     page = max(40, width)
     assert all(line_width(line) <= page for row in rows for line in row.about(page))
-    site = add_formulas(plan_cost(made, machine)).sites[0]
+    site = add_formulas(compute_plan_cost(made, machine)).sites[0]
     assert all(line_width(line) <= page for line in formula_page(site, page))
 
 
@@ -445,7 +445,7 @@ async def test_letters_are_keys_and_no_part_of_a_tile() -> None:
 def test_each_order_of_the_loops_is_one_line_that_ends_in_whole_figures(
     width: int, hardware: Hardware
 ) -> None:
-    (site,) = add_formulas(plan_cost(plan(TileSpec(sites=("classifier.6",))), hardware)).sites
+    (site,) = add_formulas(compute_plan_cost(plan(TileSpec(sites=("classifier.6",))), hardware)).sites
     page = [line_text(line) for line in formula_page(site, width)]
     rows = [line for line in page if line.split()[:1] in ([order] for order in ("mnk", "nmk", "knm", "kmn"))]
     assert len(rows) == 4

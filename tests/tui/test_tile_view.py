@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from explorer.base.units import bytes_text
-from explorer.engine.tiling.cost import site_cost
+from explorer.engine.tiling.cost import compute_site_cost
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import LeftOver, SitePlan, TiledMacs, TileSpec
 from explorer.facts.cost import ORDERS
@@ -350,7 +350,7 @@ async def test_the_loops_are_walked_and_the_last_step_has_moved_what_the_plan_co
         assert "Step 2 of 1,024" in shown(hands)
         await hands.press("G", "right_curly_bracket", *["right_curly_bracket"] * 12)
         made = plan(TileSpec()).sites[-1]
-        best = site_cost(made).chosen
+        best = compute_site_cost(made).chosen
         assert "Step 1,024 of 1,024" in shown(hands)
         assert bytes_text(best.traffic) + "  100.0 %" in shown(hands)
         await hands.press("g", "o")

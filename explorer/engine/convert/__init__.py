@@ -82,8 +82,8 @@ CONVERTERS: tuple[Converter, ...] = (
     Converter(_MODULES, "torch.export", "module_to_program:convert", ("dynamic",), module=True),
     Converter(_TENSORS, "safetensors", "tensor_files.to_safetensors:convert"),
     Converter(_TENSORS, "checkpoint", "tensor_files.to_state_dict:convert"),
-    Converter(("onnx",), "torchscript", "onnx_to_torch:torchscript"),
-    Converter(("onnx",), "torch.export", "onnx_to_torch:program"),
+    Converter(("onnx",), "torchscript", "onnx_to_torch:write_torchscript"),
+    Converter(("onnx",), "torch.export", "onnx_to_torch:write_program"),
     Converter(("tflite",), "onnx", "tflite_to_onnx:convert", ("opset", "fold")),
     Converter(("keras",), "onnx", "tensorflow_to_onnx:convert_keras", ("opset", "fold")),
     Converter(("saved_model",), "onnx", "tensorflow_to_onnx:convert_saved_model", ("opset", "fold")),
@@ -203,7 +203,7 @@ def write(
     started = time.perf_counter()
     if job.draws < 1:
         raise Misuse(f"{job.draws} draws prove nothing", where="--draws", hint="give 1 or more")
-    unopened_format = _unopened_format(path) if path is not None else ""
+    unopened_format = _recognize_unopened_format(path) if path is not None else ""
     if path is not None and unopened_format:
         converter = find(unopened_format, path, job.target, job.options, module=None)
         output_files.check_target(job.target, overwrite=overwrite, models=[path], weights=())
@@ -269,7 +269,7 @@ def _write(
     )
 
 
-def _unopened_format(path: str) -> str:
+def _recognize_unopened_format(path: str) -> str:
     """Returns the format of a source that only a conversion reads ('keras', 'saved_model'), or ''."""
     if os.path.isfile(os.path.join(path, SAVED_MODEL)):
         return "saved_model"

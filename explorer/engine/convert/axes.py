@@ -80,19 +80,23 @@ def resolve(
     packed = example is not None and len(input_names) != len(example.args) + len(example.kwargs)
     if axes_by_input and (bound_inputs.images or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
-    sizes = _sizes(bound_inputs.inputs, inputs)
-    export_inputs = _resize(
+    sizes = _list_sizes(bound_inputs.inputs, inputs)
+    export_inputs = _resize_inputs(
         bound_inputs, inputs, {name: max(size, MIN_OPEN_SIZE) for name, size in sizes.items()}
     )
-    export_sizes = _sizes(export_inputs.inputs, inputs)
+    export_sizes = _list_sizes(export_inputs.inputs, inputs)
     other_inputs: dict[tuple[int, ...], BoundInputs] = {}
     for candidate_sizes in (
-        (_sizes_to_try(export_sizes), _sizes_from(export_sizes, 3), _sizes_from(export_sizes, 17))
+        (
+            _list_sizes_to_try(export_sizes),
+            _list_sizes_from(export_sizes, 3),
+            _list_sizes_from(export_sizes, 17),
+        )
         if sizes
         else ()
     ):
         resized = (
-            (tuple(sizes_to_test.values()), _resize(export_inputs, inputs, sizes_to_test))
+            (tuple(sizes_to_test.values()), _resize_inputs(export_inputs, inputs, sizes_to_test))
             for sizes_to_test in candidate_sizes
         )
         first_runnable = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
@@ -102,7 +106,7 @@ def resolve(
     return OpenAxes(inputs, export_sizes, export_inputs, tuple(other_inputs.values()))
 
 
-def specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
+def list_specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
     """Returns `dynamic_shapes` for torch.export, by argument name, or None if no dimension is open."""
     if not axes.open:
         return None
@@ -114,7 +118,7 @@ def specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
     return dict(inspect.signature(loaded.meta().forward).bind(*args, **kwargs).arguments)
 
 
-def input_infos(axes: OpenAxes) -> tuple[TensorInfo, ...]:
+def describe_inputs(axes: OpenAxes) -> tuple[TensorInfo, ...]:
     """Returns the facts of the inputs; names replace the sizes of open dimensions."""
     infos = []
     for info, axis_names in zip(axes.export_inputs.inputs, axes.inputs, strict=True):
@@ -123,7 +127,7 @@ def input_infos(axes: OpenAxes) -> tuple[TensorInfo, ...]:
     return tuple(infos)
 
 
-def notes(axes: OpenAxes) -> tuple[str, ...]:
+def list_notes(axes: OpenAxes) -> tuple[str, ...]:
     """Notes about the open dimensions, for the report."""
     if not axes.open:
         return ()
@@ -133,13 +137,13 @@ def notes(axes: OpenAxes) -> tuple[str, ...]:
     return (f"exported with {sizes}",)
 
 
-def output_infos(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, ...]:
+def describe_outputs(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, ...]:
     """Facts of the outputs; names replace the sizes that depend on open dimensions. Empty if unknown."""
     infos = outputs_of(loaded, axes.export_inputs) or ()
     other_infos = outputs_of(loaded, axes.other_inputs[0]) if axes.other_inputs else None
     if other_infos is None or len(infos) != len(other_infos):
         return infos
-    other_sizes = _sizes(axes.other_inputs[0].inputs, axes.inputs)
+    other_sizes = _list_sizes(axes.other_inputs[0].inputs, axes.inputs)
     named_infos = []
     for index, (a, b) in enumerate(zip(infos, other_infos, strict=True)):
         shape = list(a.shape or ())
@@ -159,7 +163,7 @@ def _normalize_axis(info: TensorInfo, axis: int) -> int:
     return axis % rank
 
 
-def _sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> dict[str, int]:
+def _list_sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for info, axes in zip(infos, inputs, strict=True):
         for axis, name in axes.items():
@@ -171,7 +175,7 @@ def _sizes(infos: Sequence[TensorInfo], inputs: Sequence[Mapping[int, str]]) -> 
     return sizes
 
 
-def _resize(
+def _resize_inputs(
     bound_inputs: BoundInputs, inputs: Sequence[Mapping[int, str]], sizes: Mapping[str, int]
 ) -> BoundInputs:
     infos = []
@@ -181,7 +185,7 @@ def _resize(
     return replace(bound_inputs, inputs=tuple(infos))
 
 
-def _sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
+def _list_sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yields candidate sizes to test, likeliest first.
 
     Dimensions that differ in size still differ in the first one.
@@ -196,7 +200,7 @@ def _sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
             yield {name: size + step if name == changed_name else size for name, size in sizes.items()}
 
 
-def _sizes_from(sizes: Mapping[str, int], minimum: int) -> Iterator[dict[str, int]]:
+def _list_sizes_from(sizes: Mapping[str, int], minimum: int) -> Iterator[dict[str, int]]:
     """Yields sizes from `minimum` on: first all different, then all equal for models that require it."""
     yield {name: minimum + 2 * index for index, name in enumerate(sizes)}
     yield dict.fromkeys(sizes, minimum)

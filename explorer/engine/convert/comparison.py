@@ -59,7 +59,7 @@ class _Case(NamedTuple):
     label: str = ""
 
 
-def _cases(bound_inputs: BoundInputs, other_inputs: Sequence[BoundInputs], draws: int) -> list[_Case]:
+def _list_cases(bound_inputs: BoundInputs, other_inputs: Sequence[BoundInputs], draws: int) -> list[_Case]:
     """Cases to compare: the sizes used for the export, and further sizes if dimensions are open."""
     cases = [_Case(bound_inputs, draws)]
     for resized in other_inputs:
@@ -101,27 +101,27 @@ def prove(
     """
     started = time.perf_counter()
     original = _load_original(job, loaded)
-    exact, failure = _float64_copy(original)
+    exact, failure = _copy_to_float64(original)
     seeds = tuple(job.seed + index for index in range(job.draws))
     evidence: list[OutputEvidence] = []
     texts: list[str] = []
-    cases = _cases(bound_inputs, other_inputs, job.draws)
-    step = job.step_counter("comparing with the source", sum(2 * case.draws + 1 for case in cases))
+    cases = _list_cases(bound_inputs, other_inputs, job.draws)
+    step = job.make_step_counter("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
-        input_plans = _input_plans(
+        input_plans = _plan_inputs(
             loaded, case.inputs, plan_inputs(case.inputs) if plan_inputs is not None else {}
         )
         texts += [plan.text() for plan in input_plans]
         feeds = [_keep_user_integers(case.inputs, draw(input_plans, seed)) for seed in seeds[: case.draws]]
         old, references, text = _run_source(loaded, original, exact, case.inputs, feeds, step)
         new = run.run_each(make_result_runner(case.inputs), (), feeds, step)
-        named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_numbered_names(old.draws[0]))
+        named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_number_names(old.draws[0]))
         old, new = replace(old, names=named), replace(new, names=_match_names(named, new.draws[0]))
         true_by_name = [dict(zip(named, values, strict=True)) for values in references]
         noise = run.Noise(failure or text, depth)
         compared = run.compare(old, new, true_by_name, noise)
         evidence += [replace(output, name=f"{output.name}{case.label}") for output in compared]
-    return _summary(job, seeds, texts, tuple(evidence), started)
+    return _summarize(job, seeds, texts, tuple(evidence), started)
 
 
 def prove_written(
@@ -141,7 +141,7 @@ def prove_written(
     job.tell("reading what was written")
     with loaded.quiet():
         result_module = LOADERS[format](job.path)
-    make_result_runner = partial(module_call, result_module, source="the file that was written")
+    make_result_runner = partial(make_module_runner, result_module, source="the file that was written")
     return prove(job, loaded, bound_inputs, other_inputs, make_result_runner, depth=depth)
 
 
@@ -170,7 +170,7 @@ def compare_runs(
     started = time.perf_counter()
     seeds = tuple(job.seed + index for index in range(job.draws))
     feeds = [draw(tuple(input_plans), seed) for seed in seeds]
-    step = job.step_counter("comparing with the source", 3 * len(feeds))
+    step = job.make_step_counter("comparing with the source", 3 * len(feeds))
     names = [value.name for value in model.graph.outputs]
     perturb = run.shift_by_one_ulp if layers is None else _shift_by_one_step
     old = run.run_each(run_original, names, feeds, step, shake=perturb)
@@ -182,10 +182,10 @@ def compare_runs(
     growth = math.sqrt(max(layers or 1, 1))
     noise = run.Noise(text, run.estimate_depth(model), growth, both=True, steps=layers is not None)
     evidence = run.compare(old, new, references, noise)
-    return _summary(job, seeds, [plan.text() for plan in input_plans], evidence, started)
+    return _summarize(job, seeds, [plan.text() for plan in input_plans], evidence, started)
 
 
-def _summary(
+def _summarize(
     job: ConversionJob,
     seeds: tuple[int, ...],
     texts: Sequence[str],
@@ -209,7 +209,7 @@ def _summary(
 UNPROVED = "nothing was written; --no-verify converts without the comparison"
 
 
-def _numbered_names(results: Sequence[Any]) -> list[str]:
+def _number_names(results: Sequence[Any]) -> list[str]:
     return ["output"] if len(results) == 1 else [f"output.{index}" for index in range(len(results))]
 
 
@@ -220,10 +220,10 @@ def _match_names(names: tuple[str, ...], results: Sequence[Any]) -> tuple[str, .
 
 def draw_inputs(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> dict[str, Array]:
     """Draws one set of random inputs of a module, by input name, as `prove` does."""
-    return _keep_user_integers(bound_inputs, draw(_input_plans(loaded, bound_inputs, {}), seed))
+    return _keep_user_integers(bound_inputs, draw(_plan_inputs(loaded, bound_inputs, {}), seed))
 
 
-def _input_plans(
+def _plan_inputs(
     loaded: LoadedModule, bound_inputs: BoundInputs, plans: Mapping[str, RandomInput]
 ) -> tuple[RandomInput, ...]:
     """Random-input plan of each input.
@@ -296,7 +296,7 @@ class _FailedRun(BadModel):
         self.cause = cause
 
 
-def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
+def make_module_runner(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
     """Returns a function that runs a module, or a loaded program, on arrays by input name."""
     import torch  # takes 2 s and can be missing; comparing ONNX files works without torch
 
@@ -319,7 +319,7 @@ def module_call(module: Any, bound_inputs: BoundInputs, source: str) -> Callable
     return call
 
 
-def _torchscript(path: str) -> Any:
+def _run_torchscript(path: str) -> Any:
     import torch
 
     load: Any = torch.jit.load
@@ -327,14 +327,14 @@ def _torchscript(path: str) -> Any:
         return load(file, map_location="cpu").eval()
 
 
-def _program(path: str) -> Any:
+def _run_program(path: str) -> Any:
     import torch
 
     with input_files.binary(path) as file:
         return torch.export.load(file).module()
 
 
-LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _torchscript, "torch.export": _program}
+LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _run_torchscript, "torch.export": _run_program}
 """Torch's own loader for each format; it may run code from the file."""
 
 
@@ -362,7 +362,11 @@ def _run_source(
     """Runs the source; returns its outputs, its float64 outputs, and a description of the float64 run."""
     with loaded.quiet():
         old = run.run_each(
-            module_call(original, bound_inputs, loaded.source), (), feeds, step, shake=run.shift_by_one_ulp
+            make_module_runner(original, bound_inputs, loaded.source),
+            (),
+            feeds,
+            step,
+            shake=run.shift_by_one_ulp,
         )
     if exact is None:
         return old, [], "none"
@@ -370,14 +374,14 @@ def _run_source(
     wide = [{name: _convert_to_float64(value) for name, value in feed.items()} for feed in feeds]
     try:
         with loaded.quiet():
-            call = module_call(exact, bound_inputs, loaded.source)
+            call = make_module_runner(exact, bound_inputs, loaded.source)
             return old, [call(feed) for feed in wide], "float64"
     except BadModel as error:
         why = error.cause if isinstance(error, _FailedRun) else error.what
         return old, [], f"none: the module does not run in float64 {why}"
 
 
-def _float64_copy(model: nn.Module) -> tuple[nn.Module | None, str]:
+def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     """Returns a float64 copy of a module, or None and the reason, such as too little memory."""
     needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
     free = processor.free_bytes()
@@ -394,7 +398,7 @@ def _convert_to_float64(value: Array) -> Array:
     return value.astype(np.float64) if floats else value
 
 
-def depth_of_module(module: nn.Module) -> int:
+def estimate_module_depth(module: nn.Module) -> int:
     """Estimates the number of successive roundings in a module.
 
     The estimate is one for each module, plus the largest dimension of each weight.

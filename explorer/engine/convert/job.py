@@ -62,7 +62,7 @@ class ConversionJob(Struct, frozen=True):
         """
         report(self.on_progress, self.cancel, phase, completed, total)
 
-    def step_counter(self, phase: str, total: int) -> Callable[[], None]:
+    def make_step_counter(self, phase: str, total: int) -> Callable[[], None]:
         """Returns a function that reports one more of `total` steps; call it before each step."""
         steps = itertools.count()
         return lambda: self.tell(phase, next(steps), total)
@@ -102,12 +102,12 @@ class ConversionResult(Struct, frozen=True):
     unknown: tuple[tuple[str, str], ...] = ()
 
 
-def tensor_infos(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
+def describe_tensors(values: Iterable[Value]) -> tuple[TensorInfo, ...]:
     """Returns the facts of a graph's declared inputs or outputs."""
     return tuple(TensorInfo(value.name, value.dtype, value.shape, "declared") for value in values)
 
 
-def module_of(opened: OpenedModel) -> LoadedModule:
+def get_module(opened: OpenedModel) -> LoadedModule:
     """nn.Module of an opened model.
 
     Raises:

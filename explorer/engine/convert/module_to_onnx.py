@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text, printable
 from explorer.engine.convert import axes, comparison
-from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
+from explorer.engine.convert.job import ConversionJob, ConversionResult, describe_tensors
 from explorer.engine.convert.onnx_file import fold_file, join_external_data
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.onnx import reader
@@ -47,7 +47,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     )
     open_axes = axes.resolve(loaded, bound_inputs, options.dynamic, names)
     bound_inputs = open_axes.export_inputs
-    output_infos = axes.output_infos(loaded, open_axes)
+    output_infos = axes.describe_outputs(loaded, open_axes)
     outputs = options.output_names
     if output_infos:  # if empty, the written file tells how many outputs exist
         outputs = _choose_names(
@@ -65,7 +65,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         weights=weights,
         axes=open_axes.inputs,
         output_axes=tuple(sizes),
-        shapes=axes.specifications(loaded, open_axes),
+        shapes=axes.list_specifications(loaded, open_axes),
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
     job.tell("reading what was written")
@@ -90,15 +90,15 @@ def convert(job: ConversionJob) -> ConversionResult:
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
         opset=model.opset,
-        inputs=tensor_infos(model.graph.feeds),
-        outputs=tensor_infos(model.graph.outputs),
+        inputs=describe_tensors(model.graph.feeds),
+        outputs=describe_tensors(model.graph.outputs),
         verification=evidence,
         notes=(
             *loaded.notes,
             *bound_inputs.notes,
-            *axes.notes(open_axes),
+            *axes.list_notes(open_axes),
             *_describe_dropped_inputs(model, names),
-            *_branch_notes(model, condition_values),
+            *_list_branch_notes(model, condition_values),
             *fold_notes,
         ),
     )
@@ -184,7 +184,7 @@ def _make_runner(
     return lambda bound_inputs: call
 
 
-def _branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) -> tuple[str, ...]:
+def _list_branch_notes(model: Model, condition_values: Mapping[str, set[bool]]) -> tuple[str, ...]:
     """Notes about conditions of which the comparison ran only one branch, or an unknown branch."""
     if not condition_values:
         return ()
@@ -215,7 +215,7 @@ def _make_input_planner(
     feed_names = {value.name for value in model.graph.feeds}
     source_names = {file_name: name for name, file_name in names.items() if file_name in feed_names}
 
-    def planned(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
+    def describe_input(bound_inputs: BoundInputs) -> dict[str, RandomInput]:
         shapes = {
             names[i.name]: (None, i.shape or ()) for i in bound_inputs.inputs if names[i.name] in feed_names
         }
@@ -224,4 +224,4 @@ def _make_input_planner(
             for d in plan_inputs(model, {}, shapes)
         }
 
-    return planned
+    return describe_input

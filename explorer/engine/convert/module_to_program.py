@@ -36,20 +36,20 @@ def convert(job: ConversionJob) -> ConversionResult:
                 model,
                 tuple(args),
                 kwargs,
-                dynamic_shapes=axes.specifications(loaded, open_axes),
+                dynamic_shapes=axes.list_specifications(loaded, open_axes),
                 strict=False,
             )
     except Exception as error:
         raise BadModel(f"torch.export cannot write it ({error_line(error)})", where=loaded.source) from error
     with loaded.quiet():
         job.write(program, lambda: torch.export.save(program, job.path))
-    depth = comparison.depth_of_module(model)
+    depth = comparison.estimate_module_depth(model)
     return ConversionResult(
         how="torch.export",
-        inputs=axes.input_infos(open_axes),
-        outputs=axes.output_infos(loaded, open_axes),
+        inputs=axes.describe_inputs(open_axes),
+        outputs=axes.describe_outputs(loaded, open_axes),
         verification=comparison.prove_written(
             job, loaded, open_axes.export_inputs, open_axes.other_inputs, "torch.export", depth
         ),
-        notes=(*loaded.notes, *bound_inputs.notes, *axes.notes(open_axes)),
+        notes=(*loaded.notes, *bound_inputs.notes, *axes.list_notes(open_axes)),
     )

@@ -15,7 +15,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.module_twin import replaceable, twin_of, write_twin, writer_of
+from explorer.engine.convert.module_twin import choose_writer, make_replaceable, make_twin, write_twin
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -24,14 +24,24 @@ from explorer.engine.formats.torch_module.modules import dtype_name, tensors
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import report
-from explorer.engine.quantize.answer import answer
+from explorer.engine.quantize.answer import build_answer
 from explorer.engine.quantize.calibration import Range
 from explorer.engine.quantize.choice import LayerChoice, choose
-from explorer.engine.quantize.grids import Grids, exclude_nonfinite, range_uses
-from explorer.engine.quantize.torch.layers import ModuleLayer, module_layers
-from explorer.engine.quantize.torch.modules import Run, layer_runs, quantize_copy, ranges, run_errors
-from explorer.engine.quantize.torch.on_shapes import layers_on_shapes, merge_expert_rows, shape_grid
-from explorer.engine.quantize.torch.torchao import weight_storage
+from explorer.engine.quantize.grids import Grids, exclude_nonfinite, list_range_uses
+from explorer.engine.quantize.torch.layers import ModuleLayer, list_module_layers
+from explorer.engine.quantize.torch.modules import (
+    Run,
+    calibrate_ranges,
+    quantize_copy,
+    record_layer_runs,
+    run_errors,
+)
+from explorer.engine.quantize.torch.on_shapes import (
+    build_shape_grid,
+    list_layers_on_shapes,
+    merge_expert_rows,
+)
+from explorer.engine.quantize.torch.torchao import choose_weight_storage
 from explorer.engine.runtime.samples import Feeds, Samples, read_samples
 from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
 from explorer.engine.tiling.torch.replace import copy_module
@@ -50,7 +60,7 @@ class QuantizedModule(Struct, frozen=True):
         module: Quantized copy of the module.
         opened: Quantized copy as an opened model.
         fact: Figures of the quantization.
-        ranges: Ranges of the layers' inputs, by value name, for `requantize`.
+        ranges: Ranges of the layers' inputs, by value name, for `repeat_quantization`.
     """
 
     module: nn.Module
@@ -80,8 +90,8 @@ class ModuleChoice(Struct, frozen=True):
         """Returns the figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
-            quantization = answer(
-                self.choices, shape_grid, self.rows, weight_bytes, weights=False, float_bits=bits
+            quantization = build_answer(
+                self.choices, build_shape_grid, self.rows, weight_bytes, weights=False, float_bits=bits
             )
             note = (
                 f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
@@ -90,13 +100,13 @@ class ModuleChoice(Struct, frozen=True):
             return replace(quantization, modules=True, by_shapes=True, notes=(note,))
         grids, bits = Grids({}), spec.accumulator
         choices = exclude_nonfinite(self.choices, grids)
-        quantization = answer(
+        quantization = build_answer(
             choices, grids.find_operand_grid, self.rows, weight_bytes, weights=False, accumulator_bits=bits
         )
-        return _module_figures(quantization, spec, choices, grids)
+        return _add_module_figures(quantization, spec, choices, grids)
 
 
-def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
+def choose_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
     """Chooses formats from shapes alone for a module whose weights are narrower than float32.
 
     Reads no weight.
@@ -107,49 +117,49 @@ def choice_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
     Raises:
         Misuse: The model is not an nn.Module with layers, or no layer takes a format.
     """
-    loaded = _module(opened, spec)
-    kinds = _weight_types(loaded)
+    loaded = _get_module(opened, spec)
+    kinds = _list_weight_types(loaded)
     if not kinds or "float32" in kinds:
         return None
-    layers = layers_on_shapes(loaded.meta(), analysis.layers)
-    rows = _rows_by_path(merge_expert_rows(analysis.layers, [layer.path for layer in layers]))
+    layers = list_layers_on_shapes(loaded.meta(), analysis.layers)
+    rows = _name_rows_by_path(merge_expert_rows(analysis.layers, [layer.path for layer in layers]))
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
     return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0])
 
 
-def module_choice(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
+def choose_for_module(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
     """Chooses a format for every layer of a module, and runs the module once on random inputs.
 
     Raises:
         Misuse: The model is not an nn.Module with layers, or no layer takes a format.
         BadModel: The module cannot be run.
     """
-    loaded = _float32_module(opened, spec)
+    loaded = _require_float32(opened, spec)
     bound_inputs = bind(loaded, opened.options.input_shapes, opened.options.dims)
-    samples = _samples(loaded, bound_inputs, QuantizeRequest(spec, draws=1))
+    samples = _read_samples(loaded, bound_inputs, QuantizeRequest(spec, draws=1))
     with silence():
-        return _choice_on_samples(loaded, samples, partial(_run, bound_inputs, loaded.source), spec, analysis)
+        return _choose_on_samples(loaded, samples, partial(_run, bound_inputs, loaded.source), spec, analysis)
 
 
-def _choice_on_samples(
+def _choose_on_samples(
     loaded: LoadedModule, samples: Samples, run: Run, spec: QuantizeSpec, analysis: Analysis
 ) -> ModuleChoice:
     module = loaded.materialise()
-    layers = module_layers(module, layer_runs(module, run, samples))
-    rows = _rows_by_path(analysis.layers)
+    layers = list_module_layers(module, record_layer_runs(module, run, samples))
+    rows = _name_rows_by_path(analysis.layers)
     return ModuleChoice(module, layers, choose([layer.layer for layer in layers], spec, lambda: rows), rows)
 
 
-def requantize(
+def repeat_quantization(
     opened: TorchModel, spec: QuantizeSpec, ranges: Mapping[str, Range], analysis: Analysis
 ) -> TorchModel:
     """Repeats a quantization with known ranges, so that it gives the same numbers.
 
     Raises:
-        Misuse: See `module_choice`; or a range is missing.
+        Misuse: See `choose_for_module`; or a range is missing.
     """
-    choice = module_choice(opened, spec, analysis)
-    uses = range_uses(choice.choices)
+    choice = choose_for_module(opened, spec, analysis)
+    uses = list_range_uses(choice.choices)
     if missing := [use.value for use in uses if use.value not in ranges]:
         raise Misuse(f"'{missing[0]}' was not calibrated", where=opened.source, hint="quantize it again")
     quantized = sharing_values(choice.module)
@@ -158,10 +168,10 @@ def requantize(
         quantize_copy(
             quantized, choice.layers, exclude_nonfinite(choice.choices, grids), grids.find_operand_grid
         )
-    return opened.copy_with(twin_of(opened.loaded, quantized))
+    return opened.copy_with(make_twin(opened.loaded, quantized))
 
 
-def to_quantized(
+def quantize_module(
     opened: TorchModel,
     module: nn.Module | None,
     request: QuantizeRequest,
@@ -186,7 +196,7 @@ def to_quantized(
         measured: Whether to measure the errors of weights, layers and outputs.
 
     Raises:
-        Misuse: See `module_choice`; or the samples do not fit, or `output` cannot be written.
+        Misuse: See `choose_for_module`; or the samples do not fit, or `output` cannot be written.
         BadModel: The module cannot be run or written.
         Cancelled: The user canceled (`job.cancel`).
     """
@@ -195,18 +205,18 @@ def to_quantized(
     loaded = _check_request(opened, spec, job, output, overwrite)
     job.tell("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    samples = _samples(loaded, bound_inputs, request)
+    samples = _read_samples(loaded, bound_inputs, request)
     run = partial(_run, bound_inputs, loaded.source)
     with silence():
-        choice = _choice_on_samples(loaded, samples, run, spec, analysis)
+        choice = _choose_on_samples(loaded, samples, run, spec, analysis)
         original = choice.module
         step = partial(report, job.on_progress, job.cancel, "calibrating")
-        calibrated = ranges(original, choice.layers, choice.choices, spec, samples, run, step)
+        calibrated = calibrate_ranges(original, choice.layers, choice.choices, spec, samples, run, step)
         grids = Grids(calibrated)
         parts = choice.layers, exclude_nonfinite(choice.choices, grids)
         quantized = sharing_values(original) if module is None else copy_module(module, share=False)
         quantize_copy(quantized, *parts, grids.find_operand_grid, torchao=spec.form == "torchao")
-        twin = twin_of(loaded, quantized)
+        twin = make_twin(loaded, quantized)
         measurements: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
         if measured:
             step = partial(report, job.on_progress, job.cancel, "comparing")
@@ -218,17 +228,17 @@ def to_quantized(
         with output_files.atomic_write(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
-    fact = answer(
+    fact = build_answer(
         parts[1], grids.find_operand_grid, choice.rows, weight_bytes, accumulator_bits=bits, **measurements
     )
-    calibration = samples.text if measured or range_uses(choice.choices) else ""
-    fact = _module_figures(fact, spec, parts[1], grids)
+    calibration = samples.text if measured or list_range_uses(choice.choices) else ""
+    fact = _add_module_figures(fact, spec, parts[1], grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)
     by_value = {use.value: limits for use, limits in calibrated.items()}
     return QuantizedModule(quantized, opened.copy_with(twin), fact, by_value)
 
 
-def _module_figures(
+def _add_module_figures(
     fact: Quantization, spec: QuantizeSpec, choices: Sequence[LayerChoice], grids: Grids
 ) -> Quantization:
     """Marks the figures as those of a module. With `--form torchao`, adds the torchao type of each weight."""
@@ -241,7 +251,10 @@ def _module_figures(
             choice.layer.operands_of("weight") if not choice.reason and choice.weight is not None else ()
         )
         return next(
-            (weight_storage(choice, weight, grids.find_operand_grid(choice, weight)) for weight in weights),
+            (
+                choose_weight_storage(choice, weight, grids.find_operand_grid(choice, weight))
+                for weight in weights
+            ),
             "",
         )
 
@@ -251,20 +264,20 @@ def _module_figures(
     )
 
 
-def _module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
+def _get_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     if spec.form not in ("auto", "torchao"):
         raise Misuse(f"{spec.form} is a way to write ONNX", where="--form", hint="leave it out for a module")
-    return replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
+    return make_replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
 
 
-def _weight_types(loaded: LoadedModule) -> list[str]:
+def _list_weight_types(loaded: LoadedModule) -> list[str]:
     return sorted({dtype_name(p.dtype) for p in loaded.meta().parameters() if p.dim() > 1})
 
 
-def _float32_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
+def _require_float32(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     """Returns the module, or raises an error if its weights are not float32."""
-    loaded = _module(opened, spec)
-    kinds = _weight_types(loaded)
+    loaded = _get_module(opened, spec)
+    kinds = _list_weight_types(loaded)
     if kinds and "float32" not in kinds:  # reading all weights is slow, so check first
         message = f"its weights are {' and '.join(kinds)}, and number formats are given to float32"
         hint = "without -o explorer quantize tells bytes and BitOPs of the choice"
@@ -276,7 +289,7 @@ def _check_request(
     opened: TorchModel, spec: QuantizeSpec, job: ConversionJob, output: str | None, overwrite: bool
 ) -> LoadedModule:
     """Returns the module after all checks that are possible before it runs."""
-    loaded = _float32_module(opened, spec)
+    loaded = _require_float32(opened, spec)
     if spec.form == "torchao":
         if output is not None:
             hint = "leave --form out: the same numbers, in float32"
@@ -285,11 +298,11 @@ def _check_request(
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
-        writer_of(output, job.options)
+        choose_writer(output, job.options)
     return loaded
 
 
-def _rows_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
+def _name_rows_by_path(rows: Sequence[Layer]) -> tuple[Layer, ...]:
     """Names the output of each leaf row after its layer, because a choice refers to outputs by that name."""
     return tuple(
         row if row.group else replace(row, outputs=(TensorInfo(row.path, None, None),)) for row in rows
@@ -302,11 +315,11 @@ def check_samples(opened: TorchModel, request: QuantizeRequest) -> None:
     Raises:
         Misuse: The samples cannot be read, do not fit, or contain NaN or Inf.
     """
-    loaded = _module(opened, request.spec)
-    _samples(loaded, bind(loaded, opened.options.input_shapes, opened.options.dims), request).check()
+    loaded = _get_module(opened, request.spec)
+    _read_samples(loaded, bind(loaded, opened.options.input_shapes, opened.options.dims), request).check()
 
 
-def _samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: QuantizeRequest) -> Samples:
+def _read_samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: QuantizeRequest) -> Samples:
     """Samples for the module: from the user's files, or drawn as for a proof."""
     if request.calibrate:
         inputs = tuple(Value(info.name, info.dtype, info.shape) for info in bound_inputs.inputs)

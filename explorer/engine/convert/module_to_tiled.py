@@ -19,14 +19,14 @@ from torch import nn
 from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.module_twin import replaceable, twin_of, write_twin, writer_of
+from explorer.engine.convert.module_twin import choose_writer, make_replaceable, make_twin, write_twin
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.proof.torch_layers import compare_sites
 from explorer.engine.proof.verdict import Grounds, decide_verdict
-from explorer.engine.tiling.torch.replace import Calls, rows_of_calls, tile_module
+from explorer.engine.tiling.torch.replace import Calls, record_rows_of_calls, tile_module
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
 from explorer.host.optional_packages import error_line, silence
@@ -42,11 +42,11 @@ def plan_module(
     Raises:
         Misuse: See `replace.tile_module`; or the model is not an nn.Module.
     """
-    loaded = replaceable(opened, _AS_ONNX)
+    loaded = make_replaceable(opened, _AS_ONNX)
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     # on the meta device a copy costs nothing
     return tile_module(
-        loaded.meta(), spec, _layer_calls(loaded, bound_inputs), share=True, macs_total=macs_total
+        loaded.meta(), spec, _count_rows_of_calls(loaded, bound_inputs), share=True, macs_total=macs_total
     )[1]
 
 
@@ -81,18 +81,18 @@ def to_torch(
         Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
-    loaded = replaceable(opened, _AS_ONNX)
+    loaded = make_replaceable(opened, _AS_ONNX)
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
-        writer_of(output, job.options)
+        choose_writer(output, job.options)
     job.tell("settling the inputs")
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
-    calls = _layer_calls(loaded, bound_inputs)
+    calls = _count_rows_of_calls(loaded, bound_inputs)
     job.tell("tiling the layers")
     original = module if module is not None else loaded.materialise()
     tiled, plan = tile_module(original, spec, calls, share=module is None, macs_total=macs_total)
-    twin = twin_of(loaded, tiled)
+    twin = make_twin(loaded, tiled)
     if output is None:
         evidence = _prove(job, loaded, twin, plan, bound_inputs) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
@@ -108,14 +108,14 @@ def to_torch(
     return tiled, TileResult(plan, written_path, evidence, time.perf_counter() - started, "")
 
 
-def _layer_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
+def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Calls:
     """Row counts of each call of a layer, from a run on the meta device, or on the CPU if that fails."""
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:
             args, kwargs = bound_inputs.arguments(device=device)
             with silence(), torch.random.fork_rng(devices=[]):
-                return rows_of_calls(model(), args, kwargs)
+                return record_rows_of_calls(model(), args, kwargs)
         except Exception as error:
             failed = error
     assert failed is not None
@@ -135,11 +135,11 @@ def _prove(
     names = [info.name for info in bound_inputs.inputs]
     open_axes = axes.resolve(loaded, bound_inputs, job.options.dynamic, names)
     tiled = twin.materialise()
-    step = job.step_counter("comparing layers", len(plan.sites))
+    step = job.make_step_counter("comparing layers", len(plan.sites))
     feeds = comparison.draw_inputs(loaded, bound_inputs, job.seed)
 
     def run(model: Any) -> None:
-        comparison.module_call(model, bound_inputs, loaded.source)(feeds)
+        comparison.make_module_runner(model, bound_inputs, loaded.source)(feeds)
 
     with silence():
         sites = compare_sites(loaded.materialise(), tiled, plan, run, job.seed, step)
@@ -148,8 +148,8 @@ def _prove(
         job.tell("reading what was written")
         with silence():
             result = reload()
-    make_result_runner = partial(comparison.module_call, result, source="the tiled module")
-    depth = comparison.depth_of_module(tiled)
+    make_result_runner = partial(comparison.make_module_runner, result, source="the tiled module")
+    depth = comparison.estimate_module_depth(tiled)
     evidence = comparison.prove(
         job, loaded, open_axes.export_inputs, open_axes.other_inputs, make_result_runner, depth=depth
     )

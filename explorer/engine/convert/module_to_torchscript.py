@@ -37,14 +37,14 @@ def convert(job: ConversionJob) -> ConversionResult:
     job.tell(f"writing TorchScript ({METHODS[method]})")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
-            compiled = _script(model) if method == "script" else _trace(model, bound_inputs)
+            compiled = _script_module(model) if method == "script" else _trace(model, bound_inputs)
     except Exception as error:
         other_method = "script" if method == "trace" else "trace"
         message = f"it cannot be {METHODS[method]} ({error_line(error)})"
         raise BadModel(message, where=loaded.source, hint=f"try --method {other_method}") from error
     job.write(compiled, lambda: _JIT.save(compiled, job.path))
     evidence = comparison.prove_written(
-        job, loaded, bound_inputs, (), "torchscript", comparison.depth_of_module(model)
+        job, loaded, bound_inputs, (), "torchscript", comparison.estimate_module_depth(model)
     )
     notes = () if method == "script" else (_TRACED,)
     return ConversionResult(
@@ -73,7 +73,7 @@ def _trace(model: nn.Module, bound_inputs: BoundInputs) -> Any:
     return _JIT.trace(model, example_kwarg_inputs=named, **options)
 
 
-def _script(model: nn.Module) -> Any:
+def _script_module(model: nn.Module) -> Any:
     if any(isinstance(module, ReplayModule) for module in model.modules()):
         raise TypeError("a model read from a file has no Python source to compile")
     return _JIT.script(model)

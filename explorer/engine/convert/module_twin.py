@@ -14,7 +14,7 @@ from torch import nn
 from explorer.base.errors import Misuse
 from explorer.engine import convert
 from explorer.engine.convert import comparison
-from explorer.engine.convert.job import ConversionJob, module_of
+from explorer.engine.convert.job import ConversionJob, get_module
 from explorer.engine.formats.torch_module.loaded_module import CopyOf, LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 from explorer.engine.models.opened_model import OpenedModel
@@ -28,7 +28,7 @@ class _ModuleSource(Struct, frozen=True):
     format: str
 
 
-def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
+def make_replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
     """Returns the model as an nn.Module with layers.
 
     Args:
@@ -38,7 +38,7 @@ def replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
     Raises:
         Misuse: The model is not an nn.Module with layers.
     """
-    loaded = module_of(opened)
+    loaded = get_module(opened)
     if _is_replay(loaded):
         message = f"only layers of an nn.Module can be replaced; {opened.format} keeps only their operators"
         raise Misuse(
@@ -59,7 +59,7 @@ def _is_replay(loaded: LoadedModule) -> bool:
     return any(isinstance(layer, ReplayModule) for layer in loaded.meta().modules())
 
 
-def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
+def make_twin(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
     """Wraps a copy of a module as a loaded module."""
     return replace(
         loaded,
@@ -73,7 +73,7 @@ def twin_of(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
     )
 
 
-def writer_of(output: str, options: ConversionOptions) -> convert.Converter:
+def choose_writer(output: str, options: ConversionOptions) -> convert.Converter:
     """Returns the converter that writes a module to a file with this name.
 
     Raises:
@@ -90,7 +90,7 @@ def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[
     Raises:
         BadModel: The module cannot be written.
     """
-    writer = writer_of(os.fspath(job.target), job.options)
+    writer = choose_writer(os.fspath(job.target), job.options)
     name, _, function = writer.function.partition(":")
     convert_module = getattr(import_module(f"explorer.engine.convert.{name}"), function)
     convert_module(replace(job, opened=_ModuleSource(twin, format), verify=False))

@@ -25,7 +25,7 @@ from explorer.facts import TensorInfo, Verification
 from explorer.host.optional_packages import error_line, require, silence
 
 
-def torchscript(job: ConversionJob) -> ConversionResult:
+def write_torchscript(job: ConversionJob) -> ConversionResult:
     """Writes a TorchScript file by tracing a run of the interpreter.
 
     Raises:
@@ -47,10 +47,12 @@ def torchscript(job: ConversionJob) -> ConversionResult:
     evidence = None
     if job.verify:
         evidence = _compare(job, model, "torchscript", [input_plans])
-    return _result("torch.jit.trace of our own interpreter", model, input_plans, {}, evidence, (_TRACED,))
+    return _build_result(
+        "torch.jit.trace of our own interpreter", model, input_plans, {}, evidence, (_TRACED,)
+    )
 
 
-def program(job: ConversionJob) -> ConversionResult:
+def write_program(job: ConversionJob) -> ConversionResult:
     """Writes a .pt2 file; open dimensions stay open if torch.export supports it.
 
     Raises:
@@ -58,14 +60,14 @@ def program(job: ConversionJob) -> ConversionResult:
         Cancelled: The user canceled (`job.cancel`).
     """
     model, module = _load(job)
-    symbols = _symbols(model, job)
+    symbols = _list_symbols(model, job)
     job.tell("exporting (torch.export)")
     notes: tuple[str, ...] = ()
     exported, failure = None, ""
     if symbols:
         sizes = {name: MIN_OPEN_SIZE + index for index, name in enumerate(symbols)}
         input_plans = plan_inputs(model, {**sizes, **job.dims}, job.input_shapes)
-        exported, failure = _export(module, input_plans, _specification(model, symbols), job.seed)
+        exported, failure = _export(module, input_plans, _build_specification(model, symbols), job.seed)
         if exported is not None and set(_list_open_dimensions(model, exported, symbols)) != set(symbols):
             exported = None
         if exported is not None:
@@ -91,7 +93,7 @@ def program(job: ConversionJob) -> ConversionResult:
                 cases.append(plan_inputs(model, {**sizes_to_try, **job.dims}, job.input_shapes))
         evidence = _compare(job, model, "torch.export", cases)
     names = {name: name for name in symbols}
-    return _result("torch.export of our own interpreter", model, input_plans, names, evidence, notes)
+    return _build_result("torch.export of our own interpreter", model, input_plans, names, evidence, notes)
 
 
 _TRACED = "a trace holds what ran with these inputs: turns of loops and decisions are fixed"
@@ -108,14 +110,14 @@ def _draw_tensors(input_plans: Sequence[RandomInput], seed: int) -> tuple[torch.
     return tuple(convert_to_tensor(value) for value in draw(tuple(input_plans), seed).values())
 
 
-def _symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
+def _list_symbols(model: Model, job: ConversionJob) -> tuple[str, ...]:
     """Returns the names of the open dimensions without a size in the job."""
     feeds = (v for v in model.graph.feeds if v.name not in job.input_shapes)
     symbols = dict.fromkeys(d for v in feeds for d in v.shape or () if isinstance(d, str))
     return tuple(name for name in symbols if name not in job.dims)
 
 
-def _specification(model: Model, symbols: Sequence[str]) -> Any:
+def _build_specification(model: Model, symbols: Sequence[str]) -> Any:
     """Returns `dynamic_shapes` for a forward method that takes `*inputs`.
 
     Torch infers the limits of each dimension: for example, a table of 64 positions allows no longer sequence.
@@ -160,7 +162,7 @@ def _compare(
     return prove(job, model, result_module, cases, "the file that was written")
 
 
-def _result(
+def _build_result(
     method: str,
     model: Model,
     input_plans: Sequence[RandomInput],
@@ -170,7 +172,7 @@ def _result(
 ) -> ConversionResult:
     sizes = {plan.name: plan.shape for plan in input_plans}
 
-    def info(value: Value) -> TensorInfo:
+    def describe_value(value: Value) -> TensorInfo:
         shape = value.shape
         if value.name in sizes and shape is not None:
             pairs = zip(shape, sizes[value.name], strict=True)
@@ -181,8 +183,8 @@ def _result(
         notes = (*notes, comparison.QUANTIZED)
     return ConversionResult(
         how=method,
-        inputs=tuple(map(info, model.graph.feeds)),
-        outputs=tuple(map(info, model.graph.outputs)),
+        inputs=tuple(map(describe_value, model.graph.feeds)),
+        outputs=tuple(map(describe_value, model.graph.outputs)),
         verification=evidence,
         notes=notes,
     )

@@ -20,7 +20,7 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import printable
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.convert.tflite_to_onnx import load_packages, to_result, write_onnx
+from explorer.engine.convert.tflite_to_onnx import build_result, load_packages, write_onnx
 from explorer.engine.graph.model import Model
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
@@ -100,7 +100,7 @@ def _convert(job: ConversionJob, load: Callable[[ConversionJob, Any], _Program])
         write = partial(tf2onnx.from_function, function, input_signature=program.inputs)
     model, notes = write_onnx(job, write, partial(_name_dimensions, batch=program.batch))
     evidence = _compare(job, function, program, model) if job.verify else None
-    return to_result(model, evidence, notes)
+    return build_result(model, evidence, notes)
 
 
 def _load_keras(job: ConversionJob, tensorflow: Any) -> _Program:
@@ -145,7 +145,7 @@ def _refuse_code(source: str) -> None:
         BadModel: The file has no description of layers that can be read.
     """
     try:
-        entries = list(_objects(json.loads(_read_description(source))))
+        entries = list(_list_objects(json.loads(_read_description(source))))
     except (ValueError, KeyError, OSError, RecursionError, zipfile.BadZipFile) as error:
         problem = f"its description of layers cannot be read ({error_line(error)})"
         raise BadModel(problem, where=source) from error
@@ -175,16 +175,16 @@ def _read_description(source: str) -> str | bytes:
     return text
 
 
-def _objects(value: Any) -> Iterator[Mapping[str, Any]]:
+def _list_objects(value: Any) -> Iterator[Mapping[str, Any]]:
     """Yields every object of a JSON value that names a class."""
     if isinstance(value, dict):
         if "class_name" in value:
             yield value
         for part in value.values():
-            yield from _objects(part)
+            yield from _list_objects(part)
     elif isinstance(value, list):
         for part in value:
-            yield from _objects(part)
+            yield from _list_objects(part)
 
 
 def _name_dimensions(path: str, batch: str) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 
 from explorer.base.errors import BadModel
 from explorer.engine.convert import comparison
-from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
+from explorer.engine.convert.job import ConversionJob, ConversionResult, describe_tensors
 from explorer.engine.convert.onnx_file import fold_file
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
@@ -49,11 +49,11 @@ def convert(job: ConversionJob) -> ConversionResult:
     evidence = None
     if job.verify:
         with silence():
-            interpreter = _interpreter(tensorflow, job)
+            interpreter = _load_interpreter(tensorflow, job)
         quantized = any(map(_is_quantized, interpreter.get_tensor_details()))
         evidence = _compare(job, interpreter, model, quantized)
         notes += (comparison.QUANTIZED,) if quantized else ()
-    return to_result(model, evidence, notes)
+    return build_result(model, evidence, notes)
 
 
 def load_packages(job: ConversionJob) -> tuple[Any, Any]:
@@ -100,20 +100,20 @@ def write_onnx(
     return validate(reader.read(job.path)), notes
 
 
-def to_result(model: Model, evidence: Verification | None, notes: tuple[str, ...]) -> ConversionResult:
+def build_result(model: Model, evidence: Verification | None, notes: tuple[str, ...]) -> ConversionResult:
     """Returns the result of a conversion by tf2onnx."""
     version = importlib.import_module("tf2onnx").__version__
     return ConversionResult(
         how=f"tf2onnx {version}, opset {model.opset}",
         opset=model.opset,
-        inputs=tensor_infos(model.graph.feeds),
-        outputs=tensor_infos(model.graph.outputs),
+        inputs=describe_tensors(model.graph.feeds),
+        outputs=describe_tensors(model.graph.outputs),
         verification=evidence,
         notes=notes,
     )
 
 
-def _interpreter(tensorflow: Any, job: ConversionJob) -> Any:
+def _load_interpreter(tensorflow: Any, job: ConversionJob) -> Any:
     """Loads the source in TensorFlow's interpreter.
 
     The interpreter uses the reference kernels, which compute exactly as the format defines.
@@ -139,7 +139,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     input_plans = plan_inputs(model, job.dims, job.input_shapes)
     session = RuntimeSession(model, what="the file that was written")
     names = [value.name for value in model.graph.outputs]
-    results = _outputs_in_order(interpreter, names)
+    results = _order_outputs(interpreter, names)
     layers = (
         sum(node.op in comparison.ROUNDING_OPERATORS for node in model.graph.nodes) if quantized else None
     )
@@ -174,7 +174,7 @@ def _dequantize(values: Sequence[Array], details: Sequence[Mapping[str, Any]]) -
     return numbers
 
 
-def _outputs_in_order(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
+def _order_outputs(interpreter: Any, names: Sequence[str]) -> list[Mapping[str, Any]]:
     """Outputs of the source in the order of the ONNX file: by name, or by position if the names differ."""
     results = list(interpreter.get_output_details())
     detail_by_name = {detail["name"]: detail for detail in results}

@@ -1,6 +1,6 @@
-"""Compares two graphs, as rows of differences (`diff`) or as two layer trees side by side (`tree_diff`)."""
+"""Compares two graphs, as rows of differences (`diff`) or as two layer trees side by side (`compare_trees`)."""
 
 from explorer.engine.diff.compare import diff
-from explorer.engine.diff.trees import tree_diff
+from explorer.engine.diff.trees import compare_trees
 
-__all__ = ["diff", "tree_diff"]
+__all__ = ["compare_trees", "diff"]

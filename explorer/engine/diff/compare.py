@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.def_use import DefUse
-from explorer.engine.diff.describe import Describer, tensor_change
+from explorer.engine.diff.describe import Describer, describe_tensor_change
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.pairing import (
@@ -95,7 +95,7 @@ def diff(
         Cancelled: `cancel` returned True.
     """
     tally = _Tally()
-    rows = _rows(before, after, tally, partial(report, on_progress, cancel), cancel)
+    rows = _list_rows(before, after, tally, partial(report, on_progress, cancel), cancel)
     for row in rows:
         if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
             tally.count(row, row.op_before or row.op_after or "")
@@ -110,14 +110,14 @@ def diff(
     )
 
 
-def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
+def _list_rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
     """Lists the differences in display order, and counts nodes, inputs and outputs in `tally`."""
     before, after = open_calls_like(before, after), open_calls_like(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
     site_paths = find_nested_sites(before) | find_nested_sites(after)
     before, after = pairing.before.model, pairing.after.model  # without the folded nodes
-    rows = [*_opset_rows(before, after, _find_silent_domains(pairing, bool(site_paths)))]
-    for row, op in _input_rows(pairing):
+    rows = [*_list_opset_rows(before, after, _find_silent_domains(pairing, bool(site_paths)))]
+    for row, op in _list_input_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
     rows += _fold_rows(pairing, tally)
@@ -134,17 +134,17 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
         pairing.excluded_nodes[0] | replaced_indices[0],
         pairing.excluded_nodes[1] | replaced_indices[1],
     )
-    nodes = _node_rows(
+    nodes = _list_node_rows(
         *(pairing.before, pairing.after, pairing.matching, pairing.describer, pairing.sites, excluded_nodes),
         tally,
         tell,
     )
     rows += _expand_bodies(nodes, (before, after), (), site_paths, pairing.forms, tell)
-    for row, op in _output_rows(pairing):
+    for row, op in _list_output_rows(pairing):
         tally.count(row, op)
         rows += [row] if row else []
     differing = list(
-        _function_rows(before, after, pairing.describer, pairing.excluded_nodes, bool(site_paths))
+        _list_function_rows(before, after, pairing.describer, pairing.excluded_nodes, bool(site_paths))
     )
     functions = _expand_bodies(differing, (before, after), (), site_paths, pairing.forms, tell)
     covered = {f"function {row.before} differs" for row in differing if row not in functions}
@@ -152,26 +152,26 @@ def _rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel
     return [*(row for row in rows if row.status != "changed" or row.what not in covered), *functions]
 
 
-def graph_row_changes(pairing: NodePairing) -> list[NodeDiff]:
+def list_graph_changes(pairing: NodePairing) -> list[NodeDiff]:
     """Lists the differences of opsets, graph inputs and graph outputs, without differences of nodes."""
     before, after = pairing.before.model, pairing.after.model
     has_nested_sites = bool(find_nested_sites(before) or find_nested_sites(after))
-    ends = (*_input_rows(pairing), *_output_rows(pairing))
+    ends = (*_list_input_rows(pairing), *_list_output_rows(pairing))
     return [
-        *_opset_rows(before, after, _find_silent_domains(pairing, has_nested_sites)),
+        *_list_opset_rows(before, after, _find_silent_domains(pairing, has_nested_sites)),
         *(row for row, _ in ends if row is not None),
     ]
 
 
-def _input_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
-    return _value_rows(pairing.inputs, pairing.after.inputs, _INPUT, lambda a, b: [])
+def _list_input_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
+    return _list_value_rows(pairing.inputs, pairing.after.inputs, _INPUT, lambda a, b: [])
 
 
-def _output_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
+def _list_output_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
     def source(a: str, b: str) -> list[str]:
-        return _source_changes(a, b, pairing.describer)
+        return _describe_source_change(a, b, pairing.describer)
 
-    return _value_rows(pairing.outputs, pairing.after.outputs, _OUTPUT, source)
+    return _list_value_rows(pairing.outputs, pairing.after.outputs, _OUTPUT, source)
 
 
 def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
@@ -260,7 +260,7 @@ def _expand_bodies(
     """
     opened_rows: list[NodeDiff] = []
     for row in rows:
-        bodies = _bodies_of(row, find_view(models[0], path))
+        bodies = _list_changed_bodies(row, find_view(models[0], path))
         rows_by_body = [_build_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
         if bodies and all(rows_by_body):
             opened_rows += [inner for some in rows_by_body for inner in some or ()]
@@ -269,7 +269,7 @@ def _expand_bodies(
     return opened_rows
 
 
-def _bodies_of(row: NodeDiff, graph_model: Model | None) -> list[str]:
+def _list_changed_bodies(row: NodeDiff, graph_model: Model | None) -> list[str]:
     """Returns the names of the bodies that differ in a row, or [] if the row has other differences."""
     if row.status != "changed" or row.before is None or graph_model is None:
         return []
@@ -321,12 +321,12 @@ def _build_tiled_rows(
         ties=[*input_pairs, *outputs],
     )
     describer = Describer(first, second, forms, matching, set(input_pairs))
-    rows = _node_rows(first, second, matching, describer, sites, excluded_nodes, _Tally(), tell)
+    rows = _list_node_rows(first, second, matching, describer, sites, excluded_nodes, _Tally(), tell)
     rows = _expand_bodies(rows, models, path, site_paths, forms, tell)
     rows = [row for row in rows if row.what not in FOLDED]
     if any(row.status not in ("tiled", "merged") for row in rows):
         return None
-    if any(_source_changes(a, b, describer) for a, b in outputs):
+    if any(_describe_source_change(a, b, describer) for a, b in outputs):
         return None
     # the view of a body includes outer nodes that it depends on; they have rows of their own
     prefix = "/".join(path)
@@ -357,7 +357,7 @@ def _ends(model: Model, graph_model: Model | None, name: str) -> tuple[list[str]
     return [v.name for v in graph_model.graph.inputs], [v.name for v in graph_model.graph.outputs]
 
 
-def _node_rows(
+def _list_node_rows(
     before: DefUse,
     after: DefUse,
     matching: Matching,
@@ -411,7 +411,7 @@ def _node_rows(
     return [row for _, row in placed]
 
 
-def _value_rows(
+def _list_value_rows(
     pairs: Sequence[ValuePair], after: Sequence[Value], op: str, find_changes: Callable[[str, str], list[str]]
 ) -> Iterator[tuple[NodeDiff | None, str]]:
     """Yields the operator text with a row for each input or output, or with None if nothing differs."""
@@ -458,13 +458,13 @@ def _find_moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str,
     return {name: (i, new_position) for i, name, new_position in positions if i != new_position}
 
 
-def _source_changes(a: str, b: str, describer: Describer) -> list[str]:
+def _describe_source_change(a: str, b: str, describer: Describer) -> list[str]:
     """Describes in a list of at most one text how the source of a graph output changed."""
     if describer.is_same_value(a, b):
         return []
     before, after = describer.before, describer.after
     if a in before.stored and b in after.stored:
-        change = tensor_change(a, before.stored[a], after.stored[b], describer.forms)
+        change = describe_tensor_change(a, before.stored[a], after.stored[b], describer.forms)
         return [change] if change else []
 
     def producer_label(side: DefUse, name: str) -> str:
@@ -492,8 +492,8 @@ def _find_silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozen
     return frozenset((*tiled, *rounded, *((FUSED_DOMAIN,) if fused else ())))
 
 
-def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterator[NodeDiff]:
-    used_domains = _domains(before) | _domains(after)
+def _list_opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterator[NodeDiff]:
+    used_domains = _list_domains(before) | _list_domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
         version_before, version_after = before.opsets.get(domain), after.opsets.get(domain)
         if version_before == version_after or domain not in used_domains or domain in silent:
@@ -506,12 +506,12 @@ def _opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterato
             yield NodeDiff("changed", name, name, text, _OPSET, _OPSET, "name")
 
 
-def _domains(model: Model) -> set[str]:
+def _list_domains(model: Model) -> set[str]:
     bodies = (model.graph.nodes, *(f.nodes for f in model.functions.values()))
     return {node.domain for nodes in bodies for node in nodes}
 
 
-def _function_rows(
+def _list_function_rows(
     before: Model,
     after: Model,
     describer: Describer,
@@ -527,14 +527,14 @@ def _function_rows(
         if key not in after.functions or key not in before.functions:
             removed = key in before.functions
             if key not in silent:
-                text = _nodes_text(before if removed else after, key)
+                text = _describe_nodes(before if removed else after, key)
                 yield _build_one_sided_row(_FUNCTION, name, text, removed=removed)
         elif describer.function_differs(key):
-            text = f"body: {_nodes_text(before, key)} -> {_nodes_text(after, key)}"
+            text = f"body: {_describe_nodes(before, key)} -> {_describe_nodes(after, key)}"
             yield NodeDiff("changed", name, name, text, _FUNCTION, _FUNCTION, "name")
 
 
-def _nodes_text(model: Model, key: tuple[str, str, str]) -> str:
+def _describe_nodes(model: Model, key: tuple[str, str, str]) -> str:
     return many_text(len(model.functions[key].nodes), "node")
 
 

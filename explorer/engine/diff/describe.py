@@ -12,7 +12,7 @@ from explorer.base.errors import BadModel
 from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.folded_weights import describe_folded_change
-from explorer.engine.diff.forms import Forms, body_tensors, tensors
+from explorer.engine.diff.forms import Forms, list_body_tensors, list_tensors
 from explorer.engine.diff.match import Matching
 from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, describe_rounding
 from explorer.engine.fold.activations import FUSED
@@ -110,7 +110,7 @@ class Describer(Struct):
         """Whether the diff folded another node into a node of the pair."""
         return a in self.targets[0] or b in self.targets[1]
 
-    def _weight_change(self, va: str, vb: str) -> NamedDifference | None:
+    def _describe_weight_change(self, va: str, vb: str) -> NamedDifference | None:
         """Returns the difference of two weights if the diff folded one of them, or None for other weights."""
         first, second = self.before.stored[va], self.after.stored[vb]
         if (False, va) in self.folded:
@@ -160,7 +160,7 @@ class Describer(Struct):
     def operator(self, first: Node, second: Node) -> list[str]:
         """Lists the differences in operator, number of outputs and attributes."""
         if first.key != second.key:
-            op_before, op_after = _operator_name(first, second), _operator_name(second, first)
+            op_before, op_after = _name_operator(first, second), _name_operator(second, first)
             return [f"operator {op_before} -> {op_after}"]
         differences = []
         if self.function_differs(first.key):
@@ -184,12 +184,12 @@ class Describer(Struct):
             value_before = (
                 attributes_before[name]
                 if is_set_before
-                else default_of(self.before.model, first, name, attributes_after[name])
+                else get_default(self.before.model, first, name, attributes_after[name])
             )
             value_after = (
                 attributes_after[name]
                 if is_set_after
-                else default_of(self.after.model, second, name, attributes_before[name])
+                else get_default(self.after.model, second, name, attributes_before[name])
             )
             if (
                 value_before is not None
@@ -197,7 +197,10 @@ class Describer(Struct):
                 and self.has_same_attribute(value_before, value_after)
             ):
                 continue
-            texts = _attribute_text(value_before, is_set_before), _attribute_text(value_after, is_set_after)
+            texts = (
+                _describe_attribute(value_before, is_set_before),
+                _describe_attribute(value_after, is_set_after),
+            )
             if texts[0] != texts[1]:
                 differences.append(NamedDifference(name, f"attribute {name} {texts[0]} -> {texts[1]}"))
             else:
@@ -210,7 +213,7 @@ class Describer(Struct):
         if forms.attribute(self.before.model, before) != forms.attribute(self.after.model, after):
             return False
         # forms contain only samples of tensors, so compare every byte here
-        pairs = zip(tensors(before), tensors(after), strict=True)
+        pairs = zip(list_tensors(before), list_tensors(after), strict=True)
         return all(forms.equal_content(a, b) for a, b in pairs)
 
     def function_differs(self, key: tuple[str, str, str]) -> bool:
@@ -223,7 +226,7 @@ class Describer(Struct):
             elif forms.function(self.before.model, key) != forms.function(self.after.model, key):
                 differs = True
             else:
-                pairs = zip(body_tensors(first.nodes), body_tensors(second.nodes), strict=True)
+                pairs = zip(list_body_tensors(first.nodes), list_body_tensors(second.nodes), strict=True)
                 callees = {n.key for n in first.nodes if n.key in self.before.model.functions}
                 differs = any(not forms.equal_content(a, b) for a, b in pairs) or any(
                     self.function_differs(callee) for callee in sorted(callees)
@@ -251,11 +254,11 @@ class Describer(Struct):
             if va in self.before.stored and vb in self.after.stored:
                 if quantized is not None and slot in quantized.inputs:
                     continue
-                folded = self._weight_change(va, vb)
+                folded = self._describe_weight_change(va, vb)
                 if folded is not None:
                     weights += [folded] if folded.text else []
                     continue
-                change = tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
+                change = describe_tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
                 if change:
                     weights.append(NamedDifference(va, change))
                 elif va != vb:
@@ -363,7 +366,7 @@ class Describer(Struct):
         return "structure", round(min(score, 0.95), 2)
 
 
-def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str:
+def describe_tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str:
     """Describes the difference between two weights; '' if every byte is equal."""
     shape_before, shape_after = shape_text(before.shape), shape_text(after.shape)
     if before.dtype != after.dtype:
@@ -373,7 +376,7 @@ def tensor_change(name: str, before: Tensor, after: Tensor, forms: Forms) -> str
     return "" if forms.equal_content(before, after) else f"weight {name} values differ"
 
 
-def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
+def get_default(model: Model, node: Node, name: str, example: Any) -> Any:
     """Returns the default value of an attribute from the operator's schema, or None if it has no default.
 
     Some exporters write default values such as auto_pad = 'NOTSET', and others omit them; this is not a
@@ -402,13 +405,13 @@ def default_of(model: Model, node: Node, name: str, example: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _attribute_text(value: Any, is_set: bool) -> str:
+def _describe_attribute(value: Any, is_set: bool) -> str:
     if value is None:
         return "not given"
-    return _value_text(value) if is_set else f"{_value_text(value)} (default)"
+    return _describe_value(value) if is_set else f"{_describe_value(value)} (default)"
 
 
-def _operator_name(node: Node, counterpart: Node) -> str:
+def _name_operator(node: Node, counterpart: Node) -> str:
     """Returns the operator, with domain and overload if the other node has the same operator."""
     if node.op != counterpart.op:
         return node.op
@@ -426,7 +429,7 @@ def _has_same_record(first: Node, second: Node) -> bool:
     return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]
 
 
-def _value_text(value: Any) -> str:
+def _describe_value(value: Any) -> str:
     if isinstance(value, float):
         # float32 precision: 0.1 rather than 0.10000000149011612
         short = float(f"{value:.7g}")
@@ -435,10 +438,10 @@ def _value_text(value: Any) -> str:
         text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
         return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
     if isinstance(value, (tuple, list)):
-        head = ", ".join(map(_value_text, value[:_SHOWN]))
+        head = ", ".join(map(_describe_value, value[:_SHOWN]))
         return f"[{head}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{head}]"
     if isinstance(value, Tensor):
-        return _tensor_text(value)
+        return _describe_tensor(value)
     if isinstance(value, Graph):
         return f"a graph of {many_text(len(value.nodes), 'node')}"
     if isinstance(value, AttributeRef):
@@ -446,7 +449,7 @@ def _value_text(value: Any) -> str:
     return str(value) if isinstance(value, (int, Mapping)) else "?"
 
 
-def _tensor_text(tensor: Tensor) -> str:
+def _describe_tensor(tensor: Tensor) -> str:
     kind = f"{tensor.dtype} {shape_text(tensor.shape)}"
     if tensor.elements > _SHOWN:
         return kind
@@ -454,4 +457,4 @@ def _tensor_text(tensor: Tensor) -> str:
         values = tensor.array().reshape(-1).tolist()
     except (BadModel, ImportError):
         return kind
-    return f"{kind} {_value_text(values)}" if tensor.shape else f"{kind} {_value_text(values[0])}"
+    return f"{kind} {_describe_value(values)}" if tensor.shape else f"{kind} {_describe_value(values[0])}"

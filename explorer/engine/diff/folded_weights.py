@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from explorer.base.units import shape_text
-from explorer.engine.fold.tensors import FLOATS, Array, slabs
+from explorer.engine.fold.tensors import FLOATS, Array, iterate_slabs
 from explorer.engine.graph.model import Tensor
 
 _UNITS = 8
@@ -36,7 +36,7 @@ def describe_folded_change(
     numbers = np.finfo(expected.dtype)
     unit, smallest = float(numbers.eps) / 2, float(numbers.smallest_subnormal)
     actual = actual_tensor.array().reshape(expected.shape)
-    for part, values in slabs(expected):
+    for part, values in iterate_slabs(expected):
         scale = np.abs(values) if magnitude is None else np.broadcast_to(magnitude, expected.shape)[part]
         actual_values = actual[part].astype(np.float64)
         with np.errstate(all="ignore"):

@@ -159,7 +159,7 @@ def find_rejected_folds(
         elif folds.folding.kinds[number] == "activation":
             if any(opposite.nodes[pair[not is_second]].op not in FUSED.values() for pair in pairs):
                 rejected.add(position)
-            elif any(_activation_differs(describer, pair) for pair in pairs):
+            elif any(_differs_in_activation(describer, pair) for pair in pairs):
                 folds.differing.add(number)  # the row of the pair describes the difference
         elif differing := [
             pair for pair in pairs if _differs_from_expected(folds, describer, pair, is_second)
@@ -170,13 +170,13 @@ def find_rejected_folds(
     return rejected
 
 
-def _activation_differs(describer: Describer, pair: tuple[int, int]) -> bool:
+def _differs_in_activation(describer: Describer, pair: tuple[int, int]) -> bool:
     """Whether the fused activations of a pair or their parameters differ."""
     differences = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
     return any(difference.name.startswith("activation") for difference in differences)
 
 
-def _weights(
+def _list_weights(
     folds: SideFolds, describer: Describer, pair: tuple[int, int], is_second: bool
 ) -> Iterator[tuple[str, str]]:
     """Yields the names of a pair's folded weights, each with the name in the other graph ('' if absent)."""
@@ -198,7 +198,7 @@ def _differs_from_expected(
         or describe_folded_change(
             name, folds.side.stored[name], opposite_tensors[theirs], folds.folding.sizes[name]
         )
-        for name, theirs in _weights(folds, describer, pair, is_second)
+        for name, theirs in _list_weights(folds, describer, pair, is_second)
     )
 
 

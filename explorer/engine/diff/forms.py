@@ -95,7 +95,7 @@ class Forms:
         return self._equal[key]
 
     def _has_same_bytes(self, before: Tensor, after: Tensor) -> bool:
-        a, b = _payload(before), _payload(after)
+        a, b = _read_payload(before), _read_payload(after)
         if a is None or b is None:
             return a is b
         if a is b or (isinstance(a, FileSpan) and a == b):
@@ -106,7 +106,7 @@ class Forms:
             return True  # the sample is the entire payload
         if isinstance(a, FileSpan) and isinstance(b, FileSpan):
             return self._has_same_spans(a, b)
-        chunks_a, chunks_b = _chunks(a), _chunks(b)
+        chunks_a, chunks_b = _iterate_chunks(a), _iterate_chunks(b)
         for chunk_a, chunk_b in zip(chunks_a, chunks_b, strict=True):
             stop_if(self.cancel)
             if chunk_a != chunk_b:
@@ -131,7 +131,7 @@ class Forms:
         return tuple((name, self._value(model, values[name], names, free)) for name in sorted(values))
 
     def _value(self, model: Model, value: Any, names: dict[str, Form], free: list[str]) -> Form:
-        if (form := literal_form(value)) is not None:
+        if (form := number_literal(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
             return "many", tuple(self._value(model, element, names, free) for element in value)
@@ -188,7 +188,7 @@ class Forms:
         return tuple(forms), tuple(place(name) for name in outputs)
 
 
-def literal_form(value: Any) -> Form | None:
+def number_literal(value: Any) -> Form | None:
     """Returns the form of a number, a string or bytes, or None for other values."""
     if isinstance(value, float):
         return "f", struct.pack("<d", value)  # bytes, so that NaN equals itself and -0.0 differs from 0.0
@@ -197,26 +197,26 @@ def literal_form(value: Any) -> Form | None:
     return ("span", bytes(value.view())) if isinstance(value, FileSpan) else None
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
+def list_tensors(value: Any) -> Iterator[Tensor]:
     """Yields every tensor in an attribute value and its subgraphs, in canonical order."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, (tuple, list)):
         for element in value:
-            yield from tensors(element)
+            yield from list_tensors(element)
     elif isinstance(value, Graph):
         yield from value.initializers.values()
-        yield from body_tensors(value.nodes)
+        yield from list_body_tensors(value.nodes)
 
 
-def body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
+def list_body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
     """Yields every tensor in the attributes of `nodes`, in canonical order."""
     for node in nodes:
         for name in sorted(node.attributes):
-            yield from tensors(node.attributes[name])
+            yield from list_tensors(node.attributes[name])
 
 
-def _payload(tensor: Tensor) -> Payload | None:
+def _read_payload(tensor: Tensor) -> Payload | None:
     """Returns the bytes of a tensor; strings are read from the protobuf record, where alone they are kept."""
     record = tensor.record
     if tensor.dtype != "string" or record is None:
@@ -231,7 +231,7 @@ def _payload(tensor: Tensor) -> Payload | None:
 
 
 def _sample(tensor: Tensor) -> bytes:
-    payload = _payload(tensor)
+    payload = _read_payload(tensor)
     if payload is None:
         return b""
     size = payload.size
@@ -254,7 +254,7 @@ def _sample(tensor: Tensor) -> bytes:
     return bytes(out)
 
 
-def _chunks(payload: Payload) -> Iterator[bytes]:
+def _iterate_chunks(payload: Payload) -> Iterator[bytes]:
     """Yields a payload in chunks of equal size, so that differently split payloads can be compared."""
     buffer = bytearray()
     for chunk_data in payload.read_pieces():

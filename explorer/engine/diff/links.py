@@ -1,6 +1,6 @@
 """Pairs the rows of two layer trees by the diff of their graphs.
 
-A row of an ONNX model is a node, and the diff pairs nodes. For other models, `row_graph` builds a graph from
+A row of an ONNX model is a node, and the diff pairs nodes. For other models, `build_row_graph` builds a graph from
 the layers and the edges between them, and the same diff pairs its nodes.
 """
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct, field
 
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
-from explorer.engine.diff.compare import graph_row_changes
+from explorer.engine.diff.compare import list_graph_changes
 from explorer.engine.diff.pairing import NodePairing, Tell, find_helper_nodes, open_calls_like, pair_nodes
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
@@ -83,7 +83,7 @@ class TreePlaces(Struct, frozen=True, eq=False):
         return group if group >= 0 and count == len(rows) else None
 
 
-def graph_links(
+def link_graphs(
     before: Model, after: Model, places: tuple[TreePlaces, TreePlaces], tell: Tell, cancel: Cancel
 ) -> RowLinks:
     """Pairs the rows of two ONNX graphs.
@@ -99,9 +99,9 @@ def graph_links(
     before, after = open_calls_like(before, after), open_calls_like(after, before)
     pairing = pair_nodes(before, after, tell, cancel)
     graphs = pairing.before.nodes, pairing.after.nodes
-    rows = _rows_of(graphs[0], places[0].rows), _rows_of(graphs[1], places[1].rows)
+    rows = _map_nodes_to_rows(graphs[0], places[0].rows), _map_nodes_to_rows(graphs[1], places[1].rows)
     all_rows = sorted(rows[0].values()), sorted(rows[1].values())
-    links = RowLinks(graph=graph_row_changes(pairing))
+    links = RowLinks(graph=list_graph_changes(pairing))
     for pair in pairing.sites:
         paired_rows: list[int | None] = []
         for side, nodes in enumerate((pair.before, pair.after)):
@@ -113,10 +113,10 @@ def graph_links(
             )
         if links.add_pair(paired_rows[0], paired_rows[1], pair.row.status, pair.row.what):
             links.sites.add(paired_rows[0])
-    _link(links, pairing, (rows[0].get, rows[1].get))
+    _add_links(links, pairing, (rows[0].get, rows[1].get))
     for side, folds in enumerate(pairing.folds):
         if folds is not None:
-            row_by_node = _rows_of(folds.original.graph.nodes, places[side].rows)
+            row_by_node = _map_nodes_to_rows(folds.original.graph.nodes, places[side].rows)
             text_by_row = {
                 row_by_node[index]: text for index, text in folds.texts().items() if index in row_by_node
             }
@@ -131,18 +131,18 @@ def graph_links(
 _IN_RANGE = "done by the range of the integers behind"
 
 
-def row_links(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
-    """Pairs the rows of two trees whose graphs `row_graph` built.
+def link_rows(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
+    """Pairs the rows of two trees whose graphs `build_row_graph` built.
 
     `rows` has the row of each node, for both graphs.
     """
     pairing = pair_nodes(before, after, tell, None)
-    links = RowLinks(graph=graph_row_changes(pairing))
-    _link(links, pairing, (rows[0].__getitem__, rows[1].__getitem__))
+    links = RowLinks(graph=list_graph_changes(pairing))
+    _add_links(links, pairing, (rows[0].__getitem__, rows[1].__getitem__))
     return links
 
 
-def _link(
+def _add_links(
     links: RowLinks,
     pairing: NodePairing,
     row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
@@ -175,7 +175,7 @@ def _link(
                 )
 
 
-def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:
+def _map_nodes_to_rows(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> dict[int, int]:
     """Maps node indices to rows by path: the node's label, with a suffix '#2' for a repeated label."""
     label_counts: Counter[str] = Counter()
     used_rows: set[int] = set()
@@ -192,7 +192,7 @@ def _rows_of(nodes: Sequence[Node], places: Mapping[str, tuple[int, str]]) -> di
     return row_of
 
 
-def row_graph(
+def build_row_graph(
     info: Info, layers: Sequence[Layer], ends: Sequence[int], flow: ValueFlow | None
 ) -> tuple[Model, list[int]]:
     """Builds a graph from the layers of a tree and the edges between them.

@@ -227,7 +227,10 @@ class _Matcher:
                 colors = self.refine(0, open_before), self.refine(1, open_after)
             # A color that occurs once in both graphs stays unique in later rounds. Matching it early cannot
             # prevent a better match, and leaves fewer nodes to refine.
-            classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
+            classes = (
+                _group_by_color(colors[0], self.matching.before),
+                _group_by_color(colors[1], self.matching.after),
+            )
             pairs = []
             for color, members in classes[0].items():
                 members_after = classes[1].get(color, ())
@@ -239,7 +242,10 @@ class _Matcher:
             if depth:
                 self.propagate(self.frontier() if depth == 1 else pairs, signatures)
         # nothing distinguishes the nodes of one color, so pair them in order if their numbers are equal
-        classes = _classes(colors[0], self.matching.before), _classes(colors[1], self.matching.after)
+        classes = (
+            _group_by_color(colors[0], self.matching.before),
+            _group_by_color(colors[1], self.matching.after),
+        )
         for color, members in classes[0].items():
             members_after = classes[1].get(color, ())
             if len(members) == len(members_after) > 1:
@@ -446,7 +452,7 @@ def _index_unique_names(
     return {name: i for name, i in names if name and counts[name] == 1}
 
 
-def _classes(colors: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:
+def _group_by_color(colors: Mapping[int, int], partners: Sequence[int | None]) -> dict[int, list[int]]:
     """Groups the nodes without a partner by color."""
     classes: dict[int, list[int]] = {}
     for i, color in colors.items():

@@ -125,7 +125,7 @@ def open_calls_like(model: Model, reference: Model) -> Model:
 
 def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     """Pairs the parts of two graphs, after each graph is folded like the other graph."""
-    pairing = _pair(before, after, tell, cancel)
+    pairing = _pair_graphs(before, after, tell, cancel)
     partners = pairing.matching.before, pairing.matching.after
     sides, models = (pairing.before, pairing.after), (before, after)
     shared = pairing.shared()
@@ -144,7 +144,7 @@ def pair_nodes(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodeP
             models[side] if side_folds is None else side_folds.model
             for side, side_folds in enumerate(foldings)
         ]
-        folded_pairing = _add_folds(_pair(reduced[0], reduced[1], tell, cancel), foldings, models)
+        folded_pairing = _add_folds(_pair_graphs(reduced[0], reduced[1], tell, cancel), foldings, models)
         rejected = [_find_unmatched_folds(folded_pairing, side) for side in (0, 1)]
         if not any(rejected):
             return folded_pairing
@@ -176,7 +176,7 @@ def _find_unmatched_folds(pairing: NodePairing, side: int) -> set[int]:
     return find_rejected_folds(folds, partners, pairing.describer, side == 1)
 
 
-def _pair(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
+def _pair_graphs(before: Model, after: Model, tell: Tell, cancel: Cancel) -> NodePairing:
     tell("indexing both graphs", 0, 0)
     first, second = DefUse(before), DefUse(after)
     forms = Forms(cancel)

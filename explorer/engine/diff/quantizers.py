@@ -16,7 +16,7 @@ MX_DOMAIN = "explorer.mx"
 """Domain of the functions for block formats. Each function has the name of its format."""
 
 
-def quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array | None:
+def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array | None:
     """Computes the result of a quantizer call.
 
     Args:

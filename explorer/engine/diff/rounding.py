@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.engine.diff.def_use import DefUse
-from explorer.engine.diff.quantizers import MX_DOMAIN, quantizer_values
+from explorer.engine.diff.quantizers import MX_DOMAIN, compute_quantizer_values
 from explorer.engine.graph.model import DTYPES, Node, Tensor
 from explorer.engine.graph.output_channels import count_channels_per_scale
 from explorer.engine.graph.tile_metadata import DOMAIN as TILES
@@ -153,7 +153,7 @@ def fold_rounding(first: DefUse, second: DefUse) -> RoundedSide | None:
             node.output = rounding.format
             node.nodes.update(rounding.nodes)
             side.producer[value.name] = producer
-    folded = _rounding_nodes(side, rounded)
+    folded = _find_rounding_nodes(side, rounded)
     quantized_nodes = {i: node for i, node in quantized_nodes.items() if i not in folded}
     _read_through(side, rounded)
     return RoundedSide(side, quantized_nodes, folded)
@@ -188,17 +188,17 @@ def _find_integer_layers(side: DefUse) -> dict[int, RoundedNode]:
         layer = layers[i] = RoundedNode()
         axis = 0 if node.op == "QLinearConv" or node.attributes.get("transB") else 1
         for slot, position in enumerate(_INPUT_POSITIONS[node.op]):
-            codes = _input(node, position)
+            codes = _get_input(node, position)
             if (
                 slot == 2 and codes in side.stored
             ):  # the scale of a bias follows from the scales of the two operands
                 layer.inputs[slot] = Rounding(codes, side.stored[codes].dtype, ())
             elif slot < 2 and codes:
-                scale, zero = _input(node, position + 1), _input(node, position + 2)
-                layer.inputs[slot] = Rounding(codes, _code_type(side, zero), (), scale, zero, axis)
-        output_zero = _input(node, 8 if node.op == "QGemm" else 7)
+                scale, zero = _get_input(node, position + 1), _get_input(node, position + 2)
+                layer.inputs[slot] = Rounding(codes, _get_code_type(side, zero), (), scale, zero, axis)
+        output_zero = _get_input(node, 8 if node.op == "QGemm" else 7)
         if output_zero:
-            layer.output = _code_type(side, output_zero)
+            layer.output = _get_code_type(side, output_zero)
     return layers
 
 
@@ -212,11 +212,11 @@ def _convert_to_float_node(node: Node) -> Node:
     return Node(op, *ends, name=node.name, attributes=attributes, metadata=node.metadata)
 
 
-def _input(node: Node, index: int) -> str:
+def _get_input(node: Node, index: int) -> str:
     return node.inputs[index] if index < len(node.inputs) else ""
 
 
-def _code_type(side: DefUse, zero: str) -> str:
+def _get_code_type(side: DefUse, zero: str) -> str:
     """Returns the element type of the zero point, which is the type of the codes; uint8 without one."""
     return side.stored[zero].dtype if zero in side.stored else "uint8"
 
@@ -225,7 +225,7 @@ def _find_roundings(side: DefUse) -> dict[str, Rounding]:
     """Finds the roundings in a graph, by name of the rounded value; joins consecutive roundings."""
     by_value: dict[str, Rounding] = {}
     for i, node in enumerate(side.nodes):
-        rounding = _rounding(side, i, node) or _cast_back(side, i, node, by_value)
+        rounding = _read_rounding(side, i, node) or _cast_back(side, i, node, by_value)
         if rounding is None:
             continue
         inner = by_value.get(rounding.source)
@@ -244,7 +244,7 @@ def _find_roundings(side: DefUse) -> dict[str, Rounding]:
 def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Rounding]) -> Rounding | None:
     """Returns the rounding of a value that is cast to float32, rounded, and cast back to its float type."""
     inner = roundings.get(node.inputs[0]) if node.inputs and node.op == "Cast" and not node.domain else None
-    if inner is None or _element_type(node, "to") not in ("float16", "float64"):
+    if inner is None or _read_element_type(node, "to") not in ("float16", "float64"):
         return None
     place = side.producer.get(inner.source)
     producer = side.nodes[place[0]] if place is not None else None
@@ -252,13 +252,13 @@ def _cast_back(side: DefUse, i: int, node: Node, roundings: Mapping[str, Roundin
         place is not None
         and producer is not None
         and producer.op == "Cast"
-        and _element_type(producer, "to") == "float32"
+        and _read_element_type(producer, "to") == "float32"
     ):
         return replace(inner, source=producer.inputs[0], nodes=(i, place[0], *inner.nodes))
     return replace(inner, nodes=(i, *inner.nodes)) if inner.source in side.stored else None
 
 
-def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
+def _read_rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
     """Returns the rounding that ends with this node, or None if the node does not round."""
     if not node.inputs:
         return None
@@ -266,7 +266,7 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
     place = side.producer.get(source)
     producer = side.nodes[place[0]] if place is not None else None
     if node.domain in QUANTIZERS:
-        name = _quantizer(side, node)
+        name = _read_quantizer(side, node)
         named_scale = (
             name.startswith(("fixed", "float")) or len(node.inputs) < 2
         )  # the name of the format gives the scale
@@ -278,20 +278,20 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
         if source in side.stored:
             return Rounding(source, side.stored[source].dtype, (i,), **fields)  # type: ignore[arg-type]
         if producer is not None and place is not None and producer.op == "QuantizeLinear":
-            zero_point = side.stored.get(_input(producer, 2))
-            kind = _element_type(producer, "output_dtype") if zero_point is None else zero_point.dtype
+            zero_point = side.stored.get(_get_input(producer, 2))
+            kind = _read_element_type(producer, "output_dtype") if zero_point is None else zero_point.dtype
             return Rounding(producer.inputs[0], kind or "uint8", (place[0], i))
         if producer is not None and producer.op in _INTEGER:
-            return Rounding(source, _code_type(side, zero), (i,))
+            return Rounding(source, _get_code_type(side, zero), (i,))
     if node.op == "QuantizeLinear":
         users = side.users.get(node.outputs[0], ())
         if any(side.nodes[user].op in _INTEGER for user, _ in users):
-            return Rounding(source, _code_type(side, _input(node, 2)), (i,))
-    if node.op == "Cast" and not node.domain and _element_type(node, "to") == "float32":
+            return Rounding(source, _get_code_type(side, _get_input(node, 2)), (i,))
+    if node.op == "Cast" and not node.domain and _read_element_type(node, "to") == "float32":
         if source in side.stored and side.stored[source].dtype.startswith(_NARROW_TYPES):
             return Rounding(source, side.stored[source].dtype, (i,))
         if producer is not None and place is not None and producer.op == "Cast" and producer.inputs:
-            narrow = _element_type(producer, "to")
+            narrow = _read_element_type(producer, "to")
             return (
                 Rounding(producer.inputs[0], narrow, (place[0], i))
                 if narrow.startswith(_NARROW_TYPES)
@@ -300,13 +300,13 @@ def _rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
     return None
 
 
-def _element_type(node: Node, name: str) -> str:
+def _read_element_type(node: Node, name: str) -> str:
     """Returns the name of the element type in an attribute, or '' if it is absent."""
     code = node.attributes.get(name, 0)
     return DTYPES[code].name if code in DTYPES else ""
 
 
-def _quantizer(side: DefUse, node: Node) -> str:
+def _read_quantizer(side: DefUse, node: Node) -> str:
     """Returns the number format of a quantizer call. For QONNX it follows from the operands."""
 
     def number(index: int) -> float | None:
@@ -327,7 +327,7 @@ def _quantizer(side: DefUse, node: Node) -> str:
     return {"BipolarQuant": "binary"}.get(node.op, node.op)
 
 
-def _rounding_nodes(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
+def _find_rounding_nodes(side: DefUse, rounded: Mapping[str, Rounding]) -> set[int]:
     """Returns the rounding nodes whose intermediate values only other rounding nodes read."""
     rounding_nodes = {i for rounding in rounded.values() for i in rounding.nodes}
     output_names = {value.name for value in side.outputs}
@@ -380,7 +380,7 @@ def find_absorbed_activations(
         ):  # skip earlier activations, such as a Relu before a Clip
             source = original.producer.get(original.nodes[source[0]].inputs[0])
         layer_index = None if source is None else partners[source[0]]
-        limits = _limits(original, node)
+        limits = _read_limits(original, node)
         if source is None or layer_index is None or limits is None:
             continue
         layer, name = nodes[layer_index], nodes[layer_index].outputs[source[1]]
@@ -400,28 +400,28 @@ def find_absorbed_activations(
     return quantizer_by_activation
 
 
-def _limits(side: DefUse, node: Node) -> tuple[float, float] | None:
+def _read_limits(side: DefUse, node: Node) -> tuple[float, float] | None:
     """Returns the smallest and the largest output of a Relu or Clip, or None if a limit is computed."""
     smallest, largest = (0.0 if node.op == "Relu" else -math.inf), math.inf
     if node.op == "Relu":
         return smallest, largest
     limits = [node.attributes.get("min", smallest), node.attributes.get("max", largest)]
     for slot, name in enumerate(node.inputs[1:3]):
-        values = _constant_values(side, name) if name else None
+        values = _read_constant(side, name) if name else None
         if name and (values is None or values.size != 1):
             return None
         limits[slot] = limits[slot] if values is None else values.reshape(-1)[0]
     return float(limits[0]), float(limits[1])
 
 
-def _constant_values(side: DefUse, name: str) -> Any:
+def _read_constant(side: DefUse, name: str) -> Any:
     """Returns the array of a stored value or of a Constant, through Casts; None for other values."""
     if name in side.stored:
         return side.stored[name].array()
     producer = side.producer.get(name)
     node = None if producer is None else side.nodes[producer[0]]
     if node is not None and node.op == "Cast" and not node.domain:
-        return _constant_values(side, node.inputs[0])
+        return _read_constant(side, node.inputs[0])
     value = node.attributes.get("value") if node is not None and node.op == "Constant" else None
     return value.array() if isinstance(value, Tensor) else None
 
@@ -429,7 +429,7 @@ def _constant_values(side: DefUse, name: str) -> Any:
 def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float]) -> bool:
     """Whether rounding gives the same integers with and without clipping the value to the limits."""
     slot = {"QuantizeLinear": 1, "QGemm": 7}.get(node.op, 6 if node.op in _INTEGER else 0)
-    scale, zero = _input(node, slot), _input(node, slot + 1)
+    scale, zero = _get_input(node, slot), _get_input(node, slot + 1)
     if (
         not slot
         or node.domain not in ("", "com.microsoft")
@@ -461,23 +461,25 @@ def describe_rounding(
         original: Weights of the float original, by input slot.
     """
     agreement = Agreement()
-    for slot, rounding in _weights(rounded_node, side)[1].items():
+    for slot, rounding in _find_weight_roundings(rounded_node, side)[1].items():
         if rounding.packed is not None:
             _compare_packed(agreement, side, rounding.packed, node, original.get(slot))
         else:
             _compare(agreement, side, rounding, original.get(slot))
     snr = agreement.snr_db if agreement.elements else None
     snr_text = "" if snr is None else f", {snr:.1f} dB" if math.isfinite(snr) else ", exact"
-    return f"{formats_text(node, rounded_node, side)}{snr_text}"
+    return f"{describe_formats(node, rounded_node, side)}{snr_text}"
 
 
-def _weights(rounded_node: RoundedNode, side: DefUse) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
+def _find_weight_roundings(
+    rounded_node: RoundedNode, side: DefUse
+) -> tuple[dict[int, Rounding], dict[int, Rounding]]:
     """Returns the roundings of a layer's stored inputs, and of those that are not biases, by slot."""
     weights = {slot: r for slot, r in rounded_node.inputs.items() if r.source in side.stored}
     return weights, {s: r for s, r in weights.items() if len(side.stored[r.source].shape) > 1} or weights
 
 
-def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
+def describe_formats(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
     """Formats of a layer and granularity of its scales: 'int8, per channel'.
 
     Args:
@@ -485,7 +487,7 @@ def formats_text(node: Node, rounded_node: RoundedNode, side: DefUse) -> str:
         rounded_node: Rounding of the layer.
         side: Quantized graph.
     """
-    weights, main = _weights(rounded_node, side)
+    weights, main = _find_weight_roundings(rounded_node, side)
     inputs = list(dict.fromkeys(r.format for s, r in rounded_node.inputs.items() if s not in weights))
     weight_formats = list(dict.fromkeys(r.format for r in main.values()))
     if weight_formats and inputs:
@@ -530,7 +532,9 @@ def _compare(agreement: Agreement, side: DefUse, rounding: Rounding, original: T
     try:
         if quantizer is not None and quantizer.domain in QUANTIZERS:
             rounded = (
-                quantizer_values(quantizer, side.stored) if quantizer.inputs[0] == rounding.source else None
+                compute_quantizer_values(quantizer, side.stored)
+                if quantizer.inputs[0] == rounding.source
+                else None
             )
             if rounded is not None:
                 agreement.add(original.array().reshape(-1, 1), rounded.reshape(-1, 1))

@@ -50,20 +50,22 @@ def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
         _build_pair("merged", after.nodes[product_index].label, before, parts, after, [product_index])
         for product_index, parts in _find_decomposed(after, before)
     ]
-    groups_before = _groups(before, {i for pair in pairs for i in pair.before})
-    groups_after = _groups(after, {i for pair in pairs for i in pair.after})
+    groups_before = _group_sites(before, {i for pair in pairs for i in pair.before})
+    groups_after = _group_sites(after, {i for pair in pairs for i in pair.after})
     for site in dict.fromkeys((*groups_before, *groups_after)):
         if site in groups_before and site in groups_after:
-            if _signature(before, groups_before[site], forms) != _signature(after, groups_after[site], forms):
+            if _make_signature(before, groups_before[site], forms) != _make_signature(
+                after, groups_after[site], forms
+            ):
                 pairs.append(
                     _build_pair("tiled", site, before, groups_before[site], after, groups_after[site])
                 )
         elif site in groups_after:
-            origin = _origin(before, site, _output(after, groups_after[site]), groups_before)
+            origin = _find_origin(before, site, _find_output(after, groups_after[site]), groups_before)
             if origin is not None:
                 pairs.append(_build_pair("tiled", site, before, [origin], after, groups_after[site]))
         else:
-            origin = _origin(after, site, _output(before, groups_before[site]), groups_after)
+            origin = _find_origin(after, site, _find_output(before, groups_before[site]), groups_after)
             if origin is not None:
                 pairs.append(_build_pair("merged", site, before, groups_before[site], after, [origin]))
     return pairs
@@ -79,7 +81,7 @@ def collect_site_nodes(sites: Sequence[SitePair]) -> tuple[set[int], set[int]]:
     return {i for site in sites for i in site.before}, {i for site in sites for i in site.after}
 
 
-def _groups(side: DefUse, excluded_nodes: set[int]) -> dict[str, list[int]]:
+def _group_sites(side: DefUse, excluded_nodes: set[int]) -> dict[str, list[int]]:
     groups: dict[str, list[int]] = {}
     for i, node in enumerate(side.nodes):
         site = node.metadata.get(SITE_KEY) if node.metadata else None
@@ -114,7 +116,7 @@ def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[i
     return sorted(decompositions)
 
 
-def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
+def _find_origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
     """Finds the node that a site replaced, by the site's name or else by its output."""
     named = [i for i, node in enumerate(side.nodes) if node.label == site]
     producer = side.producer.get(output)
@@ -122,7 +124,7 @@ def _origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[
     return None if origin is None or side.nodes[origin].metadata.get(SITE_KEY) in groups else origin
 
 
-def _output(side: DefUse, members: Sequence[int]) -> str:
+def _find_output(side: DefUse, members: Sequence[int]) -> str:
     """Returns the name of the value that a site passes to the remaining graph."""
     site_nodes = set(members)
     output_names = {value.name for value in side.outputs}
@@ -133,7 +135,7 @@ def _output(side: DefUse, members: Sequence[int]) -> str:
     return next(iter(side.nodes[members[-1]].outputs), "")
 
 
-def _signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[tuple[object, ...]]:
+def _make_signature(side: DefUse, members: Sequence[int], forms: Forms) -> list[tuple[object, ...]]:
     return sorted(
         (
             side.nodes[i].name,
@@ -156,8 +158,8 @@ def _build_pair(
 ) -> SitePair:
     name_before = before.nodes[nodes_before[0]].label if len(nodes_before) == 1 else site
     name_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
-    text_before, op_before, ops_before = _side_text(before, site, nodes_before)
-    text_after, op_after, ops_after = _side_text(after, site, nodes_after)
+    text_before, op_before, ops_before = _describe_side(before, site, nodes_before)
+    text_after, op_after, ops_after = _describe_side(after, site, nodes_after)
     text = f"{text_before} -> {text_after}"
     if text_before == text_after:
         status, text = "changed", f"{text_before} before and after, but what is inside differs"
@@ -174,11 +176,11 @@ def _build_pair(
         became=text_after,
     )
     return SitePair(
-        tuple(nodes_before), tuple(nodes_after), _ties(before, nodes_before, after, nodes_after), row
+        tuple(nodes_before), tuple(nodes_after), _pair_outputs(before, nodes_before, after, nodes_after), row
     )
 
 
-def _ties(
+def _pair_outputs(
     before: DefUse, nodes_before: Sequence[int], after: DefUse, nodes_after: Sequence[int]
 ) -> tuple[tuple[str, str], ...]:
     """Pairs the outputs of a site. Several outputs of one operator keep their names in the other graph."""
@@ -191,10 +193,10 @@ def _ties(
     )
     if single is not None and sum(map(bool, single.outputs)) > 1:
         return tuple((name, name) for name in single.outputs if name)
-    return ((_output(before, nodes_before), _output(after, nodes_after)),)
+    return ((_find_output(before, nodes_before), _find_output(after, nodes_after)),)
 
 
-def _side_text(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
+def _describe_side(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
     """Describes a site in one graph: returns a text, its operator, and the counts of its operators."""
     first = side.nodes[members[0]]
     if SITE_KEY not in first.metadata:
@@ -223,7 +225,7 @@ def _count_planned_products(model: Model, site: str) -> int | None:
     try:
         counts = [
             int(entry["products"]) * int(entry.get("calls") or 1)
-            for entry in _sites(model)
+            for entry in _list_sites(model)
             if entry["name"] == site or entry["name"].startswith(f"{site}/")
         ]
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -238,13 +240,13 @@ def find_nested_sites(model: Model) -> set[tuple[str, ...]]:
     """
     return {
         tuple(map(str, place[:depth]))
-        for place in (site.get("place") for site in _sites(model))
+        for place in (site.get("place") for site in _list_sites(model))
         if isinstance(place, list)
         for depth in range(1, min(len(place), 32) + 1)
     }
 
 
-def _sites(model: Model) -> list[dict[str, Any]]:
+def _list_sites(model: Model) -> list[dict[str, Any]]:
     """Returns the sites of all tiling plans in a model's metadata."""
     listed = [plan.get("sites") for plan in read_plans(model)]
     return [site for sites in listed if isinstance(sites, list) for site in sites if isinstance(site, dict)]
@@ -280,7 +282,7 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
             _record_shape(node, shapes)
             if isinstance(graph, Graph):
                 inner_counts, sure = body(graph.nodes, shapes)
-                trips = _trips(node, shapes, weights)
+                trips = _get_trip_count(node, shapes, weights)
                 exact &= sure and trips is not None
                 for op, count in inner_counts.items():
                     counts[op] += count * (1 if trips is None else trips)
@@ -303,7 +305,9 @@ def _record_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
         shapes[node.outputs[0]] = shapes["=" + node.inputs[1]]
 
 
-def _trips(node: Node, shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]) -> int | None:
+def _get_trip_count(
+    node: Node, shapes: Mapping[str, tuple[int, ...]], weights: Mapping[str, Tensor]
+) -> int | None:
     """Returns the trip count of a Scan, which is the length of its last scanned input, or None if unknown.
 
     The scanned input may be a weight of an outer graph.

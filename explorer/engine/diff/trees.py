@@ -15,7 +15,7 @@ from operator import attrgetter
 
 from explorer.base.units import shape_text
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.engine.diff.links import RowLinks, TreePlaces, graph_links, row_graph, row_links
+from explorer.engine.diff.links import RowLinks, TreePlaces, build_row_graph, link_graphs, link_rows
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.facts import Analysis, Layer
@@ -26,7 +26,7 @@ _MAX_ORDERED_ROWS = 2_000
 _STEP = 4096
 
 
-def tree_diff(
+def compare_trees(
     before: Analysis,
     after: Analysis,
     *,
@@ -57,11 +57,11 @@ def tree_diff(
     tree_before, tree_after = _Tree(before.layers), _Tree(after.layers)
     if graphs is not None:
         places = tree_before.places(), tree_after.places()
-        links = graph_links(*graphs, places, tell, cancel)
+        links = link_graphs(*graphs, places, tell, cancel)
     else:
-        first, rows = row_graph(before.info, tree_before.layers, tree_before.end, flows[0])
-        second, rows_after = row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
-        links = row_links(first, second, (rows, rows_after), tell)
+        first, rows = build_row_graph(before.info, tree_before.layers, tree_before.end, flows[0])
+        second, rows_after = build_row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
+        links = link_rows(first, second, (rows, rows_after), tell)
         paths = {layer.path: layer.id for layer in before.layers} if value_states else {}
         links.states.update(
             (paths[path], state) for path, state in (value_states or {}).items() if path in paths
@@ -254,7 +254,7 @@ class _Merge:
     def rows(self) -> list[RowPair]:
         """Returns every row of both trees once, in pre-order."""
         order: list[tuple[int | None, int | None, int]] = []
-        stack = [iter(self._inner_pairs(-1, -1))]
+        stack = [iter(self._pair_inner_rows(-1, -1))]
         while stack:
             pair = next(stack[-1], None)
             if pair is None:
@@ -263,12 +263,12 @@ class _Merge:
             if len(order) % _STEP == 0:
                 stop_if(self.cancel)
             order.append((*pair, len(stack) - 1))
-            child_pairs = self._inner_pairs(*pair)
+            child_pairs = self._pair_inner_rows(*pair)
             if child_pairs:
                 stack.append(iter(child_pairs))
-        return self._rows_with_states(order)
+        return self._add_states(order)
 
-    def _inner_pairs(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
+    def _pair_inner_rows(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
         """Pairs the children of a pair; removed and then added rows precede the next paired row."""
         rows_before = () if a is None else self.before.children.get(a, ())
         rows_after = () if b is None else self.after.children.get(b, ())
@@ -289,7 +289,7 @@ class _Merge:
             (None, added) for added in rows_after[next_position:] if added not in self.partner_before
         ]
 
-    def _rows_with_states(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
+    def _add_states(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
         """Adds states to the rows, from last to first because a group depends on its descendants."""
         states = [self._state(a, b) for a, b, _ in order]
         open_until = 0  # depth of the enclosing tiled or quantized row, plus one; 0 without one
@@ -322,7 +322,7 @@ class _Merge:
                 and not changed_below
                 and _figures(side_before) != _figures(side_after)
             ):
-                status, text = "resized", _figure_changes(side_before, side_after)
+                status, text = "resized", _describe_figure_changes(side_before, side_after)
             rows.append(RowPair(depth, side_before, side_after, status, text, changed_below, end))
             changed_counts[depth] += changed_below + (status not in SAME)
             ends[depth] = max(ends.get(depth, 0), end)
@@ -357,7 +357,7 @@ class _Merge:
 _figures = attrgetter("output", *FIGURES)
 
 
-def _figure_changes(before: RowSide, after: RowSide) -> str:
+def _describe_figure_changes(before: RowSide, after: RowSide) -> str:
     """Describes the difference in output shape or figures of two otherwise equal layers."""
     if before.output != after.output:
         return f"output {shape_text(before.output)} -> {shape_text(after.output)}"

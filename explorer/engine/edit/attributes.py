@@ -8,7 +8,7 @@ from typing import Any
 
 from explorer.base.errors import Misuse, nearest
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
-from explorer.engine.edit.schemas import signature
+from explorer.engine.edit.schemas import get_signature
 from explorer.engine.edit.scopes import replace_body, replace_nodes
 from explorer.engine.graph.model import Model, Node, get_dtype_code
 from explorer.facts.split.edit import EditStep
@@ -27,7 +27,7 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     """
     target = find_node(model, step.name, FLAG, aliases)
     node, name = target.node, step.attribute
-    kind, required = _declared_kind(model, target, name)
+    kind, required = _get_declared_kind(model, target, name)
     old_value = node.attributes.get(name)
     new_value = None if step.to == "" else _parse_value(step, node, kind)
     if new_value is None and (required or old_value is None):
@@ -36,24 +36,22 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
             f"'{name}' of {target.text} cannot be taken away: {reason}", where=FLAG, hint="give a value"
         )
     if new_value == old_value:
-        raise Misuse(f"'{name}' of {target.text} is {_text(new_value)} already", where=FLAG)
+        raise Misuse(f"'{name}' of {target.text} is {_format_value(new_value)} already", where=FLAG)
     attributes: Mapping[str, Any] = {key: value for key, value in node.attributes.items() if key != name}
     if new_value is not None:
         attributes = {**node.attributes, name: new_value}
     body = target.scope.body
     nodes = [*body.nodes]
     nodes[target.index] = node.replace_attributes(attributes)
-    old_text = "not given" if old_value is None else _text(old_value)
-    description = (
-        f"{name} of {target.text}: {old_text} -> {'not given' if new_value is None else _text(new_value)}"
-    )
+    old_text = "not given" if old_value is None else _format_value(old_value)
+    description = f"{name} of {target.text}: {old_text} -> {'not given' if new_value is None else _format_value(new_value)}"
     return replace_body(model, target.scope, replace_nodes(body, nodes)), description
 
 
-def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
+def _get_declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, bool]:
     """The declared kind of an attribute (or the kind of its current value), and whether it is required."""
     node = target.node
-    operator = signature(model, node.domain, node.op, target.scope.opsets, node.overload)
+    operator = get_signature(model, node.domain, node.op, target.scope.opsets, node.overload)
     declared = None if operator is None else operator.attributes.get(name)
     if operator is not None and declared is None:
         raise Misuse(
@@ -62,7 +60,7 @@ def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, boo
             hint=nearest(name, list(operator.attributes)) or "it has none at all",
         )
     kind, required = declared or ("", False)
-    kind = kind or _kind_of(node.attributes.get(name))
+    kind = kind or _get_kind(node.attributes.get(name))
     if not kind:
         raise Misuse(
             f"nobody declares of which type '{name}' of {node.op} is",
@@ -72,7 +70,7 @@ def _declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str, boo
     return kind, required
 
 
-def _kind_of(value: Any) -> str:
+def _get_kind(value: Any) -> str:
     """Returns the kind of an attribute's current value."""
     is_list = isinstance(value, tuple)
     first = value[0] if is_list and value else value
@@ -81,21 +79,21 @@ def _kind_of(value: Any) -> str:
     return f"{kind}s" if is_list and kind else kind
 
 
-def _int(text: str) -> int:
+def _parse_int(text: str) -> int:
     value = int(text)
     if not -_MAX_INTEGER - 1 <= value <= _MAX_INTEGER:
         raise ValueError
     return value
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if abs(value) > _LARGEST_FLOAT and "inf" not in text.lower():
         raise ValueError
     return value
 
 
-_READERS: Mapping[str, Callable[[str], Any]] = {"int": _int, "float": _float, "text": str}
+_READERS: Mapping[str, Callable[[str], Any]] = {"int": _parse_int, "float": _parse_float, "text": str}
 
 
 def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
@@ -108,7 +106,7 @@ def _parse_value(step: EditStep, node: Node, kind: str) -> Any:
         if kind != item_kind:
             return tuple([reader(text) for text in _list_members(step.to)])
         if kind == "int" and step.attribute in ("to", "dtype", "output_dtype"):
-            return _type_code(step.to)
+            return _parse_type_code(step.to)
         return reader(step.to.strip() if kind != "text" else step.to)
     except ValueError:
         expected = {"ints": "whole numbers: 2,2", "floats": "numbers: 0.5,1", "int": "a whole number"}
@@ -131,17 +129,17 @@ def _list_members(text: str) -> list[str]:
     return [member.strip() for member in text.split(",")]
 
 
-def _type_code(text: str) -> int:
+def _parse_type_code(text: str) -> int:
     """ONNX's code of an element type, from its name or code."""
     try:
         return get_dtype_code(text.strip())
     except KeyError:
-        return _int(text)
+        return _parse_int(text)
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, tuple):
-        return f"[{', '.join(map(_text, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, float):
         return f"{value:.7g}"
     return (

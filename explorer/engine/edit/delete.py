@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.rename import rename_values
-from explorer.engine.edit.scopes import Body, GraphScope, replace_body, replace_nodes, results
+from explorer.engine.edit.scopes import Body, GraphScope, list_results, replace_body, replace_nodes
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node
 from explorer.engine.shapes import Inference, InputShapes
@@ -55,19 +55,19 @@ def delete(
     scope, node = target.scope, target.node
     body = scope.body
     remaining = [*body.nodes[: target.index], *body.nodes[target.index + 1 :]]
-    read_names = {name for node in remaining for name in list_reads(node)} | set(results(body))
+    read_names = {name for node in remaining for name in list_reads(node)} | set(list_results(body))
     used_outputs = [name for name in node.outputs if name and name in read_names]
     edited = _drop_unused(body, remaining, node)
     if not used_outputs:
         return replace_body(model, scope, edited), f"{node.op} {target.text}: nothing read it"
-    replacement = _replacement_input(model, target, used_outputs, sizes, input_shapes)
+    replacement = _find_replacement_input(model, target, used_outputs, sizes, input_shapes)
     edited = _rewire(edited, target, used_outputs[0], replacement)
     return replace_body(
         model, scope, edited
     ), f"{node.op} {target.text}: '{replacement}' passes where '{used_outputs[0]}' was"
 
 
-def _replacement_input(
+def _find_replacement_input(
     model: Model,
     target: FoundNode,
     used_outputs: Sequence[str],
@@ -96,8 +96,8 @@ def _replacement_input(
     if candidates:
         reason = f"{' and '.join(map(repr, candidates))} both have the type and shape of its output"
     else:
-        inputs_text = ", ".join(f"'{name}' {type_text(types.get(name))}" for name in inputs) or "nothing"
-        reason = f"it makes {type_text(output_type)} of {inputs_text}"
+        inputs_text = ", ".join(f"'{name}' {describe_type(types.get(name))}" for name in inputs) or "nothing"
+        reason = f"it makes {describe_type(output_type)} of {inputs_text}"
     raise Misuse(f"{node.op} {target.text} cannot be deleted: {reason}", where=FLAG, hint=_POSSIBLE)
 
 
@@ -108,7 +108,7 @@ def _is_same_type(first: TensorInfo | None, second: TensorInfo | None) -> bool:
     return (first.dtype, first.shape) == (second.dtype, second.shape)
 
 
-def type_text(info: TensorInfo | None) -> str:
+def describe_type(info: TensorInfo | None) -> str:
     """Returns the text of a type and shape, such as 'float32 1x64x56x56'."""
     if info is None or info.dtype is None:
         return "(type not known)"
@@ -144,9 +144,9 @@ def _rewire(body: Body, target: FoundNode, output: str, replacement: str) -> Bod
 
     If `output` is an output of the body, it keeps its name, and `replacement` is renamed instead.
     """
-    if output not in results(body):
+    if output not in list_results(body):
         return rename_values(body, {output: replacement}, FLAG)
-    if replacement in results(body) or all(replacement not in node.outputs for node in body.nodes):
+    if replacement in list_results(body) or all(replacement not in node.outputs for node in body.nodes):
         raise Misuse(
             f"{target.node.op} {target.text} cannot be deleted: it makes the output '{output}' of"
             f" '{replacement}', which has to keep its name, too",
@@ -162,7 +162,7 @@ def _drop_unused(body: Body, nodes: Sequence[Node], deleted: Node) -> Body:
     edited = replace_nodes(body, nodes)
     if not isinstance(edited, Graph):
         return edited
-    read_names = {name for node in nodes for name in list_reads(node)} | set(results(edited))
+    read_names = {name for node in nodes for name in list_reads(node)} | set(list_results(edited))
     read_names |= {value.name for value in edited.inputs}
     unused = {name for name in list_reads(deleted) if name in edited.initializers and name not in read_names}
     initializers = {name: tensor for name, tensor in edited.initializers.items() if name not in unused}

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.edit.attributes import set_attribute
-from explorer.engine.edit.delete import delete, type_text
+from explorer.engine.edit.delete import delete, describe_type
 from explorer.engine.edit.names import Aliases
 from explorer.engine.edit.rename import rename, rename_weights
 from explorer.engine.edit.replace_op import replace_operator
-from explorer.engine.edit.scopes import replace_body, scopes
+from explorer.engine.edit.scopes import list_scopes, replace_body
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.shapes import Inference, InputShapes, infer
@@ -96,7 +96,7 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
     for before_value, after_value in zip(graph.outputs, outputs, strict=True):
         if before_value is not after_value:
             texts = [
-                type_text(TensorInfo(value.name, value.dtype, value.shape))
+                describe_type(TensorInfo(value.name, value.dtype, value.shape))
                 for value in (before_value, after_value)
             ]
             changed.append(TypeChange(before_value.name, *texts))
@@ -107,12 +107,14 @@ def _correct_types(original_model: Model, edited_model: Model, description: str)
 
 def _correct_bodies(model: Model, bare: Model, inference: Inference) -> Model:
     """Returns the model with corrected declarations in the bodies of branches and loops."""
-    declaring = [scope.path for scope in scopes(model) if scope.node_path and isinstance(scope.body, Graph)]
+    declaring = [
+        scope.path for scope in list_scopes(model) if scope.node_path and isinstance(scope.body, Graph)
+    ]
     if not declaring:
         return model
     types_by_path = {view.path: view.shapes for view in views(bare, inference)}
     for path in declaring:
-        scope = next(candidate for candidate in scopes(model) if candidate.path == path)
+        scope = next(candidate for candidate in list_scopes(model) if candidate.path == path)
         body, types = scope.body, types_by_path.get(path)
         if types is None or not isinstance(body, Graph):
             continue
@@ -132,7 +134,7 @@ def _drop_declarations(model: Model) -> Model:
 
 def _correct(values: Sequence[Value], types: Mapping[str, TensorInfo]) -> tuple[Value, ...]:
     """Returns the declarations, corrected if they contradict the inferred types."""
-    return tuple([value if _is_consistent(value, types) else _redeclare(value, types) for value in values])
+    return tuple([value if _is_consistent(value, types) else _declare_anew(value, types) for value in values])
 
 
 def _is_consistent(value: Value, types: Mapping[str, TensorInfo]) -> bool:
@@ -150,7 +152,7 @@ def _is_consistent(value: Value, types: Mapping[str, TensorInfo]) -> bool:
     )
 
 
-def _redeclare(value: Value, types: Mapping[str, TensorInfo]) -> Value:
+def _declare_anew(value: Value, types: Mapping[str, TensorInfo]) -> Value:
     info = types[value.name]
     shape = info.shape
     if shape is not None:

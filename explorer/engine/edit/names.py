@@ -12,7 +12,7 @@ from typing import TypeVar
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.edit.scopes import GraphScope, collect_defined_values, scopes
+from explorer.engine.edit.scopes import GraphScope, collect_defined_values, list_scopes
 from explorer.engine.graph.model import Model, Node
 
 Aliases = Callable[[], Mapping[str, str]]
@@ -57,19 +57,19 @@ _Found = TypeVar("_Found", FoundNode, FoundValue)
 
 def find_own_nodes(model: Model, name: str) -> list[FoundNode]:
     """Returns the nodes whose own name matches."""
-    return _matches(model, name, lambda scope, text: _nodes(scope, lambda node: node.name == text))
+    return _find_matches(model, name, lambda scope, text: _list_nodes(scope, lambda node: node.name == text))
 
 
-def nodes_named(model: Model, name: str) -> list[FoundNode]:
+def find_nodes(model: Model, name: str) -> list[FoundNode]:
     """Returns the nodes that match a name: by their own name, else by a value that they produce."""
-    return find_own_nodes(model, name) or _matches(
-        model, name, lambda scope, text: _nodes(scope, lambda node: text in node.outputs)
+    return find_own_nodes(model, name) or _find_matches(
+        model, name, lambda scope, text: _list_nodes(scope, lambda node: text in node.outputs)
     )
 
 
-def values_named(model: Model, name: str) -> list[FoundValue]:
+def find_values(model: Model, name: str) -> list[FoundValue]:
     """Returns the values that match a name."""
-    return _matches(
+    return _find_matches(
         model,
         name,
         lambda scope, text: [FoundValue(scope, text)] if text in collect_defined_values(scope.body) else [],
@@ -87,11 +87,11 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
         NoSuchNode: No node matches.
         Misuse: Several nodes match.
     """
-    matches = nodes_named(model, name)
+    matches = find_nodes(model, name)
     if not matches and name and (value := aliases().get(name)):
-        matches = nodes_named(model, value)
+        matches = find_nodes(model, value)
     if not matches:
-        labels = [node.label for scope in scopes(model) for node in scope.body.nodes]
+        labels = [node.label for scope in list_scopes(model) for node in scope.body.nodes]
         raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, labels))
     return take_single_match(matches, name, flag)
 
@@ -117,15 +117,17 @@ def take_single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found
     return matches[0]
 
 
-def _nodes(scope: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
+def _list_nodes(scope: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
     return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if is_it(node)]
 
 
-def _matches(model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]) -> list[_T]:
+def _find_matches(
+    model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]
+) -> list[_T]:
     """Returns the matches in any scope; if there are none, those in the scope that the name starts with."""
     if not name:
         return []
-    all_scopes = list(scopes(model))
+    all_scopes = list(list_scopes(model))
     matches = [candidate for scope in all_scopes for candidate in find_in_scope(scope, name)]
     if matches or "::" not in name:
         return matches

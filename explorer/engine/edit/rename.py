@@ -20,16 +20,16 @@ from explorer.engine.edit.names import (
     NoSuchNode,
     find_node,
     find_own_nodes,
+    find_values,
     take_single_match,
-    values_named,
 )
 from explorer.engine.edit.scopes import (
     Body,
     GraphScope,
     collect_defined_values,
+    list_scopes,
     replace_body,
     replace_nodes,
-    scopes,
 )
 from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
 from explorer.engine.graph.interpreter import list_free_names
@@ -79,7 +79,10 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
         raise Misuse("the model stores no tensors", where=flag)
     names = {weight: pattern % number for number, weight in enumerate(weights)}
     taken = set(names.values()).intersection(
-        name for scope in scopes(model) for name in collect_defined_values(scope.body) if name not in names
+        name
+        for scope in list_scopes(model)
+        for name in collect_defined_values(scope.body)
+        if name not in names
     )
     if taken:
         raise Misuse(f"a value is called '{min(taken)}' already", where=flag, hint="write another pattern")
@@ -91,7 +94,7 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
 
 
 def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:
-    nodes, values = find_own_nodes(model, name), values_named(model, name)
+    nodes, values = find_own_nodes(model, name), find_values(model, name)
     if nodes and values:
         raise Misuse(
             f"'{name}' is a node and a value", where=FLAG, hint=f"write 'node:{name}' or 'value:{name}'"
@@ -102,7 +105,7 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
         return take_single_match(nodes, name, FLAG)
     if name.startswith("value:"):
         value_name = name.removeprefix("value:")
-        if values := values_named(model, value_name):
+        if values := find_values(model, value_name):
             return take_single_match(values, values[0].made, FLAG)
         raise Misuse(f"no value is called '{value_name}'", where=FLAG, hint=_suggest_names(model, value_name))
     try:
@@ -113,7 +116,9 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
 
 
 def _suggest_names(model: Model, name: str) -> str:
-    return nearest(name, {value for scope in scopes(model) for value in collect_defined_values(scope.body)})
+    return nearest(
+        name, {value for scope in list_scopes(model) for value in collect_defined_values(scope.body)}
+    )
 
 
 def _rename_node(model: Model, target: FoundNode, to: str) -> tuple[Model, str]:
@@ -133,21 +138,21 @@ def _rename_value(model: Model, target: FoundValue, to: str) -> tuple[Model, str
     if name == to:
         raise Misuse(f"the value '{name}' is called that already", where=FLAG)
     _check_free(model, scope, to)
-    kind = _kind(scope.body, name)
+    kind = _get_kind(scope.body, name)
     body = rename_values(scope.body, {name: to}, FLAG)
     return replace_body(model, scope, body), f"{kind} '{name}'{scope.text} is '{to}'"
 
 
 def _check_free(model: Model, scope: GraphScope, to: str) -> None:
     """Rejects a name that is used in the same graph or function; a body could confuse the values."""
-    for other_scope in scopes(model):
+    for other_scope in list_scopes(model):
         if other_scope.root == scope.root and to in collect_defined_values(other_scope.body):
             raise Misuse(
                 f"a value is called '{to}' already{other_scope.text}", where=FLAG, hint="give another name"
             )
 
 
-def _kind(body: Body, name: str) -> str:
+def _get_kind(body: Body, name: str) -> str:
     """Returns the role of a value: input, output, stored tensor, or plain value."""
     if isinstance(body, Graph):
         names_by_kind = [

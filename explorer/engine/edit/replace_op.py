@@ -10,9 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.edit.names import Aliases, FoundNode, NoSuchNode, find_node, nodes_named
+from explorer.engine.edit.names import Aliases, FoundNode, NoSuchNode, find_node, find_nodes
 from explorer.engine.edit.schemas import Signature, add_domain, find_required_signature
-from explorer.engine.edit.scopes import GraphScope, replace_body, replace_nodes, scopes
+from explorer.engine.edit.scopes import GraphScope, list_scopes, replace_body, replace_nodes
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.shapes import Inference
 from explorer.engine.shapes.subgraphs import list_subgraphs as views
@@ -44,7 +44,7 @@ def replace_operator(model: Model, step: EditStep, aliases: Aliases) -> tuple[Mo
         {target.scope.path: target.scope for target in targets}.values(), key=lambda p: -len(p.node_path)
     ):
         indices = [target.index for target in targets if target.scope.path == scope.path]
-        current_scope = next(candidate for candidate in scopes(model) if candidate.path == scope.path)
+        current_scope = next(candidate for candidate in list_scopes(model) if candidate.path == scope.path)
         operator = find_required_signature(model, domain, op, current_scope.opsets, FLAG)
         nodes = [*current_scope.body.nodes]
         for index in indices:
@@ -71,10 +71,12 @@ def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], d
 
 def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     """Returns the nodes that a name selects: all nodes with an operator, or one node."""
-    all_nodes = [FoundNode(scope, index) for scope in scopes(model) for index in range(len(scope.body.nodes))]
+    all_nodes = [
+        FoundNode(scope, index) for scope in list_scopes(model) for index in range(len(scope.body.nodes))
+    ]
     operator_name = name.removeprefix("op:")
-    by_op = [node_ref for node_ref in all_nodes if _operator(node_ref.node) == operator_name]
-    by_name = [] if operator_name != name and by_op else nodes_named(model, name)
+    by_op = [node_ref for node_ref in all_nodes if _parse_operator(node_ref.node) == operator_name]
+    by_name = [] if operator_name != name and by_op else find_nodes(model, name)
     if by_op and by_name:
         raise Misuse(
             f"'{name}' is an operator and a node",
@@ -86,11 +88,11 @@ def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     try:
         return [find_node(model, name, FLAG, aliases)]
     except NoSuchNode as error:
-        hint = nearest(name, {_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
+        hint = nearest(name, {_parse_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
         raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
 
 
-def _operator(node: Node) -> str:
+def _parse_operator(node: Node) -> str:
     return f"{node.domain}::{node.op}" if node.domain else node.op
 
 
@@ -141,11 +143,11 @@ def _check_types(
             raise Misuse(
                 f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{scope.text} is",
                 where=FLAG,
-                hint=f"it takes {_type_list(allowed)}",
+                hint=f"it takes {_word_types(allowed)}",
             )
 
 
-def _type_list(allowed: Iterable[str]) -> str:
+def _word_types(allowed: Iterable[str]) -> str:
     names = sorted(type_name.removeprefix("tensor(").removesuffix(")") for type_name in allowed)
     return ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
 

@@ -40,21 +40,21 @@ class Signature(Struct, frozen=True):
     types: Sequence[frozenset[str]] = ()
 
 
-def signature(
+def get_signature(
     model: Model, domain: str, op: str, opsets: Mapping[str, int], overload: str = ""
 ) -> Signature | None:
     """Returns the signature of an operator or of a function of the model; None if it is not declared."""
     function = model.functions.get((domain, op, overload))
     if function is not None:
-        return _function_signature(function)
-    versions = _versions().get((domain, op), {})
+        return _build_function_signature(function)
+    versions = _list_versions().get((domain, op), {})
     usable = [version for version in versions if version <= opsets.get(domain, 0)]
     if not usable or (schema := versions[max(usable)]).deprecated:
         return None
     return Signature(
         f"{domain}::{op}" if domain else op,
         {
-            name: (_kind(attribute.type), bool(attribute.required))
+            name: (_get_kind(attribute.type), bool(attribute.required))
             for name, attribute in schema.attributes.items()
         },
         (schema.min_input, schema.max_input),
@@ -66,14 +66,14 @@ def signature(
 def find_required_signature(
     model: Model, domain: str, op: str, opsets: Mapping[str, int], flag: str
 ) -> Signature:
-    """Like `signature`, for an operator that must exist.
+    """Like `get_signature`, for an operator that must exist.
 
     Raises:
         Misuse: The model's opsets do not contain it.
     """
-    operator = signature(model, domain, op, opsets)
+    operator = get_signature(model, domain, op, opsets)
     if operator is None:
-        names = [name for (space, name), _ in _versions().items() if space == domain]
+        names = [name for (space, name), _ in _list_versions().items() if space == domain]
         names += [name for space, name, _ in model.functions if space == domain]
         space = f" of '{domain}'" if domain else ""
         prefix = f"the model's operator set {opsets[domain]}{space} has no" if domain in opsets else ""
@@ -84,24 +84,24 @@ def find_required_signature(
 
 def add_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
     """Returns the opsets, with the runtime's domain of the operator added if they lack it."""
-    versions = _versions().get((domain, op), {})
+    versions = _list_versions().get((domain, op), {})
     return opsets if domain in opsets or not versions else {**opsets, domain: max(versions)}
 
 
-def _function_signature(function: Function) -> Signature:
+def _build_function_signature(function: Function) -> Signature:
     declared = dict.fromkeys(function.attributes, ("", True))
     declared |= dict.fromkeys(function.defaults, ("", False))
     count = len(function.inputs)
     return Signature(function.name, declared, (0, count), len(function.outputs))
 
 
-def _kind(kind: Any) -> str:
+def _get_kind(kind: Any) -> str:
     number = int(kind)
     return KINDS[number] if 0 <= number < len(KINDS) else "value of another kind"
 
 
 @functools.cache
-def _versions() -> Mapping[Key, Mapping[int, Any]]:
+def _list_versions() -> Mapping[Key, Mapping[int, Any]]:
     """All schemas, by operator and by the opset version that introduced them."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 

@@ -46,7 +46,7 @@ class GraphScope(Struct, frozen=True):
         return f" in {self.name}" if self.path else ""
 
 
-def scopes(model: Model) -> Iterator[GraphScope]:
+def list_scopes(model: Model) -> Iterator[GraphScope]:
     """All scopes, outer before inner, without the functions that tiling added."""
     yield from _list_nested_scopes(GraphScope((), None, (), model.graph, model.opsets))
     for key, function in model.functions.items():
@@ -95,7 +95,7 @@ def replace_nodes(body: Body, nodes: Sequence[Node]) -> Body:
     return replace(body, nodes=tuple(nodes))
 
 
-def sources(body: Body) -> set[str]:
+def list_sources(body: Body) -> set[str]:
     """Returns the values that exist before the first node of a body runs."""
     if isinstance(body, Function):
         return set(body.inputs)
@@ -103,11 +103,11 @@ def sources(body: Body) -> set[str]:
     return {value.name for value in body.inputs} | set(body.initializers) | set(sparse)
 
 
-def results(body: Body) -> list[str]:
+def list_results(body: Body) -> list[str]:
     """Returns the names of a body's outputs."""
     return list(body.outputs) if isinstance(body, Function) else [value.name for value in body.outputs]
 
 
 def collect_defined_values(body: Body) -> set[str]:
     """Returns all values that a body produces or receives, without values of inner bodies."""
-    return sources(body) | {name for node in body.nodes for name in node.outputs if name}
+    return list_sources(body) | {name for node in body.nodes for name in node.outputs if name}

@@ -124,13 +124,13 @@ class DataFile(Struct, frozen=True):
 
     def _check_part(self, spec: InputSpec, part: SampleArray, model: str) -> None:
         name = f"'{printable(spec.name)}'"
-        if spec.dtype is not None and not self.table and not _converts(part.dtype, spec.dtype):
+        if spec.dtype is not None and not self.table and not _can_convert(part.dtype, spec.dtype):
             message = f"{name} is {part.dtype} there and {spec.dtype} in {model}"
             raise Misuse(message, where=self.path, hint=f"convert it with .astype('{spec.dtype}')")
         if spec.shape is None:
             return
         sample = spec.shape[1:]
-        if self.table and _elements(sample) in (None, math.prod(part.shape)):
+        if self.table and _count_elements(sample) in (None, math.prod(part.shape)):
             return
         is_match = len(sample) == len(part.shape) and all(
             not isinstance(d, int) or d == size for d, size in zip(sample, part.shape, strict=True)
@@ -164,7 +164,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
         Misuse: The file cannot be read, or lacks such an array or column.
     """
     if path.lower().endswith((".csv", ".tsv", ".txt")):
-        return _table(path, labels, inputs, width)
+        return _open_table(path, labels, inputs, width)
     entries = samples.headers(path)
     entries = {name or "x": entry for name, entry in entries.items()}
     counts = {name: entry.whole[0] for name, entry in entries.items() if entry.whole}
@@ -187,7 +187,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     if labels and labels not in entries:
         raise Misuse(f"it has no array '{labels}'", where=path, hint=nearest(labels, list(entries)))
     parts = {
-        name: SampleArray(entry.dtype, entry.whole[1:], _reader(path, entry))
+        name: SampleArray(entry.dtype, entry.whole[1:], _choose_reader(path, entry))
         for name, entry in entries.items()
     }
     label_name = labels or next((name for name in samples.LABELS if name in parts and len(parts) > 1), "")
@@ -209,12 +209,12 @@ def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> 
     return file
 
 
-def _reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:
+def _choose_reader(path: str, entry: samples.ArrayEntry) -> Callable[[], Iterator[Array]]:
     sample_entry = replace(entry, shape=entry.whole[1:], count=entry.whole[0])
     return lambda: samples.pieces(path, sample_entry)
 
 
-def _converts(source: np.dtype[Any], target_name: str) -> bool:
+def _can_convert(source: np.dtype[Any], target_name: str) -> bool:
     """Whether numbers may be converted: floats to floats, integers to wider integers."""
     target = np.dtype(target_name) if target_name in _NUMPY else np.dtype(np.float32)
     if source.kind == "f":
@@ -232,7 +232,7 @@ _NUMPY = frozenset(
 )
 
 
-def _elements(sample: Sequence[Any]) -> int | None:
+def _count_elements(sample: Sequence[Any]) -> int | None:
     """Returns the number of elements in one sample; None if a size is symbolic."""
     return math.prod(sample) if all(isinstance(d, int) for d in sample) else None
 
@@ -240,9 +240,9 @@ def _elements(sample: Sequence[Any]) -> int | None:
 # -- tables
 
 
-def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataFile:
+def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataFile:
     """Opens a table and counts its lines; numbers are read on demand."""
-    lines = _lines(path)
+    lines = _iterate_lines(path)
     _, head = next(lines, (0, []))
     has_no_header = all(map(_is_number, head))
     names = (
@@ -274,7 +274,7 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     def iterate_rows(selection: Any) -> Iterator[Array]:
         # parts are read in lockstep, one batch of each, so that each line is read only once
         if not row_iterators:
-            row_iterators.extend(tee(_numbers(path, names, 0 if has_no_header else 1), len(columns)))
+            row_iterators.extend(tee(_iterate_numbers(path, names, 0 if has_no_header else 1), len(columns)))
         return (row[selection] for row in row_iterators.pop())
 
     kind = np.dtype(np.float64)
@@ -284,14 +284,14 @@ def _table(path: str, labels: str, inputs: Sequence[str], width: Width) -> DataF
     return DataFile(path, count, parts, label_name, True, tuple(input_names))
 
 
-def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
+def _iterate_lines(path: str) -> Iterator[tuple[int, list[str]]]:
     """Returns the non-empty lines, with their numbers, split into cells."""
     try:
         with input_files.text(path, encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
             file.seek(0)
             delimiter = max(",;\t", key=head.count)
-            rows = csv.reader(_bounded_lines(file, path), delimiter=delimiter)
+            rows = csv.reader(_iterate_bounded_lines(file, path), delimiter=delimiter)
             yield from ((line_number, line) for line_number, line in enumerate(rows, 1) if line)
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
@@ -299,7 +299,7 @@ def _lines(path: str) -> Iterator[tuple[int, list[str]]]:
         raise Misuse(f"this is no table of numbers: {error}", where=path) from None
 
 
-def _bounded_lines(file: TextIO, path: str) -> Iterator[str]:
+def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
     """Lines of a text file of limited length, because the file may be a device image without line breaks.
 
     Raises:
@@ -313,9 +313,9 @@ def _bounded_lines(file: TextIO, path: str) -> Iterator[str]:
         yield line
 
 
-def _numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
+def _iterate_numbers(path: str, names: Sequence[str], first: int) -> Iterator[Array]:
     """Returns the numbers of each line."""
-    for number, line in islice(_lines(path), first, None):
+    for number, line in islice(_iterate_lines(path), first, None):
         try:
             yield np.array([float(cell) for cell in line])
         except ValueError:

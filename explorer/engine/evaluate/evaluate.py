@@ -9,7 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.evaluate.data_file import DataFile
 from explorer.engine.evaluate.predictor import Predictor
-from explorer.engine.evaluate.score import Metrics, choices, metrics_of, task_of
+from explorer.engine.evaluate.score import Metrics, create_metrics, score_choices, suggest_task
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import Array
 from explorer.engine.values.agreement import Agreement
@@ -53,12 +53,14 @@ def evaluate(
             on_progress(Progress("evaluating", finished, file.count))
         predictions = [model.predict(samples) for model in models]
         labels = samples[file.labels] if file.labels else None
-        scored_task = scored_task or (task_of(labels, predictions[0]) if labels is not None else "agreement")
+        scored_task = scored_task or (
+            suggest_task(labels, predictions[0]) if labels is not None else "agreement"
+        )
         for agreement, model, output in zip(agreements, models[1:], predictions[1:], strict=True):
             _add_agreement(agreement, predictions[0], output, labels, models[0], model)
-        outputs = outputs or _output_size(predictions[0], labels, scored_task)
+        outputs = outputs or _get_output_size(predictions[0], labels, scored_task)
         if labels is not None:
-            metrics = metrics or [metrics_of(scored_task) for _ in models]
+            metrics = metrics or [create_metrics(scored_task) for _ in models]
             for metric, output in zip(metrics, predictions, strict=True):
                 metric.add(output, labels, file.path, finished)
         finished += len(predictions[0])
@@ -98,18 +100,18 @@ def _score(
     model: Predictor, index: int, metrics: Sequence[Metrics], agreements: Sequence[Agreement], task: Task
 ) -> ModelScore:
     """Returns the score of the model at an index, from its metrics."""
-    agreement = _agreement(agreements[index - 1], task) if index else None
+    agreement = _compute_agreement(agreements[index - 1], task) if index else None
     figures = metrics[index].figures() if metrics else {}
     return ModelScore(
         model.name, model.output, agreement=agreement, seconds=model.seconds, notes=model.notes, **figures
     )
 
 
-def _output_size(output: Array, labels: Array | None, task: Task) -> int:
+def _get_output_size(output: Array, labels: Array | None, task: Task) -> int:
     """Returns the number of classes, or of elements per sample for a regression."""
     if task == "regression":
         return int(output[0].size)
-    return int(choices(output, labels).shape[1]) if output.ndim > 1 else 1
+    return int(score_choices(output, labels).shape[1]) if output.ndim > 1 else 1
 
 
 def _add_agreement(
@@ -119,12 +121,12 @@ def _add_agreement(
         texts = shape_text(output.shape[1:]), shape_text(first.shape[1:])
         message = f"its output is {texts[0]} a sample and that of {a.name} {texts[1]}"
         raise Misuse(message, where=b.name, hint="name the output that is scored with --scores NAME")
-    agreement.add(choices(first, labels), choices(output, labels)) if first.ndim > 1 else agreement.add(
-        first, output
-    )
+    agreement.add(
+        score_choices(first, labels), score_choices(output, labels)
+    ) if first.ndim > 1 else agreement.add(first, output)
 
 
-def _agreement(agreement: Agreement, task: Task) -> ModelAgreement:
+def _compute_agreement(agreement: Agreement, task: Task) -> ModelAgreement:
     has_elements = bool(agreement.elements)
     classifies = task != "regression"
     return ModelAgreement(

@@ -101,7 +101,9 @@ class Predictor:
         return scores
 
 
-def of_graph(model: Model, name: str, output: str = "", notes: tuple[str, ...] = ()) -> Predictor:
+def create_graph_predictor(
+    model: Model, name: str, output: str = "", notes: tuple[str, ...] = ()
+) -> Predictor:
     """Returns a predictor that runs an ONNX graph in onnxruntime.
 
     Raises:

@@ -26,7 +26,7 @@ _ONE = 1e-3
 """Tolerance of a sum of probabilities around 1, also for half precision."""
 
 
-def task_of(labels: Array, output: Array) -> Task:
+def suggest_task(labels: Array, output: Array) -> Task:
     """The task that labels and output suggest: integer labels are classes if a sample has several scores."""
     if not bool((labels == np.floor(labels)).all()) or math.prod(output.shape[1:]) == 1:
         return "regression"
@@ -41,7 +41,7 @@ def _is_one_hot(labels: Array) -> bool:
     return bool(((labels == 0) | (labels == 1)).all() and (labels.sum(axis=-1) == 1).all())
 
 
-def choices(output: Array, labels: Array | None) -> Array:
+def score_choices(output: Array, labels: Array | None) -> Array:
     """Scores with the classes on the last axis: [rows, classes].
 
     The classes are the axis that the labels lack: [N, classes, H, W] for labels [N, H, W].
@@ -83,7 +83,7 @@ class ClassMetrics(Struct):
         """Adds a batch.
 
         Args:
-            output: Scores: [rows, classes], or with the classes on another axis (`choices`).
+            output: Scores: [rows, classes], or with the classes on another axis (`score_choices`).
             labels: One class per row, or one-hot rows.
             where: Path of the data file for messages.
             first: Index of the batch's first sample in the file.
@@ -95,7 +95,7 @@ class ClassMetrics(Struct):
             labels = labels.argmax(axis=-1)
         elif labels.shape == (len(output), 1) and output.ndim == 2:
             labels = labels[:, 0]
-        scores = choices(output, labels).astype(np.float64)
+        scores = score_choices(output, labels).astype(np.float64)
         if scores.shape[0] != labels.size or scores.shape[1] < 2:
             texts = shape_text(labels.shape), shape_text(output.shape)
             raise Misuse(f"labels {texts[0]} do not go with an output {texts[1]}", where=where)
@@ -147,12 +147,12 @@ class ClassMetrics(Struct):
             "scores": "probabilities" if are_probabilities else "logits",
             "undefined": self.undefined,
             "classes": tuple(ClassScore(c, self.seen[c], self.correct[c]) for c in sorted(self.seen)),
-            "confusions": tuple(Confusion(*pair, n) for pair, n in _frequent(self.pairs)),
+            "confusions": tuple(Confusion(*pair, n) for pair, n in _list_frequent_pairs(self.pairs)),
             "confused": sum(self.pairs.values()),
         }
 
 
-def _frequent(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], int]]:
+def _list_frequent_pairs(pairs: Counter[tuple[int, int]]) -> list[tuple[tuple[int, int], int]]:
     """The most frequent pairs; equal counts are ordered by label, so that the batch order has no effect."""
     return sorted(pairs.items(), key=lambda pair_and_count: (-pair_and_count[1], pair_and_count[0]))[
         :_MAX_CONFUSIONS
@@ -211,6 +211,6 @@ class NumberMetrics(Struct):
 Metrics = ClassMetrics | NumberMetrics
 
 
-def metrics_of(task: Task) -> Metrics:
+def create_metrics(task: Task) -> Metrics:
     """Returns the accumulator of a task's metrics."""
     return ClassMetrics() if task == "classification" else NumberMetrics()

@@ -24,7 +24,7 @@ from torch.utils.data import DataLoader, TensorDataset, random_split
 from explorer.base.checked import PathText
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.evaluate.data_file import DataFile, feed
-from explorer.engine.evaluate.score import metrics_of, task_of
+from explorer.engine.evaluate.score import create_metrics, suggest_task
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import tensors
@@ -131,7 +131,7 @@ def train(
     with loaded.quiet(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.seed)
         loop = _Loop(model, bound_inputs, options)
-        loop.task = task = _task(loop, inputs, all_samples[file.labels], file)
+        loop.task = task = _find_task(loop, inputs, all_samples[file.labels], file)
         labels = all_samples[file.labels].astype(np.float32 if task == "regression" else np.int64)
         _fit(loop, TensorDataset(*inputs, torch.from_numpy(labels)), held_count, loaded.source, trained)
     fields: dict[str, Any] = {"source": loaded.source, "data": file.path, "weights": loaded.weights_text}
@@ -141,7 +141,7 @@ def train(
     return TrainingRun(task=task, samples=file.count - held_count, held=held_count, seconds=seconds, **fields)
 
 
-def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFile) -> Task:
+def _find_task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFile) -> Task:
     """Returns the task of the labels; a run on two samples checks that they fit the model's output."""
     try:
         with torch.no_grad():
@@ -151,8 +151,8 @@ def _task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: DataFi
         raise BadModel(failure(loop.model, repeat, error), where=file.path) from error
     # the check does not depend on scores, so one sample's scores are repeated for all
     expanded = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
-    task = loop.task or task_of(labels, expanded)
-    metrics_of(task).add(expanded, labels, file.path, 0)
+    task = loop.task or suggest_task(labels, expanded)
+    create_metrics(task).add(expanded, labels, file.path, 0)
     return task
 
 

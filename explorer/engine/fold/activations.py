@@ -38,14 +38,14 @@ def fuse(work: FoldingGraph) -> None:
             continue
         if len(work.readers_of(node.inputs[0])) > 1 or work.explain_visible(node.inputs[0]):
             continue
-        parameters = _parameters(work, node)
+        parameters = _read_parameters(work, node)
         if parameters is None:
             continue
         work.remove(index, (maker_index,))
         work.replace_node(maker_index, _fuse_node(producer, node, parameters))
 
 
-def _parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
+def _read_parameters(work: FoldingGraph, node: Node) -> tuple[float, ...] | None:
     """Returns the parameters of an activation; None if one of them is not stored."""
     if node.op != "Clip":
         return tuple([float(node.attributes.get(name, usual)) for name, usual in ACTIVATIONS[node.op]])

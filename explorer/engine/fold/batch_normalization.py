@@ -12,7 +12,14 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.engine.fold.rewriting import FoldingGraph
-from explorer.engine.fold.tensors import FLOATS, Array, build_rounded, multiply_tensor, slabs, stay_finite
+from explorer.engine.fold.tensors import (
+    FLOATS,
+    Array,
+    build_rounded,
+    iterate_slabs,
+    multiply_tensor,
+    stays_finite,
+)
 from explorer.engine.graph.model import Node, Tensor
 
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm")
@@ -47,7 +54,7 @@ def fold(work: FoldingGraph) -> None:
     """Folds every BatchNormalization into the product before it, else into the products after it."""
     for index, node in work.candidates("BatchNormalization"):
         try:
-            affine = _inference_affine(work, node)
+            affine = _read_affine(work, node)
         except NotFoldable as error:
             work.record_unfolded(node, str(error))
             continue
@@ -62,7 +69,7 @@ def fold(work: FoldingGraph) -> None:
             work.record_unfolded(node, "; ".join(dict.fromkeys(filter(None, reasons))))
 
 
-def _inference_affine(work: FoldingGraph, node: Node) -> Affine:
+def _read_affine(work: FoldingGraph, node: Node) -> Affine:
     """Returns the scale and shift of a BatchNormalization in inference.
 
     Raises:
@@ -101,7 +108,9 @@ def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affi
     if producer.op in _ROW_OPERATORS:
         _fold_into_rows(work, index, node, affine, maker_index, producer)
         return
-    new = _FOLD_NORM_AFTER[producer.op](producer, _weight(work, producer), _bias(work, producer), affine)
+    new = _FOLD_NORM_AFTER[producer.op](
+        producer, _read_weight(work, producer), _read_bias(work, producer), affine
+    )
     _check_finite(work, producer, new)
     work.remove(index, (maker_index,))
     _replace_product(work, maker_index, new, producer.inputs[0], node.outputs[0])
@@ -124,9 +133,9 @@ def _fold_into_rows(
             f"what {producer.op} '{producer.label}' makes has not, for all that is known, two axes"
         )
     product, product_index, bias = (
-        _biased_product(work, producer) if producer.op == "Add" else (producer, maker_index, "")
+        _find_biased_product(work, producer) if producer.op == "Add" else (producer, maker_index, "")
     )
-    weight = _weight(work, product)
+    weight = _read_weight(work, product)
     bias_values: Array = (
         _find_stored_parameter(work, bias, "what is added").array().astype(np.float64)
         if bias
@@ -141,8 +150,10 @@ def _fold_into_rows(
             f"{product.op} '{product.label}' is no product of rows with one weight and one bias"
         )
     _check_channels(affine, weight.shape[1])
-    new = _parameters_with_norm_after(
-        _column(affine.scale, 1, 2), bias_values.reshape(-1) if bias_values.ndim else bias_values, affine
+    new = _fold_norm_after(
+        _reshape_to_column(affine.scale, 1, 2),
+        bias_values.reshape(-1) if bias_values.ndim else bias_values,
+        affine,
     )
     _check_finite(work, product, new)
     work.remove(index, (product_index,), () if product is producer else (maker_index,))
@@ -168,7 +179,7 @@ def _fold_into_rows(
     work.replace_node(maker_index, producer.replace_values(inputs, node.outputs[:1], producer.label))
 
 
-def _biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
+def _find_biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
     """Returns the MatMul whose result an Add reads, its index, and the name of the other operand."""
     for slot in (0, 1):
         product, bias = add.inputs[slot], add.inputs[1 - slot]
@@ -195,14 +206,16 @@ def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affin
             raise NotFoldable(f"{reader.op} '{reader.label}' reads it")
         if reader.inputs[0] != output:
             raise NotFoldable(f"it gives a weight of '{reader.label}'")
-        new.append(_FOLD_NORM_BEFORE[reader.op](reader, _weight(work, reader), _bias(work, reader), affine))
+        new.append(
+            _FOLD_NORM_BEFORE[reader.op](reader, _read_weight(work, reader), _read_bias(work, reader), affine)
+        )
         _check_finite(work, reader, new[-1])
     work.remove(index, reader_indices)
     for place, reader, parameters in zip(reader_indices, readers, new, strict=True):
         _replace_product(work, place, parameters, node.inputs[0], reader.outputs[0])
 
 
-def _weight(work: FoldingGraph, node: Node) -> Tensor:
+def _read_weight(work: FoldingGraph, node: Node) -> Tensor:
     if work.uses_call_attribute(node):
         raise NotFoldable(f"the function's caller gives an attribute of {node.op} '{node.label}'")
     tensor = _find_stored_parameter(work, node.inputs[1], f"the weight of {node.op}")
@@ -211,7 +224,7 @@ def _weight(work: FoldingGraph, node: Node) -> Tensor:
     return tensor
 
 
-def _bias(work: FoldingGraph, node: Node) -> Array:
+def _read_bias(work: FoldingGraph, node: Node) -> Array:
     """Returns the bias of a product in float64; zero if it has none."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     tensor = _find_stored_parameter(work, name, f"the bias of {node.op}") if name else None
@@ -232,9 +245,9 @@ def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
 
 def _check_finite(work: FoldingGraph, node: Node, new: NewParameters) -> None:
     """Rejects new parameters that overflow in the weight's dtype."""
-    weight = _weight(work, node)
+    weight = _read_weight(work, node)
     bias = build_rounded("", new.bias, weight.dtype).array()
-    if not stay_finite(weight, new.factors) or not np.isfinite(bias).all():
+    if not stays_finite(weight, new.factors) or not np.isfinite(bias).all():
         raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
 
 
@@ -242,7 +255,7 @@ def _replace_product(work: FoldingGraph, index: int, new: NewParameters, source:
     """Replaces a product by one with the new weight and bias, and with this input and output."""
     node = work.nodes[index]
     assert node is not None
-    weight = _weight(work, node)
+    weight = _read_weight(work, node)
     old = node.inputs[2] if len(node.inputs) > 2 else ""
     bias_name = old or f"{node.inputs[1].removesuffix('.weight')}.bias"
     bias = work.keep(build_rounded("", new.bias, weight.dtype), index, old, bias_name, new.size)
@@ -258,19 +271,19 @@ def _check_channels(affine: Affine, count: int) -> None:
         raise NotFoldable(f"it has {affine.scale.size} channels, and the weight {count}")
 
 
-def _column(values: Array, axis: int, rank: int) -> Array:
+def _reshape_to_column(values: Array, axis: int, rank: int) -> Array:
     return values.reshape([-1 if index == axis else 1 for index in range(rank)])
 
 
-def _parameters_with_norm_after(factors: Array, bias: Array, affine: Affine) -> NewParameters:
+def _fold_norm_after(factors: Array, bias: Array, affine: Affine) -> NewParameters:
     """Returns the new parameters of a product, with this bias, before a BatchNormalization."""
     size = np.abs(affine.scale * bias) + affine.size
     return NewParameters(factors, affine.scale * bias + affine.shift, size)
 
 
-def _conv_with_norm_after(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+def _fold_norm_after_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     _check_channels(affine, weight.shape[0])
-    return _parameters_with_norm_after(_column(affine.scale, 0, len(weight.shape)), bias, affine)
+    return _fold_norm_after(_reshape_to_column(affine.scale, 0, len(weight.shape)), bias, affine)
 
 
 def _fold_norm_after_transposed(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
@@ -278,20 +291,18 @@ def _fold_norm_after_transposed(node: Node, weight: Tensor, bias: Array, affine:
     _check_channels(affine, groups * columns)
     # row i of the weight belongs to one group and one of that group's output channels
     factors = np.repeat(affine.scale.reshape(groups, columns), rows // groups, axis=0)
-    return _parameters_with_norm_after(
-        factors.reshape(rows, columns, *[1] * (len(weight.shape) - 2)), bias, affine
-    )
+    return _fold_norm_after(factors.reshape(rows, columns, *[1] * (len(weight.shape) - 2)), bias, affine)
 
 
-def _gemm_with_norm_after(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+def _fold_norm_after_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     axis = 0 if node.attributes.get("transB", 0) else 1
     _check_channels(affine, weight.shape[axis])
-    return _parameters_with_norm_after(
-        _column(affine.scale, axis, 2), float(node.attributes.get("beta", 1.0)) * bias, affine
+    return _fold_norm_after(
+        _reshape_to_column(affine.scale, axis, 2), float(node.attributes.get("beta", 1.0)) * bias, affine
     )
 
 
-def _conv_with_norm_before(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+def _fold_norm_before_conv(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     get_attribute = node.attributes.get
     padded = any(get_attribute("pads", ())) or get_attribute("auto_pad", "NOTSET") not in ("NOTSET", "VALID")
     if padded and affine.shift.any():
@@ -303,7 +314,7 @@ def _conv_with_norm_before(node: Node, weight: Tensor, bias: Array, affine: Affi
         for part in (affine.scale, affine.shift, affine.size)
     )
     folded_bias, magnitude = np.zeros(rows) + bias, np.zeros(rows) + np.abs(bias)
-    for part, values in slabs(weight):
+    for part, values in iterate_slabs(weight):
         flat = values.reshape(len(values), columns, -1)
         folded_bias[part] += (flat.sum(axis=2) * shift[part]).sum(axis=1)
         magnitude[part] += (np.abs(flat).sum(axis=2) * size[part]).sum(axis=1)
@@ -311,14 +322,14 @@ def _conv_with_norm_before(node: Node, weight: Tensor, bias: Array, affine: Affi
     return NewParameters(factors, folded_bias, magnitude)
 
 
-def _gemm_with_norm_before(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
+def _fold_norm_before_gemm(node: Node, weight: Tensor, bias: Array, affine: Affine) -> NewParameters:
     get_attribute = node.attributes.get
     if get_attribute("transA", 0):
         raise NotFoldable(f"Gemm '{node.label}' behind it turns its input")
     axis = 1 if get_attribute("transB", 0) else 0
     _check_channels(affine, weight.shape[axis])
     product_bias, magnitude = np.zeros(weight.shape[1 - axis]), np.zeros(weight.shape[1 - axis])
-    for part, values in slabs(weight):
+    for part, values in iterate_slabs(weight):
         if axis:
             product_bias[part], magnitude[part] = values @ affine.shift, np.abs(values) @ affine.size
         else:
@@ -326,15 +337,15 @@ def _gemm_with_norm_before(node: Node, weight: Tensor, bias: Array, affine: Affi
             magnitude += affine.size[part] @ np.abs(values)
     alpha, scaled_bias = float(get_attribute("alpha", 1.0)), float(get_attribute("beta", 1.0)) * bias
     return NewParameters(
-        _column(affine.scale, axis, 2),
+        _reshape_to_column(affine.scale, axis, 2),
         alpha * product_bias + scaled_bias,
         abs(alpha) * magnitude + np.abs(scaled_bias),
     )
 
 
 _FOLD_NORM_AFTER = {
-    "Conv": _conv_with_norm_after,
+    "Conv": _fold_norm_after_conv,
     "ConvTranspose": _fold_norm_after_transposed,
-    "Gemm": _gemm_with_norm_after,
+    "Gemm": _fold_norm_after_gemm,
 }
-_FOLD_NORM_BEFORE = {"Conv": _conv_with_norm_before, "Gemm": _gemm_with_norm_before}
+_FOLD_NORM_BEFORE = {"Conv": _fold_norm_before_conv, "Gemm": _fold_norm_before_gemm}

@@ -43,13 +43,13 @@ def fold(work: FoldingGraph) -> None:
     for index, node in work.candidates():
         if node.op == "Constant" or not _is_constant(work, node, producers):
             continue
-        if reason := _reason_to_stay(work, node):
+        if reason := _explain_stay(work, node):
             work.record_unfolded(node, reason)
             continue
         computed[index] = node
         producers |= {name: index for name in node.outputs if name}
         if node.op == "Shape":
-            shape_values[node.outputs[0]] = _sizes_of(node, work.types)
+            shape_values[node.outputs[0]] = _read_sizes(node, work.types)
     results = [
         name for name in producers if name in work.captured or {*work.readers_of(name)} - computed.keys()
     ]
@@ -91,7 +91,7 @@ def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -
     return all(not name or name in producers or work.constant(name) is not None for name in node.inputs)
 
 
-def _reason_to_stay(work: FoldingGraph, node: Node) -> str:
+def _explain_stay(work: FoldingGraph, node: Node) -> str:
     """Returns the reason why a node's result cannot be stored, or ''."""
     if any_draws_random(work.model, [node]):
         return "it draws random numbers"
@@ -122,7 +122,7 @@ def _count_stored_bytes(info: TensorInfo | None) -> int | None:
     return Tensor("", str(info.dtype), tuple(sizes), None).nbytes if is_known else None
 
 
-def _sizes_of(node: Node, types: Types) -> Tensor:
+def _read_sizes(node: Node, types: Types) -> Tensor:
     """Returns the result of a Shape node whose input has fixed sizes."""
     shape = [int(size) for size in types[node.inputs[0]].shape or () if size is not None]
     start, end = node.attributes.get("start", 0), node.attributes.get("end")

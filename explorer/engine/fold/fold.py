@@ -49,7 +49,7 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
     for key, function in model.functions.items():
         if function.domain == DOMAIN:  # a tile operator
             continue
-        inner = _function_graph(model, function)
+        inner = _build_function_graph(model, function)
         run(inner)
         inner.fold_bodies(run)
         folded, unfolded = folded + inner.folded, unfolded + inner.unfolded
@@ -61,21 +61,21 @@ def fold(model: Model, kind: FoldKind) -> tuple[Model, FoldStep]:
         what=describe_folding(kind, folded),
         folded=tuple(folded),
         left=tuple(unfolded),
-        nodes=_node_count(folded_model),
-        nodes_before=_node_count(model),
-        weight_bytes=_weight_bytes(folded_model),
-        weight_bytes_before=_weight_bytes(model),
+        nodes=_count_nodes(folded_model),
+        nodes_before=_count_nodes(model),
+        weight_bytes=_count_weight_bytes(folded_model),
+        weight_bytes_before=_count_weight_bytes(model),
     )
     return (folded_model if folded else model), step
 
 
-def _function_graph(model: Model, function: Function) -> FoldingGraph:
+def _build_function_graph(model: Model, function: Function) -> FoldingGraph:
     """Returns a function as a graph to rewrite."""
-    function_model = replace(model, graph=_graph(function), opsets={**model.opsets, **function.opsets})
+    function_model = replace(model, graph=_build_graph(function), opsets={**model.opsets, **function.opsets})
     return FoldingGraph(function_model, path=f"{name_function(model, function)}/")
 
 
-def _graph(function: Function) -> Graph:
+def _build_graph(function: Function) -> Graph:
     inputs, outputs = (
         tuple([Value(name, None, None) for name in names]) for names in (function.inputs, function.outputs)
     )
@@ -153,11 +153,11 @@ def describe_folding(kind: str, folded: Sequence[FoldedNode]) -> str:
     return f"{ops} {verb} into {', '.join(f'{count:,} {op}' for op, count in into.most_common())}"
 
 
-def _weight_bytes(model: Model) -> int:
+def _count_weight_bytes(model: Model) -> int:
     return sum(tensor.nbytes for graph in _list_all_graphs(model) for tensor in graph.initializers.values())
 
 
-def _node_count(model: Model) -> int:
+def _count_nodes(model: Model) -> int:
     return sum(len(graph.nodes) for graph in _list_all_graphs(model))
 
 
@@ -165,4 +165,4 @@ def _list_all_graphs(model: Model) -> Iterator[Graph]:
     """Returns the main graph, the functions as graphs, and all bodies in them."""
     yield from list_graphs(model.graph)
     for function in model.functions.values():
-        yield from list_graphs(_graph(function))
+        yield from list_graphs(_build_graph(function))

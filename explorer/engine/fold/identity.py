@@ -12,13 +12,13 @@ _SIMPLE = 7
 def fold(work: FoldingGraph) -> None:
     """Removes every Identity, and every Dropout that is never in training mode."""
     for index, node in work.candidates("Identity", "Dropout"):
-        reason = _reason_to_keep(work, node) if node.op == "Dropout" else ""
-        reason = reason or _bypass(work, index, node)
+        reason = _explain_keep(work, node) if node.op == "Dropout" else ""
+        reason = reason or _bypass_node(work, index, node)
         if reason:
             work.record_unfolded(node, reason)
 
 
-def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
+def _explain_keep(work: FoldingGraph, node: Node) -> str:
     """Returns the reason why a Dropout must stay (training mode, or its mask is read), or ''."""
     opset = work.model.opset
     if opset < _SIMPLE and not node.attributes.get("is_test", 0):
@@ -35,7 +35,7 @@ def _reason_to_keep(work: FoldingGraph, node: Node) -> str:
     return "it trains: training_mode = 1" if training.array().any() else ""
 
 
-def _bypass(work: FoldingGraph, index: int, node: Node) -> str:
+def _bypass_node(work: FoldingGraph, index: int, node: Node) -> str:
     """Removes a node by connecting its input to its readers; returns the reason if that fails, else ''."""
     source, output = node.inputs[0], node.outputs[0]
     reason = work.explain_visible(output)

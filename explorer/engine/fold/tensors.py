@@ -25,7 +25,7 @@ def multiply_tensor(tensor: Tensor, factors: Factors) -> Tensor:
     """Returns a weight times factors in the weight's type, computed when it is read or written."""
 
     def pieces() -> Iterator[memoryview]:
-        for _, values in _rows(tensor, factors):
+        for _, values in _count_rows(tensor, factors):
             yield memoryview(values.tobytes())
 
     return Tensor(tensor.name, tensor.dtype, tensor.shape, ComputedPayload(tensor.nbytes, pieces))
@@ -38,7 +38,7 @@ def build_rounded(name: str, values: Array, dtype: str) -> Tensor:
     return Tensor(name, dtype, tuple(narrow.shape), Inline(narrow.tobytes()))
 
 
-def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
+def iterate_slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
     """Slabs of a weight's rows, as slice and float64 values; releases the mapped pages afterwards."""
     values = tensor.array()
     rows = max(1, _SLAB // max(1, tensor.elements // max(1, len(values))))
@@ -49,13 +49,13 @@ def slabs(tensor: Tensor) -> Iterator[tuple[slice, Array]]:
         tensor.payload.release(0, tensor.payload.size)
 
 
-def stay_finite(tensor: Tensor, factors: Factors) -> bool:
+def stays_finite(tensor: Tensor, factors: Factors) -> bool:
     """Whether every element of a weight stays finite after multiplication and rounding."""
-    return all(np.isfinite(part).all() for _, part in _rows(tensor, factors))
+    return all(np.isfinite(part).all() for _, part in _count_rows(tensor, factors))
 
 
-def _rows(tensor: Tensor, factors: Factors) -> Iterator[tuple[slice, Array]]:
-    for part, values in slabs(tensor):
+def _count_rows(tensor: Tensor, factors: Factors) -> Iterator[tuple[slice, Array]]:
+    for part, values in iterate_slabs(tensor):
         with np.errstate(all="ignore"):
             row_factors = factors[part] if factors.shape[0] > 1 else factors
             yield part, (values * row_factors).astype(tensor.dtype)

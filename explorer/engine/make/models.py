@@ -26,7 +26,7 @@ EXAMPLES = (
 )
 
 
-def graph_of_text(
+def create_model(
     text: str, *, name: str | None = None, seed: int = 0, batch: int | str = 1, store_weights: bool = True
 ) -> SeededGraph:
     """Creates the model that a line of text describes.
@@ -53,7 +53,7 @@ def graph_of_text(
     return net
 
 
-def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
+def _make_linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     rows, depth, columns = _parse_sizes(sizes, 3, "linear:MxKxN")
     option_values = _parse_options(options, {"bias": 0})
     _check_size(net, depth * columns)
@@ -65,7 +65,7 @@ def _linear(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     net.output(x, "y", [rows, columns])
 
 
-def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
+def _make_conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     image, _, kernel_text = (f"{sizes}:{options}").partition(":")
     kernel, _, options = kernel_text.partition(":")
     usage = "conv:CxHxW:OxKxK:stride=1,pad=0,groups=1,bias"
@@ -100,7 +100,7 @@ def _conv(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     net.output(x, "y", [batch, out_channels, out_height, out_width])
 
 
-def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
+def _make_attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None:
     usage = "attention:BxSxD:heads=4,causal"
     batch, length, width = _parse_sizes(sizes, 3, usage)
     option_values = _parse_options(options, {"heads": 1, "causal": 0})
@@ -141,7 +141,7 @@ def _attention(net: SeededGraph, sizes: str, options: str, _: int | str) -> None
     net.output(dense("out", context), "y", [batch, length, width])
 
 
-def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
+def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
     usage = "mlp:bn16-relu-16x40-relu-40x5"
     _parse_options(options, {})
     width: int | None = None
@@ -179,10 +179,10 @@ def _mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> None:
 
 
 _KINDS: Mapping[str, Callable[[SeededGraph, str, str, int | str], None]] = {
-    "linear": _linear,
-    "conv": _conv,
-    "attention": _attention,
-    "mlp": _mlp,
+    "linear": _make_linear,
+    "conv": _make_conv,
+    "attention": _make_attention,
+    "mlp": _make_mlp,
 }
 
 

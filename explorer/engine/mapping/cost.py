@@ -126,7 +126,7 @@ class _Widths(NamedTuple):
 
 def _widths(mapping: SiteMapping) -> _Widths:
     dtypes = mapping.dtype, mapping.right_dtype, mapping.accumulator, mapping.output
-    return _Widths(*(dimensions.type_bits(dtype, mapping.site) for dtype in dtypes))
+    return _Widths(*(dimensions.get_type_bits(dtype, mapping.site) for dtype in dtypes))
 
 
 def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:

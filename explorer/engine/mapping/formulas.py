@@ -211,7 +211,7 @@ def _bound_formula(cost: MappingCost, machine: MemoryMachine) -> Formula:
         return Formula("lower bound", "both operands and the output once", numbers, cost.lower_bound, "bytes")
     width = min(
         *(operand_bits(mapping, operand) for operand in OPERAND_AXES),
-        dimensions.type_bits(mapping.output, ""),
+        dimensions.get_type_bits(mapping.output, ""),
     )
     m, k, n = mapping.size
     numbers = f"{_product(mapping.batch, 2, m, n, k)} / sqrt({capacity * 8 // width:,}) x {width} / 8"

@@ -307,7 +307,7 @@ def _dtype(mapping: SiteMapping, operand: Operand) -> str:
 
 
 def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
-    return dimensions.count_packed_bytes(elements, dimensions.type_bits(dtype, site))
+    return dimensions.count_packed_bytes(elements, dimensions.get_type_bits(dtype, site))
 
 
 def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | None = None) -> MemoryTooSmall:

@@ -125,7 +125,7 @@ class FixedPoint(Integer, frozen=True):
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
 
-def _integer(match: re.Match[str]) -> Integer:
+def _create_integer(match: re.Match[str]) -> Integer:
     return Integer(match[0], int(match[2]), not match[1])
 
 
@@ -139,7 +139,7 @@ def _parse_fixed_point(match: re.Match[str]) -> FixedPoint:
     return FixedPoint(match[0], bits, signed, fraction)
 
 
-FAMILY = ((r"(u?)int(4|8|16)", _integer), (r"(u?)fixed(\d+)\.(\d+)", _parse_fixed_point))
+FAMILY = ((r"(u?)int(4|8|16)", _create_integer), (r"(u?)fixed(\d+)\.(\d+)", _parse_fixed_point))
 
 EXAMPLES = (
     *("int8", "uint8", "int4", "uint4", "int16", "uint16"),

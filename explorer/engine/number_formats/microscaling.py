@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 
-from explorer.engine.number_formats.minifloat import E4M3, E5M2, SLAB, Minifloat, minifloat
+from explorer.engine.number_formats.minifloat import E4M3, E5M2, SLAB, Minifloat, create_minifloat
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
 
 BLOCK = 32
@@ -50,7 +50,7 @@ class Microscaling(NumberFormat, frozen=True):
         """Rounds block by block along `axis`; the grid is not used."""
         flat = values.reshape(1, 1) if values.ndim == 0 else values
         rounded = np.empty(flat.shape, np.float32)
-        for location, blocks in _slabs(flat.shape, axis % flat.ndim):
+        for location, blocks in _iterate_slabs(flat.shape, axis % flat.ndim):
             piece = flat[location].reshape(blocks).astype(np.float32, copy=False)
             scale = self.scales(np.abs(piece).max(2, keepdims=True))
             with np.errstate(invalid="ignore"):
@@ -71,7 +71,7 @@ class Microscaling(NumberFormat, frozen=True):
         return np.asarray(-np.inf, np.float32), np.asarray(np.inf, np.float32)
 
 
-def _slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
+def _iterate_slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
     """Slabs of complete blocks: location, and shape as (outer, blocks, elements, inner)."""
     length = shape[axis]
     outer, inner = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
@@ -88,23 +88,23 @@ def _slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...
 # numbers, because their normal numbers have the same step as their subnormal numbers.
 # exponent, whose normal numbers have the step of the subnormal ones
 ELEMENTS: Mapping[str, Minifloat] = {
-    "mxint8": minifloat("int8", 1, 6, bias=1),
+    "mxint8": create_minifloat("int8", 1, 6, bias=1),
     "mxfp8": E4M3,
     "mxfp8e4m3": E4M3,
     "mxfp8e5m2": E5M2,
-    "mxfp6": minifloat("e2m3", 2, 3),
-    "mxfp6e2m3": minifloat("e2m3", 2, 3),
-    "mxfp6e3m2": minifloat("e3m2", 3, 2),
-    "mxfp4": minifloat("e2m1", 2, 1),
+    "mxfp6": create_minifloat("e2m3", 2, 3),
+    "mxfp6e2m3": create_minifloat("e2m3", 2, 3),
+    "mxfp6e3m2": create_minifloat("e3m2", 3, 2),
+    "mxfp4": create_minifloat("e2m1", 2, 1),
 }
 """Element formats by format name. A name without exponent and mantissa means the larger mantissa."""
 
 
-def _microscaling(match: re.Match[str]) -> Microscaling:
+def _create_microscaling(match: re.Match[str]) -> Microscaling:
     element = ELEMENTS[match[0]]
     return Microscaling(match[0], element.bits, element)
 
 
-FAMILY = (("|".join(ELEMENTS), _microscaling),)
+FAMILY = (("|".join(ELEMENTS), _create_microscaling),)
 
 EXAMPLES = tuple(ELEMENTS)

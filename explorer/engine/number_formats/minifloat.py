@@ -68,7 +68,7 @@ class Minifloat(NumberFormat, frozen=True):
         """Scale 1 if the format is not `scaled`; else the larger end of the range becomes `largest`."""
         if not self.scaled:
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
-        return scale_grid(larger_end(low, high) / np.float32(self.largest), axis)
+        return scale_grid(find_larger_end(low, high) / np.float32(self.largest), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Values divided by the scale, rounded, and multiplied by the scale."""
@@ -88,9 +88,9 @@ class Minifloat(NumberFormat, frozen=True):
         # between two powers of two, the step is the last bit of the mantissa; subnormals use the smallest
         # exponent
         step = np.maximum(exponent, 1 - self.bias) - self.mantissa
-        result *= _power_of_two(-step)
+        result *= _compute_power_of_two(-step)
         np.rint(result, out=result)
-        result *= _power_of_two(step)
+        result *= _compute_power_of_two(step)
         return result
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
@@ -99,12 +99,12 @@ class Minifloat(NumberFormat, frozen=True):
         return cast(Array, -high), cast(Array, high)
 
 
-def larger_end(low: Array, high: Array) -> Array:
+def find_larger_end(low: Array, high: Array) -> Array:
     """Returns the larger magnitude of the ends of a range, as float32."""
     return np.maximum(np.abs(np.asarray(low, np.float32)), np.abs(np.asarray(high, np.float32)))
 
 
-def _power_of_two(exponent: Array) -> Array:
+def _compute_power_of_two(exponent: Array) -> Array:
     """2**exponent as float32, for int32 exponents from -126 to 127."""
     return (exponent + 127 << 23).view(np.float32)
 
@@ -136,7 +136,7 @@ class Float8(Minifloat, frozen=True):
         return self.rounded(scaled, unit_grid).astype(get_numpy_type(self.element_type))
 
 
-def minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
+def create_minifloat(name: str, exponent: int, mantissa: int, bias: int | None = None) -> Minifloat:
     """Returns a minifloat without codes for infinity or NaN."""
     bias = (1 << (exponent - 1)) - 1 if bias is None else bias
     largest = 2.0 ** ((1 << exponent) - 1 - bias) * (2 - 2.0**-mantissa)
@@ -147,19 +147,19 @@ E4M3 = Float8("float8e4m3", 8, 4, 3, 7, 448.0)
 E5M2 = Float8("float8e5m2", 8, 5, 2, 15, 57344.0)
 
 
-def _custom(match: re.Match[str]) -> Minifloat:
+def _create_custom(match: re.Match[str]) -> Minifloat:
     exponent, mantissa = int(match[1]), int(match[2])
     if not (1 <= exponent <= MAX_EXPONENT and mantissa <= MAX_MANTISSA):
         why = f"a minifloat has 1 to {MAX_EXPONENT} bits of exponent and at most {MAX_MANTISSA} of mantissa"
         raise ValueError(why + ("; bfloat16 has 8" if exponent == 8 else ""))
-    return minifloat(match[0], exponent, mantissa)
+    return create_minifloat(match[0], exponent, mantissa)
 
 
 FAMILY = (
     (r"b?float16", lambda match: Half(match[0], 16)),
     (r"float8e4m3", lambda match: E4M3),
     (r"float8e5m2", lambda match: E5M2),
-    (r"floatE(\d+)M(\d+)", _custom),
+    (r"floatE(\d+)M(\d+)", _create_custom),
 )
 
 EXAMPLES = ("float16", "bfloat16", "float8e4m3", "float8e5m2", "floatE4M3", "floatE5M10")

@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from explorer.engine.number_formats.integer import Integer
-from explorer.engine.number_formats.minifloat import larger_end
+from explorer.engine.number_formats.minifloat import find_larger_end
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
 SLAB = 1 << 20
@@ -22,14 +22,14 @@ class Binary(NumberFormat, frozen=True):
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns half the larger end: the least-squares choice for uniformly distributed magnitudes."""
-        return _grid(larger_end(low, high) / np.float32(2), axis)
+        return _build_grid(find_larger_end(low, high) / np.float32(2), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
         """Returns the mean magnitude, which has the least squared error (Rastegari et al., XNOR-Net)."""
-        parts = _channels(values, axis)
-        return _grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
+        parts = _iterate_channels(values, axis)
+        return _build_grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
         """Returns the sign times the scale."""
@@ -56,7 +56,7 @@ class Ternary(Integer, frozen=True):
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns 2/3 of the larger end, so that each of the three values covers a third of the range."""
-        return _grid(larger_end(low, high) * np.float32(2) / np.float32(3), axis)
+        return _build_grid(find_larger_end(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
@@ -66,15 +66,18 @@ class Ternary(Integer, frozen=True):
         If the n largest magnitudes are rounded to +-scale, their mean is the best scale, and the squared
         error is sum w**2 - (their sum)**2 / n. The best n therefore has the largest (sum)**2 / n.
         """
-        return _grid(np.stack([np.asarray(_ternary_scale(part)) for part in _channels(values, axis)]), axis)
+        return _build_grid(
+            np.stack([np.asarray(_find_ternary_scale(part)) for part in _iterate_channels(values, axis)]),
+            axis,
+        )
 
 
-def _grid(scale: Array, axis: int | None) -> Grid:
+def _build_grid(scale: Array, axis: int | None) -> Grid:
     scale = scale.astype(np.float32)
     return scale_grid(scale.reshape(()) if axis is None else scale, axis)
 
 
-def _channels(values: Array, axis: int | None) -> Iterator[Array]:
+def _iterate_channels(values: Array, axis: int | None) -> Iterator[Array]:
     """Yields the values that share a scale, flattened."""
     if axis is None:
         yield values.reshape(-1)
@@ -89,7 +92,7 @@ def _sum(values: Array) -> float:
     return float(sum(float(np.abs(piece).sum(dtype=np.float64)) for piece in pieces))
 
 
-def _ternary_scale(values: Array) -> float:
+def _find_ternary_scale(values: Array) -> float:
     ordered = np.abs(values)
     ordered.sort()
     best, scale, total = 0.0, 0.0, 0.0

@@ -97,7 +97,7 @@ def with_past(length: Dim, past: Dim) -> Dim:
     if isinstance(length, int) and isinstance(past, int):
         return length + past
     total = dims.add(past, length)
-    return dims.display(total) if isinstance(total, str) else total
+    return dims.format_for_display(total) if isinstance(total, str) else total
 
 
 _QUANTIZE = ELEMENTWISE["quantize"][0]

@@ -20,7 +20,7 @@ from explorer.engine.proof.compare import LIMIT, OutputComparison, get_unit_roun
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.proof.sites.rounding import count_additions, describe_fault, find_largest_ratio
 from explorer.engine.runtime.torch_arrays import convert_to_array
-from explorer.engine.tiling.torch.replace import TILED, rows_of
+from explorer.engine.tiling.torch.replace import TILED, count_rows
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
 _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
@@ -56,7 +56,7 @@ def compare_sites(
         def examine_output(
             layer: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], output: Tensor
         ) -> None:
-            site = pending.pop((name, rows_of(layer, output)), None)
+            site = pending.pop((name, count_rows(layer, output)), None)
             if site is not None:
                 check_cancel()
                 x = args[0] if args else next(iter(kwargs.values()))

@@ -14,7 +14,7 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.choice import BIAS, LayerChoice
 from explorer.engine.quantize.errors import GridOf
-from explorer.engine.quantize.grids import bias_values
+from explorer.engine.quantize.grids import read_bias
 from explorer.engine.tiling.accumulator import count_signed_bits
 from explorer.facts.quantize import Accumulator
 
@@ -74,7 +74,7 @@ class WeightSums:
         zero = int(self.grid_of(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
         least, largest = inputs.least - zero, inputs.largest - zero
         below, above = self._sum_slabs(self.negative_sums), self._sum_slabs(self.positive_sums)
-        start = _bias(choice, self.grid_of, below.size)
+        start = _read_bias(choice, self.grid_of, below.size)
         low, high = below * largest + above * least + start, above * largest + below * least + start
         channel = int(np.argmax(np.maximum(high, -low)))
         zeros = self.grid_of(choice, choice.layer.operands_of("weight")[0]).zero
@@ -98,12 +98,12 @@ class WeightSums:
         return sums.reshape(-1).astype(np.int64)
 
 
-def _bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:
+def _read_bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:
     """Return the initial value of each sum: the bias in units of the products, or 0 without an int32 bias."""
     biases = choice.layer.operands_of("bias")
     if choice.bias is not BIAS or not biases or biases[0].tensor is None:
         return np.zeros((), np.int64)
     scale = grid_of(choice, biases[0]).scale.astype(np.float64)
-    codes = np.rint(bias_values(biases[0]).astype(np.float64) / scale).reshape(-1)
+    codes = np.rint(read_bias(biases[0]).astype(np.float64) / scale).reshape(-1)
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1)
     return codes.astype(np.int64) if codes.size == channels else np.zeros((), np.int64)

@@ -16,7 +16,7 @@ from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
-from explorer.engine.quantize.errors import GridOf, LayerErrors, weight_errors
+from explorer.engine.quantize.errors import GridOf, LayerErrors, measure_weight_errors
 from explorer.engine.quantize.layers import Operand, Part, QuantizableLayer
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Layer
@@ -31,7 +31,7 @@ from explorer.facts.quantize import (
 )
 
 
-def answer(
+def build_answer(
     choices: Sequence[LayerChoice],
     grid_of: GridOf,
     rows: Sequence[Layer],
@@ -68,14 +68,16 @@ def answer(
 
     measured = layers or {}
     quantized_layers = [
-        _layer(
+        _build_layer(
             choice, grid_of, macs(choice.layer), measured.get(choice.layer.node.outputs[0]), weights=weights
         )
         for choice in choices
     ]
     kinds = Counter(layer.op for layer in quantized_layers)
     changed = Counter(layer.op for layer in quantized_layers if not layer.reason)
-    rank = [(loss, layer.name) for layer in quantized_layers if (loss := _output_snr(layer)) is not None]
+    rank = [
+        (loss, layer.name) for layer in quantized_layers if (loss := _compute_output_snr(layer)) is not None
+    ]
     return Quantization(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(quantized_layers),
@@ -84,7 +86,7 @@ def answer(
             _sum_bitops(choices, quantized_layers, rows, float_bits),
         ),
         tuple(
-            _output(name, agreement)
+            _build_output(name, agreement)
             for name, agreement in (outputs or {}).items()
             if agreement.elements or agreement.nonfinite
         ),
@@ -98,23 +100,23 @@ def answer(
     )
 
 
-def _output_snr(layer: QuantizedLayer) -> float | None:
+def _compute_output_snr(layer: QuantizedLayer) -> float | None:
     return layer.weight_snr_db if layer.output_snr_db is None else layer.output_snr_db
 
 
-def _output(name: str, agreement: Agreement) -> OutputAgreement:
+def _build_output(name: str, agreement: Agreement) -> OutputAgreement:
     return OutputAgreement(
         name, agreement.snr_db, agreement.cosine, agreement.top1, agreement.top5, agreement.rows
     )
 
 
-def _layer(
+def _build_layer(
     choice: LayerChoice, grid_of: GridOf, count: int | None, errors: LayerErrors | None, *, weights: bool
 ) -> QuantizedLayer:
     layer = choice.layer
     formats = _format(choice, "weight"), _format(choice, "input")
     original_bits = Bits(
-        *(None if b is None else float(b) for b in (_bits(choice, "weight"), _bits(choice, "input")))
+        *(None if b is None else float(b) for b in (_get_bits(choice, "weight"), _get_bits(choice, "input")))
     )
     bits = Bits(
         *(
@@ -124,7 +126,7 @@ def _layer(
     )
     looked = weights and not choice.reason
     sums = WeightSums(choice, grid_of) if looked and WeightSums.is_supported(choice, grid_of) else None
-    lost = weight_errors(choice, grid_of, sums.add if sums is not None else None) if looked else None
+    lost = measure_weight_errors(choice, grid_of, sums.add if sums is not None else None) if looked else None
     stored_weights = {
         operand.stored: operand for operand in layer.operands_of("weight") if operand.tensor is not None
     }
@@ -134,8 +136,8 @@ def _layer(
         weight=_name(choice, "weight"),
         input=_name(choice, "input"),
         bias=_name(choice, "bias"),
-        before=next((_dtype(operand) for operand in layer.operands), "float32"),
-        granularity=_granularity(choice, grid_of),
+        before=next((_get_dtype(operand) for operand in layer.operands), "float32"),
+        granularity=_describe_granularity(choice, grid_of),
         bits=bits,
         bits_before=original_bits,
         weight_max_error=None if lost is None else lost.max_abs,
@@ -145,8 +147,8 @@ def _layer(
         output_snr_db=None if errors is None else errors.output.snr_db,
         saturated=errors.saturated / errors.inputs if errors is not None and errors.inputs else None,
         macs=count,
-        bitops_before=_bitops(choice, count, (None, None)),
-        bitops=_bitops(choice, count, formats),
+        bitops_before=_compute_bitops(choice, count, (None, None)),
+        bitops=_compute_bitops(choice, count, formats),
         weight_bytes_before=sum(
             operand.tensor.nbytes for operand in stored_weights.values() if operand.tensor
         ),
@@ -162,7 +164,7 @@ def _format(choice: LayerChoice, part: Part) -> NumberFormat | None:
     return None if choice.reason else getattr(choice, part)
 
 
-def _dtype(operand: Operand) -> str:
+def _get_dtype(operand: Operand) -> str:
     """Original element type of an operand."""
     return operand.dtype if operand.tensor is None else operand.tensor.dtype
 
@@ -170,16 +172,18 @@ def _dtype(operand: Operand) -> str:
 def _name(choice: LayerChoice, part: Part) -> str:
     """Return the name of a part's format, the element type of an unchanged part, or '' for a missing part."""
     operands, fmt = choice.layer.operands_of(part), _format(choice, part)
-    return fmt.name if fmt is not None else _dtype(operands[0]) if operands else ""
+    return fmt.name if fmt is not None else _get_dtype(operands[0]) if operands else ""
 
 
-def _bits(choice: LayerChoice, part: Part) -> int | None:
+def _get_bits(choice: LayerChoice, part: Part) -> int | None:
     """Return the bits of an original number of a part, or None if the layer has no such part."""
     operands = choice.layer.operands_of(part)
-    return DTYPES[get_dtype_code(_dtype(operands[0]))].bits if operands else None
+    return DTYPES[get_dtype_code(_get_dtype(operands[0]))].bits if operands else None
 
 
-def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]) -> int | None:
+def _compute_bitops(
+    choice: LayerChoice, macs: int | None, formats: Sequence[NumberFormat | None]
+) -> int | None:
     """Return MACs x bits of a weight x bits of an input.
 
     Without a weight, the other input counts in its place.
@@ -190,7 +194,7 @@ def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberForma
     """
     parts: tuple[Part, Part] = ("weight", "input")
     weight, inputs = (
-        _bits(choice, part) if fmt is None else fmt.stored_bits
+        _get_bits(choice, part) if fmt is None else fmt.stored_bits
         for part, fmt in zip(parts, formats, strict=True)
     )
     inputs = inputs or 32
@@ -201,7 +205,7 @@ def _bitops(choice: LayerChoice, macs: int | None, formats: Sequence[NumberForma
     return round((macs - between) * ((weight or inputs) * inputs)) + between * 32 * 32
 
 
-def _granularity(choice: LayerChoice, grid_of: GridOf) -> str:
+def _describe_granularity(choice: LayerChoice, grid_of: GridOf) -> str:
     """Return the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
     weight = _format(choice, "weight")
     operands = choice.layer.operands_of("weight")

@@ -36,7 +36,7 @@ _MIN_TOP = -100
 """Exponent of the smallest histogram. With a smaller one, the width of an interval underflows float32."""
 
 _STEPS = 64
-"""Number of ranges that `_entropy` and `_mse` try in each round of their search."""
+"""Number of ranges that `_choose_by_entropy` and `_choose_by_squared_error` try in each round of their search."""
 
 _SMOOTHING = 1e-4
 """Count given to an empty interval, so that the logarithm of its share exists."""
@@ -136,7 +136,7 @@ class ValueDistribution:
         return _CALIBRATORS[calibrator](self, use, percentile)
 
 
-def ranges(
+def calibrate_ranges(
     model: Model,
     uses: Mapping[Key, RangeUse],
     samples: Samples,
@@ -177,7 +177,7 @@ def ranges(
 
         observe_values(model, names, samples, take_value, step)
 
-    return ranges_of_runs(
+    return calibrate_ranges_of_runs(
         uses,
         observe,
         samples.text,
@@ -186,21 +186,21 @@ def ranges(
     )
 
 
-def ranges_of_runs(
+def calibrate_ranges_of_runs(
     uses: Mapping[Key, RangeUse],
     observe: Callable[[Callable[[str, Array], None]], None],
     text: str,
     calibrator: Calibrator,
     percentile: float,
 ) -> dict[Key, Range]:
-    """Calibrate ranges like `ranges`, with a caller's function that runs the model.
+    """Calibrate ranges like `calibrate_ranges`, with a caller's function that runs the model.
 
     Args:
-        uses: Values with their formats, as in `ranges`.
+        uses: Values with their formats, as in `calibrate_ranges`.
         observe: Function that runs the model and calls its argument with the name and array of every value of
             every sample.
         text: Description of the samples, for messages.
-        calibrator: Rule for a range, as in `ranges`.
+        calibrator: Rule for a range, as in `calibrate_ranges`.
         percentile: Share of numbers inside the range in per cent.
 
     Raises:
@@ -210,7 +210,7 @@ def ranges_of_runs(
     distributions = {use.value: ValueDistribution(fine=calibrator != "minmax") for use in uses.values()}
     observe(lambda name, value: distributions[name].add(value))
     return {
-        key: calibrated_range(distributions[use.value], use, text, calibrator, percentile)
+        key: choose_range(distributions[use.value], use, text, calibrator, percentile)
         for key, use in uses.items()
     }
 
@@ -225,7 +225,7 @@ def check_percentile(percentile: float) -> None:
         raise Misuse(f"of {percentile:g} % no range can be made", where="--percentile", hint="99.999")
 
 
-def calibrated_range(
+def choose_range(
     distribution: ValueDistribution, use: RangeUse, text: str, calibrator: Calibrator, percentile: float
 ) -> Range:
     """Return the range of a value from its distribution over the samples.
@@ -239,7 +239,7 @@ def calibrated_range(
     return distribution.range(use, calibrator, percentile)
 
 
-def _percentile(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
+def _choose_by_percentile(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
     """Choose the narrowest range with at most the allowed share of numbers outside, half at either end."""
     total = int(distribution.counts.sum())
     outside = math.floor(total * (100 - percentile) / 200)
@@ -249,7 +249,7 @@ def _percentile(distribution: ValueDistribution, use: RangeUse, percentile: floa
     return max(float(edges[first]), distribution.low), min(float(edges[last + 1]), distribution.high)
 
 
-def _entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
+def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
     """Choose the range with the least Kullback-Leibler divergence, as TensorRT does.
 
     Each candidate range is a threshold. The reference distribution is the histogram inside the threshold,
@@ -272,7 +272,7 @@ def _entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) 
     if least >= used_count:
         return distribution.low, distribution.high
 
-    def divergence(width: int) -> float:
+    def compute_divergence_at(width: int) -> float:
         first, last = (0, width) if one_sided else (half - width, half + width)
         inner_counts = counts[first:last].astype(np.float64)
         starts = -(-np.arange(levels) * inner_counts.size // levels)
@@ -283,24 +283,24 @@ def _entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) 
         reference = inner_counts.copy()
         reference[0] += counts[:first].sum()
         reference[-1] += counts[last:].sum()
-        return _divergence(reference, np.where(inner_counts > 0, shared, 0))
+        return _compute_divergence(reference, np.where(inner_counts > 0, shared, 0))
 
     widths = np.unique(np.linspace(least, used_count, 2 * _STEPS).astype(int))
-    best = min(widths.tolist(), key=divergence)
+    best = min(widths.tolist(), key=compute_divergence_at)
     end = best * distribution.top / half
     return min(max(distribution.low, -end), end), max(min(distribution.high, end), -end)
 
 
-def _divergence(p: Array, q: Array) -> float:
+def _compute_divergence(p: Array, q: Array) -> float:
     """Return the Kullback-Leibler divergence of q from p, two histograms, after smoothing both."""
-    p, q = _smooth(p), _smooth(q)
+    p, q = _smooth_counts(p), _smooth_counts(q)
     if not (p > 0).all() or not (q > 0).all():
         return math.inf
     p, q = p / p.sum(), q / q.sum()
     return float(np.sum(p * np.log(p / q)))
 
 
-def _smooth(counts: Array) -> Array:
+def _smooth_counts(counts: Array) -> Array:
     """Give each empty interval a small count, and take the sum of these counts from the other intervals."""
     empty = counts == 0
     empty_count = int(empty.sum())
@@ -308,7 +308,7 @@ def _smooth(counts: Array) -> Array:
     return np.where(empty, _SMOOTHING, counts - lost)
 
 
-def _mse(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
+def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
     """Choose the range with the least squared error.
 
     The search first shrinks both ends by one factor. If the format is asymmetric, it then shrinks each end
@@ -319,7 +319,7 @@ def _mse(distribution: ValueDistribution, use: RangeUse, percentile: float) -> R
     middles = ((filled + 0.5 - HALF) * (distribution.top / HALF)).astype(np.float32)
     counts = counts[filled].astype(np.float64)
 
-    def error(low: float, high: float) -> float:
+    def compute_error(low: float, high: float) -> float:
         ends = np.float32(low), np.float32(high)
         grid = use.format.grid(*map(np.asarray, ends), symmetric=use.symmetric)
         gap = use.format.rounded(middles, grid).astype(np.float64) - middles
@@ -327,22 +327,22 @@ def _mse(distribution: ValueDistribution, use: RangeUse, percentile: float) -> R
 
     low, high = distribution.low, distribution.high
     coarse = [step / _STEPS for step in range(_STEPS, 0, -1)]
-    best = min(coarse, key=lambda part: error(low * part, high * part))
+    best = min(coarse, key=lambda part: compute_error(low * part, high * part))
     near = [min(best + step / (8 * _STEPS), 1.0) for step in range(8, -8, -1)]
-    best = min([part for part in near if part > 0], key=lambda part: error(low * part, high * part))
+    best = min([part for part in near if part > 0], key=lambda part: compute_error(low * part, high * part))
     ends = low * best, high * best
     if not use.symmetric and low < 0 < high:
         # there may be outliers at one end only
-        first = min([best, *coarse], key=lambda part: error(low * part, ends[1]))
+        first = min([best, *coarse], key=lambda part: compute_error(low * part, ends[1]))
         ends = low * first, ends[1]
-        last = min([best, *coarse], key=lambda part: error(ends[0], high * part))
+        last = min([best, *coarse], key=lambda part: compute_error(ends[0], high * part))
         ends = ends[0], high * last
     return ends
 
 
 _CALIBRATORS: Mapping[Calibrator, Callable[[ValueDistribution, RangeUse, float], Range]] = {
     "minmax": lambda seen, use, percentile: (seen.low, seen.high),
-    "percentile": _percentile,
-    "entropy": _entropy,
-    "mse": _mse,
+    "percentile": _choose_by_percentile,
+    "entropy": _choose_by_entropy,
+    "mse": _choose_by_squared_error,
 }

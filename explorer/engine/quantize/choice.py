@@ -119,8 +119,8 @@ def choose(
         for part in PARTS:
             name = getattr(rule, part)
             if name is not None and (part, name) != ("bias", "auto"):
-                _format_by_name(part, name, _message_location(rule.origin, "--to"))
-    return effective_choices([_choice(layer, spec, rules, unselected) for layer in layers])
+                _format_by_name(part, name, _describe_location(rule.origin, "--to"))
+    return check_choices([_choose_for_layer(layer, spec, rules, unselected) for layer in layers])
 
 
 def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
@@ -133,7 +133,7 @@ def _format_by_name(part: str, name: str, where: str) -> NumberFormat | None:
     return BIAS
 
 
-def effective_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
+def check_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
     """Return the choices unchanged, after checking that at least one layer takes a format.
 
     Raises:
@@ -151,7 +151,7 @@ _SHORTENED = {"chosen by hand": "hand"}
 """Short names of origins, for the reason why a layer is switched off."""
 
 
-def _choice(
+def _choose_for_layer(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], unselected: Mapping[int, str]
 ) -> LayerChoice:
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
@@ -166,7 +166,7 @@ def _choice(
     if reason:
         return LayerChoice(layer, **settings, origins=origins, reason=reason)
     parts = {
-        part: _format_by_name(part, values[part], _message_location(origins[part], "--to"))
+        part: _format_by_name(part, values[part], _describe_location(origins[part], "--to"))
         for part in PARTS
         if (part, values[part]) != ("bias", "auto")
     }
@@ -197,7 +197,7 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
     if dtype != "float32" and (cast := next((f.name for f in formats.values() if f.writing == "cast"), "")):
         return replace(choice, reason=f"onnxruntime drops a Cast of {dtype} to {cast} and back")
     if form == "qoperator":
-        return replace(choice, form="qoperator", reason=_qoperator_problem(choice))
+        return replace(choice, form="qoperator", reason=_explain_no_qoperator(choice))
     if form in ("qdq", "chain") and (
         named := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
     ):
@@ -230,13 +230,13 @@ def _has_channel_scales(choice: LayerChoice) -> bool:
     return weight.input_index == 1 and bias.shape[-1:] == (weight.shape[weight.channel or 0],)
 
 
-def _factors(layer: QuantizableLayer) -> tuple[float, float]:
+def _get_gemm_factors(layer: QuantizableLayer) -> tuple[float, float]:
     """Return alpha and beta of a Gemm, or 1 and 1 for another operator."""
     attributes = layer.node.attributes if layer.op == "Gemm" else {}
     return float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
 
 
-def _qoperator_problem(choice: LayerChoice) -> str:
+def _explain_no_qoperator(choice: LayerChoice) -> str:
     """Return the reason why a layer cannot be an integer operator (QOperator), or '' if it can."""
     layer = choice.layer
     if layer.op not in ("Conv", "Gemm", "MatMul"):
@@ -248,7 +248,7 @@ def _qoperator_problem(choice: LayerChoice) -> str:
         return "the bias of a QOperator is of integers, and stored"
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator stands between floats of 32 bits, not {dtype}"
-    alpha, beta = _factors(layer)
+    alpha, beta = _get_gemm_factors(layer)
     factors = beta != 1 or (
         alpha != 1 and layer.operands_of("bias")
     )  # QGemm multiplies the bias by alpha, too
@@ -286,7 +286,7 @@ def _fits_nbits(choice: LayerChoice) -> bool:
         len(weights) != 1
         or weights[0].input_index != 1
         or len(weights[0].shape) != 2
-        or _factors(layer) != (1.0, 1.0)
+        or _get_gemm_factors(layer) != (1.0, 1.0)
     ):
         return False
     block = choice.block if fmt.scaled and weights[0].shape[weights[0].depth or 0] > choice.block else 0
@@ -302,9 +302,11 @@ def _explain_unselected(
     origins = dict(spec.origins)
     for op in spec.ops:
         if not any(fnmatch.fnmatchcase(layer.op, op) for layer in layers):
-            where = _message_location(origins.get("ops", ""), "--op")
+            where = _describe_location(origins.get("ops", ""), "--op")
             raise Misuse(f"no layer is a '{op}'", where=where, hint=nearest(op, {la.op for la in layers}))
-    site_ids = _site_ids(layers, spec.sites, rows, _message_location(origins.get("sites", ""), "--site"))
+    site_ids = _select_layers(
+        layers, spec.sites, rows, _describe_location(origins.get("sites", ""), "--site")
+    )
     for layer in layers:
         by_op = any(fnmatch.fnmatchcase(layer.op, op) for op in spec.ops)
         if spec.ops and not by_op:
@@ -316,11 +318,11 @@ def _explain_unselected(
     return reasons
 
 
-def _message_location(origin: str, option: str) -> str:
+def _describe_location(origin: str, option: str) -> str:
     return origin if ":" in origin or origin.startswith("--") else option
 
 
-def _site_ids(
+def _select_layers(
     layers: Sequence[QuantizableLayer], sites: Sequence[str], rows: Callable[[], Sequence[Layer]], where: str
 ) -> set[int]:
     """Return the ids of the layers that names, globs, regular expressions ('re:…') and filters select."""
@@ -330,7 +332,7 @@ def _site_ids(
         matches = name_matcher(site, where)
         hits = hits or {id(layer) for layer in layers if matches(layer.name)}
         if not hits and not site.startswith("re:") and is_query(site):
-            hits = _filtered_ids(layers, site, rows())
+            hits = _select_by_filter(layers, site, rows())
         if not hits:
             hint = nearest(site, [layer.name for layer in layers])
             raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
@@ -338,7 +340,7 @@ def _site_ids(
     return layer_ids
 
 
-def _filtered_ids(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
+def _select_by_filter(layers: Sequence[QuantizableLayer], query: str, rows: Sequence[Layer]) -> set[int]:
     """Return the ids of the layers that a filter selects.
 
     It tests the row that produces the layer's output.

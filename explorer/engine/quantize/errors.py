@@ -21,7 +21,7 @@ from explorer.engine.proof.structure.probes import GraphProducers, build_region_
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.runs import sample_infos
-from explorer.engine.quantize.weights import convert_to_layer_dtype, slabs
+from explorer.engine.quantize.weights import convert_to_layer_dtype, iterate_slabs
 from explorer.engine.runtime.batching import batches
 from explorer.engine.runtime.observer import BUDGET, Observer, nbytes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -55,7 +55,7 @@ class LayerErrors(Struct):
     inputs: int = 0
 
 
-def weight_errors(
+def measure_weight_errors(
     choice: LayerChoice, grid_of: GridOf, look: Callable[[Array], None] | None = None
 ) -> Agreement | None:
     """Return the agreement of a layer's rounded weights with the originals, or None if they have no format.
@@ -70,7 +70,7 @@ def weight_errors(
     agreement = Agreement()
     for operand in operands:
         depth = -1 if operand.depth is None else operand.depth
-        for values, grid in slabs(operand, grid_of(choice, operand)):
+        for values, grid in iterate_slabs(operand, grid_of(choice, operand)):
             assert choice.weight is not None
             if look is not None and isinstance(choice.weight, Integer):
                 steps = choice.weight.steps(values, grid)
@@ -167,14 +167,14 @@ def add_sample(
     for operand in choice.layer.operands_of("input") if choice.input is not None else ():
         assert choice.input is not None
         values, grid = original_values[operand.value], grid_of(choice, operand)
-        for some, rounded in _pair_rounded(choice.input, values, grid, operand.depth):
+        for some, rounded in _iterate_rounded_pairs(choice.input, values, grid, operand.depth):
             errors.input.add(some.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
             errors.saturated += _count_saturated(choice.input, values, grid)
             errors.inputs += values.size
 
 
-def _pair_rounded(
+def _iterate_rounded_pairs(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
     """Yield pairs of original and rounded elements: in subgraphs, or at once for a format with blocks."""

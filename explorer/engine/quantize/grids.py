@@ -12,16 +12,16 @@ from explorer.base.errors import BadModel
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.calibration import Range, RangeUse
-from explorer.engine.quantize.choice import BIAS, LayerChoice, effective_choices
-from explorer.engine.quantize.integers.saturation import unsaturated_grid
+from explorer.engine.quantize.choice import BIAS, LayerChoice, check_choices
+from explorer.engine.quantize.integers.saturation import enlarge_scales
 from explorer.engine.quantize.layers import Operand, Part
-from explorer.engine.quantize.weights import fit_bias, read_floats, scale_of_channels, weight_grid
+from explorer.engine.quantize.weights import choose_weight_grid, fit_bias, read_floats, repeat_scales
 
 Ranges = Mapping[RangeUse, Range]
 """Calibrated range (low, high) of each value and format."""
 
 
-def range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
+def list_range_uses(choices: Sequence[LayerChoice]) -> dict[RangeUse, RangeUse]:
     """Return the values whose ranges the layers need from calibration, each with its format."""
     return {use: use for choice in choices for use in _list_uses(choice)}
 
@@ -43,7 +43,7 @@ class Grids:
     """Grids of all operands of all layers. Each grid is computed once.
 
     Args:
-        ranges: Ranges of the values in `range_uses`. Empty before calibration: then inputs get the grid of
+        ranges: Ranges of the values in `list_range_uses`. Empty before calibration: then inputs get the grid of
             scale 1, and grids of weights are already final unless an integer bias depends on the input's
             scale.
     """
@@ -78,27 +78,29 @@ class Grids:
     def _weight(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Compute the grid of a weight; for an int32 bias, a grid on which the bias does not overflow."""
         assert choice.weight is not None
-        grid = weight_grid(
+        grid = choose_weight_grid(
             operand,
             choice.weight,
             channel=choice.granularity == "channel",
             symmetric=choice.symmetric_of("weight"),
             block=choice.block,
         )
-        if choice.unsaturated and _multiplies_bytes(choice):
-            grid = unsaturated_grid(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
+        if choice.unsaturated and _is_byte_product(choice):
+            grid = enlarge_scales(operand, grid, int(choice.layer.node.attributes.get("group", 1)))
         if choice.bias is not BIAS or grid.block:
             return grid
         scale = self.find_operand_grid(choice, choice.layer.operands_of("input")[0]).scale
         codes = (choice.weight, choice.input)
         product = math.prod(fmt.largest - fmt.least for fmt in codes if isinstance(fmt, Integer)) // 4
-        return fit_bias(operand, grid, bias_values(choice.layer.operands_of("bias")[0]), scale, product)
+        return fit_bias(operand, grid, read_bias(choice.layer.operands_of("bias")[0]), scale, product)
 
     def _bias(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Compute the grid of a bias. An int32 bias has the product of the scales of input and weight."""
         assert choice.bias is not None
         if choice.bias is not BIAS:
-            return weight_grid(operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias"))
+            return choose_weight_grid(
+                operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias")
+            )
         weight = choice.layer.operands_of("weight")[0]
         x, w = (
             self.find_operand_grid(choice, part).scale
@@ -107,7 +109,7 @@ class Grids:
         scale = np.asarray(x * w, np.float32)
         if scale.size == 1:
             return Grid(scale.reshape(()), np.zeros((), np.int32))
-        scale = scale_of_channels(weight, scale, operand.shape[-1])
+        scale = repeat_scales(weight, scale, operand.shape[-1])
         return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
 
 
@@ -115,7 +117,7 @@ _ADDS_PAIRS = frozenset(("Conv", "Gemm", "MatMul"))
 """Operators whose integer kernels add two products in 16 bits."""
 
 
-def _multiplies_bytes(choice: LayerChoice) -> bool:
+def _is_byte_product(choice: LayerChoice) -> bool:
     """Return whether an integer kernel multiplies int8 weights by 8-bit inputs."""
     if choice.layer.op not in _ADDS_PAIRS:
         return False
@@ -141,7 +143,7 @@ def exclude_nonfinite(
     Raises:
         Misuse: No layer takes a format.
     """
-    return effective_choices([_exclude_nonfinite(choice, grids, parts) for choice in choices])
+    return check_choices([_exclude_nonfinite(choice, grids, parts) for choice in choices])
 
 
 def _exclude_nonfinite(choice: LayerChoice, grids: Grids, parts: Sequence[Part]) -> LayerChoice:
@@ -155,7 +157,7 @@ def _exclude_nonfinite(choice: LayerChoice, grids: Grids, parts: Sequence[Part])
     return choice
 
 
-def bias_values(operand: Operand) -> Array:
+def read_bias(operand: Operand) -> Array:
     """Return the numbers of a stored bias as float32.
 
     Raises:

@@ -138,7 +138,7 @@ def find_layers(
         sizes: M, K and N of matrix products, by layer name.
     """
     constants = Constants(model.graph, model.defaults)
-    computed = _constant_names(model)
+    computed = _list_constant_names(model)
     layers: list[QuantizableLayer] = []
     tiled: set[str] = set()
     for node in list_stored_nodes(model.graph.nodes):
@@ -152,7 +152,7 @@ def find_layers(
             layers += _list_nested_layers(
                 model.functions[node.key].nodes, node.label, "a function", model, {}
             )
-        elif (layer := _layer_of_node(node, constants, shapes, computed)) is not None:
+        elif (layer := _read_layer(node, constants, shapes, computed)) is not None:
             layers.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for branch, body in list_bodies(node):
             tables = {**model.graph.initializers, **body.initializers}
@@ -190,7 +190,7 @@ def _is_table(node: Node, initializers: Mapping[str, Tensor]) -> bool:
     return table is not None and len(table.shape) > 1 and table.dtype.startswith("float")
 
 
-def _constant_names(model: Model) -> set[str]:
+def _list_constant_names(model: Model) -> set[str]:
     """Return the names of stored tensors and of all values computed from stored tensors only."""
     constant_names = {*model.graph.initializers} - {*model.defaults}
     for node in list_stored_nodes(model.graph.nodes):
@@ -203,7 +203,7 @@ def _constant_names(model: Model) -> set[str]:
     return constant_names - {""}
 
 
-def _layer_of_node(
+def _read_layer(
     node: Node, constants: Constants, shapes: Mapping[str, TensorInfo], computed: Collection[str]
 ) -> QuantizableLayer | None:
     """Return the layer record of a node, or None if the node neither multiplies nor holds weights."""
@@ -278,7 +278,7 @@ def _check_operands(
 # operands of each kind of node
 
 
-def _operand(
+def _read_operand(
     constants: Constants,
     part: Part,
     index: int,
@@ -296,17 +296,17 @@ def _operand(
     return Operand(part, index, value, channel, depth, 0, tensor, stored_name, axes, chain)
 
 
-def _bias(node: Node, constants: Constants, index: int) -> tuple[Operand, ...]:
+def _read_bias(node: Node, constants: Constants, index: int) -> tuple[Operand, ...]:
     if len(node.inputs) <= index or not node.inputs[index]:
         return ()
-    return (_operand(constants, "bias", index, node.inputs[index], channel=-1),)
+    return (_read_operand(constants, "bias", index, node.inputs[index], channel=-1),)
 
 
-def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    x = _operand(constants, "weight", 0, node.inputs[0])
+def _read_convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
+    x = _read_operand(constants, "weight", 0, node.inputs[0])
     if x.tensor is not None:
         raise _NotQuantizable("its input is constant: a runtime folds it away")
-    w = _operand(constants, "weight", 1, node.inputs[1])
+    w = _read_operand(constants, "weight", 1, node.inputs[1])
     if w.tensor is not None:
         rank = len(w.shape)
         if node.op == "ConvTranspose":
@@ -314,7 +314,7 @@ def _convolution(node: Node, constants: Constants) -> tuple[Operand, ...]:
         else:  # (out, in / groups, kernel)
             w = replace(w, channel=-rank, depth=1 - rank)
         x = replace(x, depth=1 - rank)
-    return (x, w, *_bias(node, constants, 2))
+    return (x, w, *_read_bias(node, constants, 2))
 
 
 def _add_channels(node: Node, operand: Operand) -> Operand:
@@ -337,20 +337,20 @@ def set_transposed_axes(weight: Operand, groups: int) -> Operand:
     return replace(weight, channel=-rank if by_group else 1 - rank, depth=-rank, channels=groups * of_group)
 
 
-def _product(node: Node, constants: Constants) -> tuple[Operand, ...]:
+def _read_product(node: Node, constants: Constants) -> tuple[Operand, ...]:
     turned = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
     sides = []
     for index, turn in enumerate(turned):
         # A is (rows, depth), B is (depth, columns); transA and transB swap the two axes
         channel, depth = (-1, -2) if (index == 0) == turn else (-2, -1)
-        side = _operand(constants, "weight", index, node.inputs[index], channel=channel, depth=depth)
+        side = _read_operand(constants, "weight", index, node.inputs[index], channel=channel, depth=depth)
         if side.tensor is not None and len(side.shape) == 1:
             side = replace(side, channel=None, depth=-1)
         sides.append(_add_channels(node, side))
-    return (*sides, *(_bias(node, constants, 2) if node.op == "Gemm" else ()))
+    return (*sides, *(_read_bias(node, constants, 2) if node.op == "Gemm" else ()))
 
 
-def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
+def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
     text = str(node.attributes["equation"])
     inputs, arrow, output = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
@@ -365,14 +365,17 @@ def _einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
             i - len(term) for i, letter in enumerate(term) if letter in other_term and letter not in output
         ]
         axes = free_axes[-1] if free_axes else None, summed[-1] if summed else None
-        sides.append(_add_channels(node, _operand(constants, "weight", index, node.inputs[index], *axes)))
+        sides.append(
+            _add_channels(node, _read_operand(constants, "weight", index, node.inputs[index], *axes))
+        )
     return tuple(sides)
 
 
-def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
+def _read_recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     # W and R: (directions, gates x hidden, input or hidden); activations stay in float
     weights = [
-        _operand(constants, "weight", index, node.inputs[index], channel=-2, depth=-1) for index in (1, 2)
+        _read_operand(constants, "weight", index, node.inputs[index], channel=-2, depth=-1)
+        for index in (1, 2)
     ]
     if any(weight.tensor is None for weight in weights):
         raise _NotQuantizable("its weights are not stored")
@@ -380,7 +383,7 @@ def _recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    table = _operand(constants, "weight", 0, node.inputs[0], depth=-1)
+    table = _read_operand(constants, "weight", 0, node.inputs[0], depth=-1)
     rank = 0 if table.tensor is None else len(table.shape)
     if table.tensor is None or rank < 2 or node.attributes.get("axis", 0) not in (0, -rank):
         return ()
@@ -388,13 +391,13 @@ def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
 
 
 _KINDS: Mapping[tuple[str, str], Callable[[Node, Constants], tuple[Operand, ...]]] = {
-    ("", "Conv"): _convolution,
-    ("", "ConvTranspose"): _convolution,
-    ("", "Gemm"): _product,
-    ("", "MatMul"): _product,
-    ("com.microsoft", "FusedMatMul"): _product,
-    ("", "Einsum"): _einsum,
-    **{("", op): _recurrent for op in ("LSTM", "GRU", "RNN")},
+    ("", "Conv"): _read_convolution,
+    ("", "ConvTranspose"): _read_convolution,
+    ("", "Gemm"): _read_product,
+    ("", "MatMul"): _read_product,
+    ("com.microsoft", "FusedMatMul"): _read_product,
+    ("", "Einsum"): _read_einsum,
+    **{("", op): _read_recurrent for op in ("LSTM", "GRU", "RNN")},
     ("", "Gather"): _gather,
 }
 

@@ -73,7 +73,7 @@ class OriginalRuns:
         percentile: float,
         step: Step,
     ) -> dict[RangeUse, Range]:
-        """Return calibrated ranges of activations, like `calibration.ranges`.
+        """Return calibrated ranges of activations, like `calibration.calibrate_ranges`.
 
         Args:
             model: The original, in the operator set of the formats. It runs for values that were not observed
@@ -90,14 +90,14 @@ class OriginalRuns:
         calibration.check_percentile(percentile)
         unobserved = {use: use for use in uses if use.value not in self._distributions}
         range_by_use = (
-            calibration.ranges(model, unobserved, self.samples, calibrator, percentile, step)
+            calibration.calibrate_ranges(model, unobserved, self.samples, calibrator, percentile, step)
             if unobserved
             else {}
         )
         for use in uses:
             if use.value in self._distributions:
                 distribution = self._distributions[use.value]
-                range_by_use[use] = calibration.calibrated_range(
+                range_by_use[use] = calibration.choose_range(
                     distribution, use, self.samples.text, calibrator, percentile
                 )
         return range_by_use

@@ -72,7 +72,7 @@ def quantize_model(
     )
     values = (*graph.values, *additions.values)
     if additions.functions:
-        values += _missing_declarations(graph, nodes, values, shapes)
+        values += _declare_missing_values(graph, nodes, values, shapes)
     needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
     return replace(
         model,
@@ -97,7 +97,9 @@ def _read_rounded_inputs(
         choice = rounded.get(value)
         if choice is not None and choice.input is not None:
             grid = grids.find_value_grid(choice, value)
-            inputs[index] = qdq.activation(Operand("input", index, value), choice.input, grid, additions)
+            inputs[index] = qdq.write_activation(
+                Operand("input", index, value), choice.input, grid, additions
+            )
     return node.replace_values(inputs, node.outputs)
 
 
@@ -123,7 +125,7 @@ def _drop_rounded_inputs(node: Node, choice: LayerChoice) -> Node:
     return node.replace_values(inputs, node.outputs)
 
 
-def _missing_declarations(
+def _declare_missing_values(
     graph: Graph, nodes: Sequence[Node], values: Sequence[Value], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Value, ...]:
     """Declare the values of a graph that have no declaration yet, if all its inputs have fixed sizes.

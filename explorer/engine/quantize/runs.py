@@ -44,7 +44,7 @@ class _Stage(Struct, frozen=True):
 
 def sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
     """Return the types and shapes of values on the first sample, or None if they are unknown."""
-    info_by_name = _value_infos(model, samples)
+    info_by_name = _get_value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 
 
@@ -68,8 +68,8 @@ def observe_values(
     Raises:
         BadModel: onnxruntime cannot load or run the model.
     """
-    info_by_name, value_names = _value_infos(model, samples), list(dict.fromkeys(names))
-    stages = _stages(model, info_by_name, frozenset(value_names))
+    info_by_name, value_names = _get_value_infos(model, samples), list(dict.fromkeys(names))
+    stages = _split_into_stages(model, info_by_name, frozenset(value_names))
     if len(stages) < 2:
         observe(
             model, [info_by_name.get(n, TensorInfo(n, None, None)) for n in value_names], samples, take, step
@@ -88,12 +88,12 @@ def observe_values(
             values = {name: value for name, value in {**values, **stage_values}.items() if name in stage.kept}
 
 
-def _value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
+def _get_value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
     first = next(iter(samples), {})
     return shapes.infer(model, None, {n: (get_element_type(a), a.shape) for n, a in first.items()}).values
 
 
-def _stages(
+def _split_into_stages(
     model: Model, info_by_name: Mapping[str, TensorInfo], value_names: frozenset[str]
 ) -> list[_Stage]:
     """Split the graph into stages.

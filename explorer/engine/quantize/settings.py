@@ -12,7 +12,7 @@ from explorer.facts.quantize import QuantizeSpec
 from explorer.facts.settings import LayerSettings, QuantizeSettings
 
 
-def effective_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
+def find_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> QuantizeSettings:
     """Return the effective settings of every layer, and the rules of `spec` that matched no layer."""
     rules = Rules(spec.rules)
     layers = [choice.layer for choice in choices]
@@ -21,10 +21,10 @@ def effective_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> Qu
     unused_rules = [
         describe_unused_rule(rule, names) for index, rule in enumerate(spec.rules) if index not in used_rules
     ]
-    return QuantizeSettings(tuple(map(_layer, choices)), tuple(unused_rules))
+    return QuantizeSettings(tuple(map(_find_layer_settings, choices)), tuple(unused_rules))
 
 
-def _layer(choice: LayerChoice) -> LayerSettings:
+def _find_layer_settings(choice: LayerChoice) -> LayerSettings:
     def name(part: Part) -> str:
         fmt = None if choice.reason else getattr(choice, part)
         return "" if fmt is None else str(fmt.name)

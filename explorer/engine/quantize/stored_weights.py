@@ -20,7 +20,7 @@ from explorer.engine.values.slices.heat import build_whole
 from explorer.engine.values.slices.table import SlicedTensor
 
 
-def rounders(model: Model) -> Mapping[str, Node]:
+def find_rounders(model: Model) -> Mapping[str, Node]:
     """Return the function calls that round stored tensors to a number format, by the name of the tensor."""
     initializers, rounder_nodes = model.graph.initializers, dict[str, Node]()
     for node in model.graph.nodes:
@@ -38,7 +38,7 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
 
     Args:
         model: Model that stores the weight.
-        node: Call that rounds the weight, from `rounders`.
+        node: Call that rounds the weight, from `find_rounders`.
         numbers: Stored numbers of the weight.
     """
 
@@ -52,9 +52,9 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
         return values
 
     def scales() -> Array:
-        values = numbers_of(numbers)
+        values = read_numbers(numbers)
         if node.domain == microscaling.DOMAIN:
-            return _block_scales(node, values)
+            return _compute_block_scales(node, values)
         return np.broadcast_to(model.graph.initializers[node.inputs[1]].array(), values.shape)
 
     points = model.graph.initializers[node.inputs[2]].array() if node.op == "IntQuant" else np.zeros(1)
@@ -81,7 +81,7 @@ def round_weight(model: Model, node: Node, numbers: Numbers) -> Numbers:
     return _build_computed_numbers(numbers, run_function, coded)
 
 
-def numbers_of(numbers: Numbers) -> Array:
+def read_numbers(numbers: Numbers) -> Array:
     """Read all stored numbers of a tensor into one array."""
     return np.concatenate([np.asarray(slab) for slab in numbers.slabs()]).reshape(numbers.shape)
 
@@ -94,7 +94,7 @@ def _build_computed_numbers(
     )
 
 
-def _block_scales(node: Node, values: Array) -> Array:
+def _compute_block_scales(node: Node, values: Array) -> Array:
     """Return, for each number of an MX format, the power of two that scales its block."""
     fmt: Any = format_of(node.op)
     assert isinstance(fmt, Microscaling)
@@ -113,7 +113,7 @@ def map_to_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
     Args:
         model: Model that stores the numbers, or None if it has no graph.
     """
-    rounder_nodes = {} if model is None else rounders(model)
+    rounder_nodes = {} if model is None else find_rounders(model)
 
     def real(numbers: Numbers) -> Numbers:
         if model is not None and numbers.name in rounder_nodes:

@@ -29,7 +29,7 @@ _BLOCKS = 128
 """Length of the longest block of any format."""
 
 
-def weight_grid(
+def choose_weight_grid(
     operand: Operand, fmt: NumberFormat, *, channel: bool, symmetric: bool, block: int = 0
 ) -> Grid:
     """Choose the grid of a stored weight from its range.
@@ -108,18 +108,18 @@ def fit_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, prod
     else:  # all groups of a transposed convolution share the scales
         largest = largest.reshape(-1, grid.scale.size).max(axis=0)
     scale_from_bias = np.asarray(largest / product, np.float32)
-    dead = _zero_weights(operand, grid) & (scale_from_bias > _MIN_SCALE)
+    dead = _find_zero_weights(operand, grid) & (scale_from_bias > _MIN_SCALE)
     scale = np.maximum(np.where(dead, scale_from_bias, grid.scale), largest / 2**30).astype(np.float32)
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
 
 
-def scale_of_channels(operand: Operand, scale: Array, channels: int) -> Array:
+def repeat_scales(operand: Operand, scale: Array, channels: int) -> Array:
     """Repeat a weight's scales so that each of `channels` output channels has one."""
     times = channels // scale.size
     return np.repeat(scale, times) if operand.channel == -len(operand.shape) else np.tile(scale, times)
 
 
-def _zero_weights(operand: Operand, grid: Grid) -> Array:
+def _find_zero_weights(operand: Operand, grid: Grid) -> Array:
     """Return, for each scale of a stored weight, whether all its numbers are 0.
 
     The grid of such numbers has a scale of 1.
@@ -136,20 +136,24 @@ def quantize_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) 
     shape, bits = operand.shape, fmt.bits
     first = shape[0] if shape else 1
     row = max(1, operand.tensor.elements // max(1, first)) if operand.tensor is not None else 1
-    step = _rows_per_slab(operand, grid.block, _BAND)
+    step = _count_rows_per_slab(operand, grid.block, _BAND)
 
-    def size(start: int, stop: int) -> int:
+    def count_bytes(start: int, stop: int) -> int:
         return ((min(stop, first) - start) * row * bits + 7) // 8
 
     bands = tuple(
-        ComputedPayload(size(at, at + step), partial(_codes, operand, fmt, grid, at, at + step), alone=True)
+        ComputedPayload(
+            count_bytes(at, at + step), partial(_encode_slabs, operand, fmt, grid, at, at + step), alone=True
+        )
         for at in range(0, first, step)
     )
-    payload = ComputedPayload(size(0, first), partial(_codes, operand, fmt, grid, 0, first), bands)
+    payload = ComputedPayload(
+        count_bytes(0, first), partial(_encode_slabs, operand, fmt, grid, 0, first), bands
+    )
     return Tensor(name, fmt.element_type, shape, payload)
 
 
-def slabs(
+def iterate_slabs(
     operand: Operand, grid: Grid, start: int = 0, stop: int | None = None
 ) -> Iterator[tuple[Array, Grid]]:
     """Yield a stored weight a few rows of its first axis at a time, each slab with its part of the grid.
@@ -161,10 +165,10 @@ def slabs(
         yield np.asarray(values, np.float32), grid
         return
     end = len(values) if stop is None else min(stop, len(values))
-    step = _rows_per_slab(operand, grid.block, _SLAB)
+    step = _count_rows_per_slab(operand, grid.block, _SLAB)
     for at in range(start, end, step):
         some = values[at : min(at + step, end)].astype(np.float32, copy=False)
-        yield some, _grid_rows(grid, values.ndim, at, min(at + step, end))
+        yield some, _slice_grid(grid, values.ndim, at, min(at + step, end))
     plain = operand.axes == tuple(range(values.ndim))
     if plain or end == len(values):
         _release_pages(operand, *((start, end) if plain else ()))
@@ -194,7 +198,7 @@ def build_small_tensor(name: str, values: Array, fmt_type: str = "") -> Tensor:
     return Tensor(name, fmt_type or str(values.dtype), values.shape, Inline(pack_codes(values, bits)))
 
 
-def _rows_per_slab(operand: Operand, block: int, elements: int) -> int:
+def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
     """Return the number of rows of the first axis to process at a time, an even number for packed pairs."""
     rows = operand.shape[0] if operand.shape else 1
     assert operand.tensor is not None
@@ -205,7 +209,7 @@ def _rows_per_slab(operand: Operand, block: int, elements: int) -> int:
     return max(1, elements // row // even) * even
 
 
-def _grid_rows(grid: Grid, rank: int, start: int, stop: int) -> Grid:
+def _slice_grid(grid: Grid, rank: int, start: int, stop: int) -> Grid:
     if grid.axis is None or (grid.axis % rank and not grid.block):
         return grid
     if grid.block and grid.axis % rank == 0:
@@ -213,6 +217,8 @@ def _grid_rows(grid: Grid, rank: int, start: int, stop: int) -> Grid:
     return replace(grid, scale=grid.scale[start:stop], zero=grid.zero[start:stop])
 
 
-def _codes(operand: Operand, fmt: NumberFormat, grid: Grid, start: int, stop: int) -> Iterator[memoryview]:
-    for values, part in slabs(operand, grid, start, stop):
+def _encode_slabs(
+    operand: Operand, fmt: NumberFormat, grid: Grid, start: int, stop: int
+) -> Iterator[memoryview]:
+    for values, part in iterate_slabs(operand, grid, start, stop):
         yield memoryview(pack_codes(fmt.codes(values, part), fmt.bits))

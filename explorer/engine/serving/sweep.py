@@ -18,7 +18,7 @@ from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.serving.serving import check, resolve_types
 from explorer.engine.sweep import MAX_ROWS, cluster, raise_common_error
-from explorer.engine.sweep.fingerprint import digest
+from explorer.engine.sweep.fingerprint import compute_digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
@@ -253,7 +253,7 @@ class _Run:
         figures = None if machine is None else (machine.peak_macs, machine.bandwidth)
         identity = {"serving": to_json(question), "machine": figures, "opening": subject.opening}
         return ServingRow(
-            key=digest({"model": work.content or subject.name, **identity}),
+            key=compute_digest({"model": work.content or subject.name, **identity}),
             model=subject.name,
             fingerprint=work.content,
             opening=subject.words,

@@ -85,7 +85,7 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(dim_sizes):
         # the names inside an expression such as 'past + 1' can be set, too
-        names |= {n for d in list(names) if (text := dims.canonical(d)) for n in dims.names((text,))}
+        names |= {n for d in list(names) if (text := dims.normalize_name(d)) for n in dims.names((text,))}
     for name, size in dim_sizes.items():
         if name not in names:
             hint = nearest(name, sorted(names)) or "all of its dimensions are fixed"
@@ -104,7 +104,7 @@ def _bind_dim(name: str, sizes: Mapping[str, int]) -> Dim:
         return sizes[name]
     if not sizes:
         return name
-    text = dims.canonical(name)
+    text = dims.normalize_name(name)
     if text is None or text == name or not dims.names((text,)).intersection(sizes):
         return name
     return dims.substitute_sizes(text, sizes)

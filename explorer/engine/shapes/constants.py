@@ -249,7 +249,7 @@ _ELEMENTWISE: Mapping[str, Callable[[Sequence[Any], str], Any]] = {
     "Cast": _cast,
     "Min": lambda v, _: _reduce_with("min", v),
     "Max": lambda v, _: _reduce_with("max", v),
-    "Equal": lambda v, _: dims.equal(v[0], v[1]),
+    "Equal": lambda v, _: dims.are_equal(v[0], v[1]),
     "Less": lambda v, _: dims.is_less(v[0], v[1]),
     "Greater": lambda v, _: dims.is_less(v[1], v[0]),
     "LessOrEqual": lambda v, _: not dims.is_less(v[1], v[0]),

@@ -118,12 +118,12 @@ def collect_symbols(graph: Graph, declared: Mapping[str, Type]) -> set[str]:
 
 def canonicalize_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape from a file or a fact with its dimension names in canonical form."""
-    return _rename_dims(shape, dims.canonical)
+    return _rename_dims(shape, dims.normalize_name)
 
 
 def format_shape(shape: Shape | None) -> Shape | None:
     """Returns a shape with its dimension names in display form."""
-    return _rename_dims(shape, dims.display)
+    return _rename_dims(shape, dims.format_for_display)
 
 
 def _rename_dims(shape: Shape | None, rule: Callable[[str], Dim]) -> Shape | None:
@@ -144,7 +144,7 @@ def _bound_shape(shape: Shape, limits: Mapping[str, Dim]) -> tuple[Shape, bool]:
         if isinstance(dim, str) and "'#" in dim:
             is_bound = True
             dim = dims.find_upper_bound(dim, limits)
-        result.append(dims.display(dim) if isinstance(dim, str) else dim)
+        result.append(dims.format_for_display(dim) if isinstance(dim, str) else dim)
     return tuple(result), is_bound
 
 
@@ -184,6 +184,6 @@ def _dims_contradict(a: Dim, b: Dim, symbols: set[str]) -> bool:
     if isinstance(a, int) or isinstance(b, int):
         return False
     try:
-        return not dims.equal(dims.expression(a), dims.expression(b))
+        return not dims.are_equal(dims.expression(a), dims.expression(b))
     except dims.UndecidedSize:
         return False

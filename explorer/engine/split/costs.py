@@ -42,7 +42,7 @@ def sum_by_unit(
     return totals
 
 
-def module_seconds_by_unit(
+def assign_module_seconds(
     places: Sequence[tuple[str, str]], layers: Sequence[Layer], row_seconds: Mapping[int, float]
 ) -> tuple[Array, dict[int, str]]:
     """Assigns the measured times of modules to units.
@@ -61,7 +61,7 @@ def module_seconds_by_unit(
     Returns:
         Seconds of each unit; and the units before which no cut is allowed, with the reason.
     """
-    rows = _rows_of_modules(places, layers)
+    rows = _find_rows_of_modules(places, layers)
     spans_by_row: dict[int, list[tuple[object, range]]] = defaultdict(list)
     # The end of the last unit with a row. Exporters place units without a module between those of a module.
     previous_end = 0
@@ -89,7 +89,7 @@ def module_seconds_by_unit(
     return seconds, uncuttable
 
 
-def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
+def _find_rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer]) -> list[int | None]:
     """Finds the innermost row of each unit.
 
     It is the row of a function with the unit's operator name, if an unused one is left in the unit's module;
@@ -105,7 +105,8 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
         path = ""
         for path_part in call.split("."):
             child = next(
-                (candidate for candidate in _candidate_paths(path, path_part) if candidate in by_path), None
+                (candidate for candidate in _list_candidate_paths(path, path_part) if candidate in by_path),
+                None,
             )
             if child is None:
                 break
@@ -116,7 +117,7 @@ def _rows_of_modules(places: Sequence[tuple[str, str]], layers: Sequence[Layer])
     return rows
 
 
-def _candidate_paths(parent: str, path_part: str) -> Iterator[str]:
+def _list_candidate_paths(parent: str, path_part: str) -> Iterator[str]:
     """Yields the possible paths of a module: as written, and without the number of a repeated call."""
     yield f"{parent}.{path_part}" if parent else path_part
     base, _, number = path_part.replace("@", "_").rpartition("_")
@@ -158,7 +159,7 @@ def build_stored_bytes(units: GraphUnits, sizes: Mapping[str, int]) -> Row:
     return row
 
 
-def maximum_of_units(unit_costs: Array) -> Row:
+def make_maximum_cost(unit_costs: Array) -> Row:
     """Returns a cost function: the maximum of the units' costs."""
     return lambda _, start: np.maximum.accumulate(unit_costs[start:])
 
@@ -175,7 +176,9 @@ def compute_live_bytes(units: GraphUnits) -> Array:
     return np.cumsum(change[:-1])
 
 
-def peak_in_groups(units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]) -> Array | None:
+def compute_peak_in_groups(
+    units: GraphUnits, layers: Sequence[Layer], order: Callable[[], Schedule]
+) -> Array | None:
     """Computes the peak live bytes inside each unit that runs a body or calls a function.
 
     Args:
@@ -211,7 +214,7 @@ def scale_by_kind(cost: Row, factors: Sequence[float]) -> Row:
     return lambda kind, start: cost(kind, start) * factors[kind]
 
 
-def cost_by_kind(rows: Sequence[Row]) -> Row:
+def make_cost_by_kind(rows: Sequence[Row]) -> Row:
     """Returns a cost function that applies the function of the stage's kind."""
     return lambda kind, start: rows[kind](kind, start)
 

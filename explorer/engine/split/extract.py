@@ -17,8 +17,8 @@ from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model
 from explorer.engine.shapes import infer
 from explorer.engine.split.search import SplitSubject
-from explorer.engine.split.stage_models import part_model
-from explorer.engine.split.units import GraphUnits, graph_units
+from explorer.engine.split.stage_models import build_part_model
+from explorer.engine.split.units import GraphUnits, divide_graph
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
 from explorer.settings.filter import is_query, search
@@ -69,7 +69,7 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
     """
     model = subject.model
     types = infer(model).values
-    units = graph_units(model, subject.layers, types)
+    units = divide_graph(model, subject.layers, types)
     nodes = [model.graph.nodes[index] for index in units.positions]
     edges = UnitEdges(
         units.rows, [node.outputs for node in nodes], [tuple(list_reads(node)) for node in nodes]
@@ -81,8 +81,8 @@ def extract(subject: SplitSubject, spec: PartSpec) -> Part:
         )
     places = {units.positions[unit] for unit in part_units}
     places |= {index for unit in part_units for index in units.constants[unit]}
-    inputs, outputs = _inputs_and_outputs(model, units, part_units, places)
-    return Part(part_model(model, places, inputs, outputs, types), tuple(sorted(part_units)), units)
+    inputs, outputs = _find_inputs_and_outputs(model, units, part_units, places)
+    return Part(build_part_model(model, places, inputs, outputs, types), tuple(sorted(part_units)), units)
 
 
 def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges) -> set[int]:
@@ -106,14 +106,15 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
     }
     all_units = set(range(len(edges.rows)))
     start = (
-        _reachable(
-            _find_named_units(layers, spec.start, edges, "--from", reading=True), _readers(producers_by_unit)
+        _find_reachable(
+            _find_named_units(layers, spec.start, edges, "--from", reading=True),
+            _list_readers(producers_by_unit),
         )
         if spec.start
         else all_units
     )
     end = (
-        _reachable(_find_named_units(layers, spec.end, edges, "--to", reading=False), producers_by_unit)
+        _find_reachable(_find_named_units(layers, spec.end, edges, "--to", reading=False), producers_by_unit)
         if spec.end
         else all_units
     )
@@ -185,7 +186,7 @@ def _find_named_units(
     return named_units
 
 
-def _readers(producers_by_unit: dict[int, list[int]]) -> dict[int, list[int]]:
+def _list_readers(producers_by_unit: dict[int, list[int]]) -> dict[int, list[int]]:
     """Inverts `producers_by_unit`: returns the units that read the outputs of each unit."""
     readers: dict[int, list[int]] = {unit: [] for unit in producers_by_unit}
     for unit, producers in producers_by_unit.items():
@@ -194,7 +195,7 @@ def _readers(producers_by_unit: dict[int, list[int]]) -> dict[int, list[int]]:
     return readers
 
 
-def _reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
+def _find_reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
     reached, todo = set(begin), list(begin)
     while todo:
         for unit in edges[todo.pop()]:
@@ -204,7 +205,7 @@ def _reachable(begin: set[int], edges: dict[int, list[int]]) -> set[int]:
     return reached
 
 
-def _inputs_and_outputs(
+def _find_inputs_and_outputs(
     model: Model, units: GraphUnits, part_units: set[int], places: set[int]
 ) -> tuple[list[str], list[str]]:
     """Returns the names of a part's inputs and outputs.

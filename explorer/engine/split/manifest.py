@@ -112,7 +112,7 @@ def read(folder: str) -> Manifest:
         hint = "explorer split MODEL -n 2 -o FOLDER writes one"
         raise Misuse(f"there is no {NAME}", where=folder, hint=hint) from None
     manifest = read_unchecked(path)
-    for name, digest in files(manifest).items():
+    for name, digest in list_files(manifest).items():
         _check_digest(os.path.join(folder, name), digest)
     _check_wiring(manifest, path)
     return manifest
@@ -138,7 +138,7 @@ def read_unchecked(path: str) -> Manifest:
     return manifest
 
 
-def files(manifest: Manifest) -> dict[str, str]:
+def list_files(manifest: Manifest) -> dict[str, str]:
     """Returns the digests of the stages' files and of their external data, by file name."""
     external_data = {
         f"{stage.file}.data": stage.data_sha256 for stage in manifest.stages if stage.data_sha256
@@ -149,7 +149,7 @@ def files(manifest: Manifest) -> dict[str, str]:
 def _check_digest(path: str, digest: str) -> None:
     if not os.path.isfile(path):
         raise BadModel("a stage is missing", where=path, hint="split the model again")
-    if sha256(path) != digest:
+    if compute_sha256(path) != digest:
         raise BadModel(
             "this stage is not what was written: its digest differs", where=path, hint="split again"
         )
@@ -167,33 +167,35 @@ def _check_wiring(manifest: Manifest, path: str) -> None:
         raise BadModel(f"no stage makes '{missing[0]}'", where=path)
 
 
-def sha256(path: str) -> str:
+def compute_sha256(path: str) -> str:
     """Computes the SHA-256 digest of a file, in hexadecimal."""
     with input_files.binary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
+def describe_declared(values: Iterable[Value]) -> tuple[ManifestTensor, ...]:
     """Converts graph inputs or outputs to manifest entries, which keep the names of open sizes."""
     return tuple([ManifestTensor(value.name, value.dtype, value.shape) for value in values])
 
 
-def tensors(infos: Iterable[TensorInfo]) -> tuple[ManifestTensor, ...]:
+def describe_tensors(infos: Iterable[TensorInfo]) -> tuple[ManifestTensor, ...]:
     """Converts types of tensors to manifest entries."""
     return tuple([ManifestTensor(info.name, info.dtype, info.shape) for info in infos])
 
 
-def cuts(split: Split) -> tuple[ManifestCut, ...]:
+def describe_cuts(split: Split) -> tuple[ManifestCut, ...]:
     """Converts the cuts of a split to manifest entries."""
     return tuple([ManifestCut(cut.bytes, tuple([t.name for t in cut.tensors])) for cut in split.cuts])
 
 
-def stage(fact: Stage, model: Model) -> ManifestStage:
+def describe_stage(fact: Stage, model: Model) -> ManifestStage:
     """Builds the manifest entry of an ONNX stage."""
-    return module_stage(fact, declared(model.graph.feeds), declared(model.graph.outputs))
+    return describe_module_stage(
+        fact, describe_declared(model.graph.feeds), describe_declared(model.graph.outputs)
+    )
 
 
-def module_stage(
+def describe_module_stage(
     fact: Stage, inputs: tuple[ManifestTensor, ...], outputs: tuple[ManifestTensor, ...]
 ) -> ManifestStage:
     """Builds the manifest entry of a stage with the given inputs and outputs."""

@@ -25,7 +25,12 @@ from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.runtime.torch_fastpath import disable_fastpath
 from explorer.engine.split.extract import UnitEdges, find_chosen_units
-from explorer.engine.split.torch.sequence import draws, module_of, random_calls, rows_of
+from explorer.engine.split.torch.sequence import (
+    draws_random_numbers,
+    find_random_calls,
+    get_module_path,
+    list_rows_of_calls,
+)
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
 from explorer.host import input_files
@@ -66,7 +71,7 @@ class ExtractedModule(Struct, frozen=True):
     attends: bool
 
 
-def module_part(
+def extract_module_part(
     loaded: LoadedModule, bound_inputs: BoundInputs, layers: Sequence[Layer], spec: PartSpec, seed: int
 ) -> ExtractedModule:
     """Extracts a part of a module, and runs the module to get the values of the part's inputs and outputs.
@@ -85,14 +90,14 @@ def module_part(
     model = loaded.materialise()
     args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
     original, program = _export(loaded, model, args, kwargs)
-    unit_calls = _calls_by_source(original, program)
+    unit_calls = _group_calls_by_source(original, program)
     # the row of each unit: its function call's row if the layer tree has one, else its module's row
-    places = rows_of(((first, operator) for operator, (first, *_) in unit_calls), layers)
+    places = list_rows_of_calls(((first, operator) for operator, (first, *_) in unit_calls), layers)
     rows = [group if row is None else row for row, group in places]
     units = [nodes for _, nodes in unit_calls]
     output_names = [tuple([node.name for node in unit]) for unit in units]
     part_units = find_chosen_units(
-        layers, spec, UnitEdges(rows, output_names, [tuple(_values_read(unit)) for unit in units])
+        layers, spec, UnitEdges(rows, output_names, [tuple(_list_read_values(unit)) for unit in units])
     )
     if not part_units:
         raise Misuse("nothing of the module is called there", where="extract", hint="name other layers")
@@ -108,14 +113,14 @@ def module_part(
         )
         torch.manual_seed(seed)
         module_outputs = [leaf for leaf in leaves(model(*args, **kwargs)) if isinstance(leaf, torch.Tensor)]
-    random = random_calls(calls)
+    random = find_random_calls(calls)
     return ExtractedModule(
         module=part,
         reads=tuple([names[node] for node in input_nodes]),
         makes=tuple([names[node] for node in output_nodes]),
         rows=tuple([row for at in sorted(part_units) if (row := rows[at]) is not None]),
         calls=(len(part_units), len(units)),
-        stored=_part_state(model, program, calls),
+        stored=_build_part_state(model, program, calls),
         given=tuple([values[node.name] for node in input_nodes]),
         made=tuple([values[node.name] for node in output_nodes]),
         faithful=len(outputs) == len(module_outputs) and all(map(is_identical, outputs, module_outputs)),
@@ -151,10 +156,10 @@ def _state_value(program: Any, name: str) -> Any:
     return program.state_dict[name] if name in program.state_dict else program.constants[name]
 
 
-def _part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
+def _build_part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensors:
     """Builds the part's state_dict: the state of the calls' modules, and the tensors that the calls read."""
     state_names = _state_names(program)
-    modules = {module_of(node) for node in calls} - {""}
+    modules = {get_module_path(node) for node in calls} - {""}
     read_names = {
         state_names[input_node.name]
         for node in calls
@@ -169,7 +174,7 @@ def _part_state(model: nn.Module, program: Any, calls: Sequence[Node]) -> Tensor
     }
 
 
-def _end_names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
+def _name_ends(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dict[Node, str]:
     """Gives each input and output node a unique Python identifier.
 
     The name is derived from the layer that produces the value, or from the call if it has no layer.
@@ -187,7 +192,7 @@ def _end_names(paths: Mapping[Node, str | None], *groups: Sequence[Node]) -> dic
     return names
 
 
-def _calls_by_source(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
+def _group_calls_by_source(program: Any, functional: Any) -> list[tuple[str, list[Node]]]:
     """Groups the functional calls by the original call that they came from, with that call's operator."""
     operators = {node.name: operator_name(node.target) for node in program.graph.nodes}
     calls_by_source: dict[str, list[Node]] = {}
@@ -199,7 +204,7 @@ def _calls_by_source(program: Any, functional: Any) -> list[tuple[str, list[Node
     return [(operators.get(name, "").rstrip("_"), nodes) for name, nodes in calls_by_source.items()]
 
 
-def _values_read(unit: Sequence[Node]) -> Iterator[str]:
+def _list_read_values(unit: Sequence[Node]) -> Iterator[str]:
     return (input_node.name for node in unit for input_node in node.all_input_nodes if input_node not in unit)
 
 
@@ -208,7 +213,7 @@ def _add_constants(program: Any, calls: Sequence[Node]) -> list[Node]:
     inputs = set(program.graph_signature.user_inputs)
     live: set[Node] = set()
     for node in program.graph.nodes:
-        if node.name in inputs or draws(node) or not live.isdisjoint(node.all_input_nodes):
+        if node.name in inputs or draws_random_numbers(node) or not live.isdisjoint(node.all_input_nodes):
             live.add(node)
     needed, todo = set(calls), list(calls)
     while todo:
@@ -238,7 +243,7 @@ def _build_module(
     for node in (*inputs, *output_nodes):
         if not isinstance(node.meta.get("val"), torch.Tensor):
             raise Misuse(f"'{node.name}', which goes in or out, is no tensor", where="extract")
-    names = _end_names(paths, inputs, output_nodes)
+    names = _name_ends(paths, inputs, output_nodes)
     graph = fx.Graph()
     copies: dict[Node, Node] = {node: graph.placeholder(names[node]) for node in inputs}
     for node in calls:

@@ -73,8 +73,8 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
     exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), ""
     cut = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
     if exact is False and cut:
-        whole_outputs = RuntimeSession(rounding(whole, cut, names), what="the whole", **plain).run(feeds)
-        exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), _types(cut)
+        whole_outputs = RuntimeSession(round_values(whole, cut, names), what="the whole", **plain).run(feeds)
+        exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), _get_types(cut)
     usual = RuntimeSession(whole, what="the whole").run(feeds)
     default_outputs = run_stages(stages, feeds, names)
     outputs = _mark_random(_compare(whole, names, usual, default_outputs, drawn), drawn)
@@ -93,11 +93,11 @@ def _find_narrow_types(values: Sequence[Value]) -> dict[str, str]:
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
 
-def _types(narrow: Mapping[str, str]) -> str:
+def _get_types(narrow: Mapping[str, str]) -> str:
     return " and ".join(sorted(set(narrow.values())))
 
 
-def rounding(model: Model, names: Collection[str], output_names: Sequence[str]) -> Model:
+def round_values(model: Model, names: Collection[str], output_names: Sequence[str]) -> Model:
     """Returns the model with the named values rounded to their type before other nodes read them.
 
     The values also become outputs, because the runtime removes an Identity between two nodes.
@@ -181,12 +181,12 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     if exact is False and cut:
         whole_values = {
             **feeds,
-            **RuntimeSession(rounding(whole, cut, exposed), what="the whole", **plain).run(feeds),
+            **RuntimeSession(round_values(whole, cut, exposed), what="the whole", **plain).run(feeds),
         }
         part_values = RuntimeSession(part, what="the part", **plain).run(
             {name: whole_values[name] for name in input_names}
         )
-        exact, rounded = _has_equal_bits(names, whole_values, part_values, drawn), _types(cut)
+        exact, rounded = _has_equal_bits(names, whole_values, part_values, drawn), _get_types(cut)
     usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
     compared = _compare(whole, names, whole_values, usual, drawn)
     return SplitRuns(exact, _mark_random(compared, drawn), rounded)

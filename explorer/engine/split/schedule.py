@@ -36,7 +36,7 @@ def count_in_flight(stage: int, stages: int, micro_batches: int, schedule: Sched
     return micro_batches if schedule == "gpipe" else min(stages - stage, micro_batches)
 
 
-def forecast(
+def compute_forecast(
     seconds: Sequence[float], links: Sequence[float], micro_batches: int, schedule: Schedule
 ) -> PipelineForecast:
     """Computes the throughput, latency and idle time of a pipeline.

@@ -25,7 +25,7 @@ from explorer.engine.shapes import infer
 from explorer.engine.split import costs
 from explorer.engine.split.partition import Array, Cuts, Row, find_best_cuts
 from explorer.engine.split.schedule import count_in_flight
-from explorer.engine.split.units import GraphUnits, count_crossing_bytes, graph_units
+from explorer.engine.split.units import GraphUnits, count_crossing_bytes, divide_graph
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Machine
@@ -100,11 +100,11 @@ class CutSequence(Struct, frozen=True):
     training: Training | None = None
 
 
-def graph_sequence(subject: SplitSubject) -> CutSequence:
+def build_graph_sequence(subject: SplitSubject) -> CutSequence:
     """Builds the units of a graph, with their analysis."""
     model, layers = subject.model, subject.layers
     types = infer(model, dims_of(model, subject.dims), dict(subject.shapes)).values
-    units = graph_units(model, layers, types)
+    units = divide_graph(model, layers, types)
     counted_names = {tensor.name for layer in layers for tensor in layer.weights}
     initializers = model.graph.initializers
     free = dict.fromkeys(d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str))
@@ -112,8 +112,8 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
     if subject.profile is not None and subject.modules:
         nodes = [model.graph.nodes[position] for position in units.positions]
         places = [(module_path(node), node.op) for node in nodes]
-        unit_seconds, closed_units = costs.module_seconds_by_unit(
-            places, subject.modules, seconds_of(subject.profile)
+        unit_seconds, closed_units = costs.assign_module_seconds(
+            places, subject.modules, get_measured_seconds(subject.profile)
         )
     return CutSequence(
         units=units,
@@ -125,14 +125,14 @@ def graph_sequence(subject: SplitSubject) -> CutSequence:
         took=unit_seconds,
         closed=closed_units,
         free=[name for name in free if name not in subject.dims],
-        inside=costs.peak_in_groups(units, layers, subject.order),
+        inside=costs.compute_peak_in_groups(units, layers, subject.order),
         machines=subject.machines,
         profile=subject.profile,
         training=subject.training,
     )
 
 
-def seconds_of(profile: Profile) -> dict[int, float]:
+def get_measured_seconds(profile: Profile) -> dict[int, float]:
     """Measured seconds by row id; a profile of training gives the seconds of the forward pass."""
     seconds_by_row = {timing.layer: timing.forward_seconds for timing in profile.layers}
     return {row: seconds for row, seconds in seconds_by_row.items() if seconds is not None}
@@ -163,7 +163,7 @@ class StageSearch:
         alive = costs.compute_live_bytes(self.units)
         alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
         self.memory = costs.sum_of_costs(
-            costs.build_stored_bytes(self.units, self.sizes), costs.maximum_of_units(alive)
+            costs.build_stored_bytes(self.units, self.sizes), costs.make_maximum_cost(alive)
         )
         self.seconds = self._seconds()
         if not spec.cuts:
@@ -193,7 +193,7 @@ class StageSearch:
                 costs.sum_by_unit(self.units, layers, partial(_compute_minimum_seconds, layers, machine))
                 for machine in self.subject.machines
             ]
-        if self.subject.profile is None or not (seconds_by_row := seconds_of(self.subject.profile)):
+        if self.subject.profile is None or not (seconds_by_row := get_measured_seconds(self.subject.profile)):
             return []  # no profile, or one without layer times: the module ran as one kernel
         if self.subject.took is not None:
             return [self.subject.took]
@@ -212,7 +212,7 @@ class StageSearch:
             Misuse: The figures for this cost are unknown.
         """
         if self.spec.by == "training":
-            return self._training_memory(stages)
+            return self._make_training_memory(stages)
         if self.spec.by != "time":
             return self._fixed_cost
         if not self.seconds:
@@ -223,9 +223,9 @@ class StageSearch:
                 hint="name a machine: --machine NAME; or explorer profile MODEL first, opened alike"
                 " (of a model that is your own code nothing is kept)",
             )
-        return costs.cost_by_kind(self._stage_seconds(stages))
+        return costs.make_cost_by_kind(self._make_stage_seconds(stages))
 
-    def _stage_seconds(self, stages: int) -> list[Row]:
+    def _make_stage_seconds(self, stages: int) -> list[Row]:
         """Returns the time function of each stage on its machine."""
         return [costs.sum_of_units(unit_seconds) for unit_seconds in self.seconds] * (
             stages // len(self.seconds) or 1
@@ -248,7 +248,7 @@ class StageSearch:
             raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.remedy())
         return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda at: layers[at].macs))
 
-    def _training_memory(self, stages: int) -> Row:
+    def _make_training_memory(self, stages: int) -> Row:
         """Returns the function of a training step's memory.
 
         The activations of a stage count once for each micro-batch in flight.
@@ -370,7 +370,7 @@ class StageSearch:
         """Returns the best cuts at the allowed places, or None if no partition fits into the memory."""
         cost, limit = self.cost(stages), self.spec.stage_memory
         if limit is not None:
-            memory = self._training_memory(stages) if self.spec.by == "training" else self.memory
+            memory = self._make_training_memory(stages) if self.spec.by == "training" else self.memory
             cost = costs.apply_memory_limit(cost, memory, limit)
         link, rate = None, self.spec.links
         if rate is not None and self.spec.by == "time":
@@ -480,7 +480,9 @@ class StageSearch:
         """Computes the seconds of each stage between the cuts at `places`; empty if unknown."""
         if not self.seconds:
             return []
-        return self.stage_costs(places, costs.cost_by_kind(self._stage_seconds(stages)), range(stages))
+        return self.stage_costs(
+            places, costs.make_cost_by_kind(self._make_stage_seconds(stages)), range(stages)
+        )
 
     def path(self, unit: int) -> str:
         """Returns the path of a unit's layer, or the unit's label if it has no row."""

@@ -18,7 +18,7 @@ from explorer.engine.split.units import GraphUnits
 from explorer.facts import Dim, TensorInfo
 
 
-def stage_models(
+def build_stage_models(
     model: Model, units: GraphUnits, places: Sequence[int], types: Mapping[str, TensorInfo]
 ) -> list[Model]:
     """Builds the stages between the cuts.
@@ -32,16 +32,16 @@ def stage_models(
     Raises:
         Misuse: The type of a value that crosses a cut is unknown.
     """
-    stage = stage_maker(model, units, types)
+    stage = make_stage_builder(model, units, types)
     return [stage(*ends) for ends in itertools.pairwise((0, *places, len(units.positions)))]
 
 
-def stage_maker(
+def make_stage_builder(
     model: Model, units: GraphUnits, types: Mapping[str, TensorInfo]
 ) -> Callable[[int, int], Model]:
     """Returns a function that builds a stage from its first unit and the unit after its last.
 
-    The arguments are those of `stage_models`.
+    The arguments are those of `build_stage_models`.
     """
     born = {value.name: value.born for value in units.values}
     dies = {value.name: value.dies for value in units.values}
@@ -51,14 +51,14 @@ def stage_maker(
 
     def stage(first: int, last: int) -> Model:
         span = range(first, last)
-        return _stage(
+        return _build_stage(
             model, units, span, born, dies, types, passed_through if last == len(units.positions) else ()
         )
 
     return stage
 
 
-def _stage(
+def _build_stage(
     model: Model,
     units: GraphUnits,
     span: range,
@@ -82,10 +82,10 @@ def _stage(
     outputs = {value.name for value in graph.outputs}
     produced = [name for unit in span for name in graph.nodes[units.positions[unit]].outputs if name]
     part_outputs = [name for name in produced if name in outputs or dies.get(name, -1) >= span.stop]
-    return part_model(model, places, inputs, (*part_outputs, *passed_through), types)
+    return build_part_model(model, places, inputs, (*part_outputs, *passed_through), types)
 
 
-def part_model(
+def build_part_model(
     model: Model,
     places: Collection[int],
     inputs: Sequence[str],
@@ -114,17 +114,17 @@ def part_model(
         name=graph.name,
         nodes=tuple(nodes),
         inputs=(
-            *(ends.get(name) or _declared_value(name, types) for name in inputs),
+            *(ends.get(name) or _declare_value(name, types) for name in inputs),
             *(value for value in graph.inputs if value.name in initializers),
         ),
-        outputs=tuple([ends.get(name) or _declared_value(name, types) for name in outputs]),
+        outputs=tuple([ends.get(name) or _declare_value(name, types) for name in outputs]),
         initializers=initializers,
         values=tuple([value for value in graph.values if value.name in inner_names]),
     )
     return replace(model, graph=part, functions=find_called_functions(model, nodes), extra=())
 
 
-def _declared_value(name: str, types: Mapping[str, TensorInfo]) -> Value:
+def _declare_value(name: str, types: Mapping[str, TensorInfo]) -> Value:
     """Builds the declaration of a value that crosses a cut, for an input or an output.
 
     Raises:
@@ -137,10 +137,10 @@ def _declared_value(name: str, types: Mapping[str, TensorInfo]) -> Value:
         return Value(name, info.dtype, None)
     if info.origin == "bound":  # the size depends on the data, and the shape is only an upper bound
         return Value(name, info.dtype, (None,) * len(info.shape))
-    return Value(name, info.dtype, tuple([_declared_size(size) for size in info.shape]))
+    return Value(name, info.dtype, tuple([_declare_size(size) for size in info.shape]))
 
 
-def _declared_size(size: Dim) -> Dim:
+def _declare_size(size: Dim) -> Dim:
     """Returns a size as a number or a name, or None if it is an expression of other sizes."""
     return size if isinstance(size, int) or (size is not None and size.isidentifier()) else None
 
@@ -157,7 +157,7 @@ def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
     functions: dict[tuple[str, str, str], Function] = {}
     for index, stage in enumerate(stages):
         input_names = {value.name for value in stage.graph.feeds}
-        free = _constant_nodes(stage, input_names)
+        free = _find_constant_nodes(stage, input_names)
         for name, tensor in stage.graph.initializers.items():
             if name in initializers and not _is_same_tensor(initializers[name], tensor):
                 raise BadModel(f"two stages hold other numbers as '{name}'")
@@ -176,7 +176,7 @@ def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
     return replace(stages[0], graph=graph, functions=functions, metadata={})
 
 
-def _constant_nodes(stage: Model, input_names: Iterable[str]) -> set[int]:
+def _find_constant_nodes(stage: Model, input_names: Iterable[str]) -> set[int]:
     """Returns the indices of the nodes that depend on no input."""
     live = set(input_names)
     constants = set()

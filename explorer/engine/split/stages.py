@@ -15,9 +15,9 @@ from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes import infer
 from explorer.engine.split.partition import Cuts
-from explorer.engine.split.schedule import forecast
-from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
-from explorer.engine.split.stage_models import stage_maker, stage_models
+from explorer.engine.split.schedule import compute_forecast
+from explorer.engine.split.search import SplitSubject, StageSearch, build_graph_sequence
+from explorer.engine.split.stage_models import build_stage_models, make_stage_builder
 from explorer.engine.split.units import list_crossing_values
 from explorer.facts import TensorInfo
 from explorer.facts.split.draft import CutPlaces, SplitDraft
@@ -60,13 +60,15 @@ def split(
         Cancelled: `cancel` returned True.
     """
     report(on_progress, cancel, "reading the graph")
-    search = StageSearch(graph_sequence(subject), spec, cancel)
+    search = StageSearch(build_graph_sequence(subject), spec, cancel)
     report(on_progress, cancel, "searching cuts")
     cuts = search.cuts()
     report(on_progress, cancel, "counting the stages")
-    parts = stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
-    spans = stage_spans(search, cuts.places)
-    stages = [_stage(search, part, span, subject.dims) for part, span in zip(parts, spans, strict=True)]
+    parts = build_stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
+    spans = list_stage_spans(search, cuts.places)
+    stages = [
+        _compute_stage(search, part, span, subject.dims) for part, span in zip(parts, spans, strict=True)
+    ]
     shared = find_shared_names(part.graph.initializers.keys() for part in parts)
     return split_figures(search, cuts, stages, shared, with_other_counts=not spec.cuts), parts
 
@@ -97,7 +99,7 @@ class StageDraft:
         """
         search = self.search
         cuts = search.cuts() if places is None else search.cut_at(places)
-        stages = [self._stage(span) for span in stage_spans(search, cuts.places)]
+        stages = [self._stage(span) for span in list_stage_spans(search, cuts.places)]
         with_other_counts = places is None and not search.spec.cuts
         fact = split_figures(
             search, cuts, stages, self._shared(cuts.places), with_other_counts=with_other_counts
@@ -111,23 +113,23 @@ class StageDraft:
         return CutPlaces(rows, tuple(search.crossing), tuple(search.named()))
 
 
-def graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
+def create_graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
     """Creates the draft of a graph's stages. The figures of recent stages are cached."""
-    make = stage_maker(subject.model, search.units, infer(subject.model).values)
+    make = make_stage_builder(subject.model, search.units, infer(subject.model).values)
 
     @lru_cache(_CACHED_STAGES)
     def extract_stage(first: int, last: int) -> tuple[Model, Stage]:
         part = make(first, last)
-        return part, _stage(search, part, range(first, last), subject.dims)
+        return part, _compute_stage(search, part, range(first, last), subject.dims)
 
     def find_shared(places: Sequence[int]) -> list[str]:
-        parts = (extract_stage(span.start, span.stop)[0] for span in stage_spans(search, places))
+        parts = (extract_stage(span.start, span.stop)[0] for span in list_stage_spans(search, places))
         return find_shared_names(part.graph.initializers.keys() for part in parts)
 
     return StageDraft(search, lambda span: extract_stage(span.start, span.stop)[1], find_shared)
 
 
-def stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
+def list_stage_spans(search: StageSearch, places: Sequence[int]) -> list[range]:
     """Returns the range of units of each stage."""
     return [range(*ends) for ends in itertools.pairwise((0, *places, search.count))]
 
@@ -157,31 +159,31 @@ def split_figures(
         for index, stage in enumerate(stages)
     ]
     if subject.training is not None:
-        stages = _add_training_memory(search, stages, stage_spans(search, cuts.places))
+        stages = _add_training_memory(search, stages, list_stage_spans(search, cuts.places))
     stage_cuts = tuple([_compute_cut_figures(search, place) for place in cuts.places])
     return Split(
         by=spec.by,
         unit=_UNITS[spec.by],
         stages=tuple(stages),
         cuts=stage_cuts,
-        balance=_balance(stage_costs),
+        balance=_compute_balance(stage_costs),
         shared=tuple([name for name in shared if search.sizes[name] >= _MIN_SHARED_BYTES]),
-        forecast=_forecast(spec, seconds, stage_cuts),
-        by_macs=None if seconds else _forecast_by_macs(spec, stages),
+        forecast=_compute_forecast(spec, seconds, stage_cuts),
+        by_macs=None if seconds else _compute_forecast_by_macs(spec, stages),
         counts=_compute_other_counts(search, count) if with_other_counts else (),
         machines=tuple([machine.name for machine in subject.machines]),
-        notes=_notes(search),
+        notes=_list_notes(search),
     )
 
 
-def _stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int]) -> Stage:
+def _compute_stage(search: StageSearch, part: Model, span: range, dims: Mapping[str, int]) -> Stage:
     """Computes the figures of a stage, without its cost."""
-    inputs = [_info(search, value) for value in part.graph.feeds]
+    inputs = [_describe_stage(search, value) for value in part.graph.feeds]
     totals = examine(part, **bound(part, search.types, dims)).info.totals
     return Stage(
         file="",
         inputs=tuple(inputs),
-        outputs=tuple([_info(search, value) for value in part.graph.outputs]),
+        outputs=tuple([_describe_stage(search, value) for value in part.graph.outputs]),
         first=search.path(span[0]),
         last=search.path(span[-1]),
         layers=len(span),
@@ -204,7 +206,7 @@ def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int])
     return {"dims": dims_of(part, dims), "input_shapes": shapes}
 
 
-def _info(search: StageSearch, value: Value) -> TensorInfo:
+def _describe_stage(search: StageSearch, value: Value) -> TensorInfo:
     return search.types.get(value.name) or TensorInfo(value.name, value.dtype, value.shape)
 
 
@@ -237,18 +239,20 @@ def find_shared_names(names_by_stage: Iterable[Set[str]]) -> list[str]:
     return list(repeated)
 
 
-def _forecast(spec: SplitSpec, seconds: Sequence[float], cuts: Sequence[StageCut]) -> PipelineForecast | None:
+def _compute_forecast(
+    spec: SplitSpec, seconds: Sequence[float], cuts: Sequence[StageCut]
+) -> PipelineForecast | None:
     if not seconds:
         return None
-    return forecast(seconds, [cut.seconds or 0.0 for cut in cuts], spec.micro_batches, spec.schedule)
+    return compute_forecast(seconds, [cut.seconds or 0.0 for cut in cuts], spec.micro_batches, spec.schedule)
 
 
-def _forecast_by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
+def _compute_forecast_by_macs(spec: SplitSpec, stages: Sequence[Stage]) -> PipelineForecast | None:
     """Computes the forecast of a pipeline with times proportional to MACs, or None if MACs are unknown."""
     macs = [float(stage.macs) for stage in stages if stage.macs is not None]
     if len(macs) < len(stages) or not any(macs):
         return None
-    return forecast(macs, [0.0] * (len(macs) - 1), spec.micro_batches, spec.schedule)
+    return compute_forecast(macs, [0.0] * (len(macs) - 1), spec.micro_batches, spec.schedule)
 
 
 def _compute_other_counts(search: StageSearch, stages: int) -> tuple[StageCount, ...]:
@@ -268,11 +272,13 @@ def _compute_other_counts(search: StageSearch, stages: int) -> tuple[StageCount,
         seconds = search.stage_seconds(best.places, count)
         links = [search.crossing[place] / rate for place in best.places] if rate is not None else []
         period = max((*seconds, *links)) if seconds else None
-        counts.append(StageCount(count, max(stage_costs), _balance(stage_costs), best.crossing, period))
+        counts.append(
+            StageCount(count, max(stage_costs), _compute_balance(stage_costs), best.crossing, period)
+        )
     return tuple(counts)
 
 
-def _notes(search: StageSearch) -> tuple[str, ...]:
+def _list_notes(search: StageSearch) -> tuple[str, ...]:
     notes, profile = [], search.subject.profile
     if search.seconds and not search.subject.machines and profile is not None:
         batch = "" if profile.batch is None else f", at a batch of {profile.batch:,}"
@@ -288,6 +294,6 @@ def _notes(search: StageSearch) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _balance(costs: Sequence[float]) -> float:
+def _compute_balance(costs: Sequence[float]) -> float:
     maximum = max(costs, default=0.0)
     return sum(costs) / len(costs) / maximum if maximum else 1.0

@@ -55,7 +55,7 @@ class GraphUnits(Struct, frozen=True):
     values: tuple[CrossingValue, ...]
 
 
-def graph_units(model: Model, layers: Sequence[Layer], types: Mapping[str, TensorInfo]) -> GraphUnits:
+def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, TensorInfo]) -> GraphUnits:
     """Divides the graph of a model into units.
 
     Args:

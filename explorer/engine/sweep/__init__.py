@@ -19,9 +19,9 @@ from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import bytes_text, rate_text, sizes_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster
-from explorer.engine.sweep.fingerprint import fingerprint, key_of
+from explorer.engine.sweep.fingerprint import compute_fingerprint, compute_key
 from explorer.engine.sweep.measure import ProofSpec, Row, SweepSession, Task, TilingTask, plan_row, prove_row
-from explorer.engine.sweep.processes import size_of, suggest_processes
+from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
@@ -140,7 +140,7 @@ def sweep(
     return Sweep(
         rows=rows,
         hardware=machine,
-        layers=tuple(layer for work in works for layer in _layers(work, specs)) if layers else (),
+        layers=tuple(layer for work in works for layer in _list_layers(work, specs)) if layers else (),
         made=run.made,
         kept=run.kept,
         proved=run.proved,
@@ -219,7 +219,7 @@ class _Run:
             return work
         opening = {**subject.opening, "order": self.order}
         keys = [
-            key_of(work.content, opening, spec, self.hardware) if self.store is not None else ""
+            compute_key(work.content, opening, spec, self.hardware) if self.store is not None else ""
             for spec in self.specs
         ]
         rows_by_key = {} if self.store is None else {row.key: row for row in self.store.rows(keys)}
@@ -238,7 +238,7 @@ class _Run:
     def _fingerprint(self, work: _ModelState) -> None:
         digest_content = work.subject.content
         work.content = work.content or (
-            digest_content() if digest_content is not None else fingerprint(work.files, self.cancel)
+            digest_content() if digest_content is not None else compute_fingerprint(work.files, self.cancel)
         )
 
     def _blank(self, work: _ModelState, spec: TileSpec, key: str) -> SweepRow:
@@ -251,7 +251,7 @@ class _Run:
             edges=spec.edges,
             form=spec.form,
             grouped=spec.grouped,
-            hardware=_hardware_text(self.hardware),
+            hardware=_describe_hardware(self.hardware),
         )
 
     def _needs_proof(self, row: SweepRow) -> bool:
@@ -264,12 +264,12 @@ class _Run:
         if not open_works:
             return 0
         if scheduler is None:
-            workers = workers or self._worker_count(open_works)
+            workers = workers or self._choose_worker_count(open_works)
             if workers == 1:
                 for work in open_works:
                     self._compute_in_process(work)
                 return 0
-        tasks, rows_by_task = self._tasks(open_works)
+        tasks, rows_by_task = self._list_tasks(open_works)
 
         def on_result(task: Task, outcome: tuple[Struct, ...] | ExplorerError) -> None:
             work, indices = rows_by_task[id(task)]
@@ -284,16 +284,18 @@ class _Run:
         report(self.on_progress, None, "starting workers")
         return cluster.run_tasks(tasks, on_result, scheduler, workers or 1, self.cancel)
 
-    def _worker_count(self, works: Sequence[_ModelState]) -> int:
+    def _choose_worker_count(self, works: Sequence[_ModelState]) -> int:
         """Returns the number of processes on this machine that save time."""
         proofs = sum(len(work.open) for work in works) if self.proof is not None else 0
         seconds = _OPENING_SECONDS * len(works)
         if proofs:
             seconds += sum(
-                len(work.open) * (_PROOF_SECONDS + size_of(work.files) / _PROOF_BYTES_PER_SECOND)
+                len(work.open) * (_PROOF_SECONDS + count_file_bytes(work.files) / _PROOF_BYTES_PER_SECOND)
                 for work in works
             )
-        return suggest_processes(seconds, max(proofs, len(works)), max(size_of(work.files) for work in works))
+        return suggest_processes(
+            seconds, max(proofs, len(works)), max(count_file_bytes(work.files) for work in works)
+        )
 
     def _compute_in_process(self, work: _ModelState) -> None:
         """Computes the rows of a model in this process. Proofs run in a session of their own."""
@@ -330,7 +332,7 @@ class _Run:
             self.store.add([work.rows[index] for index in finished])
         finished.clear()
 
-    def _tasks(
+    def _list_tasks(
         self, works: Sequence[_ModelState]
     ) -> tuple[list[Task], dict[int, tuple[_ModelState, list[int]]]]:
         size = _ROWS_PER_TASK if self.proof is None else 1
@@ -369,7 +371,7 @@ class _Run:
         report(self.on_progress, None, "sweeping", self.done, self.total)
 
 
-def _layers(work: _ModelState, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
+def _list_layers(work: _ModelState, specs: Sequence[TileSpec]) -> Iterator[SweepLayer]:
     """Yields the products of each model, except models that no combination can tile."""
     for spec, row in zip(specs, work.rows, strict=True):
         if row.error:
@@ -386,7 +388,7 @@ def raise_common_error(rows: Sequence[Row]) -> None:
         raise Misuse(error)
 
 
-def _hardware_text(hardware: Hardware) -> str:
+def _describe_hardware(hardware: Hardware) -> str:
     """Describes a machine by its name and its figures."""
     numbers: dict[str, tuple[Any, Callable[[Any], str]]] = {
         "MACs/cycle": (hardware.macs_per_cycle, "{:,.12g}".format),

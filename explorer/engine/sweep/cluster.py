@@ -142,13 +142,13 @@ def workers(client: Any, cancel: Cancel, where: str, hint: str = "") -> dict[str
             raise EngineDied("the scheduler answers no more, as if it were stopped", where=where, hint=hint)
 
     try:
-        workers_by_address = awaited(client, client.scheduler.identity(), look)["workers"]
+        workers_by_address = wait_for_answer(client, client.scheduler.identity(), look)["workers"]
     except OSError:
         raise EngineDied("the scheduler ended", where=where, hint=hint) from None
     return {address: workers_by_address[address]["last_seen"] for address in sorted(workers_by_address)}
 
 
-def awaited(client: Any, question: Coroutine[Any, Any, Any], look: Look) -> Any:
+def wait_for_answer(client: Any, question: Coroutine[Any, Any, Any], look: Look) -> Any:
     """Waits for the cluster's answer to a question. Dask's own call would wait forever if no answer comes.
 
     Args:
@@ -192,7 +192,7 @@ def _collect_results(
             stop_if(cancel)
             batch = finished.next_batch(block=False)
             for future, result in batch:
-                outcome = _outcome(distributed, future, result, where)
+                outcome = _read_outcome(distributed, future, result, where)
                 if outcome is None:
                     finished.add(future)
                     continue
@@ -210,7 +210,7 @@ def _collect_results(
             client.cancel(list(tasks_by_future), force=True)
 
 
-def _outcome(
+def _read_outcome(
     distributed: Any, future: Any, result: Any, where: str
 ) -> tuple[Any, ...] | ExplorerError | None:
     """Returns the records or the error of a finished task.

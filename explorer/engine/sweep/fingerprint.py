@@ -19,31 +19,34 @@ from explorer.host import input_files
 _BLOCK = 1 << 20
 
 
-def files_of(model: Model) -> tuple[str, ...]:
+def list_files(model: Model) -> tuple[str, ...]:
     """Returns the absolute paths of a model's files: the file of the graph, then the sorted weight files."""
     path = os.path.abspath(model.path)
     bodies = (function.nodes for function in model.functions.values())
-    tensors = (*_tensors(model.graph), *(tensor for nodes in bodies for tensor in _node_tensors(nodes)))
+    tensors = (
+        *_list_tensors(model.graph),
+        *(tensor for nodes in bodies for tensor in _list_node_tensors(nodes)),
+    )
     weight_files = {
         os.path.join(os.path.dirname(path), tensor.external) for tensor in tensors if tensor.external
     }
     return path, *sorted(weight_files - {path})
 
 
-def _tensors(graph: Graph) -> Iterator[Tensor]:
+def _list_tensors(graph: Graph) -> Iterator[Tensor]:
     yield from graph.initializers.values()
-    yield from _node_tensors(graph.nodes)
+    yield from _list_node_tensors(graph.nodes)
 
 
-def _node_tensors(nodes: Iterable[Node]) -> Iterator[Tensor]:
+def _list_node_tensors(nodes: Iterable[Node]) -> Iterator[Tensor]:
     for node in nodes:
         if node.op == "Constant":
             yield from (value for value in node.attributes.values() if isinstance(value, Tensor))
         for _, graph in list_bodies(node):
-            yield from _tensors(graph)
+            yield from _list_tensors(graph)
 
 
-def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
+def compute_fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     """Returns a digest of a model's files: the graph, then the files of its weights by name.
 
     The digest is SHA-256, which processors compute at one gigabyte per second.
@@ -66,7 +69,7 @@ def fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     return digest.hexdigest()
 
 
-def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Hardware) -> str:
+def compute_key(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Hardware) -> str:
     """Returns the key of a row: a digest of all inputs of its figures.
 
     Args:
@@ -81,10 +84,10 @@ def key_of(model: str, opening: Mapping[str, Any], spec: TileSpec, hardware: Har
     tiling = {name: value for name, value in to_json(spec).items() if name not in ignored}
     for rule in tiling["rules"]:
         rule.pop("origin", None)
-    return digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})
+    return compute_digest({"model": model, "opening": opening, "tiling": tiling, "machine": machine})
 
 
-def digest(facts: Mapping[str, Any]) -> str:
+def compute_digest(facts: Mapping[str, Any]) -> str:
     """Returns a digest of the facts that figures depend on, and of the program's version."""
     text = json.dumps({"version": __version__, **facts}, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:32]

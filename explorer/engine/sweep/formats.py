@@ -16,10 +16,15 @@ from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtr
 from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import MAX_ROWS, Subject, cluster, raise_common_error
-from explorer.engine.sweep.fingerprint import digest, fingerprint
+from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
-from explorer.engine.sweep.mixed_precision import bits_of, find_next_move, outcome, snr_of
-from explorer.engine.sweep.processes import size_of, suggest_processes
+from explorer.engine.sweep.mixed_precision import (
+    choose_outcome,
+    find_next_move,
+    get_average_bits,
+    get_worst_snr,
+)
+from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.pareto_front import with_format_front
@@ -105,7 +110,7 @@ def measure_row(
         row,
         changed=sum(not layer.reason for layer in trial.layers),
         layers=len(trial.layers),
-        weight_bits=_weight_bits(trial),
+        weight_bits=_average_weight_bits(trial),
         weight_bytes_before=trial.totals.weight_bytes.before,
         weight_bytes=trial.totals.weight_bytes.after,
         bitops_before=trial.totals.bitops.before,
@@ -121,7 +126,7 @@ def measure_row(
     )
 
 
-def _weight_bits(quantization: Quantization) -> float | None:
+def _average_weight_bits(quantization: Quantization) -> float | None:
     """Returns the average bits of a weight over all layers that store weights, or None without weights."""
     bits = count = 0.0
     for layer in quantization.layers:
@@ -183,7 +188,7 @@ def sweep_formats(
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
-    parts_by_format = {name: parts_of(name) for name in dict.fromkeys(spec.formats)}
+    parts_by_format = {name: parse_parts(name) for name in dict.fromkeys(spec.formats)}
     if not parts_by_format:
         raise Misuse("there is no format", where="--quantize", hint="name some: --quantize int8,fixed8.4")
     with contextlib.ExitStack() as stack:
@@ -216,7 +221,7 @@ def read_stored_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
     return FormatSweep(with_format_front(rows), kept=len(rows), output=path)
 
 
-def parts_of(text: str) -> Mapping[str, str]:
+def parse_parts(text: str) -> Mapping[str, str]:
     """Parses the formats of weight, input and bias: 'int8', 'weight=int4+input=int8'.
 
     Raises:
@@ -247,7 +252,7 @@ class _Run:
         self.scheduler, self.workers, self.seconds = scheduler, workers, seconds
         self.deadline: float | None = None
         self.on_progress, self.cancel = on_progress, cancel
-        self.samples = _content(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
+        self.samples = _digest_samples(spec.calibrate) if spec.calibrate else f"{spec.draws} {spec.seed}"
         self.made = self.kept = self.count = self.done = self.total = self.open = 0
 
     def prepare(self, subject: Subject, *, is_only_model: bool) -> _ModelState:
@@ -257,9 +262,9 @@ class _Run:
         try:
             work.files = subject.files()
             report(self.on_progress, None, "reading the model")
-            work.content = fingerprint(work.files, self.cancel)
+            work.content = compute_fingerprint(work.files, self.cancel)
             if self.spec.per_layer or self.spec.bits is not None or self.spec.snr is not None:
-                trials += self._layer_trials(subject)
+                trials += self._list_layer_trials(subject)
         except Cancelled:
             raise
         except ExplorerError as error:
@@ -275,7 +280,7 @@ class _Run:
     def _spec_with(self, name: str) -> QuantizeSpec:
         return replace(self.spec.base, **self.parts_by_format[name])
 
-    def _layer_trials(self, subject: Subject) -> Iterator[FormatTrial]:
+    def _list_layer_trials(self, subject: Subject) -> Iterator[FormatTrial]:
         """Yields a trial of each layer alone in each format; with `per_layer`, also of all other layers."""
         for name in self.parts_by_format:
             spec = self._spec_with(name)
@@ -308,7 +313,7 @@ class _Run:
         if trial.spec.rules:
             typed_request = replace(request, spec=QuantizeSpec(rules=trial.spec.rules, config=CONFIG))
         return FormatRow(
-            key=_key(work.content, subject.opening, trial.spec, self.samples),
+            key=_compute_key(work.content, subject.opening, trial.spec, self.samples),
             model=subject.name,
             fingerprint=work.content,
             opening=subject.words,
@@ -394,7 +399,7 @@ class _Run:
                 fingerprint=work.content,
                 opening=work.subject.words,
                 row=work.rows[index],
-                request=self._request_in_worker(work.trials[index]),
+                request=self._run_in_worker(work.trials[index]),
             )
             tasks.append(task)
             trial_by_task[id(task)] = work, index
@@ -413,7 +418,7 @@ class _Run:
         report(self.on_progress, None, "starting workers")
         self.count = cluster.run_tasks(tasks, on_result, self.scheduler, workers, self.cancel)
 
-    def _request_in_worker(self, trial: FormatTrial) -> QuantizeRequest:
+    def _run_in_worker(self, trial: FormatTrial) -> QuantizeRequest:
         request = self._request(trial)
         return (
             replace(request, calibrate=os.path.abspath(request.calibrate)) if request.calibrate else request
@@ -450,13 +455,13 @@ class _Run:
                 self.total += 1
                 row = self._measure(work, row, trial)
             work.rows.append(row)
-            if row.error or (spec.snr is not None and snr_of(row) < spec.snr):
+            if row.error or (spec.snr is not None and get_worst_snr(row) < spec.snr):
                 rejected.add(move)
                 continue
             format_by_layer[layer] = name
-            if spec.bits is not None and bits_of(row) <= spec.bits:
+            if spec.bits is not None and get_average_bits(row) <= spec.bits:
                 break
-        return outcome(work.subject.name, work.rows, spec)
+        return choose_outcome(work.subject.name, work.rows, spec)
 
     def _run_mixed_trial(
         self,
@@ -479,21 +484,21 @@ class _Run:
 
 def _worker_count(open_trials: Sequence[tuple[_ModelState, int]]) -> int:
     """Returns the number of processes on this machine that save time."""
-    sizes = [size_of(work.files) for work, _ in open_trials]
+    sizes = [count_file_bytes(work.files) for work, _ in open_trials]
     return suggest_processes(
         sum(_TRIAL_SECONDS + size / _BYTES_PER_SECOND for size in sizes), len(open_trials), max(sizes)
     )
 
 
-def _key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: str) -> str:
+def _compute_key(model: str, opening: Mapping[str, Any], spec: QuantizeSpec, samples: str) -> str:
     """Returns the key of a row: a digest of all inputs of its figures, without the origins of settings."""
     choice = {name: value for name, value in to_json(spec).items() if name not in ("origins", "config")}
     for rule in choice["rules"]:
         rule.pop("origin", None)
-    return digest({"model": model, "opening": opening, "formats": choice, "samples": samples})
+    return compute_digest({"model": model, "opening": opening, "formats": choice, "samples": samples})
 
 
-def _content(path: str) -> str:
+def _digest_samples(path: str) -> str:
     """Returns a digest of the samples: a file, or all files of a folder in the order of their names."""
     if not os.path.exists(path):
         raise Misuse("there is no such file", where=path)
@@ -501,6 +506,6 @@ def _content(path: str) -> str:
     if os.path.isdir(path):
         names = sorted(os.path.join(path, name) for name in input_files.names(path))
     try:
-        return fingerprint([name for name in names if os.path.isfile(name)])
+        return compute_fingerprint([name for name in names if os.path.isfile(name)])
     except BadModel as error:
         raise Misuse(error.what, where=path) from None

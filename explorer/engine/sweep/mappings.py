@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError, MemoryTooSmall, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import MAX_ROWS, Subject, cluster
-from explorer.engine.sweep.fingerprint import digest, fingerprint
+from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
-from explorer.engine.sweep.processes import size_of, suggest_processes
+from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.mapping import MemoryMachine, Objective
@@ -151,14 +151,14 @@ class _Run:
             self._add(self.open[0], tuple(task.compute_rows(self.subject.door)))
             if workers is None and self.open:
                 seconds = (time.perf_counter() - began) * len(self.open)
-                workers = suggest_processes(seconds, len(self.open), size_of(self.files))
+                workers = suggest_processes(seconds, len(self.open), count_file_bytes(self.files))
 
     def compute_in_workers(self, scheduler: str | None, workers: int | None) -> int:
         """Computes the open rows in other processes. Returns the number of workers."""
         self.content = self.content or self._fingerprint()
         tasks = [self._task(index) for index in self.open]
         indices = {id(task): index for task, index in zip(tasks, self.open, strict=True)}
-        count = workers or suggest_processes(_LONG_SECONDS, len(tasks), size_of(self.files))
+        count = workers or suggest_processes(_LONG_SECONDS, len(tasks), count_file_bytes(self.files))
         report(self.on_progress, None, "starting workers")
         return cluster.run_tasks(
             tasks, lambda task, result: self._add(indices[id(task)], result), scheduler, count, self.cancel
@@ -188,7 +188,9 @@ class _Run:
 
     def _fingerprint(self) -> str:
         digest_content = self.subject.content
-        return digest_content() if digest_content is not None else fingerprint(self.files, self.cancel)
+        return (
+            digest_content() if digest_content is not None else compute_fingerprint(self.files, self.cancel)
+        )
 
     def _blank(self, machine: MemoryMachine, objective: Objective) -> MappingRow:
         facts = to_json(machine)
@@ -202,7 +204,7 @@ class _Run:
         }
         first = machine.memories[1]
         return MappingRow(
-            key=digest(inputs) if self.content else "",
+            key=compute_digest(inputs) if self.content else "",
             model=self.subject.name,
             fingerprint=self.content,
             opening=self.subject.words,

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.version import __version__
 from explorer.engine.progress import Cancel, OnProgress
-from explorer.engine.sweep.fingerprint import fingerprint
-from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.sweep.fingerprint import compute_fingerprint
+from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.facts import History, Plan, TileResult, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.evaluate.training_run import TrainingRun
@@ -101,7 +101,7 @@ class Task(Struct, frozen=True, kw_only=True):
 
     Attributes:
         opener: Picklable function that opens the model. Its module must be importable in the worker.
-        files: Paths of the model's files, which the worker compares with `fingerprint`. Empty if `opener`
+        files: Paths of the model's files, whose digest the worker compares with `fingerprint`. Empty if `opener`
             checks the model.
         fingerprint: Digest of the content of the files.
         opening: Options that the model is opened with, as the user types them.
@@ -130,7 +130,7 @@ class TilingTask(Task, frozen=True, kw_only=True):
         rows: Rows without figures, or without a proof.
         specs: Tiling of each row.
         hardware: The machine.
-        order: Order of the loops, as for `cost.plan_cost`.
+        order: Order of the loops, as for `cost.compute_plan_cost`.
         proof: Settings of the proof, or None for figures without tiling.
     """
 
@@ -153,7 +153,7 @@ def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardwa
     """Returns the row with the figures of its plan, or with the error that prevents them."""
     try:
         plan = door.plan(spec)
-        cost = plan_cost(plan, hardware, order=order)
+        cost = compute_plan_cost(plan, hardware, order=order)
     except (Cancelled, MissingExtra):
         raise
     except ExplorerError as error:
@@ -261,7 +261,7 @@ def _open_session(task: Task) -> SweepSession:
         if _open is not None:
             _open[1].close()
             _open = None
-        if task.files and fingerprint(task.files) != task.fingerprint:
+        if task.files and compute_fingerprint(task.files) != task.fingerprint:
             raise BadModel("the worker has another file of this name", where=task.files[0])
         _open = (identity, task.opener())
     return _open[1]

@@ -44,45 +44,47 @@ def _compute_savings(row: FormatRow, cost: FormatCost) -> int:
     return (row.weight_bytes_before or 0) - (row.weight_bytes or 0)
 
 
-def snr_of(row: FormatRow) -> float:
+def get_worst_snr(row: FormatRow) -> float:
     """Returns the SNR of the worst output in decibels, or minus infinity if unknown."""
     return -math.inf if row.snr_db is None else row.snr_db
 
 
-def bits_of(row: FormatRow) -> float:
+def get_average_bits(row: FormatRow) -> float:
     """Returns the average bits of a weight, or infinity if unknown."""
     return math.inf if row.weight_bits is None else row.weight_bits
 
 
-def outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
+def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
     """Returns the best row within the limits, or the nearest row if none is within them."""
     bits, snr = (math.inf if spec.bits is None else spec.bits), (-math.inf if spec.snr is None else spec.snr)
     measured_rows = [
         row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None
     ]
-    with_enough_snr = [row for row in measured_rows if snr_of(row) >= snr]
-    within_limits = [row for row in with_enough_snr if bits_of(row) <= bits]
+    with_enough_snr = [row for row in measured_rows if get_worst_snr(row) >= snr]
+    within_limits = [row for row in with_enough_snr if get_average_bits(row) <= bits]
     limits = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
     limits += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
     if within_limits:
         with_known_cost = [row for row in within_limits if cost_of(row, spec.cost) is not None]
         minimizes_cost = spec.snr is not None and with_known_cost
         best = (
-            min(with_known_cost, key=lambda row: (cost_of(row, spec.cost), -snr_of(row)))
+            min(with_known_cost, key=lambda row: (cost_of(row, spec.cost), -get_worst_snr(row)))
             if minimizes_cost
-            else min(within_limits, key=lambda row: (-snr_of(row), bits_of(row)))
+            else min(within_limits, key=lambda row: (-get_worst_snr(row), get_average_bits(row)))
         )
-        summary = f"{' and '.join(limits)}: {_figures(best, spec.cost)}"
+        summary = f"{' and '.join(limits)}: {_compute_figures(best, spec.cost)}"
         return MixedPrecision(model, spec.bits, spec.snr, True, best.key, summary, spec.cost)
-    nearest = min(with_enough_snr, key=bits_of, default=max(measured_rows, key=snr_of, default=None))
+    nearest = min(
+        with_enough_snr, key=get_average_bits, default=max(measured_rows, key=get_worst_snr, default=None)
+    )
     summary = f"no choice that was tried has {' and '.join(limits)}"
     if nearest is not None:
-        summary += f"; the nearest has {_figures(nearest, spec.cost)}"
+        summary += f"; the nearest has {_compute_figures(nearest, spec.cost)}"
     return MixedPrecision(
         model, spec.bits, spec.snr, False, nearest.key if nearest else "", summary, spec.cost
     )
 
 
-def _figures(row: FormatRow, cost: FormatCost) -> str:
+def _compute_figures(row: FormatRow, cost: FormatCost) -> str:
     bitops = f"{count_text(row.bitops)} BitOPs, " if cost == "bitops" and row.bitops is not None else ""
-    return f"{bitops}{bits_of(row):.4g} bits on average and {snr_of(row):.1f} dB"
+    return f"{bitops}{get_average_bits(row):.4g} bits on average and {get_worst_snr(row):.1f} dB"

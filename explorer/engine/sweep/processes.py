@@ -36,7 +36,7 @@ Task = Callable[[], "tuple[Any, ...]"]
 Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 
-def room(nbytes: int) -> int:
+def count_fitting_workers(nbytes: int) -> int:
     """Returns the number of workers, each with a model of `nbytes`, that fit in memory; at least 1.
 
     A proof holds the model twice, as the original and the tiled model, and its activations.
@@ -53,10 +53,10 @@ def suggest_processes(seconds: float, tasks: int, nbytes: int) -> int:
         tasks: Number of tasks.
         nbytes: Bytes of the model in each process.
     """
-    return 1 if seconds < _MIN_SECONDS else min(tasks, processors(), room(nbytes))
+    return 1 if seconds < _MIN_SECONDS else min(tasks, processors(), count_fitting_workers(nbytes))
 
 
-def size_of(files: Sequence[str]) -> int:
+def count_file_bytes(files: Sequence[str]) -> int:
     """Returns the total bytes of the existing files of a model."""
     return sum(os.path.getsize(path) for path in files if os.path.exists(path))
 
@@ -79,7 +79,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
         Cancelled: `cancel` returned True.
     """
     pending = deque((task, 1) for task in tasks)
-    with _pool(min(workers, len(tasks))) as pool:
+    with _create_pool(min(workers, len(tasks))) as pool:
         while pending or any(worker.task for worker in pool.workers):
             stop_if(cancel)
             ready = wait([worker.answers for worker in pool.workers], LOOK)
@@ -196,7 +196,7 @@ class _Pool:
 
 
 @contextlib.contextmanager
-def _pool(count: int) -> Iterator[_Pool]:
+def _create_pool(count: int) -> Iterator[_Pool]:
     with scratch.folder() as folder, output_files.binary(os.path.join(folder, "log"), read=True) as log:
         pool = _Pool(folder, log, count)
         try:
@@ -216,10 +216,10 @@ def main() -> None:
     answers.send(())
     with contextlib.suppress(EOFError, BrokenPipeError):
         while True:
-            answers.send(_answer(requests.recv()))
+            answers.send(_answer_task(requests.recv()))
 
 
-def _answer(task: Task) -> tuple[Any, ...] | ExplorerError:
+def _answer_task(task: Task) -> tuple[Any, ...] | ExplorerError:
     try:
         return task()
     except ExplorerError as error:

@@ -135,7 +135,7 @@ class Store(Generic[Row]):
             _check(path, changed)
             if os.path.exists(path):
                 _read_check(path)
-        with self._translated_errors():
+        with self._translate_errors():
             self._file = sqlite3.connect(path or ":memory:", timeout=_LOCK_SECONDS, isolation_level=None)
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
             if version not in (0, _VERSION):
@@ -171,7 +171,7 @@ class Store(Generic[Row]):
         Raises:
             Misuse: The file cannot be written.
         """
-        with self._translated_errors():
+        with self._translate_errors():
             self._file.execute("BEGIN IMMEDIATE")
             try:
                 self._file.executemany(self._layout.add, [self._layout.values(row) for row in rows])
@@ -189,7 +189,7 @@ class Store(Generic[Row]):
             BadModel: The file holds an invalid row.
         """
         query, table = self._layout.query, (self._layout.table,)
-        with self._translated_errors():
+        with self._translate_errors():
             if not self._file.execute("SELECT 1 FROM sqlite_master WHERE name=?", table).fetchone():
                 return  # a file opened for reading may lack the table
             if keys is None:
@@ -207,11 +207,11 @@ class Store(Generic[Row]):
             raise BadModel(f"a row cannot be read ({error})", where=self.path or "") from None
 
     @contextlib.contextmanager
-    def _translated_errors(self) -> Iterator[None]:
+    def _translate_errors(self) -> Iterator[None]:
         try:
             yield
         except sqlite3.Error as error:
-            raise _refusal(error, self.path or "") from error
+            raise _explain_refusal(error, self.path or "") from error
 
 
 def has_rows(path: str, row_type: type[msgspec.Struct]) -> bool:
@@ -242,7 +242,7 @@ def _check(path: str, changed: bool) -> None:
     raise Misuse("this holds no results of a sweep", where=path, hint="name another file for the results")
 
 
-def _refusal(error: sqlite3.Error, path: str) -> ExplorerError:
+def _explain_refusal(error: sqlite3.Error, path: str) -> ExplorerError:
     reasons = {
         "SQLITE_BUSY": ("another program holds it", "try again when that is done"),
         "SQLITE_FULL": ("the disk is full", "make room and say the same again: what is kept stays"),

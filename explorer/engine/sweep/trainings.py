@@ -14,7 +14,7 @@ from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtr
 from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
-from explorer.engine.sweep.fingerprint import digest
+from explorer.engine.sweep.fingerprint import compute_digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.processes import Done
 from explorer.engine.sweep.store import Store, TrainedWeights
@@ -150,7 +150,9 @@ def _train_in_workers(
 ) -> int:
     """Runs trainings in other processes, on this machine or on a cluster. Returns the number of processes."""
     remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
-    max_workers = workers or min(processors(), processes.room(os.path.getsize(remote_tasks[0].files[0])))
+    max_workers = workers or min(
+        processors(), processes.count_fitting_workers(os.path.getsize(remote_tasks[0].files[0]))
+    )
     return cluster.run_tasks(remote_tasks, done, scheduler, max_workers, cancel)
 
 
@@ -176,11 +178,11 @@ def _has_settings(row: TrainingTrial, settings: Mapping[str, Any]) -> bool:
     return all(getattr(row, name) == value for name, value in settings.items())
 
 
-def key_of(row: TrainingTrial, module: str, samples: str, options: Mapping[str, Any]) -> str:
+def compute_key(row: TrainingTrial, module: str, samples: str, options: Mapping[str, Any]) -> str:
     """Returns the key of a row: a digest of the module, the data, and the options of the training."""
     settings = {name: getattr(row, name) for name in _SETTINGS}
     options = {"labels": "", "inputs": (), "task": None, "held": 0.2, **options}
-    return digest({"module": module, "samples": samples, "how": settings, "said": options})
+    return compute_digest({"module": module, "samples": samples, "how": settings, "said": options})
 
 
 def _build_answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: Take) -> TrainingSweep:

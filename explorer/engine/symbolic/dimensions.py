@@ -9,30 +9,30 @@ from functools import partial
 from explorer.engine.symbolic.expressions import (
     Expression,
     UndecidedSize,
-    atoms,
+    are_equal,
     build_extremum,
     divide_exactly,
     divide_truncating,
-    equal,
     find_lower_bound,
     floor,
+    get_parts,
     is_less,
+    list_atoms,
     number_expression,
-    parts_of,
 )
-from explorer.engine.symbolic.notation import canonical, display, parse_expression
+from explorer.engine.symbolic.notation import format_for_display, normalize_name, parse_expression
 from explorer.facts import Dim, Shape
 
 __all__ = [
     "Expression",
     "UndecidedSize",
     "add",
-    "canonical",
+    "normalize_name",
     "ceil_div",
     "build_extremum",
     "dim",
-    "display",
-    "equal",
+    "format_for_display",
+    "are_equal",
     "expression",
     "floor_div",
     "create_name",
@@ -168,10 +168,10 @@ def names(shape: Shape) -> set[str]:
 
 
 def _collect(value: Expression, symbols: set[str]) -> None:
-    for atom in atoms(value):
-        parts = parts_of(atom)
+    for atom in list_atoms(value):
+        parts = get_parts(atom)
         if parts is None:
-            symbols.add(display(atom))
+            symbols.add(format_for_display(atom))
         else:
             _collect(parts[1], symbols)
             _collect(parts[2], symbols)
@@ -199,9 +199,9 @@ def _substitute(value: Expression, sizes: Mapping[str, Dim]) -> Expression:
 
 
 def _substitute_atom(atom: str, sizes: Mapping[str, Dim]) -> Expression:
-    parts = parts_of(atom)
+    parts = get_parts(atom)
     if parts is None:
-        size = sizes.get(atom, sizes.get(display(atom)))
+        size = sizes.get(atom, sizes.get(format_for_display(atom)))
         return Expression({((atom, 1),): 1}) if size is None else expression(size)
     kind, a, b = parts
     a, b = _substitute(a, sizes), _substitute(b, sizes)
@@ -237,7 +237,7 @@ def _is_monotonic(value: Expression, growing: set[str]) -> bool:
                 continue
             if factor < 0:
                 return False
-            parts = parts_of(atom)
+            parts = get_parts(atom)
             if parts is None:
                 continue
             kind, first, second = parts

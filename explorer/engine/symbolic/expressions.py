@@ -66,7 +66,7 @@ class Expression:
     def text(self) -> str:
         """The canonical text."""
         if not self._text:
-            self._text = _text(self)
+            self._text = _format(self)
         return self._text
 
     def __repr__(self) -> str:
@@ -229,7 +229,7 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     if exact is None:
         if (find_lower_bound(divisor) or 0) < 1:
             _raise_undecided(divisor)
-        return _atom(f"floor(({top.text})/({divisor.text}))", "floor", top, divisor)
+        return _create_atom(f"floor(({top.text})/({divisor.text}))", "floor", top, divisor)
     if exact.over == 1:
         return exact
     q = exact.over
@@ -248,7 +248,7 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
     constant = fractions.pop((), 0)
     if len(fractions) == 1:
         (monomial, factor) = next(iter(fractions.items()))
-        shape = parts_of(monomial[0][0]) if len(monomial) == 1 and monomial[0][1] == 1 else None
+        shape = get_parts(monomial[0][0]) if len(monomial) == 1 and monomial[0][1] == 1 else None
         if factor == 1 and shape is not None and shape[0] == "floor":
             # floor((floor(p/r) + c) / q) = floor((p + c r) / (q r))
             p, r = shape[1], shape[2]
@@ -258,26 +258,26 @@ def floor(top: Expression, below: Expression | int = 1) -> Expression:
         fractions[()] = constant
     body = Expression(fractions)
     text = body.text if len(fractions) == 1 else f"({body.text})"
-    return _atom(f"floor({text}/{q})", "floor", body, number_expression(q))
+    return _create_atom(f"floor({text}/{q})", "floor", body, number_expression(q))
 
 
 _PARTS_BY_TEXT: dict[str, tuple[str, Expression, Expression]] = {}
 """Kind and operands of the floor, max and min atoms, by text."""
 
 
-def _atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
+def _create_atom(text: str, kind: str, a: Expression, b: Expression) -> Expression:
     if len(text) > MAX_TEXT:
         raise UndecidedSize("an expression too long to read")
     _PARTS_BY_TEXT[text] = kind, a, b
     return Expression({((text, 1),): 1})
 
 
-def parts_of(atom: str) -> tuple[str, Expression, Expression] | None:
+def get_parts(atom: str) -> tuple[str, Expression, Expression] | None:
     """Returns the kind and operands of a floor, max or min atom, or None for a name."""
     return _PARTS_BY_TEXT.get(atom)
 
 
-def atoms(value: Expression) -> Iterator[str]:
+def list_atoms(value: Expression) -> Iterator[str]:
     """Yields the atoms of an expression, with repetitions."""
     for monomial in value.terms:
         for atom, _ in monomial:
@@ -299,7 +299,7 @@ def find_lower_bound(value: Expression) -> int | None:
 
 
 def _find_atom_minimum(atom: str) -> int | None:
-    parts = parts_of(atom)
+    parts = get_parts(atom)
     if parts is None:
         return 0 if atom.startswith("'#") else 1
     kind, a, b = parts
@@ -314,7 +314,7 @@ def _find_atom_minimum(atom: str) -> int | None:
 
 
 def _find_atom_maximum(atom: str) -> int | None:
-    parts = parts_of(atom)
+    parts = get_parts(atom)
     if parts is not None and parts[0] == "min":
         constants = [v for v in (parts[1].constant, parts[2].constant) if v is not None]
         return max(min(constants), 0) if constants else None
@@ -331,14 +331,14 @@ def build_extremum(kind: str, a: Expression | int, b: Expression | int) -> Expre
         return a if kind == "max" else b
     for term, other_term in ((a, b), (b, a)):
         # max(a, min(a, b)) is a
-        parts = parts_of(other_term.text)
+        parts = get_parts(other_term.text)
         if parts is not None and parts[0] in ("max", "min") and parts[0] != kind and term in parts[1:]:
             return term
     first, second = sorted((a.text, b.text))
-    return _atom(f"{kind}({first},{second})", kind, a, b)
+    return _create_atom(f"{kind}({first},{second})", kind, a, b)
 
 
-def equal(a: Expression | int, b: Expression | int) -> bool:
+def are_equal(a: Expression | int, b: Expression | int) -> bool:
     """Whether two expressions are equal for all sizes of the names.
 
     Raises:
@@ -388,7 +388,7 @@ def divide_truncating(a: Expression | int, b: Expression | int) -> Expression:
     return floor(top, below)
 
 
-def _text(value: Expression) -> str:
+def _format(value: Expression) -> str:
     pieces: list[str] = []
     for monomial in sorted(value.terms, key=_order):
         factor = value.terms[monomial]

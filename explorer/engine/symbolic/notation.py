@@ -36,7 +36,7 @@ def parse_expression(text: str) -> Expression:
 
 
 @lru_cache(maxsize=8192)
-def canonical(name: str) -> str | None:
+def normalize_name(name: str) -> str | None:
     """The canonical text of a dimension's name in a file, or None if it is empty or too long.
 
     A name in the form of arithmetic (`past + 1`, `2*s0`) is parsed. Any other text is a single name, which is
@@ -56,7 +56,7 @@ def canonical(name: str) -> str | None:
     return f"'{quoted}'" if quoted.strip() and len(name) <= MAX_TEXT else None
 
 
-def display(text: str) -> str:
+def format_for_display(text: str) -> str:
     """The text of a dimension for display: a single name loses its quotes."""
     if text.startswith("'") and text.find("'", 1) == len(text) - 1:
         return text[1:-1]

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.tiling.emit.weights import matrix_of
+from explorer.engine.tiling.emit.weights import view_columns
 from explorer.engine.tiling.sites import Weight
 from explorer.facts.quantize import Accumulator
 
@@ -30,7 +30,7 @@ def count_signed_bits(low: int, high: int) -> int:
     return 1 + max(high.bit_length(), (-low - 1).bit_length() if low < 0 else 0)
 
 
-def accumulator_for(
+def find_accumulator(
     depth: int, x: Ends, a: int, right: Weight | Ends, b: Array | int, bias: Array | int, any_right: Ends
 ) -> Accumulator:
     """Computes the accumulator that the sums of a matmul need.
@@ -53,8 +53,8 @@ def accumulator_for(
         least, largest = least + min(0, int(np.min(bias))), largest + max(0, int(np.max(bias)))
     else:
         lows, highs = _bound_stored_sums(x, a, right, b)
-        lows[1] += _column_bias(bias, right, np.min)
-        highs[1] += _column_bias(bias, right, np.max)
+        lows[1] += _reduce_bias(bias, right, np.min)
+        highs[1] += _reduce_bias(bias, right, np.max)
         lower_by_column, upper_by_column = lows.min(0), highs.max(0)
         channel = int(np.argmax(np.maximum(upper_by_column, -lower_by_column)))
         least, largest = int(lower_by_column.min()), int(upper_by_column.max())
@@ -82,7 +82,7 @@ def _bound_stored_sums(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple
     step = max(1, _MAX_ELEMENTS // max(1, weight.K))
     for matrix in range(weight.batch):
         for first in range(0, weight.N, step):
-            codes = matrix_of(weight, matrix, first, min(step, weight.N - first)).astype(np.int64)
+            codes = view_columns(weight, matrix, first, min(step, weight.N - first)).astype(np.int64)
             code_variants = codes, codes - zeros[matrix, :, first : first + step]
             ends = (x, (x[0] - a, x[1] - a))
             positive_sums = [np.maximum(w, 0).sum(0) for w in code_variants]
@@ -99,7 +99,7 @@ def _bound_stored_sums(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple
     return least, largest
 
 
-def _column_bias(bias: Array | int, weight: Weight, reduce: Callable[..., Any]) -> Array:
+def _reduce_bias(bias: Array | int, weight: Weight, reduce: Callable[..., Any]) -> Array:
     """Reduces the bias to one value for each column, (batch N,), with `reduce`: minimum or maximum."""
     values = np.asarray(bias)
     if values.ndim > 1:

@@ -145,10 +145,10 @@ def _has_same_nodes(first: Node, second: Node) -> bool:
     if key != (second.domain, second.op, second.inputs, second.outputs, second.attributes.keys()):
         return False
     pairs = ((value, second.attributes[name]) for name, value in first.attributes.items())
-    return all(_comparable(a) == _comparable(b) for a, b in pairs)
+    return all(_make_comparable(a) == _make_comparable(b) for a, b in pairs)
 
 
-def _comparable(value: Any) -> Any:
+def _make_comparable(value: Any) -> Any:
     if isinstance(value, Tensor) and value.payload is not None:
         return value.dtype, value.shape, bytes(value.payload.view())
     return tuple(value) if isinstance(value, list) else value

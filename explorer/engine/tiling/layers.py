@@ -24,7 +24,7 @@ def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int,
     """
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
-    for site, layer_id in zip(plan.sites, _layers_of(analysis, plan.sites), strict=True):
+    for site, layer_id in zip(plan.sites, _find_layers(analysis, plan.sites), strict=True):
         # skip open sizes: the plan has example sizes, which would decide the utilization
         if layer_id is not None and not site.dynamic:
             tm, tk, tn = site.tile
@@ -56,7 +56,7 @@ def resolve_site_filters(
     if not any(map(is_query, spec.sites)):
         return spec
     all_sites, analysis_result = sites(), analysis()
-    rows = _layers_of(analysis_result, all_sites)
+    rows = _find_layers(analysis_result, all_sites)
     sites_by_layer: dict[int | None, list[SitePlan]] = {}
     for site, layer_id in zip(all_sites, rows, strict=True):
         sites_by_layer.setdefault(layer_id, []).append(site)
@@ -94,7 +94,7 @@ def _build_site_layer(site: SitePlan, layer: Layer | None = None) -> Layer:
     return replace(layer, path=site.name, kind=site.op, group=False, attributes={**layer.attributes, **sizes})
 
 
-def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None]:
+def _find_layers(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None]:
     """Returns the layer id of each site, or None if no layer matches.
 
     The output value identifies a site. Tensors of an exported nn.Module have no names in the module, so the
@@ -106,10 +106,10 @@ def _layers_of(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | None
         paths.setdefault(layer.path, layer.id)
         if analysis.info.model.is_graph and not layer.group:
             values.update({tensor.name: layer.id for tensor in layer.outputs if tensor.name})
-    return [values.get(site.output, _layer_by_name(site, paths)) for site in sites]
+    return [values.get(site.output, _find_layer_by_name(site, paths)) for site in sites]
 
 
-def _layer_by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
+def _find_layer_by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
     """Returns the id of the layer with the name of a site, or of the scope around the site."""
     for name in (site.name, scope_of(site.name)):
         while name:

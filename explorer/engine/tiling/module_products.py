@@ -106,7 +106,7 @@ class _Graph:
         dtype = row.inputs[0].dtype if row.inputs else None
         operands = [f"{name}:left", f"{name}:right"]
         if product.stored:
-            operands[1] = self._weight(row, name, product.shapes[1], dtype or "float32")
+            operands[1] = self._find_weight_name(row, name, product.shapes[1], dtype or "float32")
         for operand, shape in zip(operands, product.shapes, strict=True):
             if operand not in self.weights:
                 self.inputs.append(Value(operand, dtype, shape))
@@ -114,7 +114,7 @@ class _Graph:
         self.outputs.append(Value(name, dtype, product.output))
         return name
 
-    def _weight(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
+    def _find_weight_name(self, row: Layer, name: str, shape: Sizes, dtype: str) -> str:
         """Returns the name of a weight.
 
         If several rows use it in different shapes, each gets its own name.
@@ -143,7 +143,7 @@ def _refuse_values(name: str) -> NoReturn:
     raise BadModel(f"the values of '{name}' are not read for a plan")
 
 
-def _matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, part: str = "") -> _Product:
+def _list_matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, part: str = "") -> _Product:
     return _Product((left_shape, right_shape), output, math.prod(output) * left_shape[-1], part)
 
 
@@ -156,18 +156,18 @@ def _find_known_shapes(row: Layer) -> tuple[list[Sizes], Sizes]:
     return (shapes[:-1], shapes[-1]) if row.outputs else (shapes, ())
 
 
-def _attention(row: Layer) -> Iterator[_Product]:
+def _list_attention(row: Layer) -> Iterator[_Product]:
     """Yields scores and context for every query head, even if heads share keys and values."""
     inputs, output = _find_known_shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
         (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
         lead = output[:-2]
         scores = (*lead, queries, keys)
-        yield _matrix_product((*lead, queries, width), (*lead, width, keys), scores, "scores")
-        yield _matrix_product(scores, (*lead, keys, deep), output, "context")
+        yield _list_matrix_product((*lead, queries, width), (*lead, width, keys), scores, "scores")
+        yield _list_matrix_product(scores, (*lead, keys, deep), output, "context")
 
 
-def _convolution(row: Layer) -> Iterator[_Product]:
+def _list_convolution(row: Layer) -> Iterator[_Product]:
     inputs, output = _find_known_shapes(row)
     about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
     names = ("kernel_size", "stride", "padding", "dilation")
@@ -189,7 +189,7 @@ def _convolution(row: Layer) -> Iterator[_Product]:
     yield _Product((inputs[0], sizes), output, macs, "", True, "Conv", attributes)
 
 
-def _experts(row: Layer) -> Iterator[_Product]:
+def _list_experts(row: Layer) -> Iterator[_Product]:
     """Yields the product of a stack of expert weights. Rows are divided evenly among the experts.
 
     The MACs are counted in the same way. With fewer rows than experts, each row has its own expert.
@@ -211,15 +211,15 @@ def _experts(row: Layer) -> Iterator[_Product]:
         yield _Product(operands, (count, rows_each, N), macs, part if len(shares) > 1 else "", True)
 
 
-def _linear(row: Layer) -> Iterator[_Product]:
+def _list_linear(row: Layer) -> Iterator[_Product]:
     inputs, output = _find_known_shapes(row)
     if row.weights and inputs and inputs[0] and output:
         weight = inputs[0][-1], output[-1]
-        product = _matrix_product((*output[:-1], weight[0]), weight, output)
+        product = _list_matrix_product((*output[:-1], weight[0]), weight, output)
         yield replace(product, stored=True)
 
 
-def _activations(row: Layer) -> Iterator[_Product]:
+def _list_activation_product(row: Layer) -> Iterator[_Product]:
     """Yields the product of two activations. In a fused sum, the added input precedes them."""
     inputs, output = _find_known_shapes(row)
     for left_shape, right_shape in pairwise(inputs):
@@ -230,9 +230,9 @@ def _activations(row: Layer) -> Iterator[_Product]:
             and left_shape[-1] == right_shape[-2]
         ):
             lead = output[:-2]
-            yield _matrix_product((*lead, *left_shape[-2:]), (*lead, *right_shape[-2:]), output)
+            yield _list_matrix_product((*lead, *left_shape[-2:]), (*lead, *right_shape[-2:]), output)
             return
 
 
-_RULES = (_attention, _convolution, _experts, _linear, _activations)
+_RULES = (_list_attention, _list_convolution, _list_experts, _list_linear, _list_activation_product)
 """Functions that propose the products of a row from its kind and shapes."""

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.compare.models import compare
 from explorer.engine.costs.memory.roofline import roofline
-from explorer.engine.diff import diff, tree_diff
-from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.diff import compare_trees, diff
+from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.facts import Analysis, Diff, Info, Verification
 from explorer.facts.comparison import (
     Comparison,
@@ -64,7 +64,7 @@ class Comparer:
         opened: list[Any] = [models.open_state(index, on_progress) for index in (before, after_at)]
         if not all(hasattr(module, "loaded") for module in opened):
             return None
-        from explorer.engine.quantize.torch.differences import ModuleSide, module_diff  # imports torch
+        from explorer.engine.quantize.torch.differences import ModuleSide, compare_modules  # imports torch
 
         sides = [
             ModuleSide(
@@ -74,7 +74,7 @@ class Comparer:
             )
             for module, index in zip(opened, (before, after_at), strict=True)
         ]
-        return replace(module_diff(*sides), before=models.label(before), after=models.label(after_at))
+        return replace(compare_modules(*sides), before=models.label(before), after=models.label(after_at))
 
     def _analyses(
         self, before: int, after: State, on_progress: OnProgress, cancel: Cancel
@@ -99,7 +99,7 @@ class Comparer:
         kinds = [models.open_state(index, on_progress).is_graph for models, index in states]
         exported = any(kinds) and not all(kinds)
         if all(kinds) or (exported and (before_models if kinds[1] else after_models).from_torch):
-            tree = tree_diff(
+            tree = compare_trees(
                 *self._analyses(before, after, on_progress, cancel),
                 form="exported" if exported else "graph",
                 graphs=(
@@ -112,7 +112,7 @@ class Comparer:
         else:
             examined = [models.examine_or_refuse(index, on_progress, cancel) for models, index in states]
             changes = self._diff_modules(before, after, on_progress, cancel)
-            tree = tree_diff(
+            tree = compare_trees(
                 *[result.analysis for result in examined],
                 form="rows",
                 flows=(examined[0].flow, examined[1].flow),
@@ -203,7 +203,7 @@ def _column(state: State, hardware: Hardware | None, proof: Verification | None)
     return model_figures(
         examined.info,
         roofline=roofline(examined.analysis, machine) if timed and machine is not None else None,
-        cost=None if plan is None else plan_cost(plan, hardware),
+        cost=None if plan is None else compute_plan_cost(plan, hardware),
         proof=proof,
     )
 

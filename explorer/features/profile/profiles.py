@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from explorer.base.checked import Count, PathText
 from explorer.base.errors import Misuse
 from explorer.engine.costs.training.onnx import choose_batch_sizes
-from explorer.engine.diff import tree_diff
+from explorer.engine.diff import compare_trees
 from explorer.engine.graph.model import Model
 from explorer.engine.profile.compare import compare_timed
 from explorer.engine.profile.onnx import TimedGraph, prepare_measurement
@@ -156,7 +156,7 @@ class Profiler:
         def flow(models: Models, index: int) -> ValueFlow | None:
             return models.examine(index, on_progress, cancel).flow
 
-        tree = tree_diff(
+        tree = compare_trees(
             subjects[0][1].analysis,
             subjects[1][1].analysis,
             form="graph" if len(graphs) == 2 else "rows",

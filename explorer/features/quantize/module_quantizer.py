@@ -14,13 +14,13 @@ from explorer.engine.convert.module_to_quantized import (
     ModuleChoice,
     QuantizedModule,
     check_samples,
-    choice_on_shapes,
-    module_choice,
-    to_quantized,
+    choose_for_module,
+    choose_on_shapes,
+    quantize_module,
 )
-from explorer.engine.convert.module_twin import has_layers, replaceable
+from explorer.engine.convert.module_twin import has_layers, make_replaceable
 from explorer.engine.models.torch.module import TorchModel
-from explorer.engine.quantize.settings import effective_settings
+from explorer.engine.quantize.settings import find_settings
 from explorer.facts import Analysis, HistoryEntry
 from explorer.facts.conversion import ConversionOptions
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
@@ -97,7 +97,7 @@ class ModuleQuantizer:
         )
         options: dict[str, Any] = {"output": output, "overwrite": overwrite, "measured": measured}
         module = self._models.module if from_object and not self._models.current else None
-        result = to_quantized(self._opened(), module, request, job, self._analysis(), **options)
+        result = quantize_module(self._opened(), module, request, job, self._analysis(), **options)
         return replace(result, fact=replace(result.fact, notes=self._models.list_weight_notes()))
 
     def choice(self, request: QuantizeRequest) -> Quantization:
@@ -110,12 +110,12 @@ class ModuleQuantizer:
 
     def settings(self, spec: QuantizeSpec) -> QuantizeSettings:
         """Return the settings of every layer of the current state under `spec`."""
-        settings = effective_settings(spec, self._choice(spec).choices)
+        settings = find_settings(spec, self._choice(spec).choices)
         return replace(settings, layers=tuple(replace(layer, form="module") for layer in settings.layers))
 
     def _choice(self, spec: QuantizeSpec) -> ModuleChoice:
         subject = self._opened(), spec, self._analysis()
-        return choice_on_shapes(*subject) or module_choice(*subject)
+        return choose_on_shapes(*subject) or choose_for_module(*subject)
 
     def quantizes_modules(self, output: str | None) -> bool:
         """Return whether the current state, a PyTorch model, is quantized as a module instead of an ONNX
@@ -127,7 +127,7 @@ class ModuleQuantizer:
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
         opened = self._opened()
-        return has_layers(opened) or (output is not None and not replaceable(opened, _AS_ONNX))
+        return has_layers(opened) or (output is not None and not make_replaceable(opened, _AS_ONNX))
 
     def command(
         self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]

@@ -26,17 +26,17 @@ from explorer.engine.graph.model import FileSpan, Model
 from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.progress import report
 from explorer.engine.quantize import calibration
-from explorer.engine.quantize.answer import answer
+from explorer.engine.quantize.answer import build_answer
 from explorer.engine.quantize.choice import LayerChoice, choose
 from explorer.engine.quantize.errors import add_outputs, run_errors
-from explorer.engine.quantize.grids import Grids, exclude_nonfinite, range_uses
+from explorer.engine.quantize.grids import Grids, exclude_nonfinite, list_range_uses
 from explorer.engine.quantize.integers.bias_correction import correct_biases, read_axes
 from explorer.engine.quantize.integers.chains import link_chains
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import Sizes, find_layers, inline_layers
 from explorer.engine.quantize.original import OriginalRuns
 from explorer.engine.quantize.quantize import collect_kept_names, quantize_model
-from explorer.engine.quantize.settings import effective_settings
+from explorer.engine.quantize.settings import find_settings
 from explorer.engine.quantize.speed import stock_runtime
 from explorer.engine.quantize.speed.fast_forms import resolve_fast_form
 from explorer.engine.quantize.write.opset import find_lowest_opset, raise_opset
@@ -145,7 +145,7 @@ class Quantizer:
         """Return the settings that `spec` gives every layer of the current model."""
         model = self._graph(on_progress)
         spec = self._resolve_form(QuantizeRequest(spec), on_progress)[0].spec
-        return effective_settings(
+        return find_settings(
             spec, exclude_nonfinite(self._apply_spec(model, spec, sized=True).choices, Grids({}), ("weight",))
         )
 
@@ -158,12 +158,12 @@ class Quantizer:
         plan = self._choose_layers(spec, on_progress)
         samples = self._samples(plan.model, request)
         notes += self._check_folding(next(iter(samples)))
-        ranges, uses = {}, range_uses(plan.choices)
+        ranges, uses = {}, list_range_uses(plan.choices)
         axes = read_axes([choice.layer for choice in plan.choices]) if spec.bias_correction else {}
         channel_means = ChannelMeans(axes) if axes else None
         if uses:
             tell = partial(report, on_progress, cancel, "calibrating")
-            ranges = calibration.ranges(
+            ranges = calibration.calibrate_ranges(
                 plan.model, uses, samples, spec.calibrator, spec.percentile, tell, channel_means
             )
         grids = Grids(ranges)
@@ -175,7 +175,7 @@ class Quantizer:
         by_layer: dict[str, str] = {}
 
         def measure(written_model: Model, _: str) -> None:
-            in_runtime["kernels"], kernels = stock_runtime.kernels(written_model, plan.choices)
+            in_runtime["kernels"], kernels = stock_runtime.find_kernels(written_model, plan.choices)
             by_layer.update(kernels)
             if not measured:
                 return
@@ -249,7 +249,7 @@ class Quantizer:
         plan = self._choose_layers(spec, on_progress)
         original = self._run_once(request, on_progress, cancel)
         step = partial(report, on_progress, cancel, "calibrating")
-        uses = range_uses(plan.choices)
+        uses = list_range_uses(plan.choices)
         ranges = original.ranges(plan.model, uses, spec.calibrator, spec.percentile, step)
         grids = Grids(ranges)
         plan = _drop_unusable_layers(plan, grids, original.means if spec.bias_correction else None)
@@ -353,7 +353,7 @@ class Quantizer:
         analysis = self._analysis(self._samples(plan.model, request).sizes(plan.model))
         weight_bytes = analysis.info.totals.weight_bytes
         bits = request.spec.accumulator
-        fact = answer(
+        fact = build_answer(
             plan.choices,
             grids.find_operand_grid,
             analysis.layers,
@@ -478,9 +478,9 @@ def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
 
 
 def _requantize(entry: HistoryEntry, original: Any, analysis: Analysis) -> Any:
-    from explorer.engine.convert.module_to_quantized import requantize  # imports torch
+    from explorer.engine.convert.module_to_quantized import repeat_quantization  # imports torch
 
-    return requantize(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
+    return repeat_quantization(original, entry.record.quantize.spec, entry.record.ranges or {}, analysis)
 
 
 def _list_read_files(request: QuantizeRequest) -> tuple[str | None, ...]:

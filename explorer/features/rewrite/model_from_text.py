@@ -9,11 +9,11 @@ import onnx
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.engine.convert import check_name
-from explorer.engine.convert.job import tensor_infos
+from explorer.engine.convert.job import describe_tensors
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.make.models import graph_of_text
+from explorer.engine.make.models import create_model
 from explorer.facts.split.make import MadeModel
 from explorer.host import output_files
 
@@ -46,7 +46,7 @@ def make_model(
     output_files.check_target(output, overwrite=overwrite, models=[], weights=())
     if isinstance(batch, int) and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")
-    net = graph_of_text(text, name=name, seed=seed, batch=batch, store_weights=stored)
+    net = create_model(text, name=name, seed=seed, batch=batch, store_weights=stored)
     proto = net.model(f"explorer {__version__}")
     onnx.checker.check_model(proto, full_check=True)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
@@ -59,8 +59,8 @@ def make_model(
         name=net.name,
         seed=seed,
         stored=stored,
-        inputs=tensor_infos(model.graph.feeds),
-        outputs=tensor_infos(model.graph.outputs),
+        inputs=describe_tensors(model.graph.feeds),
+        outputs=describe_tensors(model.graph.outputs),
         layers=totals.nodes,
         params=totals.params,
         macs=totals.macs,

@@ -9,7 +9,7 @@ import torch
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.convert.job import ConversionJob, module_of
+from explorer.engine.convert.job import ConversionJob, get_module
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.progress import Cancel, OnProgress, report
@@ -47,12 +47,12 @@ def extract(
         raise Misuse(
             "a part of a graph is an ONNX file", where=output, hint="give it a name that ends in .onnx"
         )
-    loaded = module_of(opened)
+    loaded = get_module(opened)
     options = models.options
     report(on_progress, cancel, "exporting (torch.export)")
     inputs = bind(loaded, options["input_shapes"], options["dims"])
     layers = models.examine(state_index, on_progress, cancel).analysis.layers
-    part = parts.module_part(loaded, inputs, layers, spec, seed)
+    part = parts.extract_module_part(loaded, inputs, layers, spec, seed)
     fact = _describe(part, layers, models)
     with output_files.atomic_write(output, overwrite=overwrite) as temporary:
         report(on_progress, cancel, "writing")

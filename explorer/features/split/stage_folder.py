@@ -51,7 +51,7 @@ def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
 def _stages(path: str) -> dict[str, str]:
     """Return the stage files that a manifest names, with their digests; empty without a readable manifest."""
     try:
-        return manifest.files(manifest.read_unchecked(path)) if os.path.isfile(path) else {}
+        return manifest.list_files(manifest.read_unchecked(path)) if os.path.isfile(path) else {}
     except ExplorerError:
         return {}
 
@@ -60,7 +60,7 @@ def _delete_old_stages(folder: str, old: Mapping[str, str], new: Mapping[str, st
     """Delete the stage files of the replaced split, except files that were changed after it was written."""
     for name in old.keys() - new.keys():
         path = os.path.join(folder, name)
-        if not os.path.islink(path) and os.path.isfile(path) and manifest.sha256(path) == old[name]:
+        if not os.path.islink(path) and os.path.isfile(path) and manifest.compute_sha256(path) == old[name]:
             os.unlink(path)
 
 

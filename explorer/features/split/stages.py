@@ -24,9 +24,9 @@ from explorer.engine.shapes import infer
 from explorer.engine.split import manifest, proof
 from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.proof import SplitRuns
-from explorer.engine.split.search import SplitSubject, StageSearch, graph_sequence
+from explorer.engine.split.search import SplitSubject, StageSearch, build_graph_sequence
 from explorer.engine.split.stage_models import join_stages
-from explorer.engine.split.stages import StageDraft, bound, graph_draft, split
+from explorer.engine.split.stages import StageDraft, bound, create_graph_draft, split
 from explorer.facts import HistoryEntry, Layer, TensorInfo
 from explorer.facts.change import ProofRequest
 from explorer.facts.roofline import Machine
@@ -152,7 +152,7 @@ class Splitter:
             return self._module_splitter(state_index, on_progress, cancel).draft(spec, machines)
         subject = self._subject(state_index, spec, machines, on_progress, cancel)
         report(on_progress, cancel, "searching cuts")
-        return graph_draft(subject, StageSearch(graph_sequence(subject), spec, cancel))
+        return create_graph_draft(subject, StageSearch(build_graph_sequence(subject), spec, cancel))
 
     def _is_too_large(self, state_index: int, on_progress: OnProgress) -> bool:
         """Return whether a model is too large to export quickly, so that the traced module is cut instead."""
@@ -332,10 +332,10 @@ class Splitter:
         return manifest.Manifest(
             model=self._models.label(self._models.current),
             by=fact.by,
-            inputs=manifest.declared(model.graph.feeds),
-            outputs=manifest.declared(model.graph.outputs),
-            stages=tuple([manifest.stage(*pair) for pair in zip(fact.stages, parts, strict=True)]),
-            cuts=manifest.cuts(fact),
+            inputs=manifest.describe_declared(model.graph.feeds),
+            outputs=manifest.describe_declared(model.graph.outputs),
+            stages=tuple([manifest.describe_stage(*pair) for pair in zip(fact.stages, parts, strict=True)]),
+            cuts=manifest.describe_cuts(fact),
             balance=fact.balance,
         )
 
@@ -345,8 +345,8 @@ def _add_digest(stage: Stage, place: str, name: str) -> Stage:
     return replace(
         stage,
         file=name,
-        sha256=manifest.sha256(os.path.join(place, name)),
-        data_sha256=manifest.sha256(path) if os.path.exists(path) else "",
+        sha256=manifest.compute_sha256(os.path.join(place, name)),
+        data_sha256=manifest.compute_sha256(path) if os.path.exists(path) else "",
     )
 
 

@@ -24,9 +24,15 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
 from explorer.engine.split.costs import compute_live_bytes
 from explorer.engine.split.search import CutSequence, StageSearch
-from explorer.engine.split.stages import StageDraft, find_shared_names, split_figures, stage_spans
+from explorer.engine.split.stages import StageDraft, find_shared_names, list_stage_spans, split_figures
 from explorer.engine.split.torch import pipeline_script, proof, stages
-from explorer.engine.split.torch.sequence import check, export_module, names, program_sequence, random_calls
+from explorer.engine.split.torch.sequence import (
+    build_program_sequence,
+    check,
+    export_module,
+    find_random_calls,
+    name_units,
+)
 from explorer.engine.split.torch.stages import ModuleStages, StageModule
 from explorer.engine.values.torch_activations import draw_inputs
 from explorer.engine.values.torch_tensors import build_with_weights
@@ -72,7 +78,7 @@ class TorchSplitter:
         inputs, program, search = self._search(spec, machines)
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.cuts()
-        facts = [_describe_stage(search, span) for span in stage_spans(search, cuts.places)]
+        facts = [_describe_stage(search, span) for span in list_stage_spans(search, cuts.places)]
         fact = split_figures(
             search, cuts, facts, _find_shared(search, cuts.places), with_other_counts=not spec.cuts
         )
@@ -89,10 +95,10 @@ class TorchSplitter:
         check(program)
         module = build_with_weights(loaded, lambda: inputs)
         args, kwargs = inputs.arguments(device="cpu")
-        calls = names(program)
+        calls = name_units(program)
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
-            parts = stages.module_stages(
+            parts = stages.cut_module(
                 module, args, kwargs, {calls[place] for place in cuts.places}, self._models.source
             )
         return self._write_stages(fact, parts, module, inputs, output, overwrite, verify, seed)
@@ -117,7 +123,7 @@ class TorchSplitter:
         by_time = spec.by == "time" and not machines
         profile = models.profile(state_index) if by_time else models.history.entries[state_index].profile
         measures: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}
-        return program_sequence(program, analysis.layers, machines=tuple(machines), **measures)
+        return build_program_sequence(program, analysis.layers, machines=tuple(machines), **measures)
 
     def _notes(self, inputs: BoundInputs) -> tuple[str, ...]:
         """Return notes on the limits of stages that are exported in evaluation mode at fixed sizes."""
@@ -176,7 +182,7 @@ class TorchSplitter:
                 stages.save(part, [values[read] for read in part.reads], path, self._models.source)
                 with torch.no_grad():
                     values = stages.run_stages(ModuleStages((part,), (), ()), [part.module], values)
-            facts.append(replace(fact, file=name, sha256=manifest.sha256(path)))
+            facts.append(replace(fact, file=name, sha256=manifest.compute_sha256(path)))
         infos = {name: describe_tensors(value, name)[0] for name, value in values.items()}
         return infos, [
             replace(fact, inputs=_infos(infos, part.reads), outputs=_infos(infos, part.makes))
@@ -194,7 +200,7 @@ class TorchSplitter:
         place: str,
     ) -> Split:
         calls = export_module(self._opened.loaded, inputs).graph.nodes
-        if random_calls(calls):
+        if find_random_calls(calls):
             raise Misuse(
                 "the module draws random numbers, which no two runs share: nothing shows that stages are it",
                 where="--to torch",
@@ -225,7 +231,7 @@ class TorchSplitter:
         self, split: Split, parts: ModuleStages, infos: Mapping[str, TensorInfo]
     ) -> manifest.Manifest:
         def declared(names: Sequence[str]) -> tuple[manifest.ManifestTensor, ...]:
-            return manifest.tensors(_infos(infos, names))
+            return manifest.describe_tensors(_infos(infos, names))
 
         return manifest.Manifest(
             model=self._models.label(self._state_index),
@@ -234,11 +240,11 @@ class TorchSplitter:
             outputs=declared(parts.outputs),
             stages=tuple(
                 [
-                    manifest.module_stage(stage, declared(part.reads), declared(part.makes))
+                    manifest.describe_module_stage(stage, declared(part.reads), declared(part.makes))
                     for stage, part in zip(split.stages, parts.stages, strict=True)
                 ]
             ),
-            cuts=manifest.cuts(split),
+            cuts=manifest.describe_cuts(split),
             balance=split.balance,
             shared=tuple(_weights(parts.stages)),
         )
@@ -280,7 +286,7 @@ def _describe_stage(search: StageSearch, span: range) -> Stage:
 
 
 def _find_shared(search: StageSearch, places: Sequence[int]) -> list[str]:
-    spans = stage_spans(search, places)
+    spans = list_stage_spans(search, places)
     return find_shared_names({name for unit in span for name in search.units.stored[unit]} for span in spans)
 
 

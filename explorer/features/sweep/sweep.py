@@ -22,7 +22,7 @@ from explorer.engine import convert
 from explorer.engine import sweep as engine
 from explorer.engine.evaluate import data_file
 from explorer.engine.sweep import formats, mappings, trainings
-from explorer.engine.sweep.fingerprint import digest, files_of, fingerprint
+from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprint, list_files
 from explorer.engine.sweep.measure import ProofSpec, SweepSession
 from explorer.engine.sweep.store import Store, has_rows, is_store
 from explorer.facts import TileSpec, to_json
@@ -142,7 +142,7 @@ def sweep_trainings(
     module = session.module_digest()  # raises MissingExtra without torch
     # check the data before its digest, which takes long for large files
     data_file.read_to_hold(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
-    samples = fingerprint([data], cancel)
+    samples = compute_fingerprint([data], cancel)
     source, options = build_open_arguments(models)
     words = shlex.join(opening_words(models.options))
     matters = {name: models.options[name] for name in FIGURE_OPTIONS}
@@ -150,7 +150,7 @@ def sweep_trainings(
     tasks = []
     for combination in combinations:
         row = TrainingTrial(key="", model=models.source, opening=words, data=data, seed=seed, **combination)
-        key = trainings.key_of(row, module, samples, settings)
+        key = trainings.compute_key(row, module, samples, settings)
         tasks.append(
             trainings.TrainingTask(
                 opener=partial(reopen_module, reopen, source, **options),
@@ -311,7 +311,7 @@ def _subject(
         name=models.label(models.current),
         door=session,
         # models of other formats are exported to ONNX
-        files=lambda: files_of(models.load_graph(models.current, on_progress)),
+        files=lambda: list_files(models.load_graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
         words=shlex.join(opening_words(options)),
@@ -349,7 +349,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
 
 def _products_digest(session: SweepSession) -> str:
     """Return a digest of the matrix products of a model, on which all figures of a tiling depend."""
-    return digest({"plan": to_json(session.plan(TileSpec()))})
+    return compute_digest({"plan": to_json(session.plan(TileSpec()))})
 
 
 def _opener(reopen: Reopen, options: Mapping[str, Any], files: Sequence[str]) -> Callable[[], SweepSession]:

@@ -23,7 +23,7 @@ from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.sites.recovery import merge_earlier_plans, recover_plan
-from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.engine.tiling.layers import resolve_site_filters
 from explorer.engine.tiling.module_products import trace_products
@@ -105,7 +105,7 @@ class Tiler:
         plan = self.plan(spec, on_progress)[0]
         if spec.mapping:
             return _mapped_cost(plan, read_mapping(spec.mapping), hardware, order, formulas)
-        cost = plan_cost(plan, hardware, order=order)
+        cost = compute_plan_cost(plan, hardware, order=order)
         return add_formulas(cost) if formulas or (formulas is None and len(cost.sites) == 1) else cost
 
     def settings(self, spec: TileSpec, on_progress: OnProgress) -> Settings:

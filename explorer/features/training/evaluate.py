@@ -12,7 +12,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.evaluate import data_file
 from explorer.engine.evaluate.data_file import DataFile
 from explorer.engine.evaluate.evaluate import evaluate
-from explorer.engine.evaluate.predictor import Predictor, Run, of_graph
+from explorer.engine.evaluate.predictor import Predictor, Run, create_graph_predictor
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.facts.evaluate.evaluation import Evaluation, Task
 from explorer.session.files import open_sessions
@@ -60,7 +60,7 @@ def _predictor(
     name = models.label(index)
     opened: Any = models.open_state(index, on_progress)
     if not hasattr(opened, "loaded"):
-        return of_graph(models.load_graph(index, on_progress), name, output, models.list_weight_notes())
+        return create_graph_predictor(models.load_graph(index, on_progress), name, output, models.list_weight_notes())
     bound_module, specs = module_inputs(opened, data, named)
     fallback = next((info.shape[0] for info in bound_module.inputs if info.shape), None)
     run = _name_outputs(opened.runner(), specs, _outputs(models, index))

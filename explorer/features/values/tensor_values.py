@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.base.units import shape_text
-from explorer.engine.quantize.stored_weights import round_weight, rounders
+from explorer.engine.quantize.stored_weights import find_rounders, round_weight
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers
@@ -146,7 +146,7 @@ class TensorNumbers:
             remarks = models.list_weight_notes() if state_index else notes
             numbers = matches[0] if matches[0].opened is None else matches[0].opened()
             graph = graph_of(models, state_index, on_progress)
-            node = None if graph is None else rounders(graph).get(name)
+            node = None if graph is None else find_rounders(graph).get(name)
             if graph is not None and node is not None:
                 numbers = round_weight(graph, node, numbers)
                 remarks = (

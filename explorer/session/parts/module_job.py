@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from explorer.base.errors import Misuse
-from explorer.engine.convert.job import ConversionJob, module_of
+from explorer.engine.convert.job import ConversionJob, get_module
 from explorer.facts.conversion import ConversionOptions
 from explorer.session.parts.models import Models, OnProgress
 
@@ -22,7 +22,7 @@ def check_module(models: Models, on_progress: OnProgress) -> None:
         MissingExtra: torch is not installed.
     """
     if not models.current:
-        module_of(models.open_state(0, on_progress))
+        get_module(models.open_state(0, on_progress))
 
 
 def build_module_job(

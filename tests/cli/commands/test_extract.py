@@ -108,7 +108,7 @@ def test_what_random_numbers_make_is_never_called_equal_or_different(
 def test_a_part_with_another_weight_is_not_kept(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = engine.part_model
+    made = engine.build_part_model
 
     def wrong(*given: Any) -> Model:
         part = made(*given)
@@ -118,7 +118,7 @@ def test_a_part_with_another_weight_is_not_kept(
         other = replace(tensor, payload=Inline(bytes(data)), record=None)
         return replace(part, graph=replace(part.graph, initializers={**part.graph.initializers, name: other}))
 
-    monkeypatch.setattr(engine, "part_model", wrong)
+    monkeypatch.setattr(engine, "build_part_model", wrong)
     text = said(capsys, LENET, "--layer", "conv2", "-o", str(tmp_path / "part.onnx"), code=1)
     assert "NUMBERS DIFFER" in text
     assert "no file written" in text

@@ -448,13 +448,13 @@ def test_a_wrong_fold_is_different_and_not_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, wrong: str
 ) -> None:
     """The proof does not trust the algebra: that of one who forgot something is refuted."""
-    right = batch_normalization._inference_affine
+    right = batch_normalization._read_affine
     change = {
         "mean": lambda one: replace(one, shift=one.shift + 0.01),
         "epsilon": lambda one: replace(one, scale=one.scale * 1.0001),
         "bias": lambda one: replace(one, shift=np.where(np.arange(4) == 2, 0, one.shift)),
     }[wrong]
-    monkeypatch.setattr(batch_normalization, "_inference_affine", lambda *words: change(right(*words)))
+    monkeypatch.setattr(batch_normalization, "_read_affine", lambda *words: change(right(*words)))
     source = net(tmp_path / "a.onnx", f"h = Conv (x, w) y = {NORM}", CONV)
     target = tmp_path / "b.onnx"
     fact = told(capsys, source, "-o", str(target), code=1)

@@ -173,7 +173,7 @@ def test_a_cut_counts_every_branch_and_skip_that_crosses_it(
 def test_a_stage_with_another_weight_is_found_and_nothing_is_written(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made = engine.stage_models
+    made = engine.build_stage_models
 
     def wrong(*given: Any) -> list[Model]:
         stages = made(*given)
@@ -186,7 +186,7 @@ def test_a_stage_with_another_weight_is_found_and_nothing_is_written(
         graph = replace(graph, initializers={**graph.initializers, name: other})
         return [*stages[:-1], replace(stages[-1], graph=graph)]
 
-    monkeypatch.setattr(engine, "stage_models", wrong)
+    monkeypatch.setattr(engine, "build_stage_models", wrong)
     text = said(capsys, LENET, "-n", "2", "-o", str(tmp_path / "s"), code=1)
     assert "OUTPUTS DIFFER" in text
     assert "no file written" in text

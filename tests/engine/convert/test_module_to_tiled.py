@@ -21,7 +21,7 @@ from explorer.cli import main  # noqa: E402
 from explorer.engine.proof import torch_layers  # noqa: E402
 from explorer.engine.tiling.torch import products  # noqa: E402
 from explorer.engine.tiling.torch.modules import TiledConv2d, TiledLinear  # noqa: E402
-from explorer.engine.tiling.torch.replace import rows_of_calls, tile_module  # noqa: E402
+from explorer.engine.tiling.torch.replace import record_rows_of_calls, tile_module  # noqa: E402
 from explorer.facts.tiling import TileRule  # noqa: E402
 
 SPEC = TileSpec(tile=(4, 8, 4))
@@ -100,7 +100,7 @@ def test_hooks_stay_and_run(net: Net) -> None:
 
 
 def test_globs_choose_and_what_matches_nothing_is_said(net: Net) -> None:
-    calls = rows_of_calls(net, (X,), {})
+    calls = record_rows_of_calls(net, (X,), {})
     tiled, plan = tile_module(net, TileSpec(tile=(4, 4, 4), sites=("f*",)), calls)
     assert [site.name for site in plan.sites] == ["fc"]
     assert type(tiled.conv) is nn.Conv2d
@@ -114,7 +114,7 @@ def test_globs_choose_and_what_matches_nothing_is_said(net: Net) -> None:
 
 def test_rules_hold_for_layers_as_for_nodes(net: Net) -> None:
     rules = (TileRule(op="Conv2d", on=False, origin="npu.toml:3"), TileRule(site="fc", tile=(2, 2, 2)))
-    tiled, plan = tile_module(net, TileSpec(tile=(4, 8, 4), rules=rules), rows_of_calls(net, (X,), {}))
+    tiled, plan = tile_module(net, TileSpec(tile=(4, 8, 4), rules=rules), record_rows_of_calls(net, (X,), {}))
     assert type(tiled.conv) is nn.Conv2d
     assert tiled.fc.tile == (2, 2, 2)
     assert tiled.tied.tile == (4, 8, 4)
@@ -126,7 +126,7 @@ def test_a_transformer_goes_through_its_tiled_layers() -> None:
     model = nn.TransformerEncoder(layer, 2).eval()
     x = torch.randn(2, 5, 16)
     with torch.no_grad():
-        tiled, plan = tile_module(model, SPEC, rows_of_calls(model, (x,), {}))
+        tiled, plan = tile_module(model, SPEC, record_rows_of_calls(model, (x,), {}))
         seen: list[int] = []
         tiled.layers[0].linear1.forward = lambda y: (
             seen.append(1)

@@ -53,7 +53,7 @@ def test_samples_that_no_memory_holds_are_refused_before_they_are_read(here, nam
             )
         file.truncate(file.tell() + 16 * rows)  # a hole, which takes no place on the disk
     monkeypatch.setattr(
-        "explorer.features.sweep.sweep.fingerprint", lambda *given: pytest.fail("it was read")
+        "explorer.features.sweep.sweep.compute_fingerprint", lambda *given: pytest.fail("it was read")
     )
     with Session(NET) as session, pytest.raises(Misuse):
         session.sweep_training(name, "lr=1e-3,0.1")

@@ -9,7 +9,7 @@ import numpy as np
 from explorer.engine.formats.onnx.writer import write
 from explorer.engine.graph.model import Function, Graph, Model, Value
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
-from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
+from explorer.engine.quantize.functions import DOMAIN_VERSION, build_function, call
 from tests import stock
 
 LEVELS = stock.LEVELS
@@ -22,7 +22,7 @@ def model_of(
     calls, functions, source = [], list[Function](), "x"
     for at, (fmt, grid, axis) in enumerate(parts):
         calls.append(call(fmt, grid, source, f"y{at}", shape, axis=axis))
-        functions += [function for function in [function_for(fmt, opset)] if function]
+        functions += [function for function in [build_function(fmt, opset)] if function]
         source = f"y{at}"
     return Model(
         Graph(

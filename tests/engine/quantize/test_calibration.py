@@ -18,7 +18,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx.reader import read as read_model
 from explorer.engine.number_formats import format_of
-from explorer.engine.quantize.calibration import HALF, RangeUse, ValueDistribution, ranges
+from explorer.engine.quantize.calibration import HALF, RangeUse, ValueDistribution, calibrate_ranges
 from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 
@@ -71,7 +71,7 @@ def test_a_first_sample_of_nothing_does_not_spoil_the_histogram() -> None:
 def at_lenet(samples: Samples, path: str, **more: Any) -> dict[str, Any]:
     model = read_model(path)
     values = [n.inputs[0] for n in model.graph.nodes if n.op in ("Conv", "Gemm", "MatMul")]
-    return ranges(model, {name: use(name) for name in values}, samples, **more)
+    return calibrate_ranges(model, {name: use(name) for name in values}, samples, **more)
 
 
 def test_min_and_max_are_those_onnxruntime_finds(sample: Any, tmp_path: Path) -> None:
@@ -204,6 +204,6 @@ def test_nan_inside_the_model_and_a_percentage_of_nothing_are_refused(tmp_path: 
     model = read_model(path)
     samples = read_samples(model, str(tmp_path / "x.npy"))
     with pytest.raises(Misuse, match=r"'y' has 1 NaN with x.npy, 1 sample"):
-        ranges(model, {"y": use("y")}, samples)
+        calibrate_ranges(model, {"y": use("y")}, samples)
     with pytest.raises(Misuse, match="--percentile: of 10 %"):
-        ranges(model, {"y": use("y")}, samples, "percentile", 10)
+        calibrate_ranges(model, {"y": use("y")}, samples, "percentile", 10)

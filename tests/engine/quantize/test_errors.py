@@ -14,11 +14,11 @@ from onnx import numpy_helper
 
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
-from explorer.engine.quantize.answer import answer
-from explorer.engine.quantize.calibration import ranges
+from explorer.engine.quantize.answer import build_answer
+from explorer.engine.quantize.calibration import calibrate_ranges
 from explorer.engine.quantize.choice import choose
 from explorer.engine.quantize.errors import run_errors
-from explorer.engine.quantize.grids import Grids, range_uses
+from explorer.engine.quantize.grids import Grids, list_range_uses
 from explorer.engine.quantize.layers import find_layers
 from explorer.engine.quantize.quantize import quantize_model
 from explorer.engine.runtime import observer
@@ -57,13 +57,13 @@ def quantize(name: str, folder: Path, *, count: int = 3, calibrator: Any = "minm
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), QuantizeSpec(**spec))
     samples = random_samples(model, count)
-    grids = Grids(ranges(model, range_uses(choices), samples, calibrator, 99))
+    grids = Grids(calibrate_ranges(model, list_range_uses(choices), samples, calibrator, 99))
     writer.write(quantize_model(model, choices, grids, known), target)
     layers, outputs = run_errors(model, reader.read(target), choices, grids.find_operand_grid, samples)
     open_sizes = {d: 1 for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)}
     with Session(source, dims=open_sizes) as session:
         info, rows = session.open(), session.layers().layers
-    fact = answer(choices, grids.find_operand_grid, rows, info.totals.weight_bytes, layers, outputs)
+    fact = build_answer(choices, grids.find_operand_grid, rows, info.totals.weight_bytes, layers, outputs)
     return Case(source, target, samples, fact)
 
 

@@ -11,7 +11,7 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer.engine.number_formats import EXAMPLES, format_of
 from explorer.engine.number_formats.number_format import NumberFormat
-from explorer.engine.quantize.functions import call, function_for
+from explorer.engine.quantize.functions import build_function, call
 from tests.engine.quantize.one_call import LEVELS, model_of, run, written
 
 SHAPE = (3, 70, 5)
@@ -146,6 +146,6 @@ def test_a_size_that_is_open_stays_so(tmp_path: Path) -> None:
 
 def test_an_operator_set_that_is_too_old_is_said() -> None:
     with pytest.raises(ValueError, match="operator set 13, not 12"):
-        function_for(fmt("mxfp8"), 12)
-    assert function_for(fmt("bfloat16"), 13) is None
+        build_function(fmt("mxfp8"), 12)
+    assert build_function(fmt("bfloat16"), 13) is None
     assert len(call(fmt("bfloat16"), fmt("bfloat16").grid(0, 1), "x", "y", (2,)).nodes) == 2

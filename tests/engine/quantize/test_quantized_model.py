@@ -13,9 +13,9 @@ import pytest
 from explorer.engine import shapes
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.graph.model import Model
-from explorer.engine.quantize.calibration import ranges
+from explorer.engine.quantize.calibration import calibrate_ranges
 from explorer.engine.quantize.choice import choose
-from explorer.engine.quantize.grids import Grids, range_uses
+from explorer.engine.quantize.grids import Grids, list_range_uses
 from explorer.engine.quantize.layers import find_layers
 from explorer.engine.quantize.quantize import quantize_model
 from explorer.engine.quantize.write.opset import find_lowest_opset, raise_opset
@@ -34,7 +34,7 @@ def quantize(source: Path, target: Path, **spec: Any) -> Model:
     model = raise_opset(model, needed) if needed > model.opset else model
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), asked)
-    found = ranges(model, range_uses(choices), random_samples(model, 2))
+    found = calibrate_ranges(model, list_range_uses(choices), random_samples(model, 2))
     writer.write(quantize_model(model, choices, Grids(found), known), str(target))
     return reader.read(str(target))
 
@@ -181,7 +181,7 @@ def test_tiny_values_behind_a_clip_stay_what_they_are(tmp_path: Path) -> None:
     model = reader.read(str(source))
     known = shapes.infer(model).values
     choices = choose(find_layers(model, known), QuantizeSpec())
-    grids = Grids(dict.fromkeys(range_uses(choices), (0.0, 1e-8)))
+    grids = Grids(dict.fromkeys(list_range_uses(choices), (0.0, 1e-8)))
     writer.write(quantize_model(model, choices, grids, known), str(target))
     session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"x": np.array([[-1e-8, 1e-8]], np.float32)})

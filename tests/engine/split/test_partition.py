@@ -11,7 +11,7 @@ import pytest
 
 from explorer.engine.split import costs
 from explorer.engine.split.partition import Row, find_best_cuts
-from explorer.engine.split.schedule import count_in_flight, forecast
+from explorer.engine.split.schedule import compute_forecast, count_in_flight
 
 
 def tried(
@@ -42,7 +42,7 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
         kinds = [draw.randint(0, 1) for _ in range(stages)]  # every other machine is half as fast
         row = costs.scale_by_kind(costs.sum_of_units(work), (1.0, 2.0))
         if draw.random() < 0.3:
-            row = costs.apply_memory_limit(row, costs.maximum_of_units(work), draw.choice([3, 6, 9]))
+            row = costs.apply_memory_limit(row, costs.make_maximum_cost(work), draw.choice([3, 6, 9]))
         crossing = [draw.randint(0, 9) for _ in range(count)]
         allowed = sorted(draw.sample(range(1, count), draw.randint(0, count - 1))) if count > 1 else []
         link = (lambda size: size / 2) if draw.random() < 0.5 else None
@@ -54,7 +54,7 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
 
 def test_a_pipeline_of_equal_stages_waits_as_gpipe_says() -> None:
     for schedule in ("gpipe", "1f1b"):
-        told = forecast([1.0] * 4, [0.0] * 3, 8, schedule)  # type: ignore[arg-type]
+        told = compute_forecast([1.0] * 4, [0.0] * 3, 8, schedule)  # type: ignore[arg-type]
         assert told.bubble == pytest.approx(3 / 11)  # (stages - 1) / (micro-batches + stages - 1)
         assert told.training_bubble == pytest.approx(3 / 11)
         assert (told.latency, told.period, told.seconds) == (4.0, 1.0, 11.0)
@@ -63,7 +63,7 @@ def test_a_pipeline_of_equal_stages_waits_as_gpipe_says() -> None:
 def test_1f1b_keeps_no_more_micro_batches_than_stages_lie_behind() -> None:
     assert [count_in_flight(at, 4, 8, "1f1b") for at in range(4)] == [4, 3, 2, 1]
     assert [count_in_flight(at, 4, 8, "gpipe") for at in range(4)] == [8] * 4
-    told = forecast([1.0, 2.0, 1.0], [0.5, 0.25], 8, "1f1b")
+    told = compute_forecast([1.0, 2.0, 1.0], [0.5, 0.25], 8, "1f1b")
     for stage in range(3):
         kept = most = 0
         for work in (one for one in told.steps if one.stage == stage):
@@ -73,7 +73,7 @@ def test_1f1b_keeps_no_more_micro_batches_than_stages_lie_behind() -> None:
 
 
 def test_a_stage_begins_when_the_one_before_and_the_link_have_ended() -> None:
-    told = forecast([1.0, 2.0], [0.5], 3, "1f1b")
+    told = compute_forecast([1.0, 2.0], [0.5], 3, "1f1b")
     begun = {(one.stage, one.micro_batch): one.start for one in told.works}
     assert begun[1, 0] == 1.5
     assert begun[1, 1] == 3.5  # its own work before it takes longer

@@ -72,11 +72,11 @@ def test_five_halvings_of_a_picture_are_one_division() -> None:
     ],
 )
 def test_names_in_a_file_are_arithmetic_only_if_they_are_written_so(written: str, read: str) -> None:
-    assert dims.canonical(written) == read
+    assert dims.normalize_name(written) == read
 
 
 def test_a_name_alone_is_shown_without_quotes() -> None:
-    assert dims.display("'batch-size'") == "batch-size"
+    assert dims.format_for_display("'batch-size'") == "batch-size"
     assert dims.add("'batch-size'", 1) == "'batch-size'+1"
     assert dims.substitute_sizes("'batch-size'+1", {"batch-size": 4}) == 5
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from explorer import Session
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.options import OPTIONS
-from explorer.engine.tiling.cost import plan_cost, site_cost
+from explorer.engine.tiling.cost import compute_plan_cost, compute_site_cost
 from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.facts.cost import ORDERS, Hardware, PlanCost, SiteCost
@@ -112,7 +112,7 @@ any_site = st.builds(
 @settings(max_examples=120, deadline=None)
 @given(any_site)
 def test_every_figure_is_what_turning_the_loops_counts(plan: SitePlan) -> None:
-    cost = site_cost(plan)
+    cost = compute_site_cost(plan)
     wide, sums = BITS[plan.dtype] // 8, BITS[plan.accumulator] // 8
     for order in cost.orders:
         counted = run(plan, order.order, keep=True)
@@ -136,8 +136,8 @@ def test_every_figure_is_what_turning_the_loops_counts(plan: SitePlan) -> None:
 def test_no_order_moves_less_than_the_lower_bound_or_more_than_without_reuse(
     plan: SitePlan, buffer: int | None
 ) -> None:
-    cost = site_cost(plan, Hardware(buffer=buffer))
-    once = site_cost(replace(plan, edges="ragged", tile=(plan.M, plan.K, plan.N)))
+    cost = compute_site_cost(plan, Hardware(buffer=buffer))
+    once = compute_site_cost(replace(plan, edges="ragged", tile=(plan.M, plan.K, plan.N)))
     assert cost.compulsory == once.chosen.traffic, "one tile for everything moves each operand once"
     for order in cost.orders:
         assert cost.compulsory <= cost.lower_bound <= order.traffic <= cost.traffic_without_reuse
@@ -156,9 +156,9 @@ def test_the_padded_share_is_what_fills_up_tiles(plan: SitePlan) -> None:
     m, k, n = lengths
     whole = (m * k + k * n) * wide + m * n * sums
     needed = (plan.M * plan.K + plan.K * plan.N) * wide + plan.M * plan.N * sums
-    assert site_cost(replace(plan, edges="padded")).padded_share == pytest.approx(1 - needed / whole)
-    assert site_cost(replace(plan, edges="ragged")).padded_share == 0
-    of_all = plan_cost(plan_of(replace(plan, edges="padded"), replace(plan, edges="ragged", calls=2)))
+    assert compute_site_cost(replace(plan, edges="padded")).padded_share == pytest.approx(1 - needed / whole)
+    assert compute_site_cost(replace(plan, edges="ragged")).padded_share == 0
+    of_all = compute_plan_cost(plan_of(replace(plan, edges="padded"), replace(plan, edges="ragged", calls=2)))
     assert of_all.padded_share == pytest.approx(1 - 3 * needed / (whole + 2 * needed))
 
 
@@ -179,7 +179,7 @@ def through_the_array(dataflow: str, M: int, K: int, N: int, rows: int, columns:
 def test_systolic_cycles_are_those_of_following_operands_through_the_array(
     plan: SitePlan, array: tuple[int, int]
 ) -> None:
-    cost = site_cost(plan, Hardware(array=array))
+    cost = compute_site_cost(plan, Hardware(array=array))
     assert [timing.dataflow for timing in cost.systolic] == [
         "output-stationary",
         "weight-stationary",
@@ -213,7 +213,7 @@ def test_cycles_are_those_that_scale_sim_3_reports(
     size: tuple[int, int, int], outputs: int, weights: int, inputs: int
 ) -> None:
     """'Total Cycles' of its COMPUTE_REPORT.csv (3.0.0, -i gemm, an array of 8 x 16), which counts from 0."""
-    timings = site_cost(site(*size), Hardware(array=(8, 16))).systolic
+    timings = compute_site_cost(site(*size), Hardware(array=(8, 16))).systolic
     assert [timing.scalesim - 1 for timing in timings] == [outputs, weights, inputs]
 
 
@@ -221,7 +221,7 @@ def test_cycles_are_those_that_scale_sim_3_reports(
 
 
 def test_alexnets_first_linear_layer_by_hand() -> None:
-    cost = site_cost(site(1, 9216, 4096, edges="padded"), NPU)
+    cost = compute_site_cost(site(1, 9216, 4096, edges="padded"), NPU)
     tile = 64 * 64 * 4
     assert cost.grid == (1, 144, 64)
     assert cost.products == 9216
@@ -255,19 +255,19 @@ def test_alexnets_first_linear_layer_by_hand() -> None:
 
 def test_a_square_product_is_held_against_the_bound_of_its_buffer() -> None:
     plan = site(1024, 1024, 1024)
-    own = site_cost(plan)
+    own = compute_site_cost(plan)
     assert own.bound_buffer == own.buffer == 3 * 64 * 64 * 4
     assert own.lower_bound == math.ceil(2 * 1024**3 / math.sqrt(3 * 64 * 64)) * 4
     # 2 x 16 x 1024^2 of the operands and the output once, against 2 x 1024^3 / sqrt(12288)
     assert own.ratio == pytest.approx((2 * 16 + 1) * 1024**2 / (2 * 1024**3 / math.sqrt(12288)), rel=1e-6)
-    roomy = site_cost(plan, Hardware(buffer=1 << 20))
+    roomy = compute_site_cost(plan, Hardware(buffer=1 << 20))
     assert roomy.bound_buffer == 1 << 20
     assert roomy.lower_bound == max(3 * 1024**2 * 4, 2 * 1024**3 // 512 * 4) == 16 << 20
     assert roomy.ratio > own.ratio
 
 
 def test_operands_of_a_batch_are_fetched_each_for_itself() -> None:
-    one, many = (site_cost(site(128, 64, 128, batch=batch), NPU) for batch in (1, 12))
+    one, many = (compute_site_cost(site(128, 64, 128, batch=batch), NPU) for batch in (1, 12))
     assert many.products == 12 * one.products == 48
     assert many.traffic_without_reuse == 12 * one.traffic_without_reuse
     assert [order.traffic for order in many.orders] == [12 * order.traffic for order in one.orders]
@@ -276,44 +276,44 @@ def test_operands_of_a_batch_are_fetched_each_for_itself() -> None:
 
 
 def test_partial_sums_travel_in_the_accumulators_type() -> None:
-    cost = site_cost(site(64, 128, 64, dtype="int8", accumulator="int32"))
+    cost = compute_site_cost(site(64, 128, 64, dtype="int8", accumulator="int32"))
     orders = {order.order: order for order in cost.orders}
     assert orders["mnk"].traffic == 64 * 128 + 128 * 64 + 64 * 64 * 4
     assert cost.buffer == 64 * 64 + 64 * 64 + 64 * 64 * 4
     wide = site(128, 128, 128, dtype="int8", accumulator="int32")
-    k_first = {order.order: order for order in site_cost(wide).orders}["kmn"]
+    k_first = {order.order: order for order in compute_site_cost(wide).orders}["kmn"]
     assert k_first.c_write_bytes == 2 * 128 * 128 * 4
     assert k_first.c_read_bytes == 128 * 128 * 4
 
 
 def test_elements_narrower_than_a_byte_lie_packed() -> None:
-    cost = site_cost(site(3, 64, 5, dtype="int4", accumulator="float32"))
+    cost = compute_site_cost(site(3, 64, 5, dtype="int4", accumulator="float32"))
     assert cost.chosen.a_bytes == 3 * 64 // 2
     assert cost.chosen.b_bytes == 5 * 64 // 2
 
 
 def test_without_double_buffering_moving_and_computing_add_up_and_half_the_buffer_is_needed() -> None:
     plan = site(1, 9216, 4096, edges="padded")
-    alternating = site_cost(plan, replace(NPU, double_buffered=False, buffer=64 << 10))
+    alternating = compute_site_cost(plan, replace(NPU, double_buffered=False, buffer=64 << 10))
     assert alternating.chosen.cycles == 589_824 + 303_038_464 // 64
     assert alternating.fits is True
-    assert site_cost(plan, replace(NPU, buffer=64 << 10)).fits is False
-    assert site_cost(plan, NPU).fits is None
+    assert compute_site_cost(plan, replace(NPU, buffer=64 << 10)).fits is False
+    assert compute_site_cost(plan, NPU).fits is None
 
 
 def test_a_machine_that_is_known_by_its_rates_has_a_time_and_no_cycles() -> None:
     rates = Hardware(peak_macs=4096e9, bandwidth=64e9)
-    cost = site_cost(site(1, 9216, 4096, edges="padded"), rates)
+    cost = compute_site_cost(site(1, 9216, 4096, edges="padded"), rates)
     assert cost.chosen.cycles is None
     assert cost.chosen.bound == "memory"
     assert cost.chosen.seconds == pytest.approx(303_038_464 / 64e9)
-    slow = site_cost(site(1, 9216, 4096, edges="padded"), replace(rates, peak_macs=1e9))
+    slow = compute_site_cost(site(1, 9216, 4096, edges="padded"), replace(rates, peak_macs=1e9))
     assert slow.chosen.bound == "compute"
     assert slow.chosen.seconds == pytest.approx(9216 * 64**3 / 1e9)
 
 
 def test_without_a_machine_there_is_no_time() -> None:
-    cost = plan_cost(plan_of(site(64, 64, 64)))
+    cost = compute_plan_cost(plan_of(site(64, 64, 64)))
     assert (cost.total.cycles, cost.total.seconds, cost.total.memory_bound) == (None, None, None)
     assert cost.sites[0].chosen.bound == ""
     assert cost.systolic == ()
@@ -321,7 +321,9 @@ def test_without_a_machine_there_is_no_time() -> None:
 
 def test_a_rate_that_no_binary_fraction_holds_costs_no_cycle_more() -> None:
     # 2.3 and 0.3 lie a little below themselves in binary
-    cost = site_cost(site(23, 3, 3, tile=(23, 3, 3)), Hardware(macs_per_cycle=2.3, bytes_per_cycle=0.3))
+    cost = compute_site_cost(
+        site(23, 3, 3, tile=(23, 3, 3)), Hardware(macs_per_cycle=2.3, bytes_per_cycle=0.3)
+    )
     assert cost.chosen.compute_cycles == 90
     assert cost.chosen.traffic == (23 * 3 + 3 * 3 + 23 * 3) * 4
     assert cost.chosen.memory_cycles == (23 + 3 + 23) * 4 * 10
@@ -333,7 +335,9 @@ def test_a_rate_that_no_binary_fraction_holds_costs_no_cycle_more() -> None:
 @pytest.mark.parametrize("double_buffered", [True, False])
 def test_an_array_waits_for_what_is_moved(double_buffered: bool) -> None:
     machine = replace(NPU, array=(64, 64), double_buffered=double_buffered)
-    cost = plan_cost(plan_of(site(1, 9216, 4096, edges="padded"), site(1024, 64, 64, calls=2)), machine)
+    cost = compute_plan_cost(
+        plan_of(site(1, 9216, 4096, edges="padded"), site(1024, 64, 64, calls=2)), machine
+    )
     for timing, summed, dataflow in zip(
         cost.sites[0].systolic, cost.systolic, dict.fromkeys(ORDERS.values()), strict=True
     ):
@@ -345,19 +349,19 @@ def test_an_array_waits_for_what_is_moved(double_buffered: bool) -> None:
         second = next(one for one in cost.sites[1].systolic if one.dataflow == dataflow)
         assert summed.total == (timing.total or 0) + 2 * (second.total or 0)
         assert summed.cycles == timing.cycles + 2 * second.cycles
-    bare = site_cost(site(64, 64, 64), Hardware(array=(64, 64), clock=1e9)).systolic[0]
+    bare = compute_site_cost(site(64, 64, 64), Hardware(array=(64, 64), clock=1e9)).systolic[0]
     assert (bare.total, bare.seconds) == (None, None), "nobody knows how long moving takes"
 
 
 def test_tiles_smaller_than_a_cycle_are_said_to_run_at_once() -> None:
-    said = plan_cost(plan_of(site(8, 8, 8, tile=(8, 8, 8))), NPU).assumptions
+    said = compute_plan_cost(plan_of(site(8, 8, 8, tile=(8, 8, 8))), NPU).assumptions
     assert any("512" in text and "run at once" in text for text in said)
-    assert not any("at once" in text for text in plan_cost(plan_of(site(8, 8, 8)), NPU).assumptions)
+    assert not any("at once" in text for text in compute_plan_cost(plan_of(site(8, 8, 8)), NPU).assumptions)
 
 
 def test_sums_are_over_every_call_of_every_site() -> None:
     once, thrice = site(64, 64, 64), site(128, 64, 64, name="loop", calls=3)
-    cost = plan_cost(plan_of(once, thrice), NPU)
+    cost = compute_plan_cost(plan_of(once, thrice), NPU)
     first, second = cost.sites
     assert cost.products == 1 + 3 * 2
     assert cost.macs == 64**3 + 3 * 2 * 64**3
@@ -371,16 +375,16 @@ def test_sums_are_over_every_call_of_every_site() -> None:
 
 def test_a_site_whose_calls_depend_on_the_data_is_in_no_sum_and_named() -> None:
     outer = site(64, 64, 64, name="outer")
-    cost = plan_cost(plan_of(outer, site(64, 64, 64, name="inner", calls=None)))
+    cost = compute_plan_cost(plan_of(outer, site(64, 64, 64, name="inner", calls=None)))
     assert cost.products == 1
-    assert cost.total.traffic == plan_cost(plan_of(outer)).total.traffic
+    assert cost.total.traffic == compute_plan_cost(plan_of(outer)).total.traffic
     assert any("depends on the data" in text and "inner" in text for text in cost.assumptions)
 
 
 def test_what_stays_untiled_and_sizes_that_are_open_are_said() -> None:
     left = SkippedSite("conv", "Conv", "not asked for")
     plan = plan_of(site(64, 64, 64), skipped=(left,), dims={"batch": 8, "other": 2}, free=("batch",))
-    said = " ".join(plan_cost(plan).assumptions)
+    said = " ".join(compute_plan_cost(plan).assumptions)
     assert "1 products that stay untiled" in said
     assert "batch = 8" in said
     assert "other" not in said
@@ -388,23 +392,23 @@ def test_what_stays_untiled_and_sizes_that_are_open_are_said() -> None:
 
 def test_each_site_has_its_own_best_order_or_the_one_asked_for() -> None:
     wide, deep = site(640, 64, 640), site(256, 512, 256, tile=(16, 256, 16), name="deep")
-    best = plan_cost(plan_of(wide, deep), NPU)
+    best = compute_plan_cost(plan_of(wide, deep), NPU)
     assert best.total == best.orders[0]
     assert best.sites[0].order != best.sites[1].order
     for name in ORDERS:
-        asked = plan_cost(plan_of(wide, deep), NPU, order=name)
+        asked = compute_plan_cost(plan_of(wide, deep), NPU, order=name)
         assert {one.order for one in asked.sites} == {name}
         assert asked.total.traffic >= best.total.traffic
         assert asked.orders == best.orders
         assert asked.total == next(total for total in best.orders if total.order == name)
     for dataflow in ("output-stationary", "weight-stationary", "input-stationary"):
-        asked = plan_cost(plan_of(wide, deep), order=dataflow)
+        asked = compute_plan_cost(plan_of(wide, deep), order=dataflow)
         assert {one.chosen.dataflow for one in asked.sites} == {dataflow}
         assert asked.total.order == dataflow
 
 
 def test_a_plan_of_nothing_costs_nothing() -> None:
-    cost = plan_cost(plan_of(), replace(NPU, array=(4, 4), buffer=1))
+    cost = compute_plan_cost(plan_of(), replace(NPU, array=(4, 4), buffer=1))
     assert (cost.total.traffic, cost.products, cost.buffer, cost.ratio) == (0, 0, 0, 1.0)
     assert cost.total.cycles == 0
     assert cost.fits is True
@@ -413,7 +417,7 @@ def test_a_plan_of_nothing_costs_nothing() -> None:
 
 @pytest.mark.parametrize("empty", [(0, 4, 4), (4, 0, 4), (4, 4, 0), (0, 0, 0)])
 def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, int]) -> None:
-    cost = add_formulas(plan_cost(plan_of(site(*empty)), replace(NPU, array=(4, 4)))).sites[0]
+    cost = add_formulas(compute_plan_cost(plan_of(site(*empty)), replace(NPU, array=(4, 4)))).sites[0]
     assert cost.macs == cost.products == 0
     assert cost.lower_bound == cost.compulsory
     assert cost.chosen.traffic == 4 * empty[0] * empty[1] + 4 * empty[1] * empty[2] + 4 * empty[0] * empty[2]
@@ -421,17 +425,17 @@ def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, 
 
 @pytest.mark.parametrize("order", ["best", *ORDERS, *dict.fromkeys(ORDERS.values())])
 def test_every_order_that_there_is_can_be_typed(order: str) -> None:
-    assert plan_cost(plan_of(site(9, 9, 9)), order=OPTIONS["--order"].value(order)).order == order
+    assert compute_plan_cost(plan_of(site(9, 9, 9)), order=OPTIONS["--order"].value(order)).order == order
 
 
 def test_an_order_that_does_not_exist_is_refused_with_the_nearest() -> None:
     with pytest.raises(Misuse, match=r"no loop order 'output-stationry'; did you mean 'output-stationary'\?"):
-        plan_cost(plan_of(site(1, 1, 1)), order="output-stationry")
+        compute_plan_cost(plan_of(site(1, 1, 1)), order="output-stationry")
 
 
 def test_a_type_of_unknown_width_is_refused_by_the_sites_name() -> None:
     with pytest.raises(Misuse, match="fc: the size of a 'string' is not known"):
-        plan_cost(plan_of(site(1, 1, 1, dtype="string")))
+        compute_plan_cost(plan_of(site(1, 1, 1, dtype="string")))
 
 
 def test_a_session_asks_for_its_own_plan_and_explains_a_site_that_is_alone(
@@ -440,7 +444,7 @@ def test_a_session_asks_for_its_own_plan_and_explains_a_site_that_is_alone(
     with Session(sample("lenet")) as session:
         spec = TileSpec(tile=(8, 8, 8))
         cost = session.cost(spec, NPU)
-        assert cost == plan_cost(session.plan(spec), NPU)
+        assert cost == compute_plan_cost(session.plan(spec), NPU)
         assert len(cost.sites) > 1
         alone = session.cost(replace(spec, sites=(cost.sites[0].name,)), NPU)
         assert alone.sites[0].formulas
@@ -473,7 +477,7 @@ MACHINES = [
 @settings(max_examples=120, deadline=None)
 @given(any_site, st.sampled_from(MACHINES))
 def test_every_formula_filled_in_gives_the_figure_that_it_explains(plan: SitePlan, machine: Hardware) -> None:
-    cost = add_formulas(plan_cost(plan_of(plan), machine)).sites[0]
+    cost = add_formulas(compute_plan_cost(plan_of(plan), machine)).sites[0]
     names = [formula.name for formula in cost.formulas]
     assert len(names) == len(set(names))
     assert {f"traffic {order}" for order in ORDERS} < set(names)
@@ -491,7 +495,9 @@ def figures(cost: SiteCost) -> dict[str, float]:
 
 
 def test_formulas_explain_the_figures_that_are_shown_and_not_others() -> None:
-    cost = add_formulas(plan_cost(plan_of(site(100, 300, 200, edges="padded")), replace(NPU, array=(64, 64))))
+    cost = add_formulas(
+        compute_plan_cost(plan_of(site(100, 300, 200, edges="padded")), replace(NPU, array=(64, 64)))
+    )
     one = cost.sites[0]
     shown = figures(one)
     assert shown["products"] == one.products
@@ -512,12 +518,12 @@ def test_formulas_explain_the_figures_that_are_shown_and_not_others() -> None:
 
 
 def test_formulas_are_left_out_unless_asked_for() -> None:
-    cost: PlanCost = plan_cost(plan_of(site(1, 1, 1)))
+    cost: PlanCost = compute_plan_cost(plan_of(site(1, 1, 1)))
     assert cost.sites[0].formulas == ()
 
 
 def test_fractions_are_exact_where_floats_are_not() -> None:
     huge = site(1 << 20, 1 << 20, 1 << 20, tile=(1 << 10, 1 << 10, 1 << 10))
-    cost = site_cost(huge, Hardware(macs_per_cycle=3, bytes_per_cycle=3))
+    cost = compute_site_cost(huge, Hardware(macs_per_cycle=3, bytes_per_cycle=3))
     assert cost.chosen.compute_cycles == math.ceil(Fraction(1 << 60, 3))
     assert cost.chosen.memory_cycles == math.ceil(Fraction(cost.chosen.traffic, 3))

@@ -44,8 +44,8 @@ def test_a_weight_read_in_bands_gives_the_same_bytes(
 
     def made() -> list[bytes]:
         cut: list[Tensor] = [
-            weights.blocks("b", held, grid, tile, tile),
-            weights.columns("c", held, columns // tile, rows, tile),
+            weights.create_blocks("b", held, grid, tile, tile),
+            weights.create_columns("c", held, columns // tile, rows, tile),
         ]
         return [bytes(t.payload.view()) for t in cut if t.payload is not None]
 

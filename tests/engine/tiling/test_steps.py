@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
-from explorer.engine.tiling.cost import site_cost
+from explorer.engine.tiling.cost import compute_site_cost
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import SitePlan
 from explorer.facts.cost import ORDERS
@@ -90,7 +90,7 @@ def test_every_step_has_moved_what_a_buffer_played_by_hand_has(
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int8", "int4"])
 def test_the_last_step_has_moved_what_the_plan_counts(order: str, dtype: str) -> None:
     plan = replace(site((9216, 4095, 1000), (64, 48, 56), 3), dtype=dtype)
-    cost = next(one for one in site_cost(plan, order=order).orders if one.order == order)
+    cost = next(one for one in compute_site_cost(plan, order=order).orders if one.order == order)
     last = tile_steps(plan, order, plan.products - 1, 5)
     assert len(last.steps) == 1
     end = last.steps[0]

@@ -28,7 +28,7 @@ from explorer import Session, TileSpec
 from explorer.base.errors import Cancelled, MissingExtra, Misuse
 from explorer.cli import main
 from explorer.engine.formats.onnx import reader
-from explorer.engine.sweep.fingerprint import files_of
+from explorer.engine.sweep.fingerprint import list_files
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import with_front
 from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of
@@ -271,7 +271,7 @@ def test_weights_inside_a_loop_or_a_constant_are_content_too(tmp_path: Path) -> 
         model, all_tensors_to_one_file=False, size_threshold=0, convert_attribute=True
     )
     onnx.save(model, path)
-    files = files_of(reader.read(str(path)))
+    files = list_files(reader.read(str(path)))
     assert [Path(file).name for file in files] == ["model.onnx", "inner", "outer"]
 
 

@@ -16,7 +16,7 @@ Rule = Callable[..., Any]
 """Function that runs an operator: `rule(call, *inputs)`."""
 
 
-def torch_dtype(name: str) -> torch.dtype:
+def get_torch_dtype(name: str) -> torch.dtype:
     """Torch's type for an element type in numpy's spelling.
 
     Raises:
@@ -54,7 +54,7 @@ class OperatorCall(Struct):
 
     def dtype(self, code: int) -> torch.dtype:
         """Torch's type for ONNX's type code."""
-        return torch_dtype(DTYPES[code].name)
+        return get_torch_dtype(DTYPES[code].name)
 
     def tensor(self, value: Any) -> torch.Tensor:
         """Converts a value to a tensor."""

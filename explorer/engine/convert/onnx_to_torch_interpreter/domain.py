@@ -73,7 +73,7 @@ class TorchDomain(Struct):
             BadModel: The operator has no rule, torch fails, or the rule ignores an attribute.
         """
         if node.op == "Constant" and not node.domain:
-            return [self._literal(attributes)]
+            return [self._convert_literal(attributes)]
         if not node.domain:
             host_result = self._compute_on_host(node, attributes, args)
             if host_result is not None:
@@ -128,7 +128,7 @@ class TorchDomain(Struct):
         result = rule(attributes, [None if a is None else np.asarray(a) for a in args])
         return result if result is None or isinstance(result, np.ndarray) else convert_to_host(result)
 
-    def _literal(self, attributes: Mapping[str, Any]) -> Any:
+    def _convert_literal(self, attributes: Mapping[str, Any]) -> Any:
         for name, value in attributes.items():
             if isinstance(value, Tensor):
                 return self.constants(value)

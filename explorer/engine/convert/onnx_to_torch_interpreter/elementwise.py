@@ -17,7 +17,7 @@ _FIRST_NARROW_CODE = 17
 """First ONNX type code of float8; all codes from it on are treated as types of 8 bits or less."""
 
 
-def _inputs_only_rule(function: Callable[..., Any]) -> Rule:
+def _make_inputs_only_rule(function: Callable[..., Any]) -> Rule:
     """Makes a rule from a function that needs only the inputs."""
     return lambda call, *args: function(*args)
 
@@ -74,16 +74,16 @@ def _cast_to(x: Tensor, kind: torch.dtype) -> Tensor:
     return x != 0 if kind == torch.bool else x.to(kind)
 
 
-def _axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:
+def _read_axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:
     if args and args[0] is not None:
         return call.ints(args[0])
     axes = call.get("axes")
     return None if axes is None else list(axes)
 
 
-def _reduction_rule(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
+def _make_reduction_rule(function: Callable[[Tensor, list[int], bool], Tensor]) -> Rule:
     def rule(call: OperatorCall, x: Tensor, *axes_input: Any) -> Tensor:
-        axes, keep = _axes(call, axes_input), bool(call.get("keepdims", 1))
+        axes, keep = _read_axes(call, axes_input), bool(call.get("keepdims", 1))
         if call.get("noop_with_empty_axes", 0) and not axes:
             return function(x.unsqueeze(0), [0], False)
         return function(x, axes or list(range(x.dim())), keep)
@@ -121,7 +121,7 @@ def _l2_norm(x: Tensor, axes: list[int], keep: bool) -> Tensor:
     return torch.sqrt((wide * wide).sum(axes, keepdim=keep)).to(x.dtype)
 
 
-def _arg_rule(function: Callable[..., Tensor]) -> Rule:
+def _make_arg_rule(function: Callable[..., Tensor]) -> Rule:
     def rule(call: OperatorCall, x: Tensor) -> Tensor:
         axis, keep = call.get("axis", 0), bool(call.get("keepdims", 1))
         if not call.get("select_last_index", 0):
@@ -132,7 +132,7 @@ def _arg_rule(function: Callable[..., Tensor]) -> Rule:
     return rule
 
 
-def _softmax_rule(function: Callable[..., Tensor]) -> Rule:
+def _make_softmax_rule(function: Callable[..., Tensor]) -> Rule:
     """Makes a rule for Softmax and similar operators.
 
     Before opset 13 they run over `axis` and all later axes.
@@ -206,8 +206,8 @@ _BINARY: Mapping[str, Callable[..., Any]] = {
 }
 
 _SPECIAL: Mapping[str, Rule] = {
-    "ArgMax": _arg_rule(torch.argmax),
-    "ArgMin": _arg_rule(torch.argmin),
+    "ArgMax": _make_arg_rule(torch.argmax),
+    "ArgMin": _make_arg_rule(torch.argmin),
     "BitShift": _bit_shift,
     "Cast": _cast,
     "CastLike": _cast_like,
@@ -218,33 +218,33 @@ _SPECIAL: Mapping[str, Rule] = {
     "Elu": lambda call, x: functional.elu(x, call.get("alpha", 1.0)),
     "Gelu": lambda call, x: functional.gelu(x, approximate=call.get("approximate", "none")),
     "HardSigmoid": lambda call, x: (call.get("alpha", 0.2) * x + call.get("beta", 0.5)).clamp(0, 1),
-    "Hardmax": _softmax_rule(
+    "Hardmax": _make_softmax_rule(
         lambda x, axis_number: torch.zeros_like(x).scatter(
             axis_number, x.argmax(axis_number, keepdim=True), 1
         )
     ),
     "IsInf": _is_infinite,
     "LeakyRelu": lambda call, x: functional.leaky_relu(x, call.get("alpha", 0.01)),
-    "LogSoftmax": _softmax_rule(torch.log_softmax),
+    "LogSoftmax": _make_softmax_rule(torch.log_softmax),
     "Max": _fold_rule(torch.maximum),
     "Mean": lambda call, *args: reduce(torch.add, args) / len(args),
     "Min": _fold_rule(torch.minimum),
     "Mod": lambda call, a, b: torch.fmod(a, b) if call.get("fmod", 0) else torch.remainder(a, b),
     "PRelu": lambda call, x, slope: torch.where(x < 0, x * slope, x),
     "Pow": lambda call, a, b: torch.pow(a, b).to(a.dtype),
-    "ReduceL1": _reduction_rule(lambda x, axes, keep: _sum(x.abs(), axes, keep)),
-    "ReduceL2": _reduction_rule(_l2_norm),
-    "ReduceLogSum": _reduction_rule(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
-    "ReduceLogSumExp": _reduction_rule(lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep)),
-    "ReduceMax": _reduction_rule(_extremum(torch.amax)),
-    "ReduceMean": _reduction_rule(_mean),
-    "ReduceMin": _reduction_rule(_extremum(torch.amin)),
-    "ReduceProd": _reduction_rule(_product),
-    "ReduceSum": _reduction_rule(_sum),
-    "ReduceSumSquare": _reduction_rule(lambda x, axes, keep: _sum(x * x, axes, keep)),
+    "ReduceL1": _make_reduction_rule(lambda x, axes, keep: _sum(x.abs(), axes, keep)),
+    "ReduceL2": _make_reduction_rule(_l2_norm),
+    "ReduceLogSum": _make_reduction_rule(lambda x, axes, keep: torch.log(_sum(x, axes, keep))),
+    "ReduceLogSumExp": _make_reduction_rule(lambda x, axes, keep: torch.logsumexp(x, axes, keepdim=keep)),
+    "ReduceMax": _make_reduction_rule(_extremum(torch.amax)),
+    "ReduceMean": _make_reduction_rule(_mean),
+    "ReduceMin": _make_reduction_rule(_extremum(torch.amin)),
+    "ReduceProd": _make_reduction_rule(_product),
+    "ReduceSum": _make_reduction_rule(_sum),
+    "ReduceSumSquare": _make_reduction_rule(lambda x, axes, keep: _sum(x * x, axes, keep)),
     "Selu": _selu,
     "Shrink": _shrink,
-    "Softmax": _softmax_rule(torch.softmax),
+    "Softmax": _make_softmax_rule(torch.softmax),
     "Sum": _fold_rule(torch.add),
     "Swish": lambda call, x: x * torch.sigmoid(call.get("alpha", 1.0) * x),
     "ThresholdedRelu": lambda call, x: torch.where(x > call.get("alpha", 1.0), x, torch.zeros_like(x)),
@@ -258,6 +258,6 @@ MICROSOFT: Mapping[str, Rule] = {
 }
 
 TABLE: Mapping[str, Rule] = {
-    **{op: _inputs_only_rule(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
+    **{op: _make_inputs_only_rule(function) for op, function in (*_UNARY.items(), *_BINARY.items())},
     **_SPECIAL,
 }

@@ -32,7 +32,7 @@ def is_quantized(model: Model) -> bool:
     return any(node.op in _ROUNDING_OPERATORS or node.op.startswith("QLinear") for node in nodes)
 
 
-def torch_runner(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds], list[Array]]:
+def make_torch_runner(module: Any, names: Sequence[str], source: str) -> Callable[[Feeds], list[Array]]:
     """Returns a function that runs a module on arrays by input name; `names` gives their order."""
     import torch
 
@@ -84,7 +84,7 @@ def prove(
     """
     session = RuntimeSession(model, what="the ONNX file")
     names = [value.name for value in model.graph.outputs]
-    run_torch = torch_runner(module, [v.name for v in model.graph.feeds], source)
+    run_torch = make_torch_runner(module, [v.name for v in model.graph.feeds], source)
     layers = (
         sum(node.op in _ROUNDING_OPERATORS for node in model.graph.nodes) if is_quantized(model) else None
     )

@@ -56,7 +56,7 @@ def _einsum(call: OperatorCall, *args: Tensor) -> Tensor:
 # -- windows: convolution and pooling
 
 
-def _window_parameters(
+def _read_window(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Returns strides, dilations, and the padding before and after each spatial axis."""
@@ -86,15 +86,15 @@ def _pad(x: Tensor, pad_before: Sequence[int], pad_after: Sequence[int], value: 
 def convolution(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """Conv with one, two or three spatial axes."""
     kernel = list(weight.shape[2:])
-    strides, dilations, pad_before, pad_after = _window_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _read_window(call, x, kernel)
     padding = pad_before
     if pad_before != pad_after:
         x, padding = _pad(x, pad_before, pad_after), [0] * len(kernel)
-    function = _CONV[_spatial_rank(x) - 1]
+    function = _CONV[_get_spatial_rank(x) - 1]
     return function(x, weight, bias, strides, padding, dilations, call.get("group", 1))
 
 
-def _spatial_rank(x: Tensor) -> int:
+def _get_spatial_rank(x: Tensor) -> int:
     rank = x.dim() - 2
     if not 1 <= rank <= 3:
         raise BadModel(f"torch has no windows of {rank} dimensions")
@@ -102,7 +102,7 @@ def _spatial_rank(x: Tensor) -> int:
 
 
 def _conv_transpose(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    dims, kernel = _spatial_rank(x), list(weight.shape[2:])
+    dims, kernel = _get_spatial_rank(x), list(weight.shape[2:])
     strides = list(call.get("strides", (1,) * dims))
     dilations = list(call.get("dilations", (1,) * dims))
     output_padding = list(call.get("output_padding", (0,) * dims))
@@ -132,14 +132,14 @@ def _conv_transpose(call: OperatorCall, x: Tensor, weight: Tensor, bias: Tensor 
     return result if bias is None else result + bias.reshape(-1, *(1,) * dims)
 
 
-def _ceil_parameters(
+def _read_ceil_window(
     call: OperatorCall, x: Tensor, kernel: Sequence[int]
 ) -> tuple[list[int], list[int], list[int], list[int]]:
     """Window parameters that respect `ceil_mode`.
 
     The mode pads the end of an axis for windows that reach beyond it.
     """
-    strides, dilations, pad_before, pad_after = _window_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _read_window(call, x, kernel)
     if not call.get("ceil_mode", 0):
         return strides, dilations, pad_before, pad_after
     ends = []
@@ -156,18 +156,18 @@ def _ceil_parameters(
 
 def _max_pool(call: OperatorCall, x: Tensor) -> Any:
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, pad_before, pad_after = _ceil_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
     low: Any = -math.inf if x.is_floating_point() else torch.iinfo(x.dtype).min
     floats = x if x.is_floating_point() else x.to(torch.float64)
     filled = _pad(floats, pad_before, pad_after, float(low))
-    pool = _MAX_POOL[_spatial_rank(x) - 1]
+    pool = _MAX_POOL[_get_spatial_rank(x) - 1]
     if call.outputs < 2 or not call.node.outputs[1]:
         return pool(filled, kernel, strides, 0, dilations).to(x.dtype)
     values, indices = pool(filled, kernel, strides, 0, dilations, return_indices=True)
-    return values.to(x.dtype), _indices_without_padding(call, indices, filled, x, pad_before)
+    return values.to(x.dtype), _remove_padding_from_indices(call, indices, filled, x, pad_before)
 
 
-def _indices_without_padding(
+def _remove_padding_from_indices(
     call: OperatorCall, indices: Tensor, filled: Tensor, x: Tensor, pad_before: Sequence[int]
 ) -> Tensor:
     """Converts indices into the padded input to ONNX's indices into the whole input tensor."""
@@ -189,8 +189,8 @@ def _indices_without_padding(
 
 def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, pad_before, pad_after = _ceil_parameters(call, x, kernel)
-    _, _, _, pad_after_exact = _window_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
+    _, _, _, pad_after_exact = _read_window(call, x, kernel)
     ones = torch.ones_like(x[:1, :1])
     if call.get("count_include_pad", 0):
         ones = _pad(ones, pad_before, pad_after_exact, 1.0)
@@ -199,25 +199,27 @@ def _average_pool(call: OperatorCall, x: Tensor) -> Tensor:
         )
     else:
         ones = _pad(ones, pad_before, pad_after)
-    total = _window_sum(_pad(x, pad_before, pad_after), kernel, strides, dilations)
-    return total / _window_sum(ones, kernel, strides, dilations)
+    total = _sum_windows(_pad(x, pad_before, pad_after), kernel, strides, dilations)
+    return total / _sum_windows(ones, kernel, strides, dilations)
 
 
-def _window_sum(x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]) -> Tensor:
+def _sum_windows(
+    x: Tensor, kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
+) -> Tensor:
     for axis, (k, s, d) in enumerate(zip(kernel, strides, dilations, strict=True), start=2):
         x = x.unfold(axis, d * (k - 1) + 1, s)[..., ::d].sum(-1)
     return x
 
 
-def _average_pool_torch(call: OperatorCall, x: Tensor) -> Tensor:
+def _average_pool_by_torch(call: OperatorCall, x: Tensor) -> Tensor:
     """AveragePool by torch's own operator if its result is the same, else by `_average_pool`."""
     kernel = list(call.get("kernel_shape"))
-    strides, dilations, pad_before, pad_after = _window_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _read_window(call, x, kernel)
     is_supported = pad_before == pad_after and set(dilations) <= {1} and not call.get("ceil_mode", 0)
     if not is_supported or any(p > k // 2 for p, k in zip(pad_before, kernel, strict=True)):
         return _average_pool(call, x)
     counts_padding = bool(call.get("count_include_pad", 0))
-    dims = _spatial_rank(x)
+    dims = _get_spatial_rank(x)
     if dims == 1:
         return functional.avg_pool1d(x, kernel, strides, pad_before, False, counts_padding)
     pool: Any = functional.avg_pool2d if dims == 2 else functional.avg_pool3d
@@ -227,13 +229,13 @@ def _average_pool_torch(call: OperatorCall, x: Tensor) -> Tensor:
 
 def _lp_pool(call: OperatorCall, x: Tensor) -> Tensor:
     kernel, p = list(call.get("kernel_shape")), call.get("p", 2)
-    strides, dilations, pad_before, pad_after = _ceil_parameters(call, x, kernel)
+    strides, dilations, pad_before, pad_after = _read_ceil_window(call, x, kernel)
     powers = _pad(x.abs() ** p, pad_before, pad_after)
-    result: Tensor = _window_sum(powers, kernel, strides, dilations) ** (1 / p)
+    result: Tensor = _sum_windows(powers, kernel, strides, dilations) ** (1 / p)
     return result
 
 
-def _spatial_axes(x: Tensor) -> list[int]:
+def _list_spatial_axes(x: Tensor) -> list[int]:
     return list(range(2, x.dim()))
 
 
@@ -342,7 +344,7 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     for axis, target, factor in zip(axes, targets, factors, strict=True):
         if target == x.shape[axis] and factor == 1:
             continue
-        indices = _resize_coordinates(transformation, target, factor, x.shape[axis], x.device)
+        indices = _compute_resize_coordinates(transformation, target, factor, x.shape[axis], x.device)
         x = (
             _resize_nearest(x, axis, indices, rounding)
             if mode == "nearest"
@@ -351,7 +353,7 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     return x
 
 
-def _resize_coordinates(
+def _compute_resize_coordinates(
     transformation: str, target: int, factor: float, size: int, device: torch.device
 ) -> Tensor:
     """Returns the input coordinate of each element of the result along one axis."""
@@ -437,17 +439,17 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
 
 TABLE: Mapping[str, Rule] = {
     "Attention": _attention,
-    "AveragePool": _average_pool_torch,
+    "AveragePool": _average_pool_by_torch,
     "BatchNormalization": _batch_norm,
     "Conv": convolution,
     "ConvTranspose": _conv_transpose,
     "Einsum": _einsum,
     "Gemm": gemm,
-    "GlobalAveragePool": lambda call, x: x.mean(_spatial_axes(x), keepdim=True),
+    "GlobalAveragePool": lambda call, x: x.mean(_list_spatial_axes(x), keepdim=True),
     "GlobalLpPool": lambda call, x: torch.linalg.vector_norm(
-        x, call.get("p", 2), dim=_spatial_axes(x), keepdim=True
+        x, call.get("p", 2), dim=_list_spatial_axes(x), keepdim=True
     ),
-    "GlobalMaxPool": lambda call, x: x.amax(_spatial_axes(x), keepdim=True),
+    "GlobalMaxPool": lambda call, x: x.amax(_list_spatial_axes(x), keepdim=True),
     "GroupNormalization": _group_norm,
     "InstanceNormalization": lambda call, x, scale, bias: functional.instance_norm(
         x, weight=scale, bias=bias, eps=call.get("epsilon", 1e-5)

@@ -13,7 +13,7 @@ from torch import nn
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import printable
 from explorer.engine.compat.torch import children_of
-from explorer.engine.convert.onnx_to_torch_interpreter.call import convert_to_tensor, torch_dtype
+from explorer.engine.convert.onnx_to_torch_interpreter.call import convert_to_tensor, get_torch_dtype
 from explorer.engine.convert.onnx_to_torch_interpreter.domain import TorchDomain, can_run
 from explorer.engine.graph.interpreter import Interpreter
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, list_bodies
@@ -212,7 +212,7 @@ def _load_tensor(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
 
     Tensors that are unaligned or packed are copied.
     """
-    kind = torch_dtype(tensor.dtype)
+    kind = get_torch_dtype(tensor.dtype)
     payload = tensor.payload
     if payload is None or tensor.dtype in ("int4", "uint4", "int2", "uint2"):
         return torch.from_numpy(np.array(tensor.array())).to(kind)

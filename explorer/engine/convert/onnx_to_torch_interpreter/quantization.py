@@ -78,7 +78,7 @@ def _subtract_zero_point(x: Tensor, zero: Tensor | None, axis: int) -> Tensor:
     return integers - flat.reshape(-1, 1) if axis == 0 else integers - flat
 
 
-def _integer_product(a: Tensor, b: Tensor) -> Tensor:
+def _multiply_integers(a: Tensor, b: Tensor) -> Tensor:
     if a.dim() == 2 and b.dim() == 2 and a.device.type == "cpu":
         return torch.mm(a, b)
     return torch.matmul(a.to(torch.float64), b.to(torch.float64)).to(torch.int32)
@@ -88,7 +88,7 @@ def _matmul_integer(
     call: OperatorCall, a: Tensor, b: Tensor, a_zero: Tensor | None = None, b_zero: Tensor | None = None
 ) -> Tensor:
     # a can have one zero point for each row, and b one for each column
-    return _integer_product(_subtract_zero_point(a, a_zero, 0), _subtract_zero_point(b, b_zero, 1))
+    return _multiply_integers(_subtract_zero_point(a, a_zero, 0), _subtract_zero_point(b, b_zero, 1))
 
 
 def _requantize(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
@@ -100,22 +100,26 @@ def _requantize(total: Tensor, factor: Tensor, zero: Tensor) -> Tensor:
 
 def _qlinear_matmul(call: OperatorCall, *inputs: Tensor) -> Tensor:
     a, sa, za, b, sb, zb, sy, zy = inputs
-    total = _integer_product(_subtract_zero_point(a, za, 0), _subtract_zero_point(b, zb, 1))
+    total = _multiply_integers(_subtract_zero_point(a, za, 0), _subtract_zero_point(b, zb, 1))
     if sa.numel() > 1 and sa.dim() == 1:
         sa = sa.reshape(-1, 1)
-    factor = _scalar(sa).to(torch.float32) * _scalar(sb).to(torch.float32) / _scalar(sy).to(torch.float32)
+    factor = (
+        _convert_to_scalar(sa).to(torch.float32)
+        * _convert_to_scalar(sb).to(torch.float32)
+        / _convert_to_scalar(sy).to(torch.float32)
+    )
     return _requantize(total, factor, zy)
 
 
-def _scalar(scale: Tensor) -> Tensor:
+def _convert_to_scalar(scale: Tensor) -> Tensor:
     return scale.reshape(()) if scale.numel() == 1 else scale
 
 
-def _integer_convolution(call: OperatorCall, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+def _convolve_integers(call: OperatorCall, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
     return convolution(call, x.to(torch.float64), w.to(torch.float64), bias)
 
 
-def _zero_point_by_channel(zero: Tensor | None, w: Tensor) -> Tensor | None:
+def _reshape_zero_point(zero: Tensor | None, w: Tensor) -> Tensor | None:
     if zero is None or zero.numel() == 1:
         return zero
     return zero.reshape(-1, *(1,) * (w.dim() - 1))
@@ -126,19 +130,23 @@ def _conv_integer(
 ) -> Tensor:
     operands = (
         _subtract_zero_point(x, x_zero, 1),
-        _subtract_zero_point(w, _zero_point_by_channel(w_zero, w), 0),
+        _subtract_zero_point(w, _reshape_zero_point(w_zero, w), 0),
     )
-    return _integer_convolution(call, *operands).to(torch.int32)
+    return _convolve_integers(call, *operands).to(torch.int32)
 
 
 def _qlinear_conv(call: OperatorCall, *inputs: Any) -> Tensor:
     x, sx, zx, w, sw, zw, sy, zy, bias = (*inputs, None)[:9]
-    total = _integer_convolution(
-        call, _subtract_zero_point(x, zx, 1), _subtract_zero_point(w, _zero_point_by_channel(zw, w), 0)
+    total = _convolve_integers(
+        call, _subtract_zero_point(x, zx, 1), _subtract_zero_point(w, _reshape_zero_point(zw, w), 0)
     )
     if bias is not None:
         total = total + bias.to(torch.float64).reshape(-1, *(1,) * (x.dim() - 2))
-    factor = _scalar(sx).to(torch.float32) * _scalar(sw).to(torch.float32) / _scalar(sy).to(torch.float32)
+    factor = (
+        _convert_to_scalar(sx).to(torch.float32)
+        * _convert_to_scalar(sw).to(torch.float32)
+        / _convert_to_scalar(sy).to(torch.float32)
+    )
     if factor.dim():
         factor = factor.reshape(-1, *(1,) * (x.dim() - 2))
     return _requantize(total, factor, zy)
@@ -155,7 +163,7 @@ def _quantize_per_tensor(x: Tensor, scale: Tensor, zero: Tensor | None, kind: to
     return steps.clamp(*_LIMITS[_CODES[kind]]).to(kind)
 
 
-def _binary_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
+def _make_binary_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     def rule(call: OperatorCall, *inputs: Any) -> Tensor:
         a, sa, za, b, sb, zb, sy, zy = (*inputs, None)[:8]
         return _quantize_per_tensor(
@@ -165,7 +173,7 @@ def _binary_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:
     return rule
 
 
-def _unary_rule(function: Callable[[OperatorCall, Tensor], Tensor]) -> Rule:
+def _make_unary_rule(function: Callable[[OperatorCall, Tensor], Tensor]) -> Rule:
     def rule(call: OperatorCall, x: Tensor, sx: Tensor, zx: Any, sy: Tensor, zy: Any = None) -> Tensor:
         return _quantize_per_tensor(function(call, _dequantize_per_tensor(x, sx, zx)), sy, zy, x.dtype)
 
@@ -190,11 +198,11 @@ def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
     )
     a_offsets = a_offsets.t() if call.get("transA", 0) else a_offsets
     b_offsets = b_offsets.t() if call.get("transB", 0) else b_offsets
-    total = _integer_product(a_offsets.contiguous(), b_offsets.contiguous())
+    total = _multiply_integers(a_offsets.contiguous(), b_offsets.contiguous())
     total = total if c is None else total + c
-    factor = _scalar(sa) * _scalar(sb) * call.get("alpha", 1.0)
+    factor = _convert_to_scalar(sa) * _convert_to_scalar(sb) * call.get("alpha", 1.0)
     if sy is not None:
-        factor = factor / _scalar(sy)
+        factor = factor / _convert_to_scalar(sy)
     if zy is None:  # the zero point, not the scale, makes the result an integer
         result: Tensor = total.to(torch.float32) * factor
         return result
@@ -203,8 +211,10 @@ def _qgemm(call: OperatorCall, *inputs: Any) -> Tensor:
 
 def _matmul_integer_to_float(call: OperatorCall, *inputs: Any) -> Tensor:
     a, b, sa, sb, za, zb, bias = (*inputs, *(None,) * 3)[:7]
-    total = _integer_product(_subtract_zero_point(a, za, 0), _subtract_zero_point(b, zb, 1)).to(torch.float32)
-    y = total * _scalar(sa) * _scalar(sb)
+    total = _multiply_integers(_subtract_zero_point(a, za, 0), _subtract_zero_point(b, zb, 1)).to(
+        torch.float32
+    )
+    y = total * _convert_to_scalar(sa) * _convert_to_scalar(sb)
     return y if bias is None else y + bias
 
 
@@ -261,13 +271,13 @@ MICROSOFT: Mapping[str, Rule] = {
     "MatMulIntegerToFloat": _matmul_integer_to_float,
     "MatMulNBits": _matmul_nbits,
     "QGemm": _qgemm,
-    "QLinearAdd": _binary_rule(torch.add),
+    "QLinearAdd": _make_binary_rule(torch.add),
     "QLinearConcat": _qlinear_concat,
-    "QLinearGlobalAveragePool": _unary_rule(_mean),
-    "QLinearLeakyRelu": _unary_rule(
+    "QLinearGlobalAveragePool": _make_unary_rule(_mean),
+    "QLinearLeakyRelu": _make_unary_rule(
         lambda call, x: torch.nn.functional.leaky_relu(x, call.get("alpha", 0.01))
     ),
-    "QLinearMul": _binary_rule(torch.mul),
-    "QLinearSigmoid": _unary_rule(lambda call, x: torch.sigmoid(x)),
+    "QLinearMul": _make_binary_rule(torch.mul),
+    "QLinearSigmoid": _make_unary_rule(lambda call, x: torch.sigmoid(x)),
     "QuantizeLinear": _quantize,
 }

@@ -35,7 +35,7 @@ _DEFAULT_PARAMETERS = {"hardsigmoid": (0.2, 0.5), "leakyrelu": (0.01, 0.0), "elu
 _DEFAULT_ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 
 
-def _activations(call: OperatorCall, direction: int) -> list[Activation]:
+def _read_activations(call: OperatorCall, direction: int) -> list[Activation]:
     default_names = _DEFAULT_ACTIVATIONS[call.node.op]
     names = call.get("activations") or default_names * 2
     alphas, betas = list(call.get("activation_alpha", ())), list(call.get("activation_beta", ()))
@@ -50,50 +50,50 @@ def _activations(call: OperatorCall, direction: int) -> list[Activation]:
     return activations
 
 
-def _lstm_step(
+def _run_lstm_step(
     call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
     h, c = state
     i, o, f, g = (x + h @ r.t() + rb).chunk(4, -1)
     p = extra.chunk(3) if extra is not None else (0, 0, 0)
-    i = acts[0](_clip(call, i + p[0] * c))
-    f = 1 - i if call.get("input_forget", 0) else acts[0](_clip(call, f + p[2] * c))
-    c = f * c + i * acts[1](_clip(call, g))
-    o = acts[0](_clip(call, o + p[1] * c))
+    i = acts[0](_clip_value(call, i + p[0] * c))
+    f = 1 - i if call.get("input_forget", 0) else acts[0](_clip_value(call, f + p[2] * c))
+    c = f * c + i * acts[1](_clip_value(call, g))
+    o = acts[0](_clip_value(call, o + p[1] * c))
     return o * acts[2](c), c
 
 
-def _gru_step(
+def _run_gru_step(
     call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
     (h,) = state
     xz, xr, xh = x.chunk(3, -1)
     rz, rr, rh = r.chunk(3)
     bz, br, bh = rb.chunk(3)
-    z = acts[0](_clip(call, xz + h @ rz.t() + bz))
-    reset = acts[0](_clip(call, xr + h @ rr.t() + br))
+    z = acts[0](_clip_value(call, xz + h @ rz.t() + bz))
+    reset = acts[0](_clip_value(call, xr + h @ rr.t() + br))
     if call.get("linear_before_reset", 0):
-        candidate = acts[1](_clip(call, xh + reset * (h @ rh.t() + bh)))
+        candidate = acts[1](_clip_value(call, xh + reset * (h @ rh.t() + bh)))
     else:
-        candidate = acts[1](_clip(call, xh + (reset * h) @ rh.t() + bh))
+        candidate = acts[1](_clip_value(call, xh + (reset * h) @ rh.t() + bh))
     return ((1 - z) * candidate + z * h,)
 
 
-def _rnn_step(
+def _run_rnn_step(
     call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
 ) -> State:
-    return (acts[0](_clip(call, x + state[0] @ r.t() + rb)),)
+    return (acts[0](_clip_value(call, x + state[0] @ r.t() + rb)),)
 
 
-def _clip(call: OperatorCall, x: Tensor) -> Tensor:
+def _clip_value(call: OperatorCall, x: Tensor) -> Tensor:
     clip = call.get("clip")
     return x if clip is None else x.clamp(-clip, clip)
 
 
-_STEPS = {"LSTM": _lstm_step, "GRU": _gru_step, "RNN": _rnn_step}
+_STEPS = {"LSTM": _run_lstm_step, "GRU": _run_gru_step, "RNN": _run_rnn_step}
 
 
-def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
+def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
     """Outputs of all directions: (Y, Y_h), or (Y, Y_h, Y_c) for an LSTM."""
     op = call.node.op
     b, lengths, h0, c0, peep = (*rest, *(None,) * 5)[:5]
@@ -113,7 +113,7 @@ def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) 
         gate_rows = w.shape[1]
         bias = b[direction_index] if b is not None else w.new_zeros(2 * gate_rows)
         state: State = tuple(w.new_zeros(batch, size) if s is None else s[direction_index] for s in starts)
-        activations = _activations(call, direction_index)
+        activations = _read_activations(call, direction_index)
         projected = x @ w[direction_index].t() + bias[:gate_rows]
         steps = reversed(range(count)) if backwards else range(count)
         outputs: list[Tensor] = [x] * count
@@ -143,4 +143,4 @@ def _recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) 
     return (y, *last)
 
 
-TABLE: Mapping[str, Callable[..., Any]] = dict.fromkeys(_STEPS, _recurrent)
+TABLE: Mapping[str, Callable[..., Any]] = dict.fromkeys(_STEPS, _run_recurrent)

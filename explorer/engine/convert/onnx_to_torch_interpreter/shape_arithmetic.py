@@ -37,7 +37,7 @@ def _convert_to_objects(value: Any) -> Host:
     return objects
 
 
-def _elementwise_rule(function: Callable[..., Any]) -> Rule:
+def _make_elementwise_rule(function: Callable[..., Any]) -> Rule:
     """Makes a rule that applies a function to each element, with numpy's broadcasting."""
 
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
@@ -51,7 +51,7 @@ def _elementwise_rule(function: Callable[..., Any]) -> Rule:
 
 
 def _fold_rule(function: Callable[[Any, Any], Any]) -> Rule:
-    return lambda attributes, args: reduce(lambda a, b: _elementwise_rule(function)({}, (a, b)), args)
+    return lambda attributes, args: reduce(lambda a, b: _make_elementwise_rule(function)({}, (a, b)), args)
 
 
 def _divide(a: Any, b: Any) -> Any:
@@ -61,7 +61,7 @@ def _divide(a: Any, b: Any) -> Any:
     return -(-a // b) if isinstance(a, int) and isinstance(b, int) and (a < 0) != (b < 0) else a // b
 
 
-def _axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...] | None:
+def _read_axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int, ...] | None:
     if len(args) > 1 and args[1] is not None:
         return tuple(int(a) for a in args[1].reshape(-1))
     axes = attributes.get("axes")
@@ -96,9 +96,9 @@ def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     return array.reshape([array.shape[i] if s == 0 else s for i, s in enumerate(shape)])
 
 
-def _reduction_rule(function: Callable[[Any, Any], Any], first: Any) -> Rule:
+def _make_reduction_rule(function: Callable[[Any, Any], Any], first: Any) -> Rule:
     def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
-        axes = _axes(attributes, args)
+        axes = _read_axes(attributes, args)
         if args[0].ndim != 1 or (axes is not None and axes not in ((0,), (-1,))):
             return None
         values = list(args[0])
@@ -132,8 +132,8 @@ def _compute_where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host |
 
 
 RULES: Mapping[str, Rule] = {
-    "Add": _elementwise_rule(lambda a, b: a + b),
-    "And": _elementwise_rule(lambda a, b: bool(a) and bool(b)),
+    "Add": _make_elementwise_rule(lambda a, b: a + b),
+    "And": _make_elementwise_rule(lambda a, b: bool(a) and bool(b)),
     "Cast": lambda attributes, args: (
         args[0] if attributes.get("to") in (6, 7) and args[0].dtype != bool else None
     ),
@@ -141,33 +141,35 @@ RULES: Mapping[str, Rule] = {
         [_convert_to_objects(a) for a in args], attributes["axis"]
     ),
     "ConstantOfShape": _constant_of_shape,
-    "Div": _elementwise_rule(_divide),
-    "Equal": _elementwise_rule(lambda a, b: a == b),
+    "Div": _make_elementwise_rule(_divide),
+    "Equal": _make_elementwise_rule(lambda a, b: a == b),
     "Gather": _gather,
-    "Greater": _elementwise_rule(lambda a, b: a > b),
-    "GreaterOrEqual": _elementwise_rule(lambda a, b: a >= b),
+    "Greater": _make_elementwise_rule(lambda a, b: a > b),
+    "GreaterOrEqual": _make_elementwise_rule(lambda a, b: a >= b),
     "Identity": lambda attributes, args: args[0],
-    "Less": _elementwise_rule(lambda a, b: a < b),
-    "LessOrEqual": _elementwise_rule(lambda a, b: a <= b),
+    "Less": _make_elementwise_rule(lambda a, b: a < b),
+    "LessOrEqual": _make_elementwise_rule(lambda a, b: a <= b),
     "Max": _fold_rule(lambda a, b: a if a >= b else b),
     "Min": _fold_rule(lambda a, b: a if a <= b else b),
-    "Mod": _elementwise_rule(lambda a, b: a % b),
-    "Mul": _elementwise_rule(lambda a, b: a * b),
-    "Neg": _elementwise_rule(lambda a: -a),
-    "Not": _elementwise_rule(lambda a: not a),
-    "Or": _elementwise_rule(lambda a, b: bool(a) or bool(b)),
+    "Mod": _make_elementwise_rule(lambda a, b: a % b),
+    "Mul": _make_elementwise_rule(lambda a, b: a * b),
+    "Neg": _make_elementwise_rule(lambda a: -a),
+    "Not": _make_elementwise_rule(lambda a: not a),
+    "Or": _make_elementwise_rule(lambda a, b: bool(a) or bool(b)),
     "Range": _range,
-    "ReduceMax": _reduction_rule(max, None),
-    "ReduceMin": _reduction_rule(min, None),
-    "ReduceProd": _reduction_rule(lambda a, b: a * b, 1),
-    "ReduceSum": _reduction_rule(lambda a, b: a + b, 0),
+    "ReduceMax": _make_reduction_rule(max, None),
+    "ReduceMin": _make_reduction_rule(min, None),
+    "ReduceProd": _make_reduction_rule(lambda a, b: a * b, 1),
+    "ReduceSum": _make_reduction_rule(lambda a, b: a + b, 0),
     "Reshape": _reshape,
     "Shape": lambda attributes, args: convert_to_host(list(args[0].shape)),
     "Size": lambda attributes, args: convert_to_host(args[0].size),
     "Slice": _slice,
-    "Squeeze": lambda attributes, args: np.asarray(np.squeeze(args[0], _axes(attributes, args))),
-    "Sub": _elementwise_rule(lambda a, b: a - b),
-    "Unsqueeze": lambda attributes, args: np.asarray(np.expand_dims(args[0], _axes(attributes, args) or ())),
+    "Squeeze": lambda attributes, args: np.asarray(np.squeeze(args[0], _read_axes(attributes, args))),
+    "Sub": _make_elementwise_rule(lambda a, b: a - b),
+    "Unsqueeze": lambda attributes, args: np.asarray(
+        np.expand_dims(args[0], _read_axes(attributes, args) or ())
+    ),
     "Where": _compute_where,
 }
 """Rules for operators on sizes. If a rule returns None, torch runs the node."""

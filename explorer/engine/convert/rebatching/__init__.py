@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.verdicts import find_weakest
 from explorer.engine.convert.comparison import ROUNDING_OPERATORS, Feeds, compare_runs
-from explorer.engine.convert.job import ConversionJob, ConversionResult, tensor_infos
+from explorer.engine.convert.job import ConversionJob, ConversionResult, describe_tensors
 from explorer.engine.convert.rebatching.batch_axis import Array, BatchAxis
 from explorer.engine.convert.rebatching.rewrite import RebatchedModel, rewrite_batch
 from explorer.engine.fold import calls
@@ -33,7 +33,7 @@ _OPEN_BATCH_SIZES = 8, 1, 3
 """Batch sizes at which an open batch is tested."""
 
 
-def rebatching(
+def make_rebatching(
     model: Model, batch: int | str, job: ConversionJob, axes: Mapping[str, int]
 ) -> Callable[[ConversionJob], ConversionResult]:
     """Returns a function that writes the rewritten model and compares it; see `engine.convert.rebatch`."""
@@ -56,16 +56,16 @@ def rebatching(
         return ConversionResult(
             how=f"rewriting its batch from {rewritten.old} to {batch}",
             opset=model.opset,
-            inputs=tensor_infos(rewritten.model.graph.feeds),
-            outputs=tensor_infos(rewritten.model.graph.outputs),
+            inputs=describe_tensors(rewritten.model.graph.feeds),
+            outputs=describe_tensors(rewritten.model.graph.outputs),
             verification=evidence,
-            notes=tuple(_notes(rewritten.changed, inlined_model is not model)),
+            notes=tuple(_list_notes(rewritten.changed, inlined_model is not model)),
         )
 
     return convert
 
 
-def _notes(changed: Sequence[str], inlined: bool) -> Iterator[str]:
+def _list_notes(changed: Sequence[str], inlined: bool) -> Iterator[str]:
     """Yields notes about other rewritten nodes and about inlined function calls."""
     if changed:
         hidden_count = f" and {len(changed) - _MAX_LISTED:,} more" if len(changed) > _MAX_LISTED else ""
@@ -116,9 +116,9 @@ def _prove_at_size(
         return [results[name] for name in names]
 
     def run_original(feeds: Feeds) -> list[Array]:
-        parts = [original_session.run(part) for part in _slices(feeds, filler_inputs, rewritten, size)]
+        parts = [original_session.run(part) for part in _slice_inputs(feeds, filler_inputs, rewritten, size)]
         return [
-            _stack([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
+            _stack_outputs([part[name] for part in parts], rewritten.batched.get(name), rewritten.old, size)
             for name in names
         ]
 
@@ -140,7 +140,9 @@ def _prove_at_size(
     return replace(evidence, passed=False, verdict_kind=kind, verdict=verdict)
 
 
-def _slices(feeds: Feeds, filler_inputs: Feeds, rewritten: RebatchedModel, size: int) -> Sequence[Feeds]:
+def _slice_inputs(
+    feeds: Feeds, filler_inputs: Feeds, rewritten: RebatchedModel, size: int
+) -> Sequence[Feeds]:
     """Cuts the inputs into slices of the original's batch size.
 
     Fills the last slice with rows of `filler_inputs`.
@@ -163,7 +165,7 @@ def _slices(feeds: Feeds, filler_inputs: Feeds, rewritten: RebatchedModel, size:
     ]
 
 
-def _stack(parts: Sequence[Any], axis: BatchAxis | None, old: int, size: int) -> Any:
+def _stack_outputs(parts: Sequence[Any], axis: BatchAxis | None, old: int, size: int) -> Any:
     """Joins the original's outputs for all slices into one output with the full batch."""
     if axis is None:
         return parts[0]

@@ -226,7 +226,7 @@ class Rewriting(Struct):
         return tuple(size if position == batch_axis.axis else d for position, d in enumerate(shape))
 
 
-def input_batches(
+def find_input_batches(
     feeds: Mapping[str, Shape | None], user_axes: Mapping[str, int]
 ) -> tuple[dict[str, BatchAxis], int]:
     """Returns the batch axis of each input that has one, and the common batch size.

@@ -15,7 +15,12 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.base.units import printable
-from explorer.engine.convert.rebatching.batch_axis import BatchAxis, RewriteError, Rewriting, input_batches
+from explorer.engine.convert.rebatching.batch_axis import (
+    BatchAxis,
+    RewriteError,
+    Rewriting,
+    find_input_batches,
+)
 from explorer.engine.convert.rebatching.rules import RULES
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, build_tensor, list_bodies
@@ -57,7 +62,7 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
         Misuse: The model cannot be rewritten safely; the message names the node and the reason.
     """
     feeds = {value.name: value.shape for value in model.graph.feeds}
-    input_axes, old = input_batches(feeds, axes or {})
+    input_axes, old = find_input_batches(feeds, axes or {})
     declared = {
         d for v in (*model.graph.feeds, *model.graph.values, *model.graph.outputs) for d in v.shape or ()
     }

@@ -16,13 +16,13 @@ from explorer.facts import Dim
 Rule = Callable[[Rewriting, Node], Node]
 
 
-def _batch_of(r: Rewriting, node: Node, index: int) -> BatchAxis | None:
+def _get_batch(r: Rewriting, node: Node, index: int) -> BatchAxis | None:
     return r.batched.get(node.inputs[index]) if index < len(node.inputs) else None
 
 
 def _require_batch_axis(r: Rewriting, node: Node, index: int, axis: int) -> BatchAxis:
     """Returns the batch of an input, which must be exactly the axis `axis`."""
-    batch = _batch_of(r, node, index)
+    batch = _get_batch(r, node, index)
     if batch is None or batch.axis != axis or not batch.is_unmerged:
         r.refuse(f"the batch of '{node.inputs[index]}' would have to be axis {axis}, alone")
     return batch
@@ -59,7 +59,7 @@ def _set_outputs(r: Rewriting, node: Node, *batches: BatchAxis | None) -> Node:
     return node
 
 
-def _axis(node: Node, rank: int, default: int, name: str = "axis") -> int:
+def _read_axis(node: Node, rank: int, default: int, name: str = "axis") -> int:
     axis: int = node.attributes.get(name, default)
     return axis % max(rank, 1)
 
@@ -112,7 +112,7 @@ def _build_axis_rule(default: int, *, coerced: int = 0) -> Rule:
         batch = _find_first_input_batch(r, node)
         rank = len(r.shape(node.inputs[0]))
         is_old_opset = r.opset < coerced
-        axis = _axis(node, rank, 1 if is_old_opset else default)
+        axis = _read_axis(node, rank, 1 if is_old_opset else default)
         covers_later_axes = node.op in _NORMALISE or is_old_opset
         if batch.axis == axis or (covers_later_axes and batch.axis > axis):
             r.refuse("it works along the batch")
@@ -145,17 +145,17 @@ def _matmul(r: Rewriting, node: Node) -> Node:
     rank = max(*ranks, 2)
     batches: set[BatchAxis] = set()
     for index, own_rank, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
-        batch = _batch_of(r, node, index)
+        batch = _get_batch(r, node, index)
         if batch is None:
             continue
         if own_rank == 1 or batch.axis - own_rank == depth:
             r.refuse("it multiplies over the batch")
         batches.add(batch.move_to(batch.axis + rank - own_rank))
         other_index, other_rank = (second, ranks[1]) if index == 0 else (0, ranks[0])
-        if batch.axis - own_rank < -2 and _batch_of(r, node, other_index) is None:
+        if batch.axis - own_rank < -2 and _get_batch(r, node, other_index) is None:
             node = _broadcast_input(r, node, other_index, batch.axis - own_rank + other_rank, batch)
     if len(batches) != 1 or (
-        all(_batch_of(r, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
+        all(_get_batch(r, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
     ):
         r.refuse("two batches meet on different axes")
     batch = batches.pop()
@@ -173,7 +173,7 @@ def _gemm(r: Rewriting, node: Node) -> Node:
         (0, 0 if node.attributes.get("transA", 0) else 1),
         (1, 1 if node.attributes.get("transB", 0) else 0),
     ):
-        batch = _batch_of(r, node, index)
+        batch = _get_batch(r, node, index)
         if batch is not None and batch.axis == depth:
             r.refuse("it multiplies over the batch")
         if batch is not None:
@@ -182,7 +182,7 @@ def _gemm(r: Rewriting, node: Node) -> Node:
         r.refuse("two batches meet on different axes")
     batch = batches.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
-        shape, bias = r.shape(node.inputs[2]), _batch_of(r, node, 2)
+        shape, bias = r.shape(node.inputs[2]), _get_batch(r, node, 2)
         if bias is not None and bias.move_to(bias.axis + 2 - len(shape)) != batch:
             r.refuse("two batches meet on different axes")
         if bias is None:
@@ -307,7 +307,7 @@ def _concat(r: Rewriting, node: Node) -> Node:
     if len(batches) != 1:
         r.refuse("two batches meet on different axes")
     batch = batches.pop()
-    if batch.axis == _axis(node, len(r.shape(node.outputs[0])), 0):
+    if batch.axis == _read_axis(node, len(r.shape(node.outputs[0])), 0):
         r.refuse("it puts something behind the batch, along its axis")
     for index, name in enumerate(node.inputs):
         if name not in r.batched:
@@ -349,14 +349,14 @@ def _slice(r: Rewriting, node: Node) -> Node:
 
 def _split(r: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(r, node)
-    if batch.axis == _axis(node, len(r.shape(node.inputs[0])), 0):
+    if batch.axis == _read_axis(node, len(r.shape(node.inputs[0])), 0):
         r.refuse("it splits the batch")
     return _set_outputs(r, node, *(batch for _ in node.outputs))
 
 
 def _gather(r: Rewriting, node: Node) -> Node:
-    table_batch, index_batch = _batch_of(r, node, 0), _batch_of(r, node, 1)
-    axis = _axis(node, len(r.shape(node.inputs[0])), 0)
+    table_batch, index_batch = _get_batch(r, node, 0), _get_batch(r, node, 1)
+    axis = _read_axis(node, len(r.shape(node.inputs[0])), 0)
     if table_batch is not None and index_batch is not None:
         r.refuse("table and indices both hold the batch")
     if index_batch is not None:

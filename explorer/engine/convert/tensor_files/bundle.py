@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text, many_text, printable
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.tensor_files.checkpoint_values import METADATA, plain, values_of
+from explorer.engine.convert.tensor_files.checkpoint_values import METADATA, collect_values, simplify
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, format_names
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
@@ -103,10 +103,10 @@ def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
 
 def copy_description(tensors: Sequence[BundledTensor]) -> str:
     """Returns the description such as 'copying 12 tensors, 3.50 MiB'."""
-    return f"copying {many_text(len(tensors), 'tensor')}, {bytes_text(_total_bytes(tensors))}"
+    return f"copying {many_text(len(tensors), 'tensor')}, {bytes_text(_count_bytes(tensors))}"
 
 
-def _total_bytes(tensors: Sequence[BundledTensor]) -> int:
+def _count_bytes(tensors: Sequence[BundledTensor]) -> int:
     """Returns the total bytes; a tensor with several names counts once."""
     bytes_by_tensor: dict[Hashable, int] = {
         tensor.shared_key or ("own", tensor.name): tensor.nbytes for tensor in tensors
@@ -122,7 +122,7 @@ def check_room(job: ConversionJob, tensors: Sequence[BundledTensor]) -> None:
     Raises:
         Misuse: The disk has too little free space.
     """
-    size = _total_bytes(tensors)
+    size = _count_bytes(tensors)
     free = shutil.disk_usage(os.path.dirname(job.path)).free
     if size > free:
         message = f"would take {bytes_text(size)}, and {bytes_text(free)} are free there"
@@ -157,12 +157,12 @@ def collect(job: ConversionJob) -> StateDict:
             saved = checkpoint.read(path)
             saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
             strides |= saved_tensors.strides
-            other_values = values_of(saved.root, saved_tensors, "")
+            other_values = collect_values(saved.root, saved_tensors, "")
             for key, text in other_values.metadata.items():
                 metadata.setdefault(key, text)
             notes += [note for note in other_values.notes if note not in notes]
             unknown += other_values.unknown
-    state_dict = _bundle(contents.tensors, strides, metadata, job.source)
+    state_dict = _build_bundle(contents.tensors, strides, metadata, job.source)
     return state_dict._replace(notes=[*notes, *state_dict.notes], unknown=unknown)
 
 
@@ -173,7 +173,7 @@ def read_safetensors(path: str) -> StateDict:
         BadModel: The file is broken.
     """
     header = safetensors.read(path)
-    return _bundle(header.tensors, {}, header.metadata, path)
+    return _build_bundle(header.tensors, {}, header.metadata, path)
 
 
 def read_checkpoint(path: str) -> StateDict:
@@ -191,7 +191,7 @@ def read_checkpoint(path: str) -> StateDict:
     prefix = f"{key}." if key else ""
     if not all(t.name.startswith(prefix) for t in tensors):
         prefix = ""
-    other_values = values_of(saved.root, saved_tensors, key if prefix else "")
+    other_values = collect_values(saved.root, saved_tensors, key if prefix else "")
     notes = []
     if prefix:
         notes.append(f"the state_dict is what the checkpoint holds under '{printable(key)}'")
@@ -206,20 +206,20 @@ def read_checkpoint(path: str) -> StateDict:
         isinstance(t, str) for pair in saved_metadata.items() for t in pair
     ):
         saved_metadata = {}
-    state_dict = _bundle(tensors, saved_tensors.strides, saved_metadata, path, prefix)
+    state_dict = _build_bundle(tensors, saved_tensors.strides, saved_metadata, path, prefix)
     names = {tensor.name for tensor in state_dict.tensors}
     # text that equals a tensor's name would be read as an alias of that tensor
     texts = {key: json.dumps(text) if text in names else text for key, text in other_values.metadata.items()}
     return state_dict._replace(
         metadata={**state_dict.metadata, **texts},
-        versions=plain(attributes.get("_metadata")) or state_dict.versions,
+        versions=simplify(attributes.get("_metadata")) or state_dict.versions,
         notes=[*notes, *other_values.notes, *state_dict.notes],
         unknown=(*saved_tensors.unclaimed, *other_values.unknown),
         left_count=count,
     )
 
 
-def _bundle(
+def _build_bundle(
     tensors: Sequence[StoredTensor],
     strides: Mapping[str, Sequence[int]],
     metadata: Mapping[str, str],
@@ -237,9 +237,9 @@ def _bundle(
             f"'{printable(unread[0].name)}' cannot be copied: {unread[0].unread}{printable(others_text)}"
         )
         raise BadModel(message, where=source)
-    strided_readers = _strided_readers(tensors, strides)
+    strided_readers = _list_strided_readers(tensors, strides)
     renamed = (
-        _bundle_tensor(t, t.name[len(prefix) :], strides.get(t.name), strided_readers) for t in tensors
+        _build_bundle_tensor(t, t.name[len(prefix) :], strides.get(t.name), strided_readers) for t in tensors
     )
     bundled = {bundled_tensor.name: bundled_tensor for bundled_tensor in renamed}
     metadata, versions, tie_texts = dict(metadata), None, []
@@ -253,19 +253,19 @@ def _bundle(
     text = metadata.get(VERSIONS)
     if text is not None:
         try:
-            versions = plain(json.loads(text))
+            versions = simplify(json.loads(text))
         except (ValueError, RecursionError):
             versions = None
         if versions is not None:
             del metadata[VERSIONS]
     notes = [f"as the metadata says, {format_names(tie_texts)}"] if tie_texts else []
-    return StateDict(list(bundled.values()), metadata, versions, [*notes, *_storage_notes(tensors)])
+    return StateDict(list(bundled.values()), metadata, versions, [*notes, *_list_storage_notes(tensors)])
 
 
-def _bundle_tensor(
+def _build_bundle_tensor(
     tensor: StoredTensor, name: str, stride: Sequence[int] | None, strided_readers: Mapping[str, Any]
 ) -> BundledTensor:
-    def strided() -> Iterator[memoryview]:
+    def read_strided() -> Iterator[memoryview]:
         import numpy as np
 
         for slab in strided_readers[tensor.name].slabs():
@@ -273,11 +273,13 @@ def _bundle_tensor(
 
     shared_key = None if tensor.identity is None else (tensor.path, tensor.identity, tensor.shape, stride)
     contiguous = partial(_read_bytes, tensor.path, tensor.offset, tensor.nbytes)
-    read = contiguous if stride is None else strided
+    read = contiguous if stride is None else read_strided
     return BundledTensor(name, tensor.dtype, tensor.shape, tensor.nbytes, read, shared_key)
 
 
-def _strided_readers(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+def _list_strided_readers(
+    tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]
+) -> dict[str, Any]:
     """Readers for tensors whose elements are not contiguous, by name."""
     if not strides:
         return {}
@@ -289,7 +291,7 @@ def _strided_readers(tensors: Sequence[StoredTensor], strides: Mapping[str, Sequ
     return {numbers.name: numbers for numbers in file.tensors()[0]}
 
 
-def _storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
+def _list_storage_notes(tensors: Sequence[StoredTensor]) -> list[str]:
     """Returns a note if different tensors share a storage: each tensor is written separately."""
     storages: dict[Hashable, set[Hashable]] = {}
     for tensor in tensors:

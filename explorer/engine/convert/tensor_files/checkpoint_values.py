@@ -61,7 +61,7 @@ class CheckpointValues(NamedTuple):
     unknown: list[tuple[str, str]]
 
 
-def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValues:
+def collect_values(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValues:
     """Collects the values of a checkpoint other than tensors, as text by path.
 
     Args:
@@ -75,7 +75,7 @@ def values_of(root: Any, checkpoint: Checkpoint, prefix: str) -> CheckpointValue
         name = path.removeprefix(f"{prefix}.") if prefix else path
         text = _convert_to_text(value)
         if text is None:
-            values.unknown.append((path, _reason(value)))
+            values.unknown.append((path, _explain_exclusion(value)))
         elif text:
             values.metadata.setdefault(name, text)
     dropped_attributes: dict[str, int] = {}
@@ -138,7 +138,7 @@ def _walk_values(root: Any, skipped_keys: set[str]) -> Iterator[tuple[str, Any]]
             for key, entry in value.state.items():
                 if key != METADATA and not (depth == 1 and key == "_metadata"):
                     yield f"{path}.{key}", entry
-        children = list(_children(value))
+        children = list(_list_children(value))
         if isinstance(value, ReducedObject):
             if _is_module(value):
                 continue
@@ -152,18 +152,18 @@ def _is_module(value: ReducedObject) -> bool:
     return isinstance(value.state, dict) and isinstance(value.state.get("_modules"), dict)
 
 
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
+def _list_children(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict):
         yield from ((str(key), entry) for key, entry in value.items())
     elif isinstance(value, (list, tuple)):
         yield from ((str(index), entry) for index, entry in enumerate(value))
     elif isinstance(value, ReducedObject):
         for group in (value.state, value.args, value.items):
-            yield from _children(group)
+            yield from _list_children(group)
         yield from ((str(key), entry) for key, entry in value.pairs)
 
 
-def _reason(value: Any) -> str:
+def _explain_exclusion(value: Any) -> str:
     kind = value.qualname if isinstance(value, ReducedObject) else type(value).__name__
     return f"{kind or 'an object'} cannot be written as text"
 
@@ -172,11 +172,11 @@ def _convert_to_text(value: Any) -> str | None:
     """Text of a value: a string unchanged, any other value as JSON, or None if JSON has no form for it."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_CHARACTERS else None
-    description = _convert_to_json(value, _json_form)
-    return None if description is _NO_JSON else _json(description)
+    description = _convert_to_json(value, _convert_to_json_form)
+    return None if description is _NO_JSON else _encode_json(description)
 
 
-def _json(value: Any) -> str | None:
+def _encode_json(value: Any) -> str | None:
     try:
         text = json.dumps(value)
     except (ValueError, TypeError, RecursionError):
@@ -186,13 +186,13 @@ def _json(value: Any) -> str | None:
 
 def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
     """Returns description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
-    description = _convert_to_json(dict(attributes), _json_form)
+    description = _convert_to_json(dict(attributes), _convert_to_json_form)
     if description is _NO_JSON:
         return None
     inner = [key for key, entry in tensor.inner.items() if key and _is_tensor(entry)]
     shape = None if tensor.shape is None else list(tensor.shape)
     facts = {"class": tensor.kind, "dtype": tensor.dtype, "shape": shape, "inner": inner}
-    return _json({**facts, "attributes": description})
+    return _encode_json({**facts, "attributes": description})
 
 
 # -- values as JSON
@@ -233,7 +233,7 @@ def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], A
         return _NO_JSON
 
 
-def plain(value: Any) -> Any:
+def simplify(value: Any) -> Any:
     """A value made of numbers, text, lists and dictionaries, or None for any other or a too large value."""
 
     def refuse(value: Any, convert: Callable[[Any], Any]) -> Any:
@@ -243,7 +243,7 @@ def plain(value: Any) -> Any:
     return None if plain_value is _NO_JSON else plain_value
 
 
-def _json_form(value: Any, convert: Callable[[Any], Any]) -> Any:
+def _convert_to_json_form(value: Any, convert: Callable[[Any], Any]) -> Any:
     """JSON form of a value that JSON lacks.
 
     Raises:
@@ -264,12 +264,12 @@ def _json_form(value: Any, convert: Callable[[Any], Any]) -> Any:
     if _is_tensor(value):
         return {"tensor": "beside"}
     if isinstance(value, ReducedObject):
-        number = _numpy_scalar(value)
-        return _object_as_json(value, convert) if number is None else number
+        number = _read_numpy_scalar(value)
+        return _convert_object_to_json(value, convert) if number is None else number
     raise ValueError("something else")
 
 
-def _object_as_json(value: ReducedObject, convert: Callable[[Any], Any]) -> dict[str, Any]:
+def _convert_object_to_json(value: ReducedObject, convert: Callable[[Any], Any]) -> dict[str, Any]:
     kind = {"class": value.qualname} if value.qualname else {"class of": convert(value.kind)}
     parts: Sequence[tuple[str, Any]] = (
         ("args", value.args),
@@ -280,7 +280,7 @@ def _object_as_json(value: ReducedObject, convert: Callable[[Any], Any]) -> dict
     return {**kind, **{key: convert(part) for key, part in parts if part}}
 
 
-def _numpy_scalar(value: ReducedObject) -> float | int | bool | None:
+def _read_numpy_scalar(value: ReducedObject) -> float | int | bool | None:
     """Returns the number in a pickled numpy scalar, or None for any other object."""
     if not value.qualname.endswith("multiarray.scalar") or len(value.args) != 2:
         return None

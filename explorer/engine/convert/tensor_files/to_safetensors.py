@@ -37,7 +37,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         if bundle.versions is not None:
             metadata[VERSIONS] = json.dumps(bundle.versions)
         metadata.setdefault("format", "pt")
-        header_bytes = _header(tensors, metadata, job.source)
+        header_bytes = _encode_header(tensors, metadata, job.source)
         with output_files.binary(job.path) as file:
             file.write(len(header_bytes).to_bytes(8, "little"))
             file.write(header_bytes)
@@ -81,7 +81,7 @@ def _find_unique_tensors(bundle: StateDict) -> tuple[list[BundledTensor], dict[s
     return tensors, metadata, notes
 
 
-def _header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
+def _encode_header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str], source: str) -> bytes:
     """Returns the JSON header as bytes."""
     unknown = sorted({tensor.dtype for tensor in tensors if tensor.dtype not in _CODES})
     if unknown:
@@ -91,7 +91,7 @@ def _header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str], sourc
         )
     if any(tensor.name == "__metadata__" for tensor in tensors):
         raise BadModel("safetensors has no tensor called '__metadata__'", where=source)
-    text = ",".join(_header_entries(tensors, metadata))
+    text = ",".join(_list_header_entries(tensors, metadata))
     header_bytes = f"{{{text}}}".encode()
     header_bytes += b" " * (-len(header_bytes) % 8)
     if len(header_bytes) > HEADER_BYTES:
@@ -102,7 +102,7 @@ def _header(tensors: Sequence[BundledTensor], metadata: Mapping[str, str], sourc
     return header_bytes
 
 
-def _header_entries(tensors: Sequence[BundledTensor], metadata: Mapping[str, str]) -> Iterator[str]:
+def _list_header_entries(tensors: Sequence[BundledTensor], metadata: Mapping[str, str]) -> Iterator[str]:
     def plain(value: object) -> str:
         return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 

@@ -159,13 +159,13 @@ def _pickle_tensor(tensor: BundledTensor, key: int, memo: dict[str, int]) -> byt
         + b"tQ"
     )
     shape = b"(" + b"".join(map(_pickle_int, tensor.shape)) + b"t"
-    stride = b"(" + b"".join(map(_pickle_int, _strides(tensor.shape))) + b"t"
+    stride = b"(" + b"".join(map(_pickle_int, _compute_strides(tensor.shape))) + b"t"
     hooks = _pickle_global("collections", "OrderedDict", memo) + b")R"
     dtype = b"" if storage_class is not None else _pickle_global("torch", tensor.dtype, memo)
     return rebuild + b"(" + storage_id + _pickle_int(0) + shape + stride + b"\x89" + hooks + dtype + b"tR"
 
 
-def _strides(shape: Sequence[int]) -> list[int]:
+def _compute_strides(shape: Sequence[int]) -> list[int]:
     strides, step = [], 1
     for dim in reversed(shape):
         strides.append(step)

@@ -74,7 +74,7 @@ def compare(job: ConversionJob, source: StateDict, result: StateDict) -> StoredE
                 continue
             counterpart_keys[tensor.shared_key] = counterpart.shared_key
         job.tell("comparing byte for byte", index, len(source_tensors))
-        for old, new in _pair_chunks(tensor.read(), counterpart.read()):
+        for old, new in _iterate_chunk_pairs(tensor.read(), counterpart.read()):
             digest.update(old)
             nbytes += old.nbytes
             if old.nbytes != new.nbytes or not np.array_equal(
@@ -110,7 +110,9 @@ def _find_differing_metadata(source: StateDict, result: StateDict) -> list[str]:
     return lost if source.versions == result.versions else [*lost, "_metadata"]
 
 
-def _pair_chunks(a: Iterator[memoryview], b: Iterator[memoryview]) -> Iterator[tuple[memoryview, memoryview]]:
+def _iterate_chunk_pairs(
+    a: Iterator[memoryview], b: Iterator[memoryview]
+) -> Iterator[tuple[memoryview, memoryview]]:
     """Yields two byte streams in chunks of equal length.
 
     The rest of a longer stream comes with an empty chunk.

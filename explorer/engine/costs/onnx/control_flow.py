@@ -148,7 +148,7 @@ def _loop(owner: ControlFlowNode) -> None:
     max_trips, is_fixed = (
         count_iterations(node, constants) if isinstance(constants, ConstantContents) else (None, False)
     )
-    trips = dimensions.display(max_trips) if isinstance(max_trips, str) else max_trips
+    trips = dimensions.format_for_display(max_trips) if isinstance(max_trips, str) else max_trips
     types = state.inference.infer_loop_inputs(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
     early_end_reason = "" if is_fixed else "the loop may end earlier"
@@ -346,4 +346,4 @@ def _multiply_trips(a: Dim, b: Dim) -> Dim:
     if a is None or b is None:
         return None
     product = dimensions.multiply(a, b)
-    return dimensions.display(product) if isinstance(product, str) else product
+    return dimensions.format_for_display(product) if isinstance(product, str) else product

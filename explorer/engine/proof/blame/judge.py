@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from explorer.base.decibels import relative_decibels
 from explorer.base.units import printable
 from explorer.engine.diff.def_use import DefUse
-from explorer.engine.diff.rounding import QUANTIZERS, fold_rounding, formats_text
+from explorer.engine.diff.rounding import QUANTIZERS, describe_formats, fold_rounding
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, list_bodies
 from explorer.engine.graph.tile_metadata import SITE_KEY
 from explorer.engine.proof.blame.changed_nodes import find_changed_nodes
@@ -219,7 +219,7 @@ def _find_added_formats(before: Model, after: Model) -> dict[int, str]:
     folded = fold_rounding(DefUse(before), side)
     if folded is None or folded.side is not side:
         return {}
-    return {index: formats_text(side.nodes[index], node, side) for index, node in folded.nodes.items()}
+    return {index: describe_formats(side.nodes[index], node, side) for index, node in folded.nodes.items()}
 
 
 def _get_roundoff(dtype: str) -> tuple[float, str]:

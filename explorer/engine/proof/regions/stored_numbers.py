@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text
-from explorer.engine.diff.describe import default_of
+from explorer.engine.diff.describe import get_default
 from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.fold import fold_away
@@ -296,7 +296,7 @@ class _NoCounterpart(Exception):
 def _find_default(model: Model, node: Node, name: str) -> Any:
     """Returns the default value of an absent attribute."""
     function = model.functions.get(node.key)
-    return default_of(model, node, name, None) if function is None else function.defaults.get(name)
+    return get_default(model, node, name, None) if function is None else function.defaults.get(name)
 
 
 def _computes_value(node: Node) -> bool:

@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from explorer.engine.diff.forms import Form, Forms, literal_form
+from explorer.engine.diff.forms import Form, Forms, number_literal
 from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, Node, Tensor
@@ -445,7 +445,7 @@ class GraphNumbers:
 
     def _number_attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """Returns the form of an attribute value, or None for a reference that the caller does not set."""
-        if (form := literal_form(value)) is not None:
+        if (form := number_literal(value)) is not None:
             return form
         if isinstance(value, Tensor):
             return "tensor", self.table.content(value)

@@ -19,7 +19,7 @@ from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.quantize.functions.call import FormatCall, build_casts
 from explorer.facts import Dim
 
-__all__ = ["MIN_OPSET", "FormatCall", "call", "function_for"]
+__all__ = ["MIN_OPSET", "FormatCall", "build_function", "call"]
 
 MIN_OPSET = 13
 """Lowest version of the default operator set in which the functions' bodies are valid."""
@@ -28,7 +28,7 @@ DOMAIN_VERSION = 1
 """Version of the functions' domains that a calling model imports."""
 
 
-def function_for(fmt: NumberFormat, opset: int) -> Function | None:
+def build_function(fmt: NumberFormat, opset: int) -> Function | None:
     """Return the function that rounds to a format, or None for a 16-bit float, which two Casts round to.
 
     Formats of one family share a function. Its inputs and attributes distinguish them.
@@ -50,7 +50,7 @@ def function_for(fmt: NumberFormat, opset: int) -> Function | None:
         case Binary():
             return qonnx.build_bipolar_quant(opset)
         case Microscaling():
-            return microscaling.function(fmt, opset)
+            return microscaling.build_function(fmt, opset)
     return None
 
 
@@ -74,7 +74,7 @@ def call(
         case Half():
             return build_casts(fmt, source, target, shape)
         case Microscaling():
-            return microscaling.block_call(fmt, source, target, axis)
+            return microscaling.build_block_call(fmt, source, target, axis)
         case Integer():
             return qonnx.build_integer_call(fmt, grid, source, target, shape)
         case Minifloat():

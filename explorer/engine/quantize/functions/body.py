@@ -37,17 +37,17 @@ class FunctionBody(GraphBuilder):
         return self.cast(integer, "float32", name)
 
 
-def log_of_two(body: FunctionBody, x: str, label: str) -> str:
+def add_log_of_two(body: FunctionBody, x: str, label: str) -> str:
     """Add the base-2 logarithm of `x`, with the accuracy of float32's natural logarithm."""
     factor = body.real(1 / math.log(2), f"{label}_log2_e")
     return body.op("Mul", f"{label}_log2", body.op("Log", f"{label}_log", x), factor)
 
 
-def step_at(body: FunctionBody, x: str, least_exponent: str, last_bit: str) -> str:
+def add_step(body: FunctionBody, x: str, least_exponent: str, last_bit: str) -> str:
     """Add the distance between neighboring floats of a format at `x`.
 
     The distance is 2 to the power of the exponent of `x`, but at least `least_exponent`, plus `last_bit`.
     """
-    exponent = body.op("Floor", "exponent", log_of_two(body, body.op("Abs", "magnitude", x), "magnitude"))
+    exponent = body.op("Floor", "exponent", add_log_of_two(body, body.op("Abs", "magnitude", x), "magnitude"))
     reached = body.op("Max", "exponent_or_least", exponent, least_exponent)
     return body.op("Pow", "step", body.real(2, "base"), body.op("Add", "step_exponent", reached, last_bit))

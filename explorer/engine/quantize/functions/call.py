@@ -55,7 +55,7 @@ def build_casts(fmt: Half, source: str, target: str, shape: Sequence[Dim]) -> Fo
     return FormatCall((narrowing, widening), (), (between,))
 
 
-def broadcastable(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
+def make_broadcastable(values: Array, grid: Grid, shape: Sequence[Dim]) -> Array:
     """Reshape scales or zero points so that they broadcast to the shape of the value."""
     if not grid.block:
         return along(values, (1,) * len(shape), grid)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from explorer.engine.graph.model import AttributeRef, Function, Node
 from explorer.engine.number_formats.microscaling import BLOCK, MIN_EXPONENT, Microscaling
-from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, log_of_two, step_at
+from explorer.engine.quantize.functions.body import INTEGER, FunctionBody, add_log_of_two, add_step
 from explorer.engine.quantize.functions.call import FormatCall
 
 DOMAIN = "explorer.mx"
 
 
-def function(fmt: Microscaling, opset: int) -> Function:
+def build_function(fmt: Microscaling, opset: int) -> Function:
     """Build the function of a block format.
 
     It rounds X; its attribute `axis` is the axis of the blocks of 32.
@@ -20,14 +20,14 @@ def function(fmt: Microscaling, opset: int) -> Function:
     """
     body = FunctionBody.of_opset(opset)
     blocks, sizes = _split_into_blocks(body)
-    scale = _block_scales(body, blocks, fmt.reach)
+    scale = _add_block_scales(body, blocks, fmt.reach)
     largest = fmt.element.largest
     above = body.op(
         "Min", "clipped_above", body.op("Div", "scaled", blocks, scale), body.real(largest, "largest")
     )
     clipped = body.op("Max", "clipped", above, body.real(-largest, "least"))
     least_exponent = body.real(1 - fmt.element.bias, "least_exponent")
-    step = step_at(body, clipped, least_exponent, body.real(-fmt.element.mantissa, "last_bit"))
+    step = add_step(body, clipped, least_exponent, body.real(-fmt.element.mantissa, "last_bit"))
     near = body.op("Mul", "near", body.op("Round", "code", body.op("Div", "steps", clipped, step)), step)
     restored = body.op("Reshape", "joined", body.op("Mul", "rounded", near, scale), sizes["filled"])
     starts, axes = body.integers((0,), "starts"), body.integers((1,), "axes")
@@ -46,9 +46,9 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     )
     next_at = body.op("Add", "next_at", axis_index, one)
     length = body.op("Slice", "length", sizes, axis_index, next_at)
-    outer = _product(body, body.op("Slice", "sizes_before", sizes, zero, axis_index), one, "before")
+    outer = _add_product(body, body.op("Slice", "sizes_before", sizes, zero, axis_index), one, "before")
     ends = body.integers((1 << 62,), "end")
-    inner = _product(body, body.op("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
+    inner = _add_product(body, body.op("Slice", "sizes_behind", sizes, next_at, ends), one, "behind")
     block = body.integers((BLOCK,), "block")
     short = body.op("Mod", "short", body.op("Neg", "minus_length", length), block)
     padded_length = body.op("Add", "whole", length, short)
@@ -60,12 +60,12 @@ def _split_into_blocks(body: FunctionBody) -> tuple[str, dict[str, str]]:
     return body.op("Reshape", "blocks", padded, cut), {"shape": sizes, "length": length, "filled": filled}
 
 
-def _product(body: FunctionBody, sizes: str, one: str, label: str) -> str:
+def _add_product(body: FunctionBody, sizes: str, one: str, label: str) -> str:
     """Add the product of sizes, which is 1 for an empty list."""
     return body.op("ReduceProd", label, body.concat((one, sizes), 0, f"one_and_{label}"))
 
 
-def _block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
+def _add_block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
     """Add the power of two of each block, which is NaN if a number of the block is not finite."""
     magnitudes = body.op("Abs", "magnitudes", blocks)
     if body.emission.opset < 18:
@@ -75,7 +75,7 @@ def _block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
     # smaller numbers, and zero without a logarithm, get the least exponent
     least = 2.0 ** (MIN_EXPONENT + reach)
     bounded = body.op("Max", "block_reach", largest, body.real(least, "block_least"))
-    two, log = body.real(2, "block_two"), log_of_two(body, bounded, "block")
+    two, log = body.real(2, "block_two"), add_log_of_two(body, bounded, "block")
     # near a power of two, the rounded-down logarithm may be off by one; two comparisons correct it
     near = body.op("Floor", "block_floor", log)
     power = body.op("Pow", "block_power", two, near)
@@ -91,7 +91,7 @@ def _block_scales(body: FunctionBody, blocks: str, reach: int) -> str:
     return body.op("Add", "scale", body.op("Pow", "shared_power", two, shared), finite)
 
 
-def block_call(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
+def build_block_call(fmt: Microscaling, source: str, target: str, axis: int) -> FormatCall:
     """Build the call of a block format along an axis."""
     node = Node(fmt.name, (source,), (target,), target, DOMAIN, attributes={"axis": axis})
     return FormatCall((node,))

@@ -19,8 +19,8 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.minifloat import Float8, Minifloat
 from explorer.engine.number_formats.narrow import Ternary
 from explorer.engine.number_formats.number_format import Grid
-from explorer.engine.quantize.functions.body import FunctionBody, step_at
-from explorer.engine.quantize.functions.call import FormatCall, broadcastable, build_call
+from explorer.engine.quantize.functions.body import FunctionBody, add_step
+from explorer.engine.quantize.functions.call import FormatCall, build_call, make_broadcastable
 from explorer.facts import Dim
 
 DOMAIN = "qonnx.custom_op.general"
@@ -84,8 +84,8 @@ def build_integer_call(
         shape: Shape of both values.
     """
     operands = {
-        "scale": broadcastable(grid.scale, grid, shape),
-        "zeropt": broadcastable(grid.zero, grid, shape),
+        "scale": make_broadcastable(grid.scale, grid, shape),
+        "zeropt": make_broadcastable(grid.zero, grid, shape),
         "bitwidth": np.asarray(fmt.bits),
     }
     attributes = {
@@ -118,7 +118,7 @@ def build_float_quant(opset: int) -> Function:
     scaled = body.op("Div", "scaled", "X", "scale")
     clipped_above = body.op("Min", "clipped_above", scaled, largest)
     clipped = body.op("Max", "clipped", clipped_above, body.op("Neg", "least", largest))
-    step = step_at(body, clipped, body.op("Sub", "least_exponent", one, "exponent_bias"), last_bit)
+    step = add_step(body, clipped, body.op("Sub", "least_exponent", one, "exponent_bias"), last_bit)
     rounded_steps = body.op("Round", "code", body.op("Div", "steps", clipped, step))
     nearest = body.op("Mul", "near", rounded_steps, step)
     body.op("Mul", "Y", nearest, "scale")
@@ -132,7 +132,7 @@ def build_float_call(
 ) -> FormatCall:
     """Return the call of FloatQuant for a minifloat, such as float8. See `build_integer_call`."""
     operands = {
-        "scale": broadcastable(grid.scale, grid, shape),
+        "scale": make_broadcastable(grid.scale, grid, shape),
         "exponent_bitwidth": np.asarray(fmt.exponent),
         "mantissa_bitwidth": np.asarray(fmt.mantissa),
         "exponent_bias": np.asarray(fmt.bias),
@@ -165,5 +165,5 @@ def build_bipolar_quant(opset: int) -> Function:
 def build_bipolar_call(grid: Grid, source: str, target: str, shape: Sequence[Dim]) -> FormatCall:
     """Return the call of BipolarQuant for the binary format. See `build_integer_call`."""
     return build_call(
-        DOMAIN, "BipolarQuant", source, target, {"scale": broadcastable(grid.scale, grid, shape)}
+        DOMAIN, "BipolarQuant", source, target, {"scale": make_broadcastable(grid.scale, grid, shape)}
     )

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import Inline, Tensor
 from explorer.engine.quantize.choice import LayerChoice
-from explorer.engine.quantize.grids import Grids, bias_values
+from explorer.engine.quantize.grids import Grids, read_bias
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import QuantizableLayer
-from explorer.engine.quantize.weights import slabs
+from explorer.engine.quantize.weights import iterate_slabs
 
 _OPERATORS = frozenset(("Conv", "Gemm"))
 
@@ -67,7 +67,7 @@ def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans
     first = weight.channel % rank == 0
     if not first and rank != 2:
         return choice
-    for values, part in slabs(weight, grid):
+    for values, part in iterate_slabs(weight, grid):
         errors.append(choice.weight.rounded(values, part) - values)
     error = np.concatenate(errors).astype(np.float64)
     error = error if first else error.T
@@ -77,7 +77,7 @@ def _correct_bias(choice: LayerChoice, grids: Grids, channel_means: ChannelMeans
     if depth * groups != mean.size or channels % max(groups, 1) or bias.shape != (channels,):
         return choice
     by_group = np.repeat(mean.reshape(groups, depth), channels // groups, axis=0)
-    values = bias_values(bias).astype(np.float64) - (error * by_group).sum(axis=1)
+    values = read_bias(bias).astype(np.float64) - (error * by_group).sum(axis=1)
     numbers = values.astype(np.float32)
     if not np.isfinite(numbers).all():
         return choice

@@ -66,14 +66,14 @@ class _Chains:
         for node in self._nodes:
             choice = layers.get(id(node))
             if choice is not None:
-                if node.op in _ROUNDS_OUTPUT or self._becomes_gemm(node):
+                if node.op in _ROUNDS_OUTPUT or self._will_become_gemm(node):
                     self._round(self._skip_activation(node.outputs[0]), choice)
             elif not node.domain and node.op in _ROUNDED:
                 self._round_operator(node)
             elif not node.domain and node.op in _PASSING and node.inputs[0] in self.rounds:
                 self._keep_scale(node)
 
-    def _becomes_gemm(self, node: Node) -> bool:
+    def _will_become_gemm(self, node: Node) -> bool:
         """Return whether the only node that reads a product adds a stored bias to it."""
         readers = self._readers[node.outputs[0]]
         if node.op != "MatMul" or len(readers) != 1 or readers[0].op != "Add" or readers[0].domain:

@@ -22,7 +22,7 @@ _BATCH = 1 << 20
 """Number of elements processed at a time."""
 
 
-def unsaturated_grid(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
+def enlarge_scales(operand: Operand, grid: Grid, groups: int = 1) -> Grid:
     """Enlarge the scales of a signed weight until no two neighboring products saturate.
 
     onnxruntime packs the depth in groups of four. The first two and the last two of a group are neighbors.

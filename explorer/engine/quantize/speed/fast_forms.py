@@ -56,7 +56,7 @@ class Resolution(Struct, frozen=True):
 
 
 @cache
-def rows(text: str = ROWS) -> tuple[FastForm, ...]:
+def read_rows(text: str = ROWS) -> tuple[FastForm, ...]:
     """Parse all rows of the table."""
     import msgspec
 
@@ -91,7 +91,7 @@ def resolve_fast_form(
         or spec.symmetric is not None
     ):
         return Resolution(plain)
-    forms = rows() if table is None else tuple(table)
+    forms = read_rows() if table is None else tuple(table)
     target = instructions, shorten_version(version)
     nearest = {
         op: _find_nearest_row([row for row in forms if row.operator == op], *target) for op in {*operators}
@@ -125,12 +125,12 @@ def _find_nearest_row(rows: Sequence[FastForm], instructions: str, version: str)
     """
     make = instructions[:3]
 
-    def distance(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
+    def compare_versions(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
         mine, other = _number(version), _number(row.onnxruntime)
         gap = tuple(abs(a - b) for a, b in zip(mine, other, strict=False))
         return row.instructions != instructions, row.instructions[:3] != make, gap, other
 
-    return min(rows, key=distance, default=None)
+    return min(rows, key=compare_versions, default=None)
 
 
 def _note(row: FastForm, instructions: str, version: str) -> str:

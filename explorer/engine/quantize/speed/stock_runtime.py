@@ -53,7 +53,7 @@ class NotLoaded(Exception):
     """Raised if onnxruntime does not load or run a model. The text is the reason, in one line."""
 
 
-def _session(model: Model, optimized: str = "") -> Any:
+def _create_session(model: Model, optimized: str = "") -> Any:
     """Create a session with default options.
 
     If `optimized` is a path, the session writes the graph of its extended optimization there.
@@ -89,7 +89,7 @@ def _session(model: Model, optimized: str = "") -> Any:
         raise NotLoaded(f"onnxruntime does not load it: {shorten_error(error)}") from None
 
 
-def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernels, Mapping[str, str]]:
+def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernels, Mapping[str, str]]:
     """Return the operator that runs each quantized layer in the graph that onnxruntime optimizes.
 
     Args:
@@ -108,17 +108,17 @@ def kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeKernel
     try:
         with scratch.folder() as folder:
             path = os.path.join(folder, "optimized.onnx")
-            _session(model, path)
+            _create_session(model, path)
             nodes = [*list_stored_nodes(reader.read(path).graph.nodes)]
     except (NotLoaded, BadModel) as problem:
         return RuntimeKernels(**about, problem=str(problem)), {}
-    operators = {choice.layer.name: op for choice in quantized if (op := _operator(choice, nodes))}
+    operators = {choice.layer.name: op for choice in quantized if (op := _find_operator(choice, nodes))}
     integers = [op for op in operators.values() if op in INTEGER_KERNELS]
     counts = tuple(KernelCount(op, count) for op, count in Counter(integers).most_common())
     return RuntimeKernels(**about, integer_layers=len(integers), kernels=counts), operators
 
 
-def _operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
+def _find_operator(choice: LayerChoice, nodes: Sequence[Node]) -> str:
     """Return the operator that replaced a layer, or ''.
 
     The name, the weight or the output identifies the node.
@@ -169,7 +169,7 @@ def run_times(
         check: Function called before each run. It raises `Cancelled` to stop.
     """
     try:
-        sessions = [_session(model) for model in (original, quantized)]
+        sessions = [_create_session(model) for model in (original, quantized)]
         samples: list[list[float]] = [[], []]
         warm = [_time_run(session, feeds, check) for session in sessions]
         least, largest = (1, 1) if max(warm) > _LONG else _ROUNDS

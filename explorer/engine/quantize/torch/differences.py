@@ -14,7 +14,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.engine.compat.torch import forward_pre_hooks
-from explorer.engine.quantize.torch.layers import layer_modules
+from explorer.engine.quantize.torch.layers import list_layer_modules
 from explorer.engine.quantize.torch.rounding import InputRounding
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.agreement import Agreement
@@ -37,7 +37,7 @@ class ModuleSide(Struct, frozen=True):
     info: Info
 
 
-def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
+def compare_modules(before: ModuleSide, after: ModuleSide) -> DiffFact:
     """Compare the layers of two modules whose submodules have the same paths.
 
     Weights, buffers and input roundings are compared by value. A layer without a row computes the same.
@@ -45,8 +45,8 @@ def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
     rows: list[NodeDiff] = []
     fates: defaultdict[str, Counter[bool]] = defaultdict(Counter)
     new_modules = dict(after.module.named_modules())
-    for path, layer, kind in _layers(before.module):
-        row = _row(path, layer, new_modules[path], kind, before, after)
+    for path, layer, kind in _list_layers(before.module):
+        row = _compare_layer(path, layer, new_modules[path], kind, before, after)
         fates[kind][row is not None] += 1
         rows += [] if row is None else [row]
     summary = [OpDiff(op, counts.total(), counts[True], counts[False], 0, 0) for op, counts in fates.items()]
@@ -63,12 +63,12 @@ def module_diff(before: ModuleSide, after: ModuleSide) -> DiffFact:
     )
 
 
-def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
+def _list_layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
     """Yield the layers that can take a number format, and other modules without children or with tensors.
 
     Modules inside a layer are not yielded.
     """
-    kind_by_path = {path: kind.__name__ for path, _, kind in layer_modules(module)}
+    kind_by_path = {path: kind.__name__ for path, _, kind in list_layer_modules(module)}
     layer_prefixes: tuple[str, ...] = ()
     for path, layer in module.named_modules():
         if path and path.startswith(layer_prefixes or ("\0",)):
@@ -80,16 +80,16 @@ def _layers(module: nn.Module) -> Iterator[tuple[str, nn.Module, str]]:
             yield path, layer, type(layer).__name__
 
 
-def _row(
+def _compare_layer(
     path: str, old: nn.Module, new: nn.Module, kind: str, before: ModuleSide, after: ModuleSide
 ) -> NodeDiff | None:
     """Return the difference of a layer, or None if both modules compute the same in it."""
     pairs = [
         (name, tensor, new.get_parameter(name) if tensor is parameter else new.get_buffer(name))
-        for name, tensor, parameter in _tensors(old)
+        for name, tensor, parameter in _list_tensors(old)
     ]
     differing = [(name, a, b) for name, a, b in pairs if a is not b and not torch.equal(a, b)]
-    if not differing and _roundings(old) == _roundings(new):
+    if not differing and _list_roundings(old) == _list_roundings(new):
         return None
     name = path or type(old).__name__
     old_format, new_format = before.formats.get(name), after.formats.get(name)
@@ -97,7 +97,7 @@ def _row(
     for tensor_name, a, b in differing:
         if a.dim() > 1 and "weight" in tensor_name:
             agreement.add(*map(convert_to_array, (a, b) if new_format is not None else (b, a)))
-    snr_text = _snr(agreement)
+    snr_text = _word_snr(agreement)
     became = ""
     if old_format is None and new_format is not None:
         became = f"{new_format.described}{snr_text}"
@@ -110,20 +110,20 @@ def _row(
     return NodeDiff(status, name, name, text, kind, kind, "name", became=became)
 
 
-def _tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
+def _list_tensors(layer: nn.Module) -> Iterator[tuple[str, torch.Tensor, torch.Tensor | None]]:
     """Yield the tensors of a layer: name, tensor, and the tensor again if it is a parameter."""
     recurse = not (any(layer.children()) and not isinstance(layer, nn.MultiheadAttention))
     yield from ((name, tensor, tensor) for name, tensor in layer.named_parameters(recurse=recurse))
     yield from ((name, tensor, None) for name, tensor in layer.named_buffers(recurse=recurse))
 
 
-def _roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
+def _list_roundings(layer: nn.Module) -> list[tuple[str, float, float, int]]:
     """Return the roundings of a layer's inputs: format name, scale, zero point and depth axis."""
     hooks = forward_pre_hooks(layer)
     return [(h.format.name, h.scale, h.zero, h.depth) for h in hooks if isinstance(h, InputRounding)]
 
 
-def _snr(agreement: Agreement) -> str:
+def _word_snr(agreement: Agreement) -> str:
     """Return the signal-to-noise ratio of rounded weights as text, or '' if it is unknown or infinite."""
     snr = agreement.snr_db if agreement.elements else None
     return "" if snr is None or not math.isfinite(snr) else f", {snr:.1f} dB"

@@ -20,7 +20,7 @@ from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parame
 from explorer.engine.formats.torch_module.modules import dtype_name
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, set_transposed_axes
-from explorer.engine.tiling.torch.replace import TILED, rows_of, sizes_of
+from explorer.engine.tiling.torch.replace import TILED, count_rows, get_sizes
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -66,7 +66,7 @@ class ModuleLayer(Struct, frozen=True):
     parameters: Mapping[int, str]
 
 
-def layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
+def list_layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
     """Yield the submodules that multiply or hold weights: path, module, and the torch class."""
     attention_prefixes: tuple[str, ...] = ()
     for path, layer in module.named_modules():
@@ -80,7 +80,7 @@ def layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.M
         yield path, layer, kind
 
 
-def input_of(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def get_input(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """Return the input of a layer: its first positional argument, or the argument `input`."""
     return args[0] if args else kwargs.get("input")
 
@@ -91,17 +91,19 @@ def record_runs(
     """Record runs of a layer in `runs`. Return a function that stops the recording."""
 
     def note(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        x = input_of(args, kwargs)
+        x = get_input(args, kwargs)
         dtype = str(x.dtype).removeprefix("torch.") if isinstance(x, torch.Tensor) else ""
         sizes = None
         if kind in TILED and isinstance(output, torch.Tensor):
-            sizes = rows_of(layer, output), *sizes_of(layer)
-        runs.setdefault(path, LayerRun(dtype, sizes)).activation_macs += _attention_macs(layer, args, kwargs)
+            sizes = count_rows(layer, output), *get_sizes(layer)
+        runs.setdefault(path, LayerRun(dtype, sizes)).activation_macs += _count_attention_macs(
+            layer, args, kwargs
+        )
 
     return layer.register_forward_hook(note, with_kwargs=True).remove  # type: ignore[no-any-return]
 
 
-def _attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
+def _count_attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
     """Return the MACs of attention's scores and weighted sums, which read no weights: 2 B Lq Lk E."""
     if not isinstance(layer, nn.MultiheadAttention):
         return 0
@@ -115,7 +117,7 @@ def _attention_macs(layer: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) 
     return 2 * int(query.shape[:-1].numel()) * (int(key.shape[length_axis]) + added) * int(layer.embed_dim)
 
 
-def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
+def list_module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[ModuleLayer]:
     """Return the layers of a module, in the module's order.
 
     Args:
@@ -123,10 +125,13 @@ def module_layers(module: nn.Module, runs: Mapping[str, LayerRun]) -> list[Modul
         runs: Data from a run, by the path of the layer, as `record_runs` records it.
     """
     names: dict[int, str] = {id(tensor): name for name, tensor in module.named_parameters()}
-    return [layer_of(path, layer, kind, runs.get(path), names) for path, layer, kind in layer_modules(module)]
+    return [
+        build_layer(path, layer, kind, runs.get(path), names)
+        for path, layer, kind in list_layer_modules(module)
+    ]
 
 
-def layer_of(
+def build_layer(
     path: str,
     layer: nn.Module,
     kind: type[nn.Module],
@@ -134,7 +139,7 @@ def layer_of(
     names: Mapping[int, str],
     types: Sequence[str] = ("float32",),
 ) -> ModuleLayer:
-    """Build the layer record of a submodule that `layer_modules` yields.
+    """Build the layer record of a submodule that `list_layer_modules` yields.
 
     Args:
         path: Path of the submodule.
@@ -148,7 +153,7 @@ def layer_of(
     node = Node(op, [f"{name} (input)"], [name], name)
     if reason := _format_problem(layer, kind, run, types):
         return build_unquantized_layer(path, node, reason)
-    operands = list(_operands(layer, kind, name))
+    operands = list(_list_operands(layer, kind, name))
     parameters = {operand.input_index: operand.stored for operand in operands if operand.tensor is not None}
     parameters_by_name = dict(layer.named_parameters(remove_duplicate=False))
     # use the name in the root module, because tied tensors share one name there
@@ -204,7 +209,7 @@ def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, typ
     return ""
 
 
-def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]:
+def _list_operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]:
     """Yield the operands of a layer. `stored` is the name of the parameter in the layer."""
     value = f"{name} (input)"
     if kind in (*_RECURRENT, nn.MultiheadAttention):
@@ -215,20 +220,20 @@ def _operands(layer: Any, kind: type[nn.Module], name: str) -> Iterator[Operand]
             if "weight" in weight_name and tensor.dim() == 2
         ]
         for index, weight_name in enumerate(weight_names, 1):
-            yield _weight_operand("weight", index, layer, weight_name, -2, -1)
+            yield _build_weight_operand("weight", index, layer, weight_name, -2, -1)
         return
     rank = layer.weight.dim()
     if kind in _TABLES:
-        yield _weight_operand("weight", 1, layer, "weight", -2, -1)
+        yield _build_weight_operand("weight", 1, layer, "weight", -2, -1)
         return
     yield Operand("input", 0, value, depth=1 - rank)
-    weight = _weight_operand("weight", 1, layer, "weight", -rank, 1 - rank)
+    weight = _build_weight_operand("weight", 1, layer, "weight", -rank, 1 - rank)
     yield set_transposed_axes(weight, layer.groups) if kind in _TRANSPOSED else weight
     if layer.bias is not None:
-        yield _weight_operand("bias", 2, layer, "bias", -1, None)
+        yield _build_weight_operand("bias", 2, layer, "bias", -1, None)
 
 
-def _weight_operand(
+def _build_weight_operand(
     part: Any, index: int, layer: nn.Module, name: str, channel: int, depth: int | None
 ) -> Operand:
     parameter = layer.get_parameter(name)

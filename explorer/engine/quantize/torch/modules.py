@@ -18,15 +18,21 @@ from explorer.base.errors import BadModel
 from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, NumberFormat
-from explorer.engine.quantize.calibration import ranges_of_runs
+from explorer.engine.quantize.calibration import calibrate_ranges_of_runs
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.errors import GridOf, LayerErrors, Step, add_sample
-from explorer.engine.quantize.grids import Ranges, range_uses
+from explorer.engine.quantize.grids import Ranges, list_range_uses
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.torch.layers import LayerRun, ModuleLayer, input_of, layer_modules, record_runs
+from explorer.engine.quantize.torch.layers import (
+    LayerRun,
+    ModuleLayer,
+    get_input,
+    list_layer_modules,
+    record_runs,
+)
 from explorer.engine.quantize.torch.rounding import InputRounding
-from explorer.engine.quantize.torch.torchao import TORCHAO, torchao_parameter, weight_storage
-from explorer.engine.quantize.weights import slabs
+from explorer.engine.quantize.torch.torchao import TORCHAO, build_torchao_parameter, choose_weight_storage
+from explorer.engine.quantize.weights import iterate_slabs
 from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.agreement import Agreement
@@ -37,11 +43,11 @@ Run = Callable[[nn.Module, Feeds], list[Array]]
 """Function that runs a module on a sample and returns its output tensors as arrays."""
 
 
-def layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, LayerRun]:
+def record_layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, LayerRun]:
     """Run a module on the first sample and return the data of its layers, by path."""
     runs: dict[str, LayerRun] = {}
     with ExitStack() as stack:
-        for path, layer, kind in layer_modules(module):
+        for path, layer, kind in list_layer_modules(module):
             stack.callback(record_runs(path, layer, kind, runs))
         for feeds in samples:
             run(module, feeds)
@@ -49,7 +55,7 @@ def layer_runs(module: nn.Module, run: Run, samples: Samples) -> dict[str, Layer
     return runs
 
 
-def ranges(
+def calibrate_ranges(
     module: nn.Module,
     layers: Sequence[ModuleLayer],
     choices: Sequence[LayerChoice],
@@ -58,8 +64,8 @@ def ranges(
     run: Run,
     step: Step,
 ) -> Ranges:
-    """Calibrate the ranges of the layers' inputs, like `calibration.ranges` for the values of a graph."""
-    uses = range_uses(choices)
+    """Calibrate the ranges of the layers' inputs, like `calibration.calibrate_ranges` for the values of a graph."""
+    uses = list_range_uses(choices)
     if not uses:
         return {}
     read = {use.value for use in uses}
@@ -71,16 +77,18 @@ def ranges(
                 (value,) = module_layer.layer.node.inputs
                 if value in read:
 
-                    def see(_: nn.Module, args: Any, kwargs: Any, value: str = value) -> None:
-                        take(value, convert_to_array(input_of(args, kwargs)))
+                    def observe_layer(_: nn.Module, args: Any, kwargs: Any, value: str = value) -> None:
+                        take(value, convert_to_array(get_input(args, kwargs)))
 
-                    hook = modules[module_layer.path].register_forward_pre_hook(see, with_kwargs=True)
+                    hook = modules[module_layer.path].register_forward_pre_hook(
+                        observe_layer, with_kwargs=True
+                    )
                     stack.callback(hook.remove)
             for index, feeds in enumerate(samples):
                 step(index, samples.count)
                 run(module, feeds)
 
-    return ranges_of_runs(uses, observe, samples.text, spec.calibrator, spec.percentile)
+    return calibrate_ranges_of_runs(uses, observe, samples.text, spec.calibrator, spec.percentile)
 
 
 def quantize_copy(
@@ -122,9 +130,9 @@ def quantize_copy(
             )
             owner, _, name = module_layer.parameters[operand.input_index].rpartition(".")
             holder = layer.get_submodule(owner)
-            if torchao and weight_storage(choice, operand, grid) == TORCHAO:
+            if torchao and choose_weight_storage(choice, operand, grid) == TORCHAO:
                 key = *key, TORCHAO
-                make = partial(torchao_parameter, cast(Integer, fmt), operand, grid)
+                make = partial(build_torchao_parameter, cast(Integer, fmt), operand, grid)
             else:
                 make = partial(_round_parameter, holder.get_parameter(name), choice, operand, fmt, grid_of)
             if key not in parameter_by_key:
@@ -137,7 +145,7 @@ def _round_parameter(
 ) -> nn.Parameter:
     values = np.empty(operand.shape, np.float32)
     start, depth = 0, -1 if operand.depth is None else operand.depth
-    for some, grid in slabs(operand, grid_of(choice, operand)):
+    for some, grid in iterate_slabs(operand, grid_of(choice, operand)):
         values[start : start + len(some)] = fmt.rounded(some, grid, depth)
         start += len(some)
     return nn.Parameter(torch.from_numpy(values).to(old.device), requires_grad=old.requires_grad)
@@ -169,7 +177,7 @@ def run_errors(
             for module_layer, choice in zip(layers, choices, strict=True):
                 if not choice.reason:
                     layer_errors = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                    see = _error_hook(layer_errors, choice, grid_of, new[module_layer.path])
+                    see = _make_error_hook(layer_errors, choice, grid_of, new[module_layer.path])
                     hook = old[module_layer.path].register_forward_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
             original_outputs = run(module, feeds)
@@ -184,16 +192,16 @@ def run_errors(
     return errors, outputs
 
 
-def _error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
+def _make_error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
     """Return a forward hook that runs the quantized layer on the inputs of the original layer."""
     (value,), (name,) = choice.layer.node.inputs, choice.layer.node.outputs
 
-    def see(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def observe_layer(_: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         try:
             quantized_output = twin(*args, **kwargs)
         except Exception as error:
             raise BadModel(f"the quantized layer '{name}' failed: {error_line(error)}") from error
-        x = input_of(args, kwargs)
+        x = get_input(args, kwargs)
         inputs = {value: convert_to_array(x)} if choice.input is not None else {}
         # the first output of a recurrent layer holds all time steps
         original_value, quantized_value = (
@@ -201,4 +209,4 @@ def _error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin:
         )
         add_sample(errors, choice, grid_of, {**inputs, name: original_value}, {name: quantized_value})
 
-    return see
+    return observe_layer

@@ -22,19 +22,19 @@ from explorer.engine.quantize.layers import Operand, QuantizableLayer
 from explorer.engine.quantize.torch.layers import (
     LayerRun,
     ModuleLayer,
+    build_layer,
     build_unquantized_layer,
-    layer_modules,
-    layer_of,
+    list_layer_modules,
 )
 from explorer.engine.quantize.weights import find_scale_axis
-from explorer.engine.tiling.torch.replace import TILED, sizes_of
+from explorer.engine.tiling.torch.replace import TILED, get_sizes
 from explorer.facts import Layer
 
 FLOATS = ("float32", "bfloat16", "float16")
 """Element types of stored numbers that can take a format."""
 
 
-def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:
+def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLayer]:
     """Return the layers of a module on the meta device, including modules with stacks of experts.
 
     Args:
@@ -44,7 +44,7 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
     by_path = {row.path: row for row in rows}
     names = {id(tensor): name for name, tensor in module.named_parameters()}
     module_layers = []
-    for path, layer, kind in _modules(module):
+    for path, layer, kind in _list_modules(module):
         stored_forms = {id(p): form for part in layer.modules() for p, form in read_own_forms(part).items()}
         packed = next((form.dtype for form in stored_forms.values() if form.dtype not in FLOATS), "")
         run = _run_from_row(layer, kind, by_path.get(path))
@@ -59,15 +59,17 @@ def layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[ModuleLay
             module_layers.append(_build_unquantized_layer(path, kind, "it does not run with these inputs"))
         else:
             module_layer = (
-                _experts(path, layer, names) if stack else layer_of(path, layer, kind, run, names, FLOATS)
+                _build_experts_layer(path, layer, names)
+                if stack
+                else build_layer(path, layer, kind, run, names, FLOATS)
             )
             module_layers.append(_apply_stored_dtypes(module_layer, layer, stored_forms))
     return module_layers
 
 
-def _modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """Yield the layers of `layer_modules` and the modules with stacks of matrices, in the module's order."""
-    layers_by_path = {path: (layer, kind) for path, layer, kind in layer_modules(module)}
+def _list_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
+    """Yield the layers of `list_layer_modules` and the modules with stacks of matrices, in the module's order."""
+    layers_by_path = {path: (layer, kind) for path, layer, kind in list_layer_modules(module)}
     for path, layer in module.named_modules():
         if path in layers_by_path:
             yield path, *layers_by_path[path]
@@ -102,11 +104,11 @@ def _run_from_row(layer: nn.Module, kind: type[nn.Module], row: Layer | None) ->
     dtype = next((dtype_name(p.dtype) for p in layer.parameters()), "float32")
     if kind not in TILED or not shape or not all(isinstance(n, int) for n in shape):
         return LayerRun(dtype, None)
-    depth, width = sizes_of(layer)
+    depth, width = get_sizes(layer)
     return LayerRun(dtype, (math.prod(int(n) for n in shape if n is not None) // max(width, 1), depth, width))
 
 
-def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLayer:
+def _build_experts_layer(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLayer:
     """Build the layer record of a module with stacks of matrices, of shape (experts, out, in).
 
     Each stack is a weight with one scale for each channel of each expert.
@@ -119,7 +121,7 @@ def _experts(path: str, layer: nn.Module, names: Mapping[int, str]) -> ModuleLay
     for index, (stack_name, parameter) in enumerate(stacks, 1):
         stored_name, axes = names.get(id(parameter), stack_name), tuple(range(parameter.dim()))
         channels = parameter.shape[0] * parameter.shape[1]
-        tensor = _tensor(stack_name, parameter)
+        tensor = _build_tensor(stack_name, parameter)
         operands.append(Operand("weight", index, stack_name, -2, -1, channels, tensor, stored_name, axes))
     node = Node(type(layer).__name__, [f"{name} (input)"], [name], name)
     return ModuleLayer(
@@ -134,7 +136,7 @@ def _build_unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> M
     return build_unquantized_layer(path, Node(kind.__name__, [f"{name} (input)"], [name], name), reason)
 
 
-def _tensor(name: str, parameter: nn.Parameter) -> Tensor:
+def _build_tensor(name: str, parameter: nn.Parameter) -> Tensor:
     """Build the tensor record of a parameter without values."""
     payload = ComputedPayload(parameter.nbytes, lambda: iter(()))
     return Tensor(name, dtype_name(parameter.dtype), tuple(parameter.shape), payload)
@@ -152,12 +154,12 @@ def _apply_stored_dtypes(
             operands.append(replace(operand, dtype=first))
             continue
         parameter = parameters[module_layer.parameters[operand.input_index]]
-        tensor = replace(_tensor(operand.value, parameter), dtype=stored_forms[id(parameter)].dtype)
+        tensor = replace(_build_tensor(operand.value, parameter), dtype=stored_forms[id(parameter)].dtype)
         operands.append(replace(operand, tensor=tensor))
     return replace(module_layer, layer=replace(module_layer.layer, operands=tuple(operands)))
 
 
-def shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
+def build_shape_grid(choice: LayerChoice, operand: Operand) -> Grid:
     """Return a grid with the right number of scales and zero points, but placeholder values."""
     fmt = getattr(choice, operand.part)
     shape: tuple[int, ...] = ()

@@ -49,13 +49,13 @@ class InputRounding:
         return f"to {self.format.name}, scale {self.scale:g}"
 
 
-def _integer(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+def _round_to_integers(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     """Round to integer codes. Division by the scale keeps exact ties, which its inverse would not."""
     codes = torch.round(x / rounding.scale)
     return (torch.clamp(codes + rounding.zero, fmt.least, fmt.largest) - rounding.zero) * rounding.scale
 
 
-def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+def _round_to_binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     scale = torch.full_like(x, rounding.scale)
     return torch.where(x >= 0, scale, -scale)
 
@@ -63,41 +63,41 @@ def _binary(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
 def _round_to_nearest(fmt: Minifloat, x: Tensor) -> Tensor:
     """Round as `Minifloat.nearest` does. The exponent comes from the bits of the float32 number."""
     near = torch.clamp(x, -fmt.largest, fmt.largest)
-    step = torch.clamp(_exponent(near), min=1 - fmt.bias) - fmt.mantissa
-    return torch.round(near * _power_of_two(-step)) * _power_of_two(step)
+    step = torch.clamp(_compute_exponent(near), min=1 - fmt.bias) - fmt.mantissa
+    return torch.round(near * _compute_power_of_two(-step)) * _compute_power_of_two(step)
 
 
-def _blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
+def _round_in_blocks(rounding: InputRounding, fmt: Any, x: Tensor) -> Tensor:
     """Round in blocks of `BLOCK`. Zeros pad the last block without changing its scale."""
     moved = x.movedim(rounding.depth, -1)
     length = moved.shape[-1]
     padded = nn.functional.pad(moved, (0, -length % BLOCK))
     parts = padded.reshape(*padded.shape[:-1], -1, BLOCK)
     largest = parts.abs().amax(-1, keepdim=True)
-    shared = torch.clamp(_exponent(largest) - fmt.reach, min=MIN_EXPONENT)
+    shared = torch.clamp(_compute_exponent(largest) - fmt.reach, min=MIN_EXPONENT)
     # 2**-127 is below the least normal float32, so compute it as half of the next power
-    scale = _power_of_two(shared + 1) * 0.5
+    scale = _compute_power_of_two(shared + 1) * 0.5
     # `largest * 0` is NaN if the block holds NaN or infinity, else 0
     near = _round_to_nearest(fmt.element, parts / scale) * scale + largest * 0
     return near.flatten(-2)[..., :length].movedim(-1, rounding.depth)
 
 
-def _exponent(x: Tensor) -> Tensor:
+def _compute_exponent(x: Tensor) -> Tensor:
     bits: Tensor = x.contiguous().view(torch.int32)
     return (bits >> 23 & 255) - 127
 
 
-def _power_of_two(exponent: Tensor) -> Tensor:
+def _compute_power_of_two(exponent: Tensor) -> Tensor:
     """Return 2**exponent as float32, for int32 exponents from -126 to 127."""
     bits: Tensor = exponent + 127 << 23
     return bits.view(torch.float32)
 
 
 _ROUNDERS: Mapping[type[NumberFormat], Callable[[InputRounding, Any, Tensor], Tensor]] = {
-    Binary: _binary,
-    Integer: _integer,
+    Binary: _round_to_binary,
+    Integer: _round_to_integers,
     Half: lambda how, fmt, x: x.to(getattr(torch, fmt.name)).to(torch.float32),
     Minifloat: lambda how, fmt, x: _round_to_nearest(fmt, x / how.scale) * how.scale,
-    Microscaling: _blocks,
+    Microscaling: _round_in_blocks,
 }
 """Rounding function of each format family. A subclass comes before its base class."""

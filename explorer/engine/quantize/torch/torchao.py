@@ -17,7 +17,7 @@ from explorer.engine.number_formats.narrow import Ternary
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.weights import slabs
+from explorer.engine.quantize.weights import iterate_slabs
 from explorer.host.optional_packages import require
 
 ROUNDED = "float32"
@@ -31,7 +31,7 @@ _LAYERS = frozenset(("Linear", "Conv2d", "Embedding"))
 _MAX_BITS = 8
 
 
-def weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
+def choose_weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
     """Return the storage of a quantized weight: `TORCHAO` for torchao's integers, or `ROUNDED` for floats."""
     fmt: NumberFormat | None = getattr(choice, operand.part)
     is_supported = isinstance(fmt, Integer) and not isinstance(fmt, Ternary) and fmt.bits <= _MAX_BITS
@@ -41,7 +41,7 @@ def weight_storage(choice: LayerChoice, operand: Operand, grid: Grid) -> str:
     return TORCHAO if has_full_blocks else ROUNDED
 
 
-def torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
+def build_torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Parameter:
     """Build a torchao tensor of a stored weight, with one byte for each code of up to 8 bits.
 
     Args:
@@ -56,7 +56,7 @@ def torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Paramete
     middle = 0 if fmt.signed else 1 << (fmt.bits - 1)
     codes = np.empty(operand.shape, np.int8)
     start = 0
-    for some, part in slabs(operand, grid):
+    for some, part in iterate_slabs(operand, grid):
         codes[start : start + len(some)] = fmt.codes(some, part).astype(np.int16) - middle
         start += len(some)
     if grid.block:  # block scales have the weight's shape, divided by the block length along the axis

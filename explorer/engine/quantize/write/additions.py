@@ -8,7 +8,7 @@ from typing import Any
 from explorer.engine.graph.model import Function, Model, Node, Tensor, Value
 from explorer.engine.graph.repeated_nodes import create_free_name, list_stored_nodes, list_value_names
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat
-from explorer.engine.quantize.functions import DOMAIN_VERSION, call, function_for
+from explorer.engine.quantize.functions import DOMAIN_VERSION, build_function, call
 from explorer.engine.quantize.weights import build_small_tensor
 from explorer.facts import Shape, TensorInfo
 
@@ -118,7 +118,7 @@ class Additions:
             self.values += (*function_call.values, Value(name, "float32", shape))
         self._taken.update(o for node in function_call.nodes for o in node.outputs)
         self._taken.update(tensor.name for tensor in function_call.tensors)
-        function = function_for(fmt, self.opset)
+        function = build_function(fmt, self.opset)
         if function is not None:
             self.functions[function.key] = function
             self.opsets[function.domain] = DOMAIN_VERSION

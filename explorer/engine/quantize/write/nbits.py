@@ -19,7 +19,7 @@ from explorer.engine.number_formats.number_format import Array, Grid
 from explorer.engine.quantize.choice import LayerChoice, is_bias_added
 from explorer.engine.quantize.grids import Grids
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.weights import build_small_tensor, pack_codes, slabs
+from explorer.engine.quantize.weights import build_small_tensor, iterate_slabs, pack_codes
 from explorer.engine.quantize.write import qdq
 from explorer.engine.quantize.write.additions import Additions
 
@@ -53,13 +53,16 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
         operand = replace(operand, axes=operand.axes[::-1], depth=-1, channel=-2)
         grid = replace(grid, scale=grid.scale.T, zero=grid.zero.T, axis=axis)
     n, k = operand.shape
-    grid = grid if grid.block else _grid_in_blocks(grid, n, -(-k // _BLOCK))
+    grid = grid if grid.block else _split_grid_into_blocks(grid, n, -(-k // _BLOCK))
     key = "nbits", operand.stored, operand.axes, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.block
-    inputs = [names[0], additions.cached(key, lambda: additions.store(_blocks(operand, fmt, grid)))]
+    inputs = [
+        names[0],
+        additions.cached(key, lambda: additions.store(_build_code_tensor(operand, fmt, grid))),
+    ]
     inputs.append(additions.number(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
     moved = MIDDLE if fmt.signed else 0
     if (grid.zero + moved != MIDDLE).any():
-        inputs.append(additions.store(_zeros(operand, grid.zero + moved)))
+        inputs.append(additions.store(_build_zero_points(operand, grid.zero + moved)))
     bias = names[2] if len(names) > 2 else ""
     if bias and additions.shape(node.inputs[2]) == (n,) and not is_bias_added(choice):
         inputs, bias = [*inputs, *[""] * (_BIAS - len(inputs)), bias], ""
@@ -72,30 +75,30 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
         additions.nodes.append(Node("Add", (output, bias), node.outputs, name=f"{output}/Add"))
 
 
-def _grid_in_blocks(grid: Grid, rows: int, blocks: int) -> Grid:
+def _split_grid_into_blocks(grid: Grid, rows: int, blocks: int) -> Grid:
     """Return a grid with a scale and a zero point for each block of each row."""
     scale, zero = (np.broadcast_to(part.reshape(-1, 1), (rows, blocks)) for part in (grid.scale, grid.zero))
     return Grid(scale, zero, 1, _BLOCK)
 
 
-def _blocks(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
+def _build_code_tensor(operand: Operand, fmt: Integer, grid: Grid) -> Tensor:
     """Build the tensor of codes, of shape (N, blocks, bytes of a block)."""
     n, k = operand.shape
     shape = n, -(-k // grid.block), grid.block // 2
-    make = partial(_code_rows, operand, fmt, grid, shape[1] * grid.block - k)
+    make = partial(_encode_rows, operand, fmt, grid, shape[1] * grid.block - k)
     return Tensor(
         f"{operand.stored}_blocks", "uint8", shape, ComputedPayload(shape[0] * shape[1] * shape[2], make)
     )
 
 
-def _code_rows(operand: Operand, fmt: Integer, grid: Grid, padding: int) -> Iterator[memoryview]:
+def _encode_rows(operand: Operand, fmt: Integer, grid: Grid, padding: int) -> Iterator[memoryview]:
     moved = MIDDLE if fmt.signed else 0
-    for values, part in slabs(operand, grid):
+    for values, part in iterate_slabs(operand, grid):
         codes = (fmt.codes(values, part).astype(np.int16) + moved).astype(np.uint8)
         yield memoryview(pack_codes(np.pad(codes, ((0, 0), (0, padding))), 4))
 
 
-def _zeros(operand: Operand, zeros: Array) -> Tensor:
+def _build_zero_points(operand: Operand, zeros: Array) -> Tensor:
     """Build the tensor of zero points: two per byte, and each row starts at a new byte."""
     even = np.pad(zeros.astype(np.uint8), ((0, 0), (0, zeros.shape[1] % 2)))
     flat = np.frombuffer(pack_codes(even, 4), np.uint8)

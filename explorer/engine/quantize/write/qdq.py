@@ -17,7 +17,7 @@ from explorer.engine.graph.model import Value, get_dtype_code
 from explorer.engine.number_formats.number_format import Grid, NumberFormat
 from explorer.engine.quantize.choice import BIAS, LayerChoice, is_function_call
 from explorer.engine.quantize.functions import MIN_OPSET
-from explorer.engine.quantize.grids import Grids, bias_values
+from explorer.engine.quantize.grids import Grids, read_bias
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.weights import quantize_weight
 from explorer.engine.quantize.write.additions import Additions
@@ -43,8 +43,8 @@ def convert_operands(
             grid = grids.find_operand_grid(choice, operand)
             if operand.part == "weight" and _has_float_activation(choice):
                 grid = _prevent_fusion(operand, grid)
-            is_call = is_function_call(choice, operand.part) or _drops_clip(operand, fmt, grid, additions)
-            make = _function_call if is_call else _OPERANDS[operand.part]
+            is_call = is_function_call(choice, operand.part) or _will_drop_clip(operand, fmt, grid, additions)
+            make = _write_call if is_call else _OPERANDS[operand.part]
             inputs[operand.input_index] = _wrap_in_casts(make, is_call, operand, fmt, grid, additions)
     return inputs
 
@@ -95,7 +95,7 @@ def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
     return replace(grid, axis=grid.axis - len(operand.shape))
 
 
-def _drops_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
+def _will_drop_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
     """Return whether onnxruntime drops the Clip that produces a value, because QuantizeLinear seems to clip.
 
     Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model with
@@ -106,7 +106,7 @@ def _drops_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addi
     return bool(np.max(np.abs(fmt.limits(grid))) < 2 * np.finfo(np.float32).eps)
 
 
-def activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Add the rounding of a layer's input, and return the rounded value as float32."""
     value = operand.value
 
@@ -148,25 +148,25 @@ def add_quantized_activation(value: str, fmt: NumberFormat, grid: Grid, addition
 def store_codes(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Store the codes of a weight, and return their name."""
     name = f"{operand.stored}_{'quantized' if fmt.writing == 'linear' else fmt.name}"
-    key = "stored", *_tensor_key(operand, fmt, grid)
+    key = "stored", *_make_tensor_key(operand, fmt, grid)
     return additions.cached(key, lambda: additions.store(quantize_weight(name, operand, fmt, grid)))
 
 
 def store_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
     """Store the codes of an int32 bias, and return their name."""
     # float64, because codes exceed the integers that float32 represents exactly
-    codes = np.rint(bias_values(operand).astype(np.float64) / grid.scale.astype(np.float64))
+    codes = np.rint(read_bias(operand).astype(np.float64) / grid.scale.astype(np.float64))
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
     return additions.number(f"{operand.stored}_quantized", codes)
 
 
-def _tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
+def _make_tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
     """Return the key under which all layers share a stored tensor of one format and grid."""
     grid_key = grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block
     return operand.stored, operand.axes, fmt, *grid_key
 
 
-def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def _write_weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     def make() -> str:
         codes = store_codes(operand, fmt, grid, additions)
         if fmt.writing != "cast":
@@ -175,12 +175,12 @@ def _weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addition
         additions.values.append(Value(wide, "float32", operand.shape))
         return wide
 
-    return additions.cached(("weight", *_tensor_key(operand, fmt, grid)), make)
+    return additions.cached(("weight", *_make_tensor_key(operand, fmt, grid)), make)
 
 
-def _bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def _write_bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     if fmt is not BIAS:
-        return _weight(operand, fmt, grid, additions)
+        return _write_weight(operand, fmt, grid, additions)
     codes = store_bias(operand, grid, additions)
     key = "bias", codes, grid.scale.tobytes()
     return additions.cached(key, lambda: _add_dequantization(codes, operand, fmt, grid, additions))
@@ -198,7 +198,7 @@ def _add_dequantization(
     return wide
 
 
-def _function_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
+def _write_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Add the call of a format's function on a value, and return the rounded value."""
     depth = operand.depth
     key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
@@ -212,4 +212,4 @@ def _cast_attributes(dtype: str) -> Mapping[str, Any]:
     return {"to": get_dtype_code(dtype)}
 
 
-_OPERANDS: Mapping[str, _Make] = {"input": activation, "weight": _weight, "bias": _bias}
+_OPERANDS: Mapping[str, _Make] = {"input": write_activation, "weight": _write_weight, "bias": _write_bias}

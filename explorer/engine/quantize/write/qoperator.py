@@ -23,7 +23,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     inputs: list[str] = []
     for operand in choice.layer.operands:
         if operand.part != "bias":
-            inputs += _codes(choice, operand, grids, additions)
+            inputs += _write_codes(choice, operand, grids, additions)
     added = is_bias_added(choice)
     biases = () if added else choice.layer.operands_of("bias")
     bias = [store_bias(operand, grids.find_operand_grid(choice, operand), additions) for operand in biases]
@@ -48,7 +48,9 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     )
 
 
-def _codes(choice: LayerChoice, operand: Operand, grids: Grids, additions: Additions) -> tuple[str, str, str]:
+def _write_codes(
+    choice: LayerChoice, operand: Operand, grids: Grids, additions: Additions
+) -> tuple[str, str, str]:
     """Return the names of the codes, the scale and the zero point of an operand."""
     grid = grids.find_operand_grid(choice, operand)
     if operand.part == "input":

@@ -22,7 +22,7 @@ from explorer.base.errors import BadModel, EngineDied, ExplorerError
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split import manifest
 from explorer.engine.split.run import stage_process
-from explorer.engine.sweep.cluster import awaited, connect, silence_logs, workers
+from explorer.engine.sweep.cluster import connect, silence_logs, wait_for_answer, workers
 from explorer.engine.sweep.processes import LOOK
 from explorer.host.optional_packages import error_line, require
 
@@ -83,7 +83,7 @@ class ClusterLine:
         while not all(task.done() for task in tasks):
             self._check(cancel)
             time.sleep(LOOK)
-        self.pids = [self._result(index, task, cancel) for index, task in enumerate(tasks)]
+        self.pids = [self._wait_for_result(index, task, cancel) for index, task in enumerate(tasks)]
 
     def wait_for(
         self, numbers: Sequence[int], cancel: Cancel, tell: Callable[[int], None] = lambda _: None
@@ -140,12 +140,12 @@ class ClusterLine:
 
     def _take_outputs(self, batch: int, tasks: Sequence[Any], cancel: Cancel) -> None:
         index = next((index for index, task in enumerate(tasks) if task.status in ("error", "cancelled")), -1)
-        values, times = self._result(index % self.count, tasks[index], cancel)
+        values, times = self._wait_for_result(index % self.count, tasks[index], cancel)
         self.outputs_by_batch[batch] = values
         for stage, span in enumerate(times):
             self.run_times[stage, batch] = *span, span[1]
 
-    def _result(self, stage: int, task: Any, cancel: Cancel) -> Any:
+    def _wait_for_result(self, stage: int, task: Any, cancel: Cancel) -> Any:
         """Waits for the result of a task of a stage.
 
         Raises:
@@ -154,7 +154,7 @@ class ClusterLine:
         """
         try:
             gathering = self._client.gather([task], errors="skip", asynchronous=True)
-            for result in awaited(self._client, gathering, lambda: self._check(cancel)):
+            for result in wait_for_answer(self._client, gathering, lambda: self._check(cancel)):
                 return result
             raise task.exception()
         except ExplorerError:
@@ -251,7 +251,7 @@ def _load_checked(
 ) -> Any:
     if not os.path.isfile(path):
         raise BadModel("a worker has no such file", where=path, hint="stages lie at the same path everywhere")
-    if manifest.sha256(path) != sha256:
+    if manifest.compute_sha256(path) != sha256:
         raise BadModel("a worker has another file of this name", where=path, hint="copy the stages anew")
     try:
         return stage_process.load_stage({"path": path, "threads": threads, "reads": reads, "makes": makes})

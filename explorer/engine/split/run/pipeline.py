@@ -28,7 +28,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.split.manifest import Manifest, ManifestTensor
 from explorer.engine.split.run import cluster
-from explorer.engine.split.schedule import forecast
+from explorer.engine.split.schedule import compute_forecast
 from explorer.facts.split.run import PipelineRun, StageRun
 from explorer.facts.split.schedule import ScheduledWork
 from explorer.host import child, output_files, scratch
@@ -86,7 +86,7 @@ def run(
         MissingExtra: Dask is not installed.
         Cancelled: `cancel` returned True.
     """
-    configs = _stage_configs(folder, manifest, threads, keep)
+    configs = _build_stage_configs(folder, manifest, threads, keep)
     with (
         _start_stages(configs) if scheduler is None else cluster.open_line(configs, scheduler, cancel) as line
     ):
@@ -109,7 +109,7 @@ def run(
         outputs = [line.outputs_by_batch[index] for index in numbers] if keep else []
         pids, workers = line.pids, line.workers
     files = [stage.file for stage in manifest.stages]
-    pipeline_run = _pipeline_run(files, pids, workers, stage_times, works, count, threads)
+    pipeline_run = _build_pipeline_run(files, pids, workers, stage_times, works, count, threads)
     return replace(pipeline_run, inputs=texts), outputs
 
 
@@ -155,7 +155,7 @@ def _time_stages(
     )
 
 
-def _pipeline_run(
+def _build_pipeline_run(
     files: Sequence[str],
     pids: Sequence[int],
     workers: Sequence[str],
@@ -168,7 +168,7 @@ def _pipeline_run(
         max(0.0, link - sending)
         for link, sending in zip(stage_times.links, stage_times.sending, strict=False)
     ]
-    predicted = forecast(stage_times.busy, transfers, count, "1f1b")
+    predicted = compute_forecast(stage_times.busy, transfers, count, "1f1b")
     seconds = max(work.end for work in works)
     throughput = count / seconds
     stages = [
@@ -372,7 +372,9 @@ def _build_works(
     return sorted(works, key=lambda work: (work.start, work.stage))
 
 
-def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool) -> list[dict[str, Any]]:
+def _build_stage_configs(
+    folder: str, manifest: Manifest, threads: int, outputs: bool
+) -> list[dict[str, Any]]:
     """Builds the settings of each stage: its file, and the values that it reads, computes and sends."""
     configs = []
     for index, stage in enumerate(manifest.stages):
@@ -384,8 +386,8 @@ def _stage_configs(folder: str, manifest: Manifest, threads: int, outputs: bool)
                 "sha256": stage.sha256,
                 "threads": threads,
                 "keep": sorted(later | ({tensor.name for tensor in manifest.outputs} if outputs else set())),
-                "reads": _names(stage.inputs),
-                "makes": _names(stage.outputs),
+                "reads": _list_names(stage.inputs),
+                "makes": _list_names(stage.outputs),
             }
         )
     return configs
@@ -428,7 +430,7 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
                 pipe.close()
 
 
-def _names(values: Iterable[ManifestTensor]) -> list[str]:
+def _list_names(values: Iterable[ManifestTensor]) -> list[str]:
     return [value.name for value in values]
 
 

@@ -26,7 +26,7 @@ _TIMEOUT_SECONDS = 120
 """Seconds for which a stage waits for its neighbor."""
 
 
-def steps(
+def run_steps(
     folder: str,
     files: Sequence[str],
     place: str,
@@ -75,7 +75,7 @@ def steps(
     address |= {"TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RESTART_COUNT": "0"}
     processes: list[subprocess.Popen[bytes]] = []
     with contextlib.ExitStack() as stack:
-        stack.callback(_kill, processes)
+        stack.callback(_kill_process, processes)
         for rank in range(len(files)):
             rank_environment = {
                 "RANK": str(rank),
@@ -93,7 +93,7 @@ def steps(
                 processes.append(subprocess.Popen(command, env={**os.environ, **rank_environment}, **options))
             finally:
                 os.close(alive)
-        _await(processes, files, place, cancel)
+        _wait_for_processes(processes, files, place, cancel)
     return {
         name: [
             _load_results(os.path.join(place, f"{name}-stage{stage + 1}.pt")) for stage in range(len(files))
@@ -107,7 +107,7 @@ def _load_results(path: str) -> Any:
         return torch.load(file, weights_only=True)
 
 
-def _await(
+def _wait_for_processes(
     processes: Sequence[subprocess.Popen[bytes]], files: Sequence[str], place: str, cancel: Cancel
 ) -> None:
     """Waits until all processes have ended; raises an error if a stage fails."""
@@ -143,7 +143,7 @@ def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[s
     )
 
 
-def _kill(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+def _kill_process(processes: Sequence[subprocess.Popen[bytes]]) -> None:
     for process in processes:
         process.kill()
     for process in processes:

@@ -106,7 +106,7 @@ def prove(
         whole = run_whole_step(module, call, batches)
         modules = [_load_module(os.path.join(folder, file)) for file in files]
         rows = _run_stages(parts, modules, batches)
-    depth = _depth(module)
+    depth = _estimate_depth(module)
     outputs, mismatch = (
         _compare(parts.outputs, whole.outputs, rows, depth),
         _describe_differing_weight(module, modules),
@@ -117,10 +117,10 @@ def prove(
         report(on_progress, cancel, "training a step in processes")
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
         with scratch.folder() as place:
-            results = processes.steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
-        steps = [_step_proof(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
+            results = processes.run_steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
+        steps = [_prove_step(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
-        **_verdict(outputs, steps, len(batches), mismatch),
+        **_word_verdict(outputs, steps, len(batches), mismatch),
         before="",
         after="the stages",
         seeds=(),
@@ -148,7 +148,7 @@ def _use_one_thread() -> Iterator[None]:
         torch.set_num_threads(threads)
 
 
-def _depth(module: nn.Module) -> int:
+def _estimate_depth(module: nn.Module) -> int:
     """Estimates the roundings of an output: one for each module, and the largest size of each weight."""
     return sum(max(parameter.shape, default=1) for parameter in module.parameters()) + sum(
         1 for _ in module.modules()
@@ -175,7 +175,7 @@ def _describe_differing_weight(whole: nn.Module, modules: Sequence[nn.Module]) -
     return ""
 
 
-def _verdict(
+def _word_verdict(
     outputs: Sequence[OutputEvidence], steps: Sequence[StepProof], batches: int, mismatch: str
 ) -> dict[str, Any]:
     if mismatch:
@@ -186,15 +186,17 @@ def _verdict(
         return verdict
     parts = [
         "weights bit for bit the whole's",
-        f"{many_text(len(outputs), 'output')} of the stages in a row {_closeness(outputs)}",
+        f"{many_text(len(outputs), 'output')} of the stages in a row {_word_closeness(outputs)}",
     ]
     for step in steps:
-        gradients_text = f"{many_text(len(step.gradients), 'gradient')} {_closeness(step.gradients)}"
-        parts.append(f"{step.schedule} in processes: outputs {_closeness(step.outputs)}, {gradients_text}")
+        gradients_text = f"{many_text(len(step.gradients), 'gradient')} {_word_closeness(step.gradients)}"
+        parts.append(
+            f"{step.schedule} in processes: outputs {_word_closeness(step.outputs)}, {gradients_text}"
+        )
     return {**verdict, "verdict": f"equal on evidence: {'; '.join(parts)}; over {batches:,} micro-batches"}
 
 
-def _closeness(evidence: Sequence[OutputEvidence]) -> str:
+def _word_closeness(evidence: Sequence[OutputEvidence]) -> str:
     if all(output.equal for output in evidence):
         return "bit for bit the same"
     equal_count = sum(output.equal for output in evidence)
@@ -202,7 +204,7 @@ def _closeness(evidence: Sequence[OutputEvidence]) -> str:
     return f"within rounding ({equal_count:,} bit for bit, RMS difference at most {largest:.1e} of the RMS)"
 
 
-def _step_proof(
+def _prove_step(
     parts: ModuleStages,
     schedule: Literal["gpipe", "1f1b"],
     results: Sequence[Mapping[str, Any]],
@@ -210,7 +212,7 @@ def _step_proof(
     depth: int,
 ) -> StepProof:
     """Compares a schedule's outputs and gradients in a training step with those of the original module."""
-    gradients, count = _gradients(parts, results), len(whole.outputs)
+    gradients, count = _get_gradients(parts, results), len(whole.outputs)
     names = list(whole.gradients)
     zeros = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}
     last = [output.chunk(count) for output in results[-1]["outputs"]]
@@ -227,7 +229,7 @@ def _step_proof(
     )
 
 
-def _gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
+def _get_gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) -> dict[str, torch.Tensor]:
     """Returns the gradients by their names in the original module.
 
     Each copy of a shared weight has the full gradient, so the first copy's is used.
@@ -245,9 +247,9 @@ def _compare(
     after: Sequence[Sequence[torch.Tensor]],
     depth: int,
 ) -> tuple[OutputEvidence, ...]:
-    def draws(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
+    def draw_values(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
         return run.ModelOutputs(
             tuple(names), tuple([tuple([convert_to_array(tensor) for tensor in row]) for row in rows])
         )
 
-    return run.compare(draws(before), draws(after), (), run.Noise(_REFERENCE, depth))
+    return run.compare(draw_values(before), draw_values(after), (), run.Noise(_REFERENCE, depth))

@@ -20,9 +20,9 @@ from explorer.engine.costs.aten import dispatch
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import describe_tensors
-from explorer.engine.split.costs import module_seconds_by_unit
+from explorer.engine.split.costs import assign_module_seconds
 from explorer.engine.split.partition import Array
-from explorer.engine.split.search import CutSequence, seconds_of
+from explorer.engine.split.search import CutSequence, get_measured_seconds
 from explorer.engine.split.units import CrossingValue, GraphUnits
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import Profile
@@ -94,7 +94,7 @@ def _list_written_nodes(node: Node) -> Iterator[Node]:
         yield named["running_mean"]
 
 
-def random_calls(calls: Iterable[Any]) -> set[Any]:
+def find_random_calls(calls: Iterable[Any]) -> set[Any]:
     """Returns the calls whose results depend on random numbers that a call in `calls` draws.
 
     Args:
@@ -102,12 +102,12 @@ def random_calls(calls: Iterable[Any]) -> set[Any]:
     """
     random_nodes: set[Any] = set()
     for node in calls:
-        if draws(node) or not random_nodes.isdisjoint(node.all_input_nodes):
+        if draws_random_numbers(node) or not random_nodes.isdisjoint(node.all_input_nodes):
             random_nodes.add(node)
     return random_nodes
 
 
-def draws(node: Any) -> bool:
+def draws_random_numbers(node: Any) -> bool:
     """Whether a call draws random numbers, by torch's operator tag. Dropout with probability 0 does not."""
     if torch.Tag.nondeterministic_seeded not in getattr(node.target, "tags", ()):
         return False
@@ -119,7 +119,7 @@ def draws(node: Any) -> bool:
     return all(values[name] for name in _PROBABILITY_ARGUMENTS if name in values)
 
 
-def program_sequence(
+def build_program_sequence(
     program: Any, layers: Sequence[Layer], *, profile: Profile | None, by_time: bool, **facts: Any
 ) -> CutSequence:
     """Builds the units of a program, with their analysis.
@@ -142,15 +142,17 @@ def program_sequence(
         state_names[node.name]: node.meta["val"] for node in program.graph.nodes if node.name in state_names
     }
     parameters = set(signature.inputs_to_parameters.values())
-    values = _values(program, calls)
+    values = _list_live_values(program, calls)
     unit_seconds, closed_units = None, dict[int, str]()
     if profile is not None:
-        places = [(_call_of(node), _operator(node)) for node in calls]
-        unit_seconds, closed_units = module_seconds_by_unit(places, layers, seconds_of(profile))
+        places = [(_get_call_path(node), _get_operator(node)) for node in calls]
+        unit_seconds, closed_units = assign_module_seconds(places, layers, get_measured_seconds(profile))
     closed_units = closed_units if by_time else {}
     units = GraphUnits(
         positions=tuple(range(len(calls))),
-        rows=tuple(row for row, _ in rows_of(((node, _operator(node)) for node in calls), layers)),
+        rows=tuple(
+            row for row, _ in list_rows_of_calls(((node, _get_operator(node)) for node in calls), layers)
+        ),
         stored=tuple(
             [tuple([state_names[a.name] for a in n.all_input_nodes if a.name in state_names]) for n in calls]
         ),
@@ -162,9 +164,9 @@ def program_sequence(
         types={value.name: value.info for value in values},
         sizes={name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()},
         elements={name: tensor.numel() for name, tensor in tensors.items() if name in parameters},
-        labels=[".".join(filter(None, (module_of(node), node.name))) for node in calls],
+        labels=[".".join(filter(None, (get_module_path(node), node.name))) for node in calls],
         layers=layers,
-        macs=_macs(calls, units, layers),
+        macs=_count_macs(calls, units, layers),
         took=unit_seconds,
         closed=closed_units | dict.fromkeys(_find_closed_units(calls), _IN_PLACE),
         profile=profile,
@@ -172,23 +174,23 @@ def program_sequence(
     )
 
 
-def names(program: Any) -> list[str]:
+def name_units(program: Any) -> list[str]:
     """Returns the names of the units."""
     return [node.name for node in program.graph.nodes if node.op == "call_function"]
 
 
-def module_of(node: Node) -> str:
+def get_module_path(node: Node) -> str:
     """Returns the path of the module whose code makes a call, or '' for the outermost module."""
-    return ".".join(path_part.partition("@")[0] for path_part in _call_of(node).split("."))
+    return ".".join(path_part.partition("@")[0] for path_part in _get_call_path(node).split("."))
 
 
-def _call_of(node: Node) -> str:
-    """Returns the path of `module_of` with the number of the module's call: 'block.relu@1' is the second."""
+def _get_call_path(node: Node) -> str:
+    """Returns the module's path with the number of its call: 'block.relu@1' is the second call of 'block.relu'."""
     stack = node.meta.get("nn_module_stack") or {}
     return list(stack.values())[-1][0] if stack else ""
 
 
-def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
+def _list_live_values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
     """Returns the values that are live over more than one unit. Outputs stay live until the last unit."""
     unit_by_node = {node: unit for unit, node in enumerate(calls)}
     input_names = set(program.graph_signature.user_inputs)
@@ -199,12 +201,12 @@ def _values(program: Any, calls: Sequence[Node]) -> list[CrossingValue]:
             continue
         reads = [unit_by_node[user] for user in node.users if user in unit_by_node]
         dies = len(calls) - 1 if node.name in ends else max(reads, default=-1)
-        info, size = _type_and_bytes(node)
+        info, size = _get_type_and_bytes(node)
         values.append(CrossingValue(node.name, unit_by_node.get(node, -1), dies, info, size))
     return [value for value in values if value.dies > value.born]
 
 
-def _type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
+def _get_type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
     """Returns the type and the bytes of a node's result; unknown unless it is one tensor of known size."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
@@ -213,7 +215,7 @@ def _type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
     return info, tensor_bytes((info,))
 
 
-def rows_of(
+def list_rows_of_calls(
     calls: Iterable[tuple[Node, str]], layers: Sequence[Layer]
 ) -> Iterator[tuple[int | None, int | None]]:
     """Yields, for each operator call, the ids of its own row and of its module's row, or None if missing.
@@ -226,7 +228,7 @@ def rows_of(
         if not layer.group:
             waiting[layer.parent, layer.kind].append(layer.id)
     for node, operator in calls:
-        path = module_of(node)
+        path = get_module_path(node)
         while path and path not in by_path:
             path = path.rpartition(".")[0]
         module = by_path.get(path)
@@ -238,29 +240,29 @@ def rows_of(
         yield candidates.popleft() if candidates else None, group
 
 
-def _operator(node: Node) -> str:
+def _get_operator(node: Node) -> str:
     return operator_name(node.target).strip("_")
 
 
-def _macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
+def _count_macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     """Computes the MACs of each call by the rules of ATen; by the rows if a call has no rule."""
     per_call = []
     for node in calls:
         if not isinstance(node.target, OpOverload):
             if getattr(node.target, "__name__", "") != "getitem":
-                return _macs_of_rows(units, layers)
+                return _assign_macs_of_rows(units, layers)
             per_call.append(0)
             continue
         args: Any = map_arg(node.args, lambda at: at.meta.get("val"))
         kwargs: Any = map_arg(node.kwargs, lambda at: at.meta.get("val"))
         macs = dispatch.cost(node.target, args, kwargs, node.meta.get("val")).macs
         if macs is None:
-            return _macs_of_rows(units, layers)
+            return _assign_macs_of_rows(units, layers)
         per_call.append(macs)
     return np.array(per_call, dtype=np.float64)
 
 
-def _macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
+def _assign_macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
     """Assigns the MACs of the rows to units, or returns None if a row's MACs are unknown.
 
     The MACs of a row without a call go to the unit of the row before it.

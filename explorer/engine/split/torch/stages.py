@@ -51,7 +51,7 @@ class ModuleStages(Struct, frozen=True):
     outputs: tuple[str, ...]
 
 
-def module_stages(
+def cut_module(
     module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], starts: Collection[str], where: str
 ) -> ModuleStages:
     """Cuts a module into stages.
@@ -68,7 +68,7 @@ def module_stages(
     """
     from torch.distributed.pipelining import pipeline  # here, because the import takes a second
 
-    def policy(traced: Any) -> Any:
+    def choose_stage(traced: Any) -> Any:
         for node in list(traced.graph.nodes):
             if node.op == "call_function" and node.name in starts:
                 with traced.graph.inserting_before(node):
@@ -78,7 +78,7 @@ def module_stages(
 
     try:
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
-            pipe = pipeline(module, tuple(args), dict(kwargs), split_policy=policy)
+            pipe = pipeline(module, tuple(args), dict(kwargs), split_policy=choose_stage)
     except Exception as error:
         raise BadModel(f"torch cannot cut it ({error_line(error)})", where=where) from error
     if pipe.num_stages != len(starts) + 1:
@@ -117,7 +117,7 @@ def _name_values(split: Any, whole: nn.Module) -> ModuleStages:
         _drop_idle(stage)
         placeholder = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
         reads = tuple([names[argument] for argument in node.args])
-        stages.append(StageModule(stage, reads, _output_names(node, stage, names), placeholder))
+        stages.append(StageModule(stage, reads, _list_output_names(node, stage, names), placeholder))
     return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs))
 
 
@@ -134,7 +134,7 @@ def _drop_idle(stage: Any) -> None:
         delattr(stage.get_submodule(owner), attribute)
 
 
-def _output_names(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
+def _list_output_names(node: Any, stage: Any, names: Mapping[Any, str]) -> tuple[str, ...]:
     (result,) = next(iter(inner for inner in stage.graph.nodes if inner.op == "output")).args
     if not isinstance(result, (tuple, list)):
         return (names[node],)

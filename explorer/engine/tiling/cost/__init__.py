@@ -55,7 +55,7 @@ OVERLAP = {
 }
 
 
-def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "best") -> PlanCost:
+def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "best") -> PlanCost:
     """Computes the cost of each site of a plan, and of all sites in sequence.
 
     Args:
@@ -67,22 +67,25 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
     Raises:
         Misuse: The order is unknown, the machine is inconsistent, or the size of a type is unknown.
     """
-    allowed, machine = _orders_for(order), complete(hardware or Hardware())
-    runs = [(index, run) for index, site in enumerate(plan.sites) for run in _runs_and_sizes(site)]
+    allowed, machine = _choose_orders(order), complete(hardware or Hardware())
+    runs = [(index, run) for index, site in enumerate(plan.sites) for run in _list_runs(site)]
     run_counts = [times for _, (times, _) in runs]
     # the cost of a call depends on its number of rows; the site shows the first call
-    costs = [_site(run, machine, allowed) for _, (_, run) in runs]
+    costs = [_compute_site(run, machine, allowed) for _, (_, run) in runs]
     first = {index: cost for (index, _), cost in zip(reversed(runs), reversed(costs), strict=True)}
     sites = tuple(first[index] for index in range(len(plan.sites)))
 
-    def total(amount: Callable[[SiteCost], int]) -> int:
+    def sum_over_runs(amount: Callable[[SiteCost], int]) -> int:
         return sum(amount(cost) * turn for cost, turn in zip(costs, run_counts, strict=True))
 
-    macs, slots = total(lambda site: site.macs), total(lambda site: site.products * math.prod(site.tile))
-    filled = total(lambda site: _count_filled_bytes(dimensions.site_dims(site)))
-    compulsory = total(lambda site: site.compulsory)
-    lower_bound = total(lambda site: site.lower_bound)
-    best = [min(cost.orders, key=_traffic) for cost in costs]
+    macs, slots = (
+        sum_over_runs(lambda site: site.macs),
+        sum_over_runs(lambda site: site.products * math.prod(site.tile)),
+    )
+    filled = sum_over_runs(lambda site: _count_filled_bytes(dimensions.get_site_dims(site)))
+    compulsory = sum_over_runs(lambda site: site.compulsory)
+    lower_bound = sum_over_runs(lambda site: site.lower_bound)
+    best = [min(cost.orders, key=_get_traffic) for cost in costs]
     total_in_order = order_total(order, [cost.chosen for cost in costs], run_counts, macs)
     sites_fit = [site.fits for site in sites]
     return PlanCost(
@@ -90,10 +93,10 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
         order=order,
         sites=sites,
         macs=macs,
-        products=total(lambda site: site.products),
+        products=sum_over_runs(lambda site: site.products),
         utilisation=macs / slots if slots else 1.0,
         padded_share=1 - compulsory / filled if filled else 0.0,
-        traffic_without_reuse=total(lambda site: site.traffic_without_reuse),
+        traffic_without_reuse=sum_over_runs(lambda site: site.traffic_without_reuse),
         compulsory=compulsory,
         lower_bound=lower_bound,
         ratio=total_in_order.traffic / lower_bound if lower_bound else 1.0,
@@ -109,15 +112,15 @@ def plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: str = "bes
             ),
         ),
         systolic=tuple(
-            _systolic_total(rows, run_counts, machine)
+            _sum_systolic(rows, run_counts, machine)
             for rows in zip(*(cost.systolic for cost in costs), strict=True)
         ),
-        assumptions=tuple(_assumptions(plan, machine)),
+        assumptions=tuple(_list_assumptions(plan, machine)),
         macs_total=plan.macs_total,
     )
 
 
-def _runs_and_sizes(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
+def _list_runs(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
     """Yields pairs of a number of runs and the site at the sizes of these runs; 0 runs if data decides."""
     if not site.rows:
         yield site.calls or 0, site
@@ -128,12 +131,12 @@ def _runs_and_sizes(site: SitePlan) -> Iterable[tuple[int, SitePlan]]:
         yield times, replace(site, M=rows, grid=(m, k, n), products=site.batch * m * k * n, macs=macs)
 
 
-def site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
-    """Computes the cost of one run of a site; see `plan_cost`."""
-    return _site(site, complete(hardware or Hardware()), _orders_for(order))
+def compute_site_cost(site: SitePlan, hardware: Hardware | None = None, *, order: str = "best") -> SiteCost:
+    """Computes the cost of one run of a site; see `compute_plan_cost`."""
+    return _compute_site(site, complete(hardware or Hardware()), _choose_orders(order))
 
 
-def _orders_for(order: str) -> tuple[str, ...]:
+def _choose_orders(order: str) -> tuple[str, ...]:
     """Returns the loop orders among which the order with the least traffic is chosen."""
     if order == "best":
         return tuple(ORDERS)
@@ -144,10 +147,12 @@ def _orders_for(order: str) -> tuple[str, ...]:
     return names
 
 
-def _site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost:
-    shape = dimensions.site_dims(site)
-    figures = _figures(shape, machine)
-    cheapest = min((candidate for candidate in figures.orders if candidate.order in allowed), key=_traffic)
+def _compute_site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost:
+    shape = dimensions.get_site_dims(site)
+    figures = _compute_figures(shape, machine)
+    cheapest = min(
+        (candidate for candidate in figures.orders if candidate.order in allowed), key=_get_traffic
+    )
     needed = figures.buffer * (2 if machine.double_buffered else 1)
     return SiteCost(
         name=site.name,
@@ -157,7 +162,7 @@ def _site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost
         N=site.N,
         batch=site.batch,
         tile=site.tile,
-        grid=dimensions.grid_of(shape),
+        grid=dimensions.compute_grid(shape),
         edges=site.edges,
         dtype=site.dtype,
         accumulator=site.accumulator,
@@ -171,7 +176,7 @@ def _site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost
     )
 
 
-def _traffic(cost: OrderCost) -> int:
+def _get_traffic(cost: OrderCost) -> int:
     # all orders do the same computation, so the least traffic also takes the least time
     return cost.traffic
 
@@ -192,23 +197,25 @@ class _Figures(NamedTuple):
 
 def _count_filled_bytes(shape: dimensions.SiteDims) -> int:
     """Computes the bytes of both operands and the output over the batch, including the padding of tiles."""
-    return shape.batch * sum(dimensions.operand_bytes(shape, dimensions.round_up_sizes(shape)))
+    return shape.batch * sum(dimensions.count_operand_bytes(shape, dimensions.round_up_sizes(shape)))
 
 
 @lru_cache(maxsize=1 << 14)
-def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
-    m, k, n = grid = dimensions.grid_of(shape)
+def _compute_figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
+    m, k, n = grid = dimensions.compute_grid(shape)
     products = shape.batch * m * k * n
     macs = shape.macs
     slots = products * math.prod(shape.tile)
     compulsory, filled = (
-        shape.batch * sum(dimensions.operand_bytes(shape, shape[:3])),
+        shape.batch * sum(dimensions.count_operand_bytes(shape, shape[:3])),
         _count_filled_bytes(shape),
     )
-    a, b, c = dimensions.operand_bytes(shape, dimensions.round_up_sizes(shape))
-    buffer = sum(dimensions.operand_bytes(shape, dimensions.find_largest_tile(shape)))
+    a, b, c = dimensions.count_operand_bytes(shape, dimensions.round_up_sizes(shape))
+    buffer = sum(dimensions.count_operand_bytes(shape, dimensions.find_largest_tile(shape)))
     bound_buffer = max(buffer, machine.buffer or 0)
-    orders = _order_costs(grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots)
+    orders = _compute_order_costs(
+        grid, (shape.batch * a, shape.batch * b, shape.batch * c), machine, macs, slots
+    )
     return _Figures(
         macs=macs,
         products=products,
@@ -220,23 +227,25 @@ def _figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
         buffer=buffer,
         lower_bound=compute_lower_bound(shape, bound_buffer, compulsory),
         bound_buffer=bound_buffer,
-        systolic=tuple(_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.ARRAY_AXES)
+        systolic=tuple(
+            _compute_systolic(dataflow, shape, machine, orders) for dataflow in dimensions.ARRAY_AXES
+        )
         if machine.array
         else (),
     )
 
 
 @lru_cache(maxsize=64)
-def _refetch_loops(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
+def _list_refetch_loops(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
     """Returns `refetch_loops` of each operand for every order, by which loops have more than one trip."""
     m, k, n = (1 + is_repeated for is_repeated in turning)
     return tuple(
-        tuple(dimensions.refetch_loops(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
+        tuple(dimensions.find_refetch_loops(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
         for order in ORDERS
     )
 
 
-def _order_costs(
+def _compute_order_costs(
     grid: tuple[int, int, int], operand_sizes: tuple[int, int, int], machine: Hardware, macs: int, slots: int
 ) -> tuple[OrderCost, ...]:
     """Computes the cost of the six orders.
@@ -253,7 +262,7 @@ def _order_costs(
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
     costs = []
     for (order, dataflow), loops in zip(
-        ORDERS.items(), _refetch_loops(tuple(g > 1 for g in grid)), strict=True
+        ORDERS.items(), _list_refetch_loops(tuple(g > 1 for g in grid)), strict=True
     ):
         # every tile of an operand is fetched equally often, so the operand's size is multiplied; only one
         # loop can fetch it again, because it depends on the other two
@@ -301,7 +310,7 @@ def _combine_cycles(computing: _Amount, moving: _Amount, machine: Hardware) -> _
 
 
 @lru_cache(maxsize=64)
-def _ratio(rate: float) -> tuple[int, int]:
+def _convert_to_fraction(rate: float) -> tuple[int, int]:
     # exact decimal: the nearest binary fraction of 51.2 would turn 10 cycles into 11
     return Decimal(repr(rate)).as_integer_ratio()
 
@@ -310,7 +319,7 @@ def _divide_by_rate(amount: int, rate: float | None) -> int | None:
     """Computes the cycles for an amount, rounded up, or None without a rate."""
     if rate is None:
         return None
-    numerator, denominator = _ratio(rate)
+    numerator, denominator = _convert_to_fraction(rate)
     return -(-amount * denominator // numerator)
 
 
@@ -330,7 +339,7 @@ def compute_lower_bound(shape: dimensions.SiteDims, buffer: int, compulsory: int
     return max(compulsory, shape.batch * dimensions.count_packed_bytes(least, width))
 
 
-def _systolic(
+def _compute_systolic(
     dataflow: Dataflow, shape: dimensions.SiteDims, machine: Hardware, orders: Sequence[OrderCost]
 ) -> Systolic:
     """Computes the cycles of a systolic array with R rows and C columns: 2 R + C + T - 2 cycles per fold.
@@ -344,25 +353,27 @@ def _systolic(
     row_axis, column_axis, stream_axis = dimensions.ARRAY_AXES[dataflow]
     fill = 2 * rows + columns - 2
     # the tile lengths along the streaming axis add up to the moved size
-    streams = dimensions.grid_of(shape)[stream_axis] * fill + dimensions.round_up_sizes(shape)[stream_axis]
+    streams = (
+        dimensions.compute_grid(shape)[stream_axis] * fill + dimensions.round_up_sizes(shape)[stream_axis]
+    )
     cycles = (
         shape.batch
-        * dimensions.folds(shape, row_axis, rows)
-        * dimensions.folds(shape, column_axis, columns)
+        * dimensions.count_folds(shape, row_axis, rows)
+        * dimensions.count_folds(shape, column_axis, columns)
         * streams
     )
     sizes = shape[:3]
     whole_folds = -(-sizes[row_axis] // rows) * -(-sizes[column_axis] // columns)
     whole_cycles = shape.batch * whole_folds * (fill + sizes[stream_axis])
     drain_cycles = shape.batch * whole_folds * rows if dataflow == "output-stationary" else 0
-    moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_traffic).memory_cycles
+    moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_get_traffic).memory_cycles
     total = None if moving is None else _combine_cycles(cycles, moving, machine)
     return Systolic(
-        dataflow, cycles, whole_cycles, whole_cycles - drain_cycles, total, _seconds(total, machine)
+        dataflow, cycles, whole_cycles, whole_cycles - drain_cycles, total, _compute_seconds(total, machine)
     )
 
 
-def _seconds(cycles: int | None, machine: Hardware) -> float | None:
+def _compute_seconds(cycles: int | None, machine: Hardware) -> float | None:
     return None if cycles is None or machine.clock is None else cycles / machine.clock
 
 
@@ -399,15 +410,17 @@ def _sum_weighted(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _A
     return 0 if total is None else total
 
 
-def _systolic_total(rows: Sequence[Systolic], run_counts: Sequence[int], machine: Hardware) -> Systolic:
+def _sum_systolic(rows: Sequence[Systolic], run_counts: Sequence[int], machine: Hardware) -> Systolic:
     cycles = sum(row.cycles * turn for row, turn in zip(rows, run_counts, strict=True))
     whole_cycles = sum(row.whole * turn for row, turn in zip(rows, run_counts, strict=True))
     scalesim_cycles = sum(row.scalesim * turn for row, turn in zip(rows, run_counts, strict=True))
     total = _sum_weighted([row.total for row in rows], run_counts)
-    return Systolic(rows[0].dataflow, cycles, whole_cycles, scalesim_cycles, total, _seconds(total, machine))
+    return Systolic(
+        rows[0].dataflow, cycles, whole_cycles, scalesim_cycles, total, _compute_seconds(total, machine)
+    )
 
 
-def _assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
+def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
     yield from _ASSUMPTIONS
     if machine.peak_macs is not None or machine.macs_per_cycle is not None:
         yield OVERLAP[machine.double_buffered]

@@ -44,19 +44,19 @@ class SiteDims(NamedTuple):
     macs: int
 
 
-def site_dims(site: SitePlan | SiteCost) -> SiteDims:
+def get_site_dims(site: SitePlan | SiteCost) -> SiteDims:
     """Returns the dimensions of a site.
 
     Raises:
         Misuse: The width of one of the site's types is unknown.
     """
-    width, sum_width = (type_bits(dtype, site.name) for dtype in (site.dtype, site.accumulator))
+    width, sum_width = (get_type_bits(dtype, site.name) for dtype in (site.dtype, site.accumulator))
     padded = site.edges == "padded"
     macs = site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
     return SiteDims(site.M, site.K, site.N, site.batch, site.tile, padded, width, sum_width, macs)
 
 
-def type_bits(dtype: str, site: str) -> int:
+def get_type_bits(dtype: str, site: str) -> int:
     """Returns the bits of an element of a number type.
 
     Raises:
@@ -67,7 +67,7 @@ def type_bits(dtype: str, site: str) -> int:
     return _BITS[dtype]
 
 
-def grid_of(shape: SiteDims) -> tuple[int, int, int]:
+def compute_grid(shape: SiteDims) -> tuple[int, int, int]:
     """Computes (m, k, n), the number of tiles along M, K and N."""
     tm, tk, tn = shape.tile
     return -(-shape.M // tm), -(-shape.K // tk), -(-shape.N // tn)
@@ -77,7 +77,7 @@ def round_up_sizes(shape: SiteDims) -> tuple[int, int, int]:
     """Returns (M, K, N) as moved: rounded up to whole tiles if edges are padded."""
     if not shape.padded:
         return shape.M, shape.K, shape.N
-    (m, k, n), (tm, tk, tn) = grid_of(shape), shape.tile
+    (m, k, n), (tm, tk, tn) = compute_grid(shape), shape.tile
     return m * tm, k * tk, n * tn
 
 
@@ -94,7 +94,7 @@ def count_packed_bytes(elements: _Elements, bits: int) -> _Elements:
     return -(-elements * bits // 8)
 
 
-def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
+def count_operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, int, int]:
     """Computes the bytes of A, B and C for one product of size `sizes`, (M, K, N)."""
     M, K, N = sizes
     return (
@@ -104,7 +104,7 @@ def operand_bytes(shape: SiteDims, sizes: tuple[int, int, int]) -> tuple[int, in
     )
 
 
-def refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
+def find_refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
     """Returns the loops that fetch every tile of an operand again.
 
     The product of their trips is the number of fetches of each tile. A tile is fetched when a loop that it
@@ -124,8 +124,8 @@ def refetch_loops(order: str, grid: tuple[int, int, int], depends: str) -> str:
     )
 
 
-def folds(shape: SiteDims, axis: int, width: int) -> int:
+def count_folds(shape: SiteDims, axis: int, width: int) -> int:
     """Computes how often the tiles along an axis fill an array of this width."""
-    t, count = shape.tile[axis], grid_of(shape)[axis]
+    t, count = shape.tile[axis], compute_grid(shape)[axis]
     last = round_up_sizes(shape)[axis] - (count - 1) * t
     return (count - 1) * -(-t // width) + -(-last // width)

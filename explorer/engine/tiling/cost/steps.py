@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from explorer.base.errors import Misuse
-from explorer.engine.tiling.cost import dimensions, site_cost
+from explorer.engine.tiling.cost import compute_site_cost, dimensions
 from explorer.facts import SitePlan
 from explorer.facts.cost import ORDERS, TileStep, TileSteps
 
@@ -48,9 +48,9 @@ class _Nest:
     """The loops of one site in one order."""
 
     def __init__(self, site: SitePlan, order: str) -> None:
-        self.shape = dimensions.site_dims(site)
+        self.shape = dimensions.get_site_dims(site)
         self.order = order
-        self.trips = dict(zip("mkn", dimensions.grid_of(self.shape), strict=True))
+        self.trips = dict(zip("mkn", dimensions.compute_grid(self.shape), strict=True))
         self._tile = dict(zip("mkn", self.shape.tile, strict=True))
         self._size = dict(zip("mkn", dimensions.round_up_sizes(self.shape), strict=True))
         self.count = self.trips["m"] * self.trips["k"] * self.trips["n"]
@@ -140,7 +140,7 @@ def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int =
     Raises:
         Misuse: The order or the step does not exist, or the size of a type is unknown.
     """
-    cost = site_cost(site, order=order)
+    cost = compute_site_cost(site, order=order)
     nest = _Nest(site, cost.order)
     step_count = nest.count * nest.shape.batch
     if not 0 <= first < step_count or not 0 < count <= MAX_STEPS:

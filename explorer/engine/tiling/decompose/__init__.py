@@ -64,7 +64,7 @@ def decompose(
         decomposed.append(node.label)
         nodes += builder.nodes
         weight_nodes |= {
-            id(leading) for name in node.inputs for leading in recurrent.nodes_before(name, context)
+            id(leading) for name in node.inputs for leading in recurrent.list_nodes_before(name, context)
         }
     if not decomposed:
         return model, (), refused

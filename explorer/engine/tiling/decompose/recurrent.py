@@ -94,17 +94,17 @@ new states, hidden state first.
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-def _decomposition(
+def _decompose_layer(
     step: Step, gates: int, defaults: tuple[str, ...]
 ) -> Callable[[GraphBuilder, Node, SiteContext], None]:
     def take(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
-        layer = _layer(node, context, gates, defaults)
+        layer = _read_layer(node, context, gates, defaults)
         _write_layer(builder, layer, _store_weights(builder, layer, context, step), step)
 
     return take
 
 
-def _layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
+def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
     """Reads the attributes and inputs of the node.
 
     Raises:
@@ -162,17 +162,17 @@ def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, s
     if tensors["R"].shape != (layer.directions, G * H, H):
         raise NoSite(f"its R is {list(tensors['R'].shape)}")
     # the reset of a GRU comes before the product of the last gate, so that gate has separate weights
-    is_split = step is _gru_step and not layer.node.attributes.get("linear_before_reset", 0)
+    is_split = step is _write_gru_step and not layer.node.attributes.get("linear_before_reset", 0)
     weights = []
     for d in range(layer.directions):
-        names = [_gate_rows(builder, layer, tensors["W"], "W", d, 0, G)]
+        names = [_store_gate_rows(builder, layer, tensors["W"], "W", d, 0, G)]
         gate_groups = ((0, 2), (2, 1)) if is_split else ((0, G),)
         names += [
-            _gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *gates)
+            _store_gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *gates)
             for i, gates in enumerate(gate_groups)
         ]
         turned = [builder.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
-        bias, r_bias = _biases(builder, layer, tensors.get("B"), d, step)
+        bias, r_bias = _store_biases(builder, layer, tensors.get("B"), d, step)
         peephole: tuple[str, ...] = ()
         if "P" in tensors:
             rows = tensors["P"].array()[d].reshape(3, H)
@@ -181,7 +181,7 @@ def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, s
     return weights
 
 
-def nodes_before(name: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Iterator[Node]:
+def list_nodes_before(name: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Iterator[Node]:
     """Yields the nodes between a stored weight and its reader."""
     resolved = context.constants.resolve(name) if name else None
     node = context.constants.producers.get(name)
@@ -190,7 +190,7 @@ def nodes_before(name: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -
     elif node is not None and not node.domain and node.op in _DIRECTION_OPERATORS and max_chain:
         yield node
         for part in node.inputs:
-            yield from nodes_before(part, context, max_chain - 1)
+            yield from list_nodes_before(part, context, max_chain - 1)
 
 
 def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: int = _MAX_CHAIN) -> Tensor:
@@ -219,7 +219,7 @@ def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: i
     return replace(parts[0], shape=shape, record=None)
 
 
-def _gate_rows(
+def _store_gate_rows(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
 ) -> str:
     """Stores the rows of some gates of one direction of W or R, which share the stored bytes.
@@ -242,7 +242,7 @@ def _gate_rows(
     return name
 
 
-def _biases(
+def _store_biases(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor | None, d: int, step: Step
 ) -> tuple[str, str]:
     """Stores the biases of a direction.
@@ -255,7 +255,7 @@ def _biases(
         return "", ""
     rows = layer.gates * layer.hidden
     biases = tensor.array()[d].reshape(2, rows)
-    if step is _gru_step and layer.node.attributes.get("linear_before_reset", 0):
+    if step is _write_gru_step and layer.node.attributes.get("linear_before_reset", 0):
         inner = biases[1].copy()
         inner[: 2 * layer.hidden] = 0
         outer = biases[0] + biases[1] - inner
@@ -274,14 +274,14 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
     x = layer.inputs["X"]
     if layer.first:
         x = builder.transpose(x, (1, 0, 2), "x")
-    states = 2 if step is _lstm_step else 1
+    states = 2 if step is _write_lstm_step else 1
     rows, last = [], []
     for d, direction_weights in enumerate(weights):
         inner = builder.inner(str(d))
         z = inner.add("MatMul", (x, direction_weights.w), "input")
         if direction_weights.bias:
             z = inner.add("Add", (z, direction_weights.bias), "input_biased")
-        start = [_initial_state(inner, layer, role, d) for role in ("initial_h", "initial_c")[:states]]
+        start = [_write_initial_state(inner, layer, role, d) for role in ("initial_h", "initial_c")[:states]]
         scanned = _scan_steps(inner, layer, d, direction_weights, step, z, start)
         rows.append(inner.unsqueeze(scanned[states], 1, "row"))
         last.append([inner.unsqueeze(state, 0, f"last_{i}") for i, state in enumerate(scanned[:states])])
@@ -298,7 +298,7 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
             builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
 
 
-def _initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
+def _write_initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:
     """Writes the initial state of a direction, (batch, hidden)."""
     state = layer.inputs[role]
     if state:
@@ -329,7 +329,7 @@ def _scan_steps(
     return list(builder.nodes[-1].outputs)
 
 
-def _clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
+def _write_clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
     """Clips the input of an activation if the operator has `clip`."""
     clip = layer.node.attributes.get("clip")
     if clip is None:
@@ -342,7 +342,7 @@ def _clip(builder: GraphBuilder, layer: _Layer, x: str, label: str) -> str:
     return builder.add("Clip", (x, low, high), f"{label}_clipped")
 
 
-def _gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str) -> list[str]:
+def _write_gates(builder: GraphBuilder, layer: _Layer, x: str, count: int, label: str) -> list[str]:
     names = [builder.value(f"{label}_{i}") for i in range(count)]
     builder.split(x, [layer.hidden] * count, 1, names, label)
     return names
@@ -353,13 +353,13 @@ def _write_one_minus(builder: GraphBuilder, layer: _Layer, x: str, label: str) -
     return builder.add("Sub", (one_value, x), label)
 
 
-def _lstm_step(
+def _write_lstm_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     h, c = states
     f, g, squash = layer.activations[d]
     hidden = builder.add("MatMul", (h, weights.r[0]), "hidden")
-    i, o, forget, cell = _gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
+    i, o, forget, cell = _write_gates(builder, layer, builder.add("Add", (z, hidden), "sums"), 4, "gate")
 
     def add_peephole(x: str, with_: str, index: int, label: str) -> str:
         if not weights.peephole:
@@ -367,25 +367,25 @@ def _lstm_step(
         term = builder.add("Mul", (weights.peephole[index], with_), f"{label}_peep")
         return builder.add("Add", (x, term), f"{label}_peeped")
 
-    def gate(op: str, x: str, label: str) -> str:
-        return builder.add(op, (_clip(builder, layer, x, label),), label)
+    def compute_gate(op: str, x: str, label: str) -> str:
+        return builder.add(op, (_write_clip(builder, layer, x, label),), label)
 
-    i = gate(f, add_peephole(i, c, 0, "i"), "i")
+    i = compute_gate(f, add_peephole(i, c, 0, "i"), "i")
     if layer.node.attributes.get("input_forget", 0):
         forget = _write_one_minus(builder, layer, i, "f")
     else:
-        forget = gate(f, add_peephole(forget, c, 2, "f"), "f")
-    cell = gate(g, cell, "c_new")
+        forget = compute_gate(f, add_peephole(forget, c, 2, "f"), "f")
+    cell = compute_gate(g, cell, "c_new")
     remembered = builder.add("Mul", (forget, c), "kept")
     added = builder.add("Mul", (i, cell), "added")
     c = builder.add("Add", (remembered, added), "c")
-    o = gate(f, add_peephole(o, c, 1, "o"), "o")
+    o = compute_gate(f, add_peephole(o, c, 1, "o"), "o")
     # as onnxruntime does, the inputs of gates are clipped, but not the cell state for the output
     squashed = builder.add(squash, (c,), "c_squashed")
     return [builder.add("Mul", (o, squashed), "h"), c]
 
 
-def _gru_step(
+def _write_gru_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     (h,) = states
@@ -402,31 +402,31 @@ def _gru_step(
         parts = [builder.value(n) for n in ("hidden_zr", "hidden_h")]
         builder.split(hidden, [2 * H, H], 1, parts, "hidden_parts")
         hidden, last = parts
-    sums = _clip(builder, layer, builder.add("Add", (zr, hidden), "sums"), "zr")
-    update, reset = _gates(builder, layer, builder.add(f, (sums,), "zr"), 2, "gate")
+    sums = _write_clip(builder, layer, builder.add("Add", (zr, hidden), "sums"), "zr")
+    update, reset = _write_gates(builder, layer, builder.add(f, (sums,), "zr"), 2, "gate")
     if last:
         through = builder.add("Mul", (reset, last), "through")
     else:
         through = builder.add(
             "MatMul", (builder.add("Mul", (reset, h), "left"), weights.r[1]), "reset_hidden"
         )
-    candidate_input = _clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
+    candidate_input = _write_clip(builder, layer, builder.add("Add", (new, through), "inside"), "new")
     candidate = builder.add(g, (candidate_input,), "new")
     fresh = builder.add("Mul", (_write_one_minus(builder, layer, update, "rest"), candidate), "fresh")
     kept_state = builder.add("Mul", (update, h), "kept")
     return [builder.add("Add", (fresh, kept_state), "h")]
 
 
-def _rnn_step(
+def _write_rnn_step(
     builder: GraphBuilder, layer: _Layer, d: int, weights: _Weights, z: str, states: Sequence[str]
 ) -> list[str]:
     (h,) = states
     sums = builder.add("Add", (z, builder.add("MatMul", (h, weights.r[0]), "hidden")), "sums")
-    return [builder.add(layer.activations[d][0], (_clip(builder, layer, sums, "h"),), "h")]
+    return [builder.add(layer.activations[d][0], (_write_clip(builder, layer, sums, "h"),), "h")]
 
 
 DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], None]] = {
-    ("", "LSTM"): _decomposition(_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
-    ("", "GRU"): _decomposition(_gru_step, 3, ("Sigmoid", "Tanh")),
-    ("", "RNN"): _decomposition(_rnn_step, 1, ("Tanh",)),
+    ("", "LSTM"): _decompose_layer(_write_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
+    ("", "GRU"): _decompose_layer(_write_gru_step, 3, ("Sigmoid", "Tanh")),
+    ("", "RNN"): _decompose_layer(_write_rnn_step, 1, ("Tanh",)),
 }

@@ -15,7 +15,7 @@ from explorer.engine.graph.model import Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operands import StoredOperand
-from explorer.engine.tiling.emit.operators import scan_columns, tile_operator, write_cut
+from explorer.engine.tiling.emit.operators import register_tile_operator, scan_columns, write_cut
 from explorer.engine.tiling.emit.padding import pad_to_whole_tiles
 from explorer.engine.tiling.sites import Site, Weight
 from explorer.facts import SitePlan
@@ -67,12 +67,14 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     rows = pad_to_whole_tiles(builder, x, site, ("M", "K"), (tm, tk), "x")
     K = -(-site.K // tk) * tk
     is_depth_open = "K" in site.dynamic
-    columns = _columns_of_tiles(builder, site, tile, w) if site.weight is None else w
+    columns = _cut_columns(builder, site, tile, w) if site.weight is None else w
     width: Size = (rows, 1) if is_depth_open else K
     blocks = builder.reshape(rows, (-1, tm, width), "x_blocks")
     body = builder.inner("row")
     row_block = body.value("x")
-    product = (_open_depth if is_depth_open else _write_fixed_depth)(body, site, tile, row_block, columns)
+    product = (_write_open_depth if is_depth_open else _write_fixed_depth)(
+        body, site, tile, row_block, columns
+    )
     n = None if "N" in site.dynamic else -(-site.N // tn) * tn
     scanned = builder.scan(
         "rows",
@@ -87,7 +89,7 @@ def _tile_matrix(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     return builder.crop(z, (M, N), "cropped")
 
 
-def _columns_of_tiles(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
+def _cut_columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], w: str) -> str:
     """Reshapes a computed operand to columns of whole tiles, (n, K, TN)."""
     _, tk, tn = tile
     padded = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")
@@ -106,7 +108,7 @@ def _write_fixed_depth(
     body = builder.inner("column")
     w_column = body.value("w")
     ws = write_cut(body, w_column, ks, [tn], (tk, tn), "w")
-    operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
+    operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     terms = [
         body.add(operator, (block, ws[k][0]), f"p_{k}", domain=DOMAIN, mnk=f"*,*,{k}")
         for k, block in enumerate(xs[0])
@@ -116,7 +118,9 @@ def _write_fixed_depth(
     return scan_columns(builder, body, column, Value(total, site.accumulator, (tm, tn)), columns, "y")
 
 
-def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str) -> str:
+def _write_open_depth(
+    builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x: str, columns: str
+) -> str:
     """Writes one block of rows, (TM, N), as a Scan along the depth with a running sum."""
     tm, tk, tn = tile
     tiles_in_row = builder.reshape(x, (tm, -1, tk), "x_apart")
@@ -126,7 +130,7 @@ def _open_depth(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], x
     tiles = body.reshape(w_column, (-1, tk, tn), "w_tiles")
     step = body.inner("depth")
     a, b, previous_sum = step.value("a"), step.value("b"), step.value("before")
-    operator = tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
+    operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     next_sum = step.add("Add", (previous_sum, term), "after")
     start = body.array(np.zeros((tm, tn), site.accumulator), "nothing")

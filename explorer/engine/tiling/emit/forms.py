@@ -30,7 +30,13 @@ from explorer.engine.tiling.emit.operands import (
     StoredOperand,
     WholeOperand,
 )
-from explorer.engine.tiling.emit.operators import concat2d, multiply, scan_columns, tile_operator, write_cut
+from explorer.engine.tiling.emit.operators import (
+    multiply,
+    register_concat,
+    register_tile_operator,
+    scan_columns,
+    write_cut,
+)
 from explorer.engine.tiling.emit.padding import pad_operand, tile_extents
 from explorer.engine.tiling.sites import GatheredRows, Site
 from explorer.facts import SitePlan
@@ -147,7 +153,7 @@ def _write_left_operand(
         and exact
         and site.gather_rows is not None
         and not site.stacked
-        and _scans_rows(geometry)
+        and _prefers_row_scan(geometry)
     ):
         rows = site.gather_rows(builder, inputs)
         if rows is not None:
@@ -157,7 +163,7 @@ def _write_left_operand(
     return pad_operand(builder, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
 
 
-def _products(
+def _write_products(
     builder: GraphBuilder,
     site: Site,
     geometry: _Geometry,
@@ -175,7 +181,7 @@ def _products(
         ws: Value names of the right tiles, by k and n.
         columns: Labels of the columns: their index n, or '*' in the body of a Scan.
     """
-    operator = tile_operator(builder.emission, geometry.tile, site.dtype, site.right_dtype)
+    operator = register_tile_operator(builder.emission, geometry.tile, site.dtype, site.right_dtype)
     sums = []
     depth = [str(k) for k in range(len(ws))]
     tiles_by_column = list(zip(*ws, strict=True))
@@ -203,7 +209,7 @@ def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
     m, n = len(blocks), len(blocks[0])
     if m == n == 1:
         return blocks[0][0]
-    function = concat2d(builder.emission, m, n)
+    function = register_concat(builder.emission, m, n)
     flat = [block for row in blocks for block in row]
     return builder.add(function, flat, label, domain=DOMAIN)
 
@@ -234,16 +240,16 @@ def _write_unrolled_matrix(
     xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [*map(str, range(len(geometry.ns)))]
-    return _join(builder, _products(builder, site, geometry, xs, ws, labels), "y")
+    return _join(builder, _write_products(builder, site, geometry, xs, ws, labels), "y")
 
 
-def _column(
+def _write_column(
     builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], w: str, width: int, n: str
 ) -> str:
     """Writes one column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
     ws = write_cut(builder, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
-    return _join(builder, _products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
+    return _join(builder, _write_products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
 def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
@@ -254,7 +260,7 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
     x_matrix = body.value("x")
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
     is_small = geometry.products <= _MAX_BODY_PRODUCTS
-    needs_matrix = is_small or (_scans_rows(geometry) and _is_narrow(geometry))
+    needs_matrix = is_small or (_prefers_row_scan(geometry) and _is_narrow(geometry))
     stacks, operand = right.stack_inputs(
         builder, body, geometry.ns, geometry.tile[2], site.right_dtype, as_matrix=needs_matrix
     )
@@ -275,7 +281,7 @@ def _is_narrow(geometry: _Geometry) -> bool:
     return len(geometry.ks) * len(geometry.ns) <= _MAX_BODY_PRODUCTS
 
 
-def _scans_rows(geometry: _Geometry) -> bool:
+def _prefers_row_scan(geometry: _Geometry) -> bool:
     """Whether a Scan over blocks of rows has a much smaller body than one over columns.
 
     A convolution has thousands of rows and few columns. The time to load a graph grows with the number of
@@ -290,7 +296,7 @@ def _scans_rows(geometry: _Geometry) -> bool:
 
 
 def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
-    if _scans_rows(geometry):
+    if _prefers_row_scan(geometry):
         return _scan_rows(builder, site, geometry, x, right)
     xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     return _scan_columns(builder, site, geometry, xs, right)
@@ -307,14 +313,14 @@ def _scan_columns(
         stacked = right.columns(builder, full, tn)
         body = builder.inner("column")
         w_column = body.value("w")
-        product = _column(body, site, geometry, xs, w_column, tn, "*")
+        product = _write_column(body, site, geometry, xs, w_column, tn, "*")
         column = Value(w_column, site.right_dtype, (geometry.K, tn))
         result = Value(product, site.accumulator, (geometry.M, tn))
         parts.append(scan_columns(builder, body, column, result, stacked, "y_full"))
     if full < len(geometry.ns):
         width = geometry.ns[-1]
         last_column = right.matrix(builder, full * tn, width)
-        parts.append(_column(builder, site, geometry, xs, last_column, width, str(full)))
+        parts.append(_write_column(builder, site, geometry, xs, last_column, width, str(full)))
     return builder.concat(parts, 1, "y")
 
 
@@ -343,7 +349,7 @@ def _scan_rows(
         if not is_narrow:
             return _scan_columns(builder, site, line_geometry, xs, right)
         labels = [str(n) for n in range(len(line_geometry.ns))]
-        return _join(builder, _products(builder, site, line_geometry, xs, ws, labels), "y")
+        return _join(builder, _write_products(builder, site, line_geometry, xs, ws, labels), "y")
 
     parts = []
     top = builder.slice(rows, (0, 0), (full * tm, width), "x_rows") if remaining_rows else rows
@@ -367,7 +373,9 @@ def _scan_rows(
     return builder.concat(parts, 0, "y")
 
 
-def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
+def _write_batched(
+    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand
+) -> str:
     """Writes [m, 1, k, TM, TK] x [n, k, TK, TN] -> [m, n, k, TM, TN], summed over k. A stack adds an axis."""
     tm, tk, tn = geometry.tile
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
@@ -382,7 +390,7 @@ def _batched(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, rig
     return builder.reshape(turned, (*lead, geometry.M, geometry.N), "y")
 
 
-_FORMS = {"unrolled": _write_unrolled, "lab": _write_unrolled, "scan": _scan, "batched": _batched}
+_FORMS = {"unrolled": _write_unrolled, "lab": _write_unrolled, "scan": _scan, "batched": _write_batched}
 
 
 def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:

@@ -84,7 +84,7 @@ class StoredOperand:
         return builder.emission.store(
             (*self.key, "columns", width, count),
             f"{self.base_name}/columns_{width}",
-            lambda name: weights.columns(name, self.weight, count, self.K, width, self.index),
+            lambda name: weights.create_columns(name, self.weight, count, self.K, width, self.index),
         )
 
     def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
@@ -95,7 +95,7 @@ class StoredOperand:
         return builder.emission.store(
             (*self.key, "blocks", height, width),
             f"{self.base_name}/blocks_{height}x{width}",
-            lambda name: weights.blocks(name, self.weight, grid, height, width),
+            lambda name: weights.create_blocks(name, self.weight, grid, height, width),
         )
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> StoredOperand:

@@ -18,13 +18,15 @@ HALVES = ("float16", "bfloat16")
 """Types that are multiplied in float32."""
 
 
-def _grid(label: str, m: int, n: int) -> list[list[str]]:
+def _name_blocks(label: str, m: int, n: int) -> list[list[str]]:
     """Returns the names of m x n blocks."""
     across = [f"_{j}" for j in range(n)]
     return [[block + j for j in across] for block in (f"{label}_{i}" for i in range(m))]
 
 
-def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]) -> str:
+def register_split(
+    emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: tuple[int, int]
+) -> str:
     """Returns the function that cuts a (sum(rows), sum(cols)) matrix into blocks, in row order."""
     name = f"Split2D_{sum(rows)}x{sum(cols)}_by_{tile[0]}x{tile[1]}"
 
@@ -33,7 +35,7 @@ def split2d(emission: Emission, rows: Sequence[int], cols: Sequence[int], tile: 
         if len(rows) > 1:
             bands = [f"band_{i}" for i in range(len(rows))]
             body.split("X", rows, 0, bands, "rows")
-        outputs = _grid("X", len(rows), len(cols))
+        outputs = _name_blocks("X", len(rows), len(cols))
         if len(cols) == 1:
             # with a single column, each band of rows is a block
             body.nodes[-1].outputs = tuple(o[0] for o in outputs)
@@ -51,8 +53,8 @@ def write_cut(
     """Cuts a matrix into blocks; returns their value names. A single block is the matrix itself."""
     if len(rows) == len(cols) == 1:
         return [[x]]
-    function = split2d(builder.emission, rows, cols, tile)
-    names = _grid(builder.value(label), len(rows), len(cols))
+    function = register_split(builder.emission, rows, cols, tile)
+    names = _name_blocks(builder.value(label), len(rows), len(cols))
     flat = [name for row in names for name in row]
     builder.add(function, (x,), f"Split2D_{label}", outputs=flat, domain=DOMAIN)
     return names
@@ -71,9 +73,9 @@ def scan_columns(
     return builder.add("Flatten", (scanned,), label, attributes={"axis": 1})
 
 
-def concat2d(emission: Emission, m: int, n: int) -> str:
+def register_concat(emission: Emission, m: int, n: int) -> str:
     """Returns the function that joins m x n blocks in row order."""
-    grid = _grid("X", m, n)
+    grid = _name_blocks("X", m, n)
 
     def write(body: GraphBuilder) -> tuple[str]:
         bands = [body.concat(row, 1, f"band_{i}") for i, row in enumerate(grid)]
@@ -84,7 +86,9 @@ def concat2d(emission: Emission, m: int, n: int) -> str:
     return emission.function(f"Concat2D_{m}x{n}", [x for row in grid for x in row], write)
 
 
-def tile_operator(emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = "") -> str:
+def register_tile_operator(
+    emission: Emission, tile: tuple[int, int, int], dtype: str, right: str = ""
+) -> str:
     """Returns the function for one pass of the matrix unit: C = A B.
 
     Half precision is multiplied in float32, as matrix units do, and the sum is cast once at the end. Integers

@@ -23,7 +23,7 @@ from explorer.engine.tiling.sites import Weight
 Array = np.ndarray[tuple[int, ...], np.dtype[Any]]
 
 
-def _matrix(weight: Weight, index: int = 0) -> Array:
+def _view_matrix(weight: Weight, index: int = 0) -> Array:
     """Returns the weight, or one matrix of a stack, as (K, N): a view of the stored bytes."""
     size = (weight.N, weight.K) if weight.transposed else (weight.K, weight.N)
     matrix: Array = weight.tensor.array().reshape(weight.batch, *size)[index]
@@ -43,7 +43,7 @@ def _release_pages(weight: Weight, first: int, last: int) -> None:
         payload.release(first * row, last * row)
 
 
-def _itemsize(weight: Weight) -> int:
+def _get_itemsize(weight: Weight) -> int:
     return weight.tensor.nbytes // max(weight.tensor.elements, 1)
 
 
@@ -52,7 +52,9 @@ def _is_in_file(weight: Weight) -> bool:
     return weight.cut is None and isinstance(weight.tensor.payload, FileSpan)
 
 
-def _tensor(name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[ComputedPayload]) -> Tensor:
+def _create_tensor(
+    name: str, weight: Weight, shape: tuple[int, ...], slabs: Sequence[ComputedPayload]
+) -> Tensor:
     """Creates a tensor with the bytes of the `slabs` in sequence."""
     payload = slabs[0]
     if len(slabs) > 1:
@@ -86,7 +88,7 @@ class _Slabs(Struct):
 
     def payloads(self) -> list[ComputedPayload]:
         """Returns the bytes of the blocks as payloads that can be computed independently."""
-        size = self.height * self.width * _itemsize(self.weight)
+        size = self.height * self.width * _get_itemsize(self.weight)
         if not self.weight.transposed or not _is_in_file(self.weight):
             return [ComputedPayload(len(self.corners) * size, self.in_order)]
         # a large weight stays mapped until all its blocks are done, so only one at a time
@@ -99,7 +101,7 @@ class _Slabs(Struct):
     def single(self, index: int) -> Iterator[memoryview]:
         """Computes one block of a matrix that is stored column by column."""
         k, n = self.corners[index]
-        yield _bytes(read_padded_block(_matrix(self.weight, self.index), k, n, self.height, self.width))
+        yield _bytes(read_padded_block(_view_matrix(self.weight, self.index), k, n, self.height, self.width))
         if self.height >= self.weight.K:
             # the block is a range of stored rows that no other block needs
             _release_pages(self.weight, n, n + self.width)
@@ -115,7 +117,7 @@ class _Slabs(Struct):
                 yield _bytes(self.weight.cut(self.index, k, n, self.height, self.width))
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
             return
-        matrix = _matrix(self.weight, self.index)
+        matrix = _view_matrix(self.weight, self.index)
         if not self.weight.transposed and matrix.nbytes > _MAX_MAPPED_BYTES and len(self.corners) > 1:
             yield from self.compute_from_bands(matrix)
             return
@@ -166,7 +168,7 @@ def create_dense(
         first: The first column.
         index: Index of a matrix in a stack, or None for all: (batch, height, width).
     """
-    step = max(64, _SLAB_BYTES // max(width * _itemsize(weight), 1) // 64 * 64)
+    step = max(64, _SLAB_BYTES // max(width * _get_itemsize(weight), 1) // 64 * 64)
     remainder = height % step
     corners = [(k, first) for k in range(0, height - remainder, step)]
     slabs: list[ComputedPayload] = []
@@ -175,10 +177,12 @@ def create_dense(
         if remainder:
             slabs += _Slabs(weight, [(height - remainder, first)], remainder, width, b).payloads()
     shape = (height, width) if index is not None else (weight.batch, height, width)
-    return _tensor(name, weight, shape, slabs)
+    return _create_tensor(name, weight, shape, slabs)
 
 
-def columns(name: str, weight: Weight, count: int, height: int, width: int, index: int | None = 0) -> Tensor:
+def create_columns(
+    name: str, weight: Weight, count: int, height: int, width: int, index: int | None = 0
+) -> Tensor:
     """Creates `count` columns of tiles, [count, height, width], with K padded to `height` and `width` = TN.
 
     For a stack (`index` is None): [batch, count, height, width].
@@ -187,10 +191,10 @@ def columns(name: str, weight: Weight, count: int, height: int, width: int, inde
     indices = range(weight.batch) if index is None else (index,)
     slabs = [slab for b in indices for slab in _Slabs(weight, corners, height, width, b).payloads()]
     shape = (count, height, width) if index is not None else (weight.batch, count, height, width)
-    return _tensor(name, weight, shape, slabs)
+    return _create_tensor(name, weight, shape, slabs)
 
 
-def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
+def create_blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width: int) -> Tensor:
     """Creates all padded tiles: [n, k, TK, TN], or [batch, 1, n, k, TK, TN] for a stack; `grid` is (k, n)."""
     corners = [(k * height, n * width) for n in range(grid[1]) for k in range(grid[0])]
     sizes = [height] * grid[0], [width] * grid[1]
@@ -201,19 +205,19 @@ def blocks(name: str, weight: Weight, grid: tuple[int, int], height: int, width:
         else:
             slabs += _Slabs(weight, corners, height, width, b).payloads()
     shape = (grid[1], grid[0], height, width)
-    return _tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
+    return _create_tensor(name, weight, shape if weight.batch == 1 else (weight.batch, 1, *shape), slabs)
 
 
-def column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
+def create_column_sums(weight: Weight) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
     """Computes the column sums of an integer weight, or of all matrices of a stack in sequence."""
-    matrices = (matrix_of(weight, index, 0, weight.N) for index in range(weight.batch))
+    matrices = (view_columns(weight, index, 0, weight.N) for index in range(weight.batch))
     return np.concatenate([matrix.sum(0, dtype=np.int64) for matrix in matrices])
 
 
-def matrix_of(weight: Weight, index: int, first: int, width: int) -> Array:
+def view_columns(weight: Weight, index: int, first: int, width: int) -> Array:
     """Returns some columns of one matrix, (K, width)."""
     if weight.cut is None:
-        return _matrix(weight, index)[:, first : first + width]
+        return _view_matrix(weight, index)[:, first : first + width]
     block: Array = weight.cut(index, 0, first, weight.K, width)
     return block
 
@@ -246,7 +250,7 @@ class WeightTiles:
         self._tile = tile
         self._sizes = sizes
         self._index = index
-        self._itemsize = _itemsize(weight)
+        self._itemsize = _get_itemsize(weight)
         self._across = len(sizes[0 if weight.transposed else 1])
         ks, ns = (range(len(of_axis)) for of_axis in sizes)
         self.places = (
@@ -309,14 +313,16 @@ class WeightTiles:
         height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
             return _bytes(self._weight.cut(self._index, k * tk, n * tn, height, width))
-        return _bytes(read_padded_block(_matrix(self._weight, self._index), k * tk, n * tn, height, width))
+        return _bytes(
+            read_padded_block(_view_matrix(self._weight, self._index), k * tk, n * tn, height, width)
+        )
 
     def _find_inner_tiles(self, band: int) -> Array:
         """Returns the tiles of a band that are completely inside the matrix."""
         tk, tn = self._tile
         if self._weight.cut is not None:
             return np.empty(0)
-        matrix = _matrix(self._weight, self._index)
+        matrix = _view_matrix(self._weight, self._index)
         rows, size, turned = (
             (matrix.T, (tn, tk), (1, 2, 0)) if self._weight.transposed else (matrix, (tk, tn), (1, 0, 2))
         )

@@ -15,15 +15,15 @@ from explorer.engine.tiling.kinds.convolution_windows import (
     Groups,
     Kernel,
     WindowAxis,
+    compute_axes,
     compute_transposed_axes,
-    convolution_axes,
 )
-from explorer.engine.tiling.kinds.im2col import fold, unfold, write_gathered_rows
+from explorer.engine.tiling.kinds.im2col import write_fold, write_gathered_rows, write_unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, write_scaled_sum
 from explorer.engine.tiling.sites import WORDS, LeftAsItWas, NoSite, OperandBuilder, Site, SiteContext, Weight
 
 
-def convolution(
+def find_convolution_site(
     node: Node,
     context: SiteContext,
     types: Sequence[str] = FLOATS,
@@ -67,7 +67,7 @@ def convolution(
     if backwards:
         axes = compute_transposed_axes(node.attributes, shape[2:], kernel[2:], output_shape[2:])
     else:
-        axes = convolution_axes(node.attributes, shape[2:], kernel[2:])
+        axes = compute_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != output_shape[2:]:
         raise NoSite(f"its output is said to be {list(output_shape)}, and is not by its attributes")
     in_channels, out_channels = shape[1] // count, output_shape[1] // count
@@ -82,7 +82,7 @@ def convolution(
         if stored_kernel is None
         else _build_stored_kernel(node, stored_kernel, window)
     )
-    return _site(node, window, shape, kernel[2:], dtype, right, bool(opened), write_fill)
+    return _build_site(node, window, shape, kernel[2:], dtype, right, bool(opened), write_fill)
 
 
 def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
@@ -177,7 +177,7 @@ def _build_computed_kernel(window: ConvWindow) -> OperandBuilder:
     return make
 
 
-def _site(
+def _build_site(
     node: Node,
     window: ConvWindow,
     shape: tuple[int, ...],
@@ -213,7 +213,7 @@ def _site(
         return write_fill(builder, names) if write_fill is not None and window.has_padding else ""
 
     def finish(builder: GraphBuilder, z: str, names: Sequence[str]) -> str:
-        z = fold(builder, z, names[0], window)
+        z = write_fold(builder, z, names[0], window)
         z = write_scaled_sum(builder, z, dtype, 1.0, names[-1] if bias else "", 1.0)
         return builder.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
 
@@ -226,7 +226,7 @@ def _site(
         N=window.N,
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
-        left=lambda builder, names: unfold(builder, names[0], window, fill(builder, names)),
+        left=lambda builder, names: write_unfold(builder, names[0], window, fill(builder, names)),
         gather_rows=lambda builder, names: write_gathered_rows(
             builder, names[0], window, shape[0], fill(builder, names)
         ),

@@ -150,7 +150,7 @@ class ConvWindow(Struct, frozen=True):
         return all(a.needs_no_gather for a in self.axes)
 
 
-def convolution_axes(
+def compute_axes(
     attributes: Mapping[str, Any], shape: Sequence[int], kernel: Sequence[int]
 ) -> tuple[WindowAxis, ...]:
     """Computes the axes of a convolution.
@@ -273,7 +273,7 @@ class Kernel(Struct, frozen=True):
             groups.out_channels,
         )
         phase, first = divmod(matrix, packs)
-        taps = self._kernel_taps(phase)
+        taps = self._list_kernel_taps(phase)
         deep = pack * in_channels
         members = min(pack, groups.count - first * pack)
         block = np.full((height, width), self.zero, kernels.dtype)
@@ -306,7 +306,7 @@ class Kernel(Struct, frozen=True):
             )
         return kernels.reshape(groups.count, groups.out_channels, groups.in_channels, *kernel)
 
-    def _kernel_taps(self, phase: int) -> list[tuple[int, ...]]:
+    def _list_kernel_taps(self, phase: int) -> list[tuple[int, ...]]:
         """Returns the kernel element of each tap of a phase."""
         axes = self.window.axes
         places = np.unravel_index(phase, [a.phases for a in axes])

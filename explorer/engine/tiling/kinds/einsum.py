@@ -49,13 +49,13 @@ def _parse_terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
     return left, right, output.replace("...", letters)
 
 
-def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
+def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
     """Returns the site of an Einsum.
 
     Raises:
         NoSite: The node cannot be tiled.
     """
-    names, (left, right, output), constant = _letters(node, context)
+    names, (left, right, output), constant = _order_operands(node, context)
     a, b = (context.shape(name) for name in names)
     dtype = context.dtype(names[0])
     if dtype is not None and dtype not in types:
@@ -65,17 +65,17 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
         raise NoSite("one operand is repeated along an axis of the other")
-    groups = _groups(left, right, output)
+    groups = _group_letters(left, right, output)
     first, second = context.opened(names[0]), frozenset[int]() if constant else context.opened(names[1])
     opened = {c: (1, i) for i, c in enumerate(right) if i in second}
     opened |= {c: (0, i) for i, c in enumerate(left) if i in first}
     if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
         # the fixed length may be 1, which would have to be broadcast
         raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
-    return _site(node, context, names, (left, right, output), groups, sizes, opened, dtype or "float32")
+    return _build_site(node, context, names, (left, right, output), groups, sizes, opened, dtype or "float32")
 
 
-def _letters(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, str, str], bool]:
+def _order_operands(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, str, str], bool]:
     """Orders the operands, so that a stored operand is on the right.
 
     Returns:
@@ -101,8 +101,8 @@ def convert_column_values(node: Node, context: SiteContext, axis: int, values: A
     Raises:
         NoSite: The axis belongs to the depth.
     """
-    names, (left, right, output), _ = _letters(node, context)
-    batch, _, depth, columns = _groups(left, right, output)
+    names, (left, right, output), _ = _order_operands(node, context)
+    batch, _, depth, columns = _group_letters(left, right, output)
     shape = context.shape(names[1])
     letter = right[axis % len(right)]
     if letter in depth:
@@ -114,7 +114,7 @@ def convert_column_values(node: Node, context: SiteContext, axis: int, values: A
     return broadcast.reshape(count, 1, -1) if count != 1 else broadcast.reshape(-1)
 
 
-def _groups(left: str, right: str, output: str) -> tuple[str, str, str, str]:
+def _group_letters(left: str, right: str, output: str) -> tuple[str, str, str, str]:
     """Returns the letters of batch, rows, depth and columns.
 
     Raises:
@@ -131,7 +131,7 @@ def _groups(left: str, right: str, output: str) -> tuple[str, str, str, str]:
     return batch, rows, depth, columns
 
 
-def _operand(
+def _make_operand_writer(
     index: int,
     term: str,
     parts: tuple[str, str, str],
@@ -162,7 +162,7 @@ def _operand(
     return make
 
 
-def _site(
+def _build_site(
     node: Node,
     context: SiteContext,
     names: Sequence[str],
@@ -183,7 +183,7 @@ def _site(
     B, M, K, N = lengths
     dynamic = tuple(axis for axis, is_open in zip(("batch", "M", "K", "N"), free, strict=True) if is_open)
     stacked = B != 1 or "batch" in dynamic
-    weight = _weight(context, names[1], right, groups, sizes)
+    weight = _find_weight(context, names[1], right, groups, sizes)
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
 
     def size(letter: str, values: Sequence[str]) -> Size:
@@ -214,16 +214,16 @@ def _site(
         N=N,
         dtype=dtype,
         inputs=inputs,
-        left=_operand(0, left, (batch, rows, depth), stacked, length),
+        left=_make_operand_writer(0, left, (batch, rows, depth), stacked, length),
         right=weight
         if isinstance(weight, Weight)
-        else _operand(1, right, (batch, depth, columns), stacked, length),
+        else _make_operand_writer(1, right, (batch, depth, columns), stacked, length),
         finish=finish,
         dynamic=dynamic,
     )
 
 
-def _weight(
+def _find_weight(
     context: SiteContext, name: str, term: str, groups: tuple[str, str, str, str], sizes: Mapping[str, int]
 ) -> Weight | None:
     """Returns the second operand as a stored weight, or None if its layout does not fit the product."""

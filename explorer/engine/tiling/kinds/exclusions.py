@@ -22,8 +22,8 @@ NOT_MATRIX: Mapping[str, str] = {
 }
 
 
-def _kind(node: Node, context: SiteContext) -> Site:
+def _make_kind(node: Node, context: SiteContext) -> Site:
     raise LeftAsItWas(NOT_MATRIX[node.op])
 
 
-KINDS: Kinds = {(domain, op): _kind for op in NOT_MATRIX for domain in ("", "com.microsoft")}
+KINDS: Kinds = {(domain, op): _make_kind for op in NOT_MATRIX for domain in ("", "com.microsoft")}

@@ -22,7 +22,7 @@ _ALL = (1 << 31) - 1
 """End of a slice that takes all elements."""
 
 
-def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") -> str:
+def write_unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") -> str:
     """Writes X, (images x positions, K) or a stack of such matrices, from the images.
 
     Args:
@@ -32,15 +32,15 @@ def unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = "") ->
         fill: Value name of the padding value, or '' for zero.
     """
     axes, groups = window.axes, window.groups
-    x = _channels_last(builder, x, window, fill)
+    x = _move_channels_last(builder, x, window, fill)
     if window.opened:
-        return _slide_open(builder, x, window)
+        return _write_open_unfold(builder, x, window)
     if not window.needs_no_gather or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.in_channels
         x = builder.reshape(x, (0, math.prod(a.padded_size for a in axes), channels), "images_places")
-        x = builder.add("Gather", (x, _index(builder, axes)), "images_gathered", attributes={"axis": 1})
+        x = builder.add("Gather", (x, _write_index(builder, axes)), "images_gathered", attributes={"axis": 1})
     elif any(a.step != 1 for a in axes):
-        x = _stride(builder, x, axes)
+        x = _write_stride(builder, x, axes)
     if window.batch == 1:
         return builder.reshape(x, (-1, window.K), "met")
     deep = groups.pack * groups.in_channels
@@ -68,9 +68,9 @@ def write_gathered_rows(
     """
     if window.opened or window.needs_no_gather or window.batch != 1:
         return None
-    x = _channels_last(builder, x, window, fill)
+    x = _move_channels_last(builder, x, window, fill)
     places = builder.reshape(x, (-1, window.groups.pack * window.groups.in_channels), "images_places")
-    index = _index(builder, window.axes)
+    index = _write_index(builder, window.axes)
     if images != 1:
         positions = math.prod(a.padded_size for a in window.axes)
         starts = np.arange(images, dtype=np.int64).reshape(-1, *(1,) * 2 * len(window.axes)) * positions
@@ -79,7 +79,7 @@ def write_gathered_rows(
     return GatheredRows(places, builder.reshape(index, (-1, window.taps), "places_met"), window.taps)
 
 
-def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
+def _move_channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
     """Pads the images and moves the channels to the last axis."""
     axes, groups, rank = window.axes, window.groups, len(window.axes)
     room = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
@@ -90,7 +90,7 @@ def _channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str)
     return builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
 
 
-def _slide_open(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
+def _write_open_unfold(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
     """Writes X for images of any size: a Slice for each tap, with ends counted from the end."""
     axes, groups = window.axes, window.groups
     rank, taps = len(axes), []
@@ -115,7 +115,7 @@ def _slide_open(builder: GraphBuilder, x: str, window: ConvWindow) -> str:
     return builder.reshape(x, (groups.packs, -1, window.K), "met")
 
 
-def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
+def _write_index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
     """Writes the input places of each position, (positions, taps) in C order of the axes, phases first."""
     rank = len(axes)
     phased = any(a.phases != 1 for a in axes)
@@ -132,7 +132,7 @@ def _index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
     return total
 
 
-def _stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
+def _write_stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     """Selects every `step`-th element of each axis of the images (channels last)."""
     limits = {
         "starts": [0] * len(axes),
@@ -144,7 +144,7 @@ def _stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
     return builder.add("Slice", (x, *bounds), "images_strided")
 
 
-def _fold_open(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
+def _write_open_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """Turns the products into images of any size."""
     axes, groups = window.axes, window.groups
     packed = groups.packs * window.N
@@ -167,7 +167,7 @@ def _fold_open(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str
     return builder.slice(z, (0,) * (rank + 2), (*(_ALL,) * (rank + 1), channels), "made_shown")
 
 
-def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
+def write_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
     """Turns the products into images, channels last.
 
     Args:
@@ -177,7 +177,7 @@ def fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
         window: The convolution as a product.
     """
     if window.opened:
-        return _fold_open(builder, z, x, window)
+        return _write_open_fold(builder, z, x, window)
     axes, groups = window.axes, window.groups
     rank = len(axes)
     phases, positions = [a.phases for a in axes], [a.positions for a in axes]

@@ -21,12 +21,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.accumulator import Ends, accumulator_for
+from explorer.engine.tiling.accumulator import Ends, find_accumulator
 from explorer.engine.tiling.builder import GraphBuilder
-from explorer.engine.tiling.emit.weights import column_sums
-from explorer.engine.tiling.kinds.conv import convolution
+from explorer.engine.tiling.emit.weights import create_column_sums
+from explorer.engine.tiling.kinds.conv import find_convolution_site
 from explorer.engine.tiling.kinds.convolution_windows import Kernel
-from explorer.engine.tiling.kinds.linear import product
+from explorer.engine.tiling.kinds.linear import find_product_site
 from explorer.engine.tiling.sites import (
     WORDS,
     Kinds,
@@ -99,7 +99,7 @@ def read_stored_values(context: SiteContext, name: str) -> Array | None:
     return tensor.array().transpose(axes)
 
 
-def _zero_point(context: SiteContext, name: str) -> Zero:
+def _read_zero_point(context: SiteContext, name: str) -> Zero:
     """Returns a zero point: 0, its stored values, or its value name."""
     if not name:
         return 0
@@ -115,11 +115,11 @@ def simplify_equal_values(values: Array) -> int | Array:
     return int(flat[0]) if (flat == flat[0]).all() else flat
 
 
-def _input(node: Node, index: int) -> str:
+def _get_input(node: Node, index: int) -> str:
     return node.inputs[index] if len(node.inputs) > index else ""
 
 
-def integer_site(
+def build_integer_site(
     node: Node,
     context: SiteContext,
     base: Site,
@@ -141,7 +141,7 @@ def integer_site(
     """
     site_inputs = list(base.inputs)
     right_dtype = (
-        base.weight.tensor.dtype if base.weight is not None else operand_type(context, base.inputs[-1])
+        base.weight.tensor.dtype if base.weight is not None else get_operand_type(context, base.inputs[-1])
     )
     if right_dtype not in CODES:
         raise NoSite(f"its weight is of type {right_dtype}, tiled are {', '.join(CODES)}")
@@ -155,7 +155,7 @@ def integer_site(
         if not isinstance(terms.b, int):
             raise LeftAsItWas("more than one zero point of its kernels")
         base = replace(base, right=_fill_zero(base.weight, terms.b))
-    converter = columns or default_columns(base, context)
+    converter = columns or get_default_columns(base, context)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         z = _add_corrections(builder, z, inputs, input_index, base, terms, converter)
@@ -186,7 +186,7 @@ def _compute_needed_accumulator(
     ]
     right = base.weight or limits[1]
     zeros = converter.channels(b) if isinstance(b, np.ndarray) else b
-    accumulator = accumulator_for(base.K, limits[0], a, right, zeros, bias, limits[1])
+    accumulator = find_accumulator(base.K, limits[0], a, right, zeros, bias, limits[1])
     return (
         replace(accumulator, channel=accumulator.channel % converter.count)
         if converter.count
@@ -208,13 +208,13 @@ def _fill_zero(weight: Weight, zero: int) -> Weight:
     return replace(weight, cut=cut_block, layout=(*weight.layout, zero))
 
 
-def operand_type(context: SiteContext, name: str) -> str | None:
+def get_operand_type(context: SiteContext, name: str) -> str | None:
     """Returns the element type of a stored or computed value, or None if unknown."""
     resolved = context.constants.resolve(name)
     return resolved[0].dtype if resolved is not None else context.dtype(name)
 
 
-def default_columns(base: Site, context: SiteContext, *, turned: bool = False) -> Columns:
+def get_default_columns(base: Site, context: SiteContext, *, turned: bool = False) -> Columns:
     """Returns the default conversion for an operator: per channel for images, by broadcasting for a Gemm.
 
     Args:
@@ -259,31 +259,31 @@ def _add_corrections(
     added = np.zeros(1, np.int64) if terms.bias is None else converter.bias(terms.bias.astype(np.int64))
     sums: Array | None = None
     if isinstance(right, Weight) and not (isinstance(a, int) and a == 0):
-        sums = column_sums(right)
+        sums = create_column_sums(right)
         if base.stacked:
             sums = sums.reshape(-1, 1, right.N)
         if isinstance(a, int) and not terms.bias_name:
             added = added - a * sums
     if added.any():
-        z = builder.add("Add", (z, _integer_constant(builder, added, "bias", kind)), "biased")
+        z = builder.add("Add", (z, _write_integer_constant(builder, added, "bias", kind)), "biased")
     if terms.bias_name:
         z = builder.add("Add", (z, inputs[input_index[terms.bias_name]]), "bias_added")
     has_left_term = not (isinstance(a, int) and (a == 0 or (sums is not None and not terms.bias_name)))
     has_right_term = not (isinstance(b, int) and b == 0)
     zero = (
-        _zero_value(builder, a, inputs, input_index, "x_zero", kind, column=True)
+        _write_zero_point(builder, a, inputs, input_index, "x_zero", kind, column=True)
         if has_left_term or has_right_term
         else ""
     )
     if zero and has_left_term:
         if sums is not None:
-            column_terms = _integer_constant(builder, sums, "w_sums", kind)
+            column_terms = _write_integer_constant(builder, sums, "w_sums", kind)
         else:
             assert not isinstance(right, Weight)
-            column_terms = _operand_sums(builder, right, inputs, base, 0, "w", "")
+            column_terms = _write_operand_sums(builder, right, inputs, base, 0, "w", "")
         if isinstance(a, int):
             # a constant, which a runtime adds to the bias
-            minus = _integer_constant(builder, np.asarray(-a), "x_zero_less", kind)
+            minus = _write_integer_constant(builder, np.asarray(-a), "x_zero_less", kind)
             correction = builder.add("Mul", (minus, column_terms), "x_zero_worth")
             z = builder.add("Add", (z, correction), "x_zero_off")
         else:
@@ -291,19 +291,19 @@ def _add_corrections(
             z = builder.add("Sub", (z, lost), "x_zero_off")
     if has_right_term:
         b = converter.channels(b) if isinstance(b, np.ndarray) else b
-        zero_value = _zero_value(builder, b, inputs, input_index, "w_zero", kind, column=False)
-        row_sums = _operand_sums(builder, base.left, inputs, base, 1, "x", zero)
+        zero_value = _write_zero_point(builder, b, inputs, input_index, "w_zero", kind, column=False)
+        row_sums = _write_operand_sums(builder, base.left, inputs, base, 1, "x", zero)
         lost = builder.add("Mul", (row_sums, zero_value), "w_zero_worth")
         z = builder.add("Sub", (z, lost), "w_zero_off")
     return z
 
 
-def _integer_constant(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
+def _write_integer_constant(builder: GraphBuilder, values: Array, label: str, kind: str) -> str:
     """Adds a Constant in the accumulator's type, in which sums wrap around like sums of products."""
     return builder.array(np.ascontiguousarray(values.astype(kind)), label)
 
 
-def _zero_value(
+def _write_zero_point(
     builder: GraphBuilder,
     zero: Zero,
     inputs: Sequence[str],
@@ -317,11 +317,11 @@ def _zero_value(
     if isinstance(zero, str):
         return builder.cast(inputs[input_index[zero]], kind, label)
     if isinstance(zero, int):
-        return _integer_constant(builder, np.asarray(zero), label, kind) if zero else ""
-    return _integer_constant(builder, zero[:, None] if column else zero, label, kind)
+        return _write_integer_constant(builder, np.asarray(zero), label, kind) if zero else ""
+    return _write_integer_constant(builder, zero[:, None] if column else zero, label, kind)
 
 
-def _operand_sums(
+def _write_operand_sums(
     builder: GraphBuilder,
     make: OperandBuilder,
     inputs: Sequence[str],
@@ -343,11 +343,11 @@ def _operand_sums(
     )
 
 
-def requantization(scale: Array, zero: Array) -> Tail:
+def make_requantization(scale: Array, zero: Array) -> Tail:
     """Returns a tail that multiplies by `scale`, rounds half to even, adds the zero point, and saturates."""
 
     def tail(builder: GraphBuilder, z: str, converter: Columns) -> str:
-        z = rescaling(scale)(builder, z, converter)
+        z = make_rescaling(scale)(builder, z, converter)
         quantum = builder.number(1, np.float32, "quantum")
         point = builder.array(zero.reshape(()), "y_zero")
         return builder.add("QuantizeLinear", (z, quantum, point), "requantised")
@@ -355,7 +355,7 @@ def requantization(scale: Array, zero: Array) -> Tail:
     return tail
 
 
-def rescaling(scale: Array) -> Tail:
+def make_rescaling(scale: Array) -> Tail:
     """Returns a tail that multiplies by `scale` in float32."""
 
     def tail(builder: GraphBuilder, z: str, converter: Columns) -> str:
@@ -366,10 +366,10 @@ def rescaling(scale: Array) -> Tail:
     return tail
 
 
-def _zero_points(node: Node, context: SiteContext, indices: tuple[int, int]) -> tuple[Zero, Zero]:
+def _read_zero_points(node: Node, context: SiteContext, indices: tuple[int, int]) -> tuple[Zero, Zero]:
     """Returns the zero points of an operator, from the inputs at `indices`."""
-    names = [_input(node, i) for i in indices]
-    a, b = (_zero_point(context, name) for name in names)
+    names = [_get_input(node, i) for i in indices]
+    a, b = (_read_zero_point(context, name) for name in names)
     if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
         raise LeftAsItWas("zero points, one for every row or column, that are computed")
     if isinstance(a, np.ndarray) and len(context.known(node.inputs[0]) or ()) != 2:
@@ -377,13 +377,15 @@ def _zero_points(node: Node, context: SiteContext, indices: tuple[int, int]) -> 
     return a, b
 
 
-def float_product(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
+def find_float_product(node: Node, context: SiteContext, x: str, w: str, op: str = "MatMul") -> Site:
     """Returns the site of the float matmul of the same operands, with `x` on the left."""
     attributes = {k: v for k, v in node.attributes.items() if k in ("transA", "transB")}
-    return product(Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, CODES)
+    return find_product_site(
+        Node(op, (x, w), node.outputs, name=node.name, attributes=attributes), context, CODES
+    )
 
 
-def float_convolution(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
+def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     """Returns the site of the same convolution on floats, with images padded by their zero point."""
     if isinstance(zero, np.ndarray):
         raise LeftAsItWas("more than one zero point of its images")
@@ -401,7 +403,7 @@ def float_convolution(node: Node, context: SiteContext, x: str, w: str, zero: Ze
 
     op = node.op if node.op == "ConvTranspose" else "Conv"
     plain = Node(op, (x, w), node.outputs, name=node.name, attributes=node.attributes)
-    return convolution(plain, context, CODES, write_fill)
+    return find_convolution_site(plain, context, CODES, write_fill)
 
 
 def _refuse_left_weight(node: Node, context: SiteContext) -> None:
@@ -410,23 +412,23 @@ def _refuse_left_weight(node: Node, context: SiteContext) -> None:
         raise LeftAsItWas("the weight stands on the left of an integer product")
 
 
-def _integer_kind(node: Node, context: SiteContext) -> Site:
+def _build_integer_kind(node: Node, context: SiteContext) -> Site:
     """Kind of MatMulInteger and ConvInteger, with inputs X, W and their zero points."""
-    zeros = _zero_points(node, context, (2, 3))
+    zeros = _read_zero_points(node, context, (2, 3))
     x, w = node.inputs[:2]
     _refuse_left_weight(node, context)
     base = (
-        float_convolution(node, context, x, w, zeros[0])
+        find_float_convolution(node, context, x, w, zeros[0])
         if node.op == "ConvInteger"
-        else float_product(node, context, x, w)
+        else find_float_product(node, context, x, w)
     )
-    return integer_site(node, context, base, Terms(*zeros), None)
+    return build_integer_site(node, context, base, Terms(*zeros), None)
 
 
 def _sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     """Computes the factor of the sum, in float32 and in onnxruntime's order, per column or as one number."""
-    scales = [read_stored_values(context, _input(node, index)) for index in (1, 4, y)]
-    if scales[0] is None or scales[1] is None or (scales[2] is None and _input(node, y)):
+    scales = [read_stored_values(context, _get_input(node, index)) for index in (1, 4, y)]
+    if scales[0] is None or scales[1] is None or (scales[2] is None and _get_input(node, y)):
         raise LeftAsItWas("its scales are computed")
     if scales[0].size != 1 or (scales[2] is not None and scales[2].size != 1):
         raise LeftAsItWas("a scale for every row")
@@ -455,18 +457,18 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
     def kind(node: Node, context: SiteContext) -> Site:
         if node.attributes.get("channels_last", 0):
             raise LeftAsItWas("its channels lie last")
-        zeros = _zero_points(node, context, (2, 5))
+        zeros = _read_zero_points(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
             raise LeftAsItWas("its zero points are computed")
         scale = _sum_scale(context, node, output_index)
-        tail = rescaling(scale)
-        name = _input(node, output_index + 1)
+        tail = make_rescaling(scale)
+        name = _get_input(node, output_index + 1)
         if name:
             point = read_stored_values(context, name)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
                 raise LeftAsItWas("the zero point of its output is not one stored number")
-            tail = requantization(scale, point)
-        bias_name = _input(node, bias) if bias else ""
+            tail = make_requantization(scale, point)
+        bias_name = _get_input(node, bias) if bias else ""
         bias_values = read_stored_values(context, bias_name) if bias_name else None
         if bias_name and bias_values is None and op == "Conv":
             raise LeftAsItWas("its bias is computed")
@@ -475,18 +477,18 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
         _refuse_left_weight(node, context)
         conv = op == "Conv"
         base = (
-            float_convolution(node, context, x, w, zeros[0])
+            find_float_convolution(node, context, x, w, zeros[0])
             if conv
-            else float_product(node, context, x, w, op)
+            else find_float_product(node, context, x, w, op)
         )
-        return integer_site(node, context, base, terms, tail)
+        return build_integer_site(node, context, base, terms, tail)
 
     return kind
 
 
 KINDS: Kinds = {
-    ("", "MatMulInteger"): _integer_kind,
-    ("", "ConvInteger"): _integer_kind,
+    ("", "MatMulInteger"): _build_integer_kind,
+    ("", "ConvInteger"): _build_integer_kind,
     ("", "QLinearMatMul"): _build_quantized_kind("MatMul", 0, 6),
     ("", "QLinearConv"): _build_quantized_kind("Conv", 8, 6),
     ("com.microsoft", "QLinearConv"): _build_quantized_kind("Conv", 8, 6),

@@ -32,7 +32,7 @@ def write_scaled_sum(builder: GraphBuilder, z: str, dtype: str, alpha: float, bi
     return builder.cast(z, dtype, "narrowed") if wide else z
 
 
-def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
+def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> Site:
     """Returns the site of a Gemm or MatMul.
 
     Raises:
@@ -49,14 +49,14 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
         raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
     shape, output_shape = context.shape(x), context.shape(node.outputs[0])
     if not left_constant and not right_constant:
-        return _stacks(node, context, dtype or "float32")
+        return _build_stack_site(node, context, dtype or "float32")
     swapped = left_constant
     trans_x = bool(attributes.get("transB" if swapped else "transA", 0))
     trans_w = bool(attributes.get("transA" if swapped else "transB", 0))
     # if the weight is on the left, both operands are transposed: W X = (X^T W^T)^T
     weight = context.constants.matrix(left_name if swapped else right, trans_w != swapped)
     if weight is None or ((swapped or trans_x) and len(shape) != 2):
-        return _stacks(node, context, dtype or "float32", turned=swapped)
+        return _build_stack_site(node, context, dtype or "float32", turned=swapped)
     if swapped:
         trans_x = not trans_x
     turned = trans_x and len(shape) > 1
@@ -67,7 +67,9 @@ def product(node: Node, context: SiteContext, types: Sequence[str] = FLOATS) -> 
     if not rows or not weight.K or not weight.N:
         raise NoSite("it is empty")
     opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
-    return _site(node, x, shape, opened, output_shape, dtype or "float32", rows, weight, trans_x, swapped)
+    return _build_site(
+        node, x, shape, opened, output_shape, dtype or "float32", rows, weight, trans_x, swapped
+    )
 
 
 def convert_to_gemm(node: Node, context: SiteContext) -> Node:
@@ -88,7 +90,7 @@ def convert_to_gemm(node: Node, context: SiteContext) -> Node:
     return Node("Gemm", node.inputs, node.outputs, name=node.name, attributes=factors)
 
 
-def _site(
+def _build_site(
     node: Node,
     x: str,
     shape: tuple[int, ...],
@@ -244,7 +246,7 @@ class _Pairs(Struct, frozen=True):
         return builder.transpose(z, (*range(count), count + 1, count), "turned")
 
 
-def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
+def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: bool = False) -> Site:
     """Returns the site of two stacks, multiplied in pairs. At most one stack is a stored weight.
 
     If `turned`, it computes A B = (B^T A^T)^T, so that the stored operand is on the right.
@@ -264,7 +266,7 @@ def _stacks(node: Node, context: SiteContext, dtype: str, *, turned: bool = Fals
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
         raise NoSite(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
-    lead = _lead_axes(a, b)
+    lead = _list_lead_axes(a, b)
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
         raise NoSite("it is empty")
@@ -314,7 +316,7 @@ def _has_full_length(side: _Side, lead_side: _Side, axis: int) -> bool:
     return _is_open(side, axis) or side.shape[axis] == lead_side.shape[axis]
 
 
-def _lead_axes(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
+def _list_lead_axes(a: _Side, b: _Side) -> list[tuple[_Side, int]]:
     """Returns, for each axis of the broadcast batch, the side that determines its length, and the axis.
 
     The axis is a negative index. An axis of length 1 is broadcast. So is an axis of open length, if the other

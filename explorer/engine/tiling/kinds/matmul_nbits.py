@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from explorer.engine.graph.model import DerivedPayload, Node, Tensor
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import read_stored_values
-from explorer.engine.tiling.kinds.linear import product
+from explorer.engine.tiling.kinds.linear import find_product_site
 from explorer.engine.tiling.kinds.quantized_operands import find_quantized_operand
 from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
 
@@ -26,7 +26,7 @@ _ROUNDS_INPUT = 4
 """Accuracy level from which a runtime may round the activation to 8 bits."""
 
 
-def _nbits_site(node: Node, context: SiteContext) -> Site:
+def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     x, w = node.inputs[0], node.inputs[1]
     names = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
@@ -50,7 +50,7 @@ def _nbits_site(node: Node, context: SiteContext) -> Site:
     make = partial(_unpack_weight, packed[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
     floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, make))
     context.constants.derived[floats.name] = floats, (1, 0)
-    base = product(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
+    base = find_product_site(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
     bias = names[3]
     moved = base.finish
 
@@ -92,4 +92,4 @@ def _unpack_numbers(packed: Array, bits: int) -> Array:
     return ((packed[..., None] >> shifts) & np.uint8((1 << bits) - 1)).reshape(packed.shape[0], -1)
 
 
-KINDS: Kinds = {("com.microsoft", "MatMulNBits"): _nbits_site}
+KINDS: Kinds = {("com.microsoft", "MatMulNBits"): _build_nbits_site}

@@ -45,7 +45,7 @@ class _TooWide(_NeedsFloats):
         self.ends = ends
 
 
-def _integers(node: Node, context: SiteContext) -> Site:
+def _build_integer_site(node: Node, context: SiteContext) -> Site:
     """Returns the site with integer tiles.
 
     Raises:
@@ -57,14 +57,14 @@ def _integers(node: Node, context: SiteContext) -> Site:
         find_quantized_operand(context, name) for name in (node.inputs[1::-1] if turned else node.inputs[:2])
     )
     if x is None or w is None:
-        raise _NeedsFloats(_reason_for_floats(node, context, turned))
+        raise _NeedsFloats(_explain_floats(node, context, turned))
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
-            ends = _code_ends(context, x), _code_ends(context, w)
-            bits = count_signed_bits(*_code_ends(context, operand))
+            ends = _find_code_range(context, x), _find_code_range(context, w)
+            bits = count_signed_bits(*_find_code_range(context, operand))
             raise _TooWide(f"its {role} has codes of {bits} bits, tiles multiply 16", ends)
     for operand, role in ((x, "input"), (w, "weight")):
-        dtype = integer.operand_type(context, operand.name)
+        dtype = integer.get_operand_type(context, operand.name)
         if dtype not in integer.CODES:
             raise _NeedsFloats(f"its {role} is of type {dtype}, multiplied as integers are 8 and 16 bits")
     if x.scale.size != 1 or x.zero.size != 1:
@@ -76,33 +76,33 @@ def _integers(node: Node, context: SiteContext) -> Site:
             raise _NeedsFloats(f"its {role} has a scale that is no number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.simplify_equal_values(w.zero)
-    base = _base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
-    columns = _weight_columns(node, context, x, w, base, turned=turned)
+    base = _find_base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])
+    columns = _get_weight_columns(node, context, x, w, base, turned=turned)
     scale = (x.scale.reshape(()) * w.scale.reshape(-1)).astype(np.float32)
     if node.op == "ConvTranspose" and scale.size > 1:
         # the groups share the scales of their kernels
         scale = np.resize(scale, context.shape(node.outputs[0])[1])
     absorbed = [x.node, w.node] if not x.floats else [w.node]
-    terms, tail = integer.Terms(*zeros, x=x.ends, w=w.ends), integer.rescaling(scale * np.float32(alpha))
+    terms, tail = integer.Terms(*zeros, x=x.ends, w=w.ends), integer.make_rescaling(scale * np.float32(alpha))
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and beta:
-        bias_values, bias_node = _bias(context, bias, scale, (alpha, beta))
+        bias_values, bias_node = _find_bias(context, bias, scale, (alpha, beta))
         absorbed += [bias_node] if bias_node is not None else []
         if bias_values.dtype == np.int32:
             terms = replace(terms, bias=bias_values)
         else:
             tail = _add_bias(tail, bias_values)
-    site = integer.integer_site(node, context, base, terms, tail, columns)
+    site = integer.build_integer_site(node, context, base, terms, tail, columns)
     return replace(convert_to_codes(site, (x, w)), absorbed=tuple(absorbed))
 
 
-def _code_ends(context: SiteContext, operand: QuantizedOperand) -> Ends:
+def _find_code_range(context: SiteContext, operand: QuantizedOperand) -> Ends:
     """Returns the smallest and the largest code of an operand."""
-    limits = np.iinfo(integer.operand_type(context, operand.name) or "int32")
+    limits = np.iinfo(integer.get_operand_type(context, operand.name) or "int32")
     return operand.ends or (int(limits.min), int(limits.max))
 
 
-def _reason_for_floats(node: Node, context: SiteContext, turned: bool) -> str:
+def _explain_floats(node: Node, context: SiteContext, turned: bool) -> str:
     """Returns why not both operands are quantized, or '' if neither is."""
     names = node.inputs[1::-1] if turned else node.inputs[:2]
     producers = [context.constants.producers.get(name) for name in names]
@@ -119,21 +119,21 @@ def _reason_for_floats(node: Node, context: SiteContext, turned: bool) -> str:
     return ""
 
 
-def _base_site(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
+def _find_base_site(node: Node, context: SiteContext, names: tuple[str, str], zero: int) -> Site:
     """Returns the site of the same operator on codes, with operands in the operator's order."""
     if node.op in ("Conv", "ConvTranspose"):
-        return integer.float_convolution(node, context, *names, zero)
+        return integer.find_float_convolution(node, context, *names, zero)
     if node.op == "Einsum":
-        return einsum.product(_node_on_codes(node, names), context, integer.CODES)
-    return integer.float_product(node, context, *names, node.op)
+        return einsum.find_product_site(_replace_inputs_by_codes(node, names), context, integer.CODES)
+    return integer.find_float_product(node, context, *names, node.op)
 
 
-def _node_on_codes(node: Node, names: tuple[str, str]) -> Node:
+def _replace_inputs_by_codes(node: Node, names: tuple[str, str]) -> Node:
     """Returns the node with codes as inputs."""
     return Node(node.op, names, node.outputs, name=node.name, attributes=node.attributes)
 
 
-def _weight_columns(
+def _get_weight_columns(
     node: Node, context: SiteContext, x: QuantizedOperand, w: QuantizedOperand, base: Site, *, turned: bool
 ) -> integer.Columns:
     """Returns the conversion of a weight's scales to the product's shape.
@@ -141,7 +141,7 @@ def _weight_columns(
     Raises:
         _NeedsFloats: The scales do not belong to the product's columns.
     """
-    usual = integer.default_columns(base, context, turned=turned)
+    usual = integer.get_default_columns(base, context, turned=turned)
     if w.scale.size == w.zero.size == 1:
         return usual
     resolved = context.constants.resolve(w.name)
@@ -150,7 +150,7 @@ def _weight_columns(
     rank = len(resolved[2])
     axis = w.axis % rank
     if node.op == "Einsum":
-        code_node = _node_on_codes(node, (w.name, x.name) if turned else (x.name, w.name))
+        code_node = _replace_inputs_by_codes(node, (w.name, x.name) if turned else (x.name, w.name))
         return replace(
             usual,
             channels=lambda v: (
@@ -167,7 +167,7 @@ def _weight_columns(
     return usual
 
 
-def _bias(
+def _find_bias(
     context: SiteContext, name: str, scale: Array, factors: tuple[float, float]
 ) -> tuple[Array, Node | None]:
     """Returns the bias and the DequantizeLinear that it comes from, or None.
@@ -206,44 +206,47 @@ def _add_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
     return add_bias
 
 
-def _integers_or_floats(kind: Callable[[Node, SiteContext], Site]) -> Callable[[Node, SiteContext], Site]:
+def _choose_integers_or_floats(
+    kind: Callable[[Node, SiteContext], Site],
+) -> Callable[[Node, SiteContext], Site]:
     def try_integers(node: Node, context: SiteContext) -> Site:
         if len(node.inputs) < 2:
             return kind(node, context)
         try:
-            return _integers(node, context)
+            return _build_integer_site(node, context)
         except (_NeedsFloats, NoSite) as why:
             site, reason = kind(node, context), why.cause if isinstance(why, LeftAsItWas) else str(why)
             if isinstance(why, _TooWide):
                 products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
                 needed = count_signed_bits(min(products), max(products))
                 reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
-            return replace(site, in_floats=reason, stored=_stored_type(node, context))
+            return replace(site, in_floats=reason, stored=_get_stored_type(node, context))
 
     return try_integers
 
 
-def _stored_type(node: Node, context: SiteContext) -> str:
+def _get_stored_type(node: Node, context: SiteContext) -> str:
     """Returns the element type of the codes of a quantized weight, or '' if the weight is not quantized."""
     weight = node.inputs[0] if is_stored(context, node.inputs[0]) else node.inputs[1]
     producer = context.constants.producers.get(weight)
     if producer is None or producer.op != "DequantizeLinear":
         return ""
-    return integer.operand_type(context, producer.inputs[0]) or ""
+    return integer.get_operand_type(context, producer.inputs[0]) or ""
 
 
-def _fused_matmul(node: Node, context: SiteContext) -> Site:
+def _find_fused_matmul_site(node: Node, context: SiteContext) -> Site:
     """Returns the site of a FusedMatMul."""
     return replace(
-        _integers_or_floats(linear.product)(linear.convert_to_gemm(node, context), context), node=node
+        _choose_integers_or_floats(linear.find_product_site)(linear.convert_to_gemm(node, context), context),
+        node=node,
     )
 
 
 KINDS: Kinds = {
-    ("", "Gemm"): _integers_or_floats(linear.product),
-    ("", "MatMul"): _integers_or_floats(linear.product),
-    ("", "Conv"): _integers_or_floats(conv.convolution),
-    ("", "ConvTranspose"): _integers_or_floats(conv.convolution),
-    ("", "Einsum"): _integers_or_floats(einsum.product),
-    ("com.microsoft", "FusedMatMul"): _fused_matmul,
+    ("", "Gemm"): _choose_integers_or_floats(linear.find_product_site),
+    ("", "MatMul"): _choose_integers_or_floats(linear.find_product_site),
+    ("", "Conv"): _choose_integers_or_floats(conv.find_convolution_site),
+    ("", "ConvTranspose"): _choose_integers_or_floats(conv.find_convolution_site),
+    ("", "Einsum"): _choose_integers_or_floats(einsum.find_product_site),
+    ("com.microsoft", "FusedMatMul"): _find_fused_matmul_site,
 }

@@ -58,7 +58,7 @@ def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand 
     """Returns the quantization of a value, or None if tiles cannot use it or the value is not quantized."""
     node = context.constants.producers.get(name)
     if node is not None and node.op == "IntQuant" and node.domain == _QONNX:
-        return _int_quant_operand(context, node)
+        return _read_int_quant(context, node)
     if node is None or node.op != "DequantizeLinear" or node.attributes.get("block_size"):
         return None
     scale = integer.read_stored_values(context, node.inputs[1])
@@ -69,15 +69,15 @@ def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand 
     axis = int(node.attributes.get("axis", 1))
     operand = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
     codes = integer.read_stored_values(context, operand.name) if operand.name in context.constants else None
-    dtype = integer.operand_type(context, operand.name)
+    dtype = integer.get_operand_type(context, operand.name)
     if codes is None or dtype not in _NARROW:
         return operand
     wide = _NARROW[dtype]
     bits = int(dtype[-1])
     ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     name = f"{operand.name}/codes"
-    _store(
-        context, name, wide, codes.shape, lambda: _register_stored_numbers(context, operand.name).astype(wide)
+    _register_codes(
+        context, name, wide, codes.shape, lambda: _read_stored_numbers(context, operand.name).astype(wide)
     )
     context.codes[name] = wide, node.outputs[0]
     return replace(operand, name=name, ends=ends, zero=zero.astype(np.int32))
@@ -90,13 +90,13 @@ def is_stored(context: SiteContext, name: str) -> bool:
     return (producer.inputs[0] if is_call and producer is not None else name) in context.constants
 
 
-def _register_stored_numbers(context: SiteContext, name: str) -> Array:
+def _read_stored_numbers(context: SiteContext, name: str) -> Array:
     values = integer.read_stored_values(context, name)
     assert values is not None
     return values
 
 
-def _store(
+def _register_codes(
     context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
 ) -> None:
     """Registers stored codes under a name, once: sites that share a weight share its codes."""
@@ -107,7 +107,7 @@ def _store(
     context.constants.derived[name] = Tensor(name, dtype, shape, payload), tuple(range(len(shape)))
 
 
-def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | None:
+def _read_int_quant(context: SiteContext, node: Node) -> QuantizedOperand | None:
     """Returns the operand of an IntQuant, with codes minus their zero point."""
     parameters = [integer.read_stored_values(context, name) for name in node.inputs[1:]]
     if len(parameters) != 3 or any(values is None for values in parameters):
@@ -116,7 +116,7 @@ def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | N
     zero = integer.simplify_equal_values(zeros)
     if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
         return None
-    ends = call_ends(node, int(bits.reshape(-1)[0]), zero)
+    ends = get_code_range(node, int(bits.reshape(-1)[0]), zero)
     dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _can_hold(d, ends)), "")
     value = node.outputs[0]
     name = f"{value}/codes" if dtype else ""
@@ -128,8 +128,8 @@ def _int_quant_operand(context: SiteContext, node: Node) -> QuantizedOperand | N
         return operand
     context.codes[name] = dtype, value
     if input_values is not None:
-        make = partial(_codes_of, context, node.inputs[0], scale, zero, ends)
-        _store(context, name, dtype, input_values.shape, make)
+        make = partial(_compute_codes, context, node.inputs[0], scale, zero, ends)
+        _register_codes(context, name, dtype, input_values.shape, make)
         return operand
     return replace(operand, floats=value, dtype=dtype)
 
@@ -139,7 +139,7 @@ def _can_hold(dtype: str, ends: Ends) -> bool:
     return bool(limits.min <= ends[0] and ends[1] <= limits.max)
 
 
-def call_ends(node: Node, bits: int, zero: int) -> Ends:
+def get_code_range(node: Node, bits: int, zero: int) -> Ends:
     """Returns the smallest and the largest code of an IntQuant, minus its zero point."""
     narrow, half = int(node.attributes.get("narrow", 0)), 1 << (bits - 1)
     if node.attributes.get("signed", 1):
@@ -147,9 +147,9 @@ def call_ends(node: Node, bits: int, zero: int) -> Ends:
     return -zero, 2 * half - 1 - narrow - zero
 
 
-def _codes_of(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
+def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
     """Computes the codes in float32, in the order of operations of IntQuant's function body."""
-    values = _register_stored_numbers(context, name).astype(np.float32)
+    values = _read_stored_numbers(context, name).astype(np.float32)
     moved = values / scale + np.float32(zero)
     codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
     return codes
@@ -168,7 +168,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
         return site
     left, right, gathered = site.left, site.right, site.gather_rows
 
-    def codes(builder: GraphBuilder, inputs: Sequence[str], index: int, label: str) -> list[str]:
+    def write_codes(builder: GraphBuilder, inputs: Sequence[str], index: int, label: str) -> list[str]:
         operand = computed.get(site.inputs[index])
         names = list(inputs)
         if operand is not None:
@@ -183,11 +183,11 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
     return replace(
         site,
         inputs=tuple(computed[name].floats if name in computed else name for name in site.inputs),
-        left=lambda builder, inputs: left(builder, codes(builder, inputs, 0, "x")),
+        left=lambda builder, inputs: left(builder, write_codes(builder, inputs, 0, "x")),
         gather_rows=None
         if gathered is None
-        else lambda builder, inputs: gathered(builder, codes(builder, inputs, 0, "x")),
+        else lambda builder, inputs: gathered(builder, write_codes(builder, inputs, 0, "x")),
         right=right
         if isinstance(right, Struct)
-        else lambda builder, inputs: right(builder, codes(builder, inputs, last, "w")),
+        else lambda builder, inputs: right(builder, write_codes(builder, inputs, last, "w")),
     )

@@ -52,7 +52,9 @@ class TiledLinear(_TiledLayer, nn.Linear):
         return y.to(x.dtype).reshape(*x.shape[:-1], self.out_features)
 
 
-def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int) -> Tensor:
+def _extract_windows(
+    x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int], depth: int
+) -> Tensor:
     """Returns the input elements under the kernel at each position: (batch x positions, channels x kernel).
 
     torch's unfold supports only images, but works with every exporter. A signal is treated as an image of
@@ -77,7 +79,7 @@ def _windows(x: Tensor, steps: tuple[tuple[int, int, int], ...], sizes: list[int
     return patches.transpose(1, 2).reshape(-1, depth)
 
 
-def _padding(layer: Any) -> list[int]:
+def _list_padding(layer: Any) -> list[int]:
     """Returns the padding of a convolution as `functional.pad` expects it, last axis first."""
     if layer.padding == "same":
         totals = [d * (k - 1) for d, k in zip(layer.dilation, layer.kernel_size, strict=True)]
@@ -98,14 +100,14 @@ class _TiledConvolution(_TiledLayer):
         has_no_batch = x.dim() == dims + 1
         if has_no_batch:
             x = x.unsqueeze(0)
-        padding = _padding(layer)
+        padding = _list_padding(layer)
         if any(padding):
             mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
             x = functional.pad(x, padding, mode=mode)
         steps = tuple(zip(layer.kernel_size, layer.dilation, layer.stride, strict=True))
         sizes = [(x.shape[2 + axis] - d * (k - 1) - 1) // s + 1 for axis, (k, d, s) in enumerate(steps)]
         depth = layer.in_channels * math.prod(layer.kernel_size)
-        rows = _windows(x, steps, sizes, depth)
+        rows = _extract_windows(x, steps, sizes, depth)
         weight, shape = layer.weight.reshape(layer.out_channels, depth), (layer.out_channels, depth)
         y = compute_tiled_product(rows, weight, layer.tile, padded=layer.edges == "padded", sizes=shape)
         if layer.bias is not None:

@@ -17,7 +17,7 @@ from torch import Tensor
 Tile = tuple[int, int, int]
 
 
-def accumulator(dtype: torch.dtype) -> torch.dtype:
+def choose_accumulator(dtype: torch.dtype) -> torch.dtype:
     """Returns the type of partial sums: float32 for half precision, else the type of the operands."""
     return torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
@@ -43,7 +43,7 @@ def compute_tiled_product(
         (M, N), in `accumulator(weight.dtype)`.
     """
     tm, tk, tn = tile
-    wide = accumulator(weight.dtype)
+    wide = choose_accumulator(weight.dtype)
     x, weight = x.to(wide), weight.to(wide)
     count, (columns, depth) = x.shape[0], sizes or weight.shape
     padded_columns, padded_depth = columns, depth
@@ -60,7 +60,8 @@ def compute_tiled_product(
         rows = -(-count // tm) * tm if padded else count
         row_blocks = _split_rows(_pad(x, rows - count, 0), tm, rows, padded_depth)
         product = _join(
-            [_join([_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in row_blocks], 0
+            [_join([_compute_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in row_blocks],
+            0,
         )
     else:
         blocks = [x.reshape(-1, 1, count, padded_depth)]
@@ -110,7 +111,7 @@ def _join(parts: list[Tensor], axis: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, axis)
 
 
-def _region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
+def _compute_region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
     """Returns the product of row blocks and column blocks, (all rows, all columns)."""
     m, n = row_blocks.blocks, column_blocks.blocks
     if m <= n:
@@ -129,7 +130,7 @@ def _region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) ->
 
 
 def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
-    """Returns the product like `_region`, for an open number of row blocks or rows: (m, 1, rows, K)."""
+    """Returns the product like `_compute_region`, for (m, 1, rows, K) with open sizes."""
     sums = _sum_products(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
     return sums.transpose(1, 2).reshape(-1, column_blocks.blocks * column_blocks.rows)
 

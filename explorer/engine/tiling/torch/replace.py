@@ -24,7 +24,7 @@ from explorer.base.errors import Misuse, nearest
 from explorer.engine.formats.torch_module.meta_copy import sharing_values
 from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
-from explorer.engine.tiling.torch.products import accumulator
+from explorer.engine.tiling.torch.products import choose_accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
 from explorer.host.optional_packages import error_line
 
@@ -67,7 +67,7 @@ def tile_module(
     Args:
         module: Module to copy.
         spec: Tile size, layers and edges.
-        calls: Rows of each call of each layer, as returned by `rows_of_calls`.
+        calls: Rows of each call of each layer, as returned by `record_rows_of_calls`.
         share: Whether the copy shares the tensors. Otherwise it has its own, on the same devices.
         macs_total: MACs of the whole module, for the share that runs on tiles.
 
@@ -87,10 +87,10 @@ def tile_module(
     choices: dict[str, tuple[type[nn.Module], SiteChoice]] = {}
     for site in chosen_sites:
         # a layer has one tile for all calls: the first call decides
-        rows, (depth, columns), op = calls[site.name], sizes_of(site.module), site.kind.__name__
+        rows, (depth, columns), op = calls[site.name], get_sizes(site.module), site.kind.__name__
         choice = choose(spec, site.name, op, (rows[0], depth, columns))
         if choice.on:
-            plans += _site_plans(site, choice, rows)
+            plans += _plan_site(site, choice, rows)
             choices[site.name] = site.kind, choice
             continue
         origin = next((o for o in choice.origins.values() if o), "")
@@ -104,7 +104,7 @@ def tile_module(
     for name, (kind, choice) in choices.items():
         layer: Any = layers[name]
         layer.__class__, layer.tile, layer.edges = TILED[kind], choice.tile, choice.edges
-    _disable_fused(twin)
+    _disable_fused_operators(twin)
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -118,7 +118,9 @@ def tile_module(
     return twin, plan
 
 
-def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, list[int]]:
+def record_rows_of_calls(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> dict[str, list[int]]:
     """Runs a module, preferably on the meta device, and records the rows of each layer's calls.
 
     Raises:
@@ -127,7 +129,7 @@ def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     calls: dict[str, list[int]] = {}
 
     def note(name: str, layer: nn.Module, _: Any, output: Any) -> None:
-        calls.setdefault(name, []).append(rows_of(layer, output))
+        calls.setdefault(name, []).append(count_rows(layer, output))
 
     with ExitStack() as stack, torch.no_grad():
         for name, layer in module.named_modules():
@@ -137,12 +139,12 @@ def rows_of_calls(module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, A
     return calls
 
 
-def sizes_of(layer: Any) -> tuple[int, int]:
+def get_sizes(layer: Any) -> tuple[int, int]:
     """Returns K and N of a layer's product."""
     return math.prod(layer.weight.shape[1:]), layer.weight.shape[0]
 
 
-def rows_of(layer: Any, output: torch.Tensor) -> int:
+def count_rows(layer: Any, output: torch.Tensor) -> int:
     """Returns the number of rows of the product that computes a layer's output."""
     rows: int = output.numel() // max(layer.weight.shape[0], 1)
     return rows
@@ -159,26 +161,26 @@ def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[Ski
         kind = next((base for base in (*TILED, *_NOT_TILED) if isinstance(layer, base)), None)
         if kind is None:
             continue
-        why = _NOT_TILED.get(kind) or _reason_unfit(layer, kind, calls.get(name, ()))
+        why = _NOT_TILED.get(kind) or _explain_unfit(layer, kind, calls.get(name, ()))
         if kind in _NOT_TILED:
             excluded_prefixes = (*excluded_prefixes, f"{name}.")
         if why:
             skipped.append(
-                SkippedSite(name, type(layer).__name__, why, _site_macs(layer, kind, calls.get(name)))
+                SkippedSite(name, type(layer).__name__, why, _count_site_macs(layer, kind, calls.get(name)))
             )
         else:
             sites.append(_Site(name, layer, kind))
     return sites, skipped
 
 
-def _site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
+def _count_site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
     if kind not in TILED or rows is None or isinstance(layer.weight, UninitializedParameter):
         return None
-    depth, columns = sizes_of(layer)
+    depth, columns = get_sizes(layer)
     return sum(rows) * depth * columns
 
 
-def _reason_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
+def _explain_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> str:
     """Returns the reason why a layer cannot be tiled, or '' if it can."""
     if parametrize.is_parametrized(layer):
         return "its weight is made by a parametrization"
@@ -215,10 +217,10 @@ def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: 
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
 
 
-def _site_plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
+def _plan_site(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[SitePlan]:
     """Returns the plans of a site, one for each number of rows."""
     layer: Any = site.module
-    depth, columns = sizes_of(layer)
+    depth, columns = get_sizes(layer)
     tm, tk, tn = check_tile(choice.tile)
     plans = []
     for count in dict.fromkeys(r for r in rows if r):
@@ -241,7 +243,7 @@ def _site_plans(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[Si
                 bias=layer.bias is not None,
                 tile=(tm, tk, tn),
                 dtype=str(layer.weight.dtype).removeprefix("torch."),
-                accumulator=str(accumulator(layer.weight.dtype)).removeprefix("torch."),
+                accumulator=str(choose_accumulator(layer.weight.dtype)).removeprefix("torch."),
                 calls=rows.count(count),
             )
         )
@@ -264,7 +266,7 @@ def copy_module(module: nn.Module, share: bool) -> nn.Module:
         ) from error
 
 
-def _disable_fused(module: nn.Module) -> None:
+def _disable_fused_operators(module: nn.Module) -> None:
     """Disables torch's fused transformer operator.
 
     The operator reads the weights of inner layers without calling the layers.

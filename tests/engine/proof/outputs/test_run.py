@@ -105,7 +105,7 @@ def test_a_fault_that_only_a_later_draw_shows_is_found(
         return reference(model, feeds, *rest)
 
     reference = run.run_in_float64
-    monkeypatch.setattr("explorer.engine.proof.outputs.run.reference", watched)
+    monkeypatch.setattr("explorer.engine.proof.outputs.run.run_in_float64", watched)
     a = two_sums(tmp_path / "a.onnx", ("p", "q", "c"))
     same = disturbed(tmp_path / "b.onnx", 1e9, 1.0)
     assert verify(a, same, draws=3).verdict_kind == "unproven", "nothing comes near the limit of 1e9"

@@ -14,7 +14,7 @@ from explorer.facts.quantize import QuantizeSpec
 from explorer.host import processor
 
 FAST = QuantizeSpec(form="fast")
-TABLE = fast_forms.rows(
+TABLE = fast_forms.read_rows(
     """
 operator instructions onnxruntime weight input form unsaturated bias_correction time snr_db
 Conv avx2 1.32 int8 uint8 chain true true 0.40 36.0
@@ -58,7 +58,7 @@ def test_other_formats_and_operators_have_no_fast_form() -> None:
 
 def test_the_table_is_sound() -> None:
     """Each row once, by operators and instructions that there are, and of forms that can be asked for."""
-    rows = fast_forms.rows()
+    rows = fast_forms.read_rows()
     keys = [(row.operator, row.instructions, row.onnxruntime) for row in rows]
     assert len({*keys}) == len(keys) > 0
     assert all(0 < row.time < 3 and row.snr_db > 20 for row in rows)

@@ -17,7 +17,7 @@ from onnx import helper
 from onnx.reference import ReferenceEvaluator
 
 from explorer import Misuse, Session, TileSpec
-from explorer.engine.tiling.cost import plan_cost
+from explorer.engine.tiling.cost import compute_plan_cost
 from tests import stock
 from tests.engine.tiling.convolutions import CASES, FIXED, Case, save
 
@@ -197,7 +197,7 @@ def test_as_many_groups_as_a_tile_holds_are_packed(
     # the zeros of a pack are no use
     assert site.utilisation == macs / (site.products * tile[0] * tile[1] * tile[2])
     assert site.macs == macs
-    assert plan_cost(session.plan(TileSpec(tile, grouped="pack"))).utilisation == site.utilisation
+    assert compute_plan_cost(session.plan(TileSpec(tile, grouped="pack"))).utilisation == site.utilisation
 
 
 def test_rows_are_positions_and_columns_are_output_channels(tmp_path: Path) -> None:
