@@ -101,8 +101,8 @@ class Task(Struct, frozen=True, kw_only=True):
 
     Attributes:
         opener: Picklable function that opens the model. Its module must be importable in the worker.
-        files: Paths of the model's files, whose digest the worker compares with `fingerprint`. Empty if `opener`
-            checks the model.
+        files: Paths of the model's files, whose digest the worker compares with `fingerprint`. Empty if
+            `opener` checks the model.
         fingerprint: Digest of the content of the files.
         opening: Options that the model is opened with, as the user types them.
         version: Version of the program that sends the task.

@@ -64,7 +64,7 @@ def calibrate_ranges(
     run: Run,
     step: Step,
 ) -> Ranges:
-    """Calibrate the ranges of the layers' inputs, like `calibration.calibrate_ranges` for the values of a graph."""
+    """Calibrate the ranges of the layers' inputs, as `calibration.calibrate_ranges` does for a graph."""
     uses = list_range_uses(choices)
     if not uses:
         return {}

@@ -68,7 +68,7 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
 
 
 def _list_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type[nn.Module]]]:
-    """Yield the layers of `list_layer_modules` and the modules with stacks of matrices, in the module's order."""
+    """Yield the layers of `list_layer_modules` and modules with stacks of matrices, in the module's order."""
     layers_by_path = {path: (layer, kind) for path, layer, kind in list_layer_modules(module)}
     for path, layer in module.named_modules():
         if path in layers_by_path:

@@ -185,7 +185,7 @@ def get_module_path(node: Node) -> str:
 
 
 def _get_call_path(node: Node) -> str:
-    """Returns the module's path with the number of its call: 'block.relu@1' is the second call of 'block.relu'."""
+    """Returns the module's path with the number of its call; 'block.relu@1' is the second call."""
     stack = node.meta.get("nn_module_stack") or {}
     return list(stack.values())[-1][0] if stack else ""
 
