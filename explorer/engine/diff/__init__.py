@@ -1,4 +1,4 @@
-"""Compares two graphs, as rows of differences (`diff`) or as two layer trees side by side (`compare_trees`)."""
+"""Compares two graphs (`diff`), or two layer trees side by side (`compare_trees`)."""
 
 from explorer.engine.diff.compare import diff
 from explorer.engine.diff.trees import compare_trees

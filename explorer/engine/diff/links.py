@@ -1,7 +1,7 @@
 """Pairs the rows of two layer trees by the diff of their graphs.
 
-A row of an ONNX model is a node, and the diff pairs nodes. For other models, `build_row_graph` builds a graph from
-the layers and the edges between them, and the same diff pairs its nodes.
+A row of an ONNX model is a node, and the diff pairs nodes. For other models, `build_row_graph` builds a graph
+from the layers and the edges between them, and the same diff pairs its nodes.
 """
 
 from __future__ import annotations

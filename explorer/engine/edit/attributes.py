@@ -44,7 +44,8 @@ def set_attribute(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model
     nodes = [*body.nodes]
     nodes[target.index] = node.replace_attributes(attributes)
     old_text = "not given" if old_value is None else _format_value(old_value)
-    description = f"{name} of {target.text}: {old_text} -> {'not given' if new_value is None else _format_value(new_value)}"
+    new_text = "not given" if new_value is None else _format_value(new_value)
+    description = f"{name} of {target.text}: {old_text} -> {new_text}"
     return replace_body(model, target.scope, replace_nodes(body, nodes)), description
 
 

@@ -55,7 +55,9 @@ def inline_calls(model: Model, domains: Collection[str]) -> Model:
     for node in list_stored_nodes(model.graph.nodes):
         expansion.add(node)
     has_calls_left = any(
-        node.key in functions for body in _list_bodies(expansion.nodes) for node in list_stored_nodes(body.nodes)
+        node.key in functions
+        for body in _list_bodies(expansion.nodes)
+        for node in list_stored_nodes(body.nodes)
     )
     functions_left = {
         key: function for key, function in model.functions.items() if has_calls_left or key not in functions

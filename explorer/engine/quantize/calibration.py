@@ -36,7 +36,7 @@ _MIN_TOP = -100
 """Exponent of the smallest histogram. With a smaller one, the width of an interval underflows float32."""
 
 _STEPS = 64
-"""Number of ranges that `_choose_by_entropy` and `_choose_by_squared_error` try in each round of their search."""
+"""Number of ranges that a calibrator tries in each round of its search."""
 
 _SMOOTHING = 1e-4
 """Count given to an empty interval, so that the logarithm of its share exists."""

@@ -43,9 +43,9 @@ class Grids:
     """Grids of all operands of all layers. Each grid is computed once.
 
     Args:
-        ranges: Ranges of the values in `list_range_uses`. Empty before calibration: then inputs get the grid of
-            scale 1, and grids of weights are already final unless an integer bias depends on the input's
-            scale.
+        ranges: Ranges of the values in `list_range_uses`. Before calibration they are empty, and inputs get
+            the grid of scale 1. Grids of weights are then final, unless an integer bias depends on the
+            input's scale.
     """
 
     def __init__(self, ranges: Ranges) -> None:

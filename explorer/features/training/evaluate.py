@@ -60,7 +60,9 @@ def _predictor(
     name = models.label(index)
     opened: Any = models.open_state(index, on_progress)
     if not hasattr(opened, "loaded"):
-        return create_graph_predictor(models.load_graph(index, on_progress), name, output, models.list_weight_notes())
+        return create_graph_predictor(
+            models.load_graph(index, on_progress), name, output, models.list_weight_notes()
+        )
     bound_module, specs = module_inputs(opened, data, named)
     fallback = next((info.shape[0] for info in bound_module.inputs if info.shape), None)
     run = _name_outputs(opened.runner(), specs, _outputs(models, index))

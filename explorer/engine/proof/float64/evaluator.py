@@ -68,7 +68,9 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
     names = [v.name for v in model.graph.outputs]
     domain = _Float64(model, cancel)
     interpreter = Interpreter(domain, model.functions)
-    scope = interpreter.create_scope(model.graph.initializers, {k: _convert_to_float64(v) for k, v in feeds.items()})
+    scope = interpreter.create_scope(
+        model.graph.initializers, {k: _convert_to_float64(v) for k, v in feeds.items()}
+    )
     try:
         with np.errstate(all="ignore"):
             interpreter.run(model.graph.nodes, scope, keep=names)
