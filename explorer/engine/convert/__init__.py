@@ -238,7 +238,7 @@ def rebatch(
         Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
-    convert = require(f"{__name__}.rebatching", job.target).rebatching(model, batch, job, axes)
+    convert = require(f"{__name__}.rebatching", job.target).make_rebatching(model, batch, job, axes)
     return _write(convert, job, ("onnx", "onnx"), started, overwrite=overwrite)
 
 
