@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.mapping.cost import ARRAY, capacity_on_chip, mapping_cost
-from explorer.engine.tiling.cost import ONE_TILE, OVERLAP, SUMS_TRAVEL, order_total, plan_cost
+from explorer.engine.tiling.cost import ONE_TILE, OVERLAP, SUMS_TRAVEL, compute_plan_cost, order_total
 from explorer.facts import Plan
 from explorer.facts.cost import ORDERS, OrderCost, PlanCost, SiteCost
 from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, SiteMapping
@@ -27,7 +27,7 @@ def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[Site
     Raises:
         Misuse: A mapping does not match the machine.
     """
-    base = plan_cost(plan, machine.hardware)
+    base = compute_plan_cost(plan, machine.hardware)
     costs = [mapping_cost(mapping, machine) for mapping in mappings]
     capacity = capacity_on_chip(machine)
     sites = tuple(_site(*pair, machine, capacity) for pair in zip(base.sites, costs, strict=True))
