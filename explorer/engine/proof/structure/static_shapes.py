@@ -131,10 +131,39 @@ def _expand(node: NormalNode) -> None:
         node.equal_value = node.inputs[0]
 
 
+def _resize(node: NormalNode) -> None:
+    """Replaces the scales of a Resize by the sizes of its result, if these sizes lead to the same scales."""
+    attributes, shape = node.attributes, _get_fixed_shape(node)
+    if node.opset < 11 or "before" in attributes or shape is None or 0 in shape or len(node.inputs) < 3:
+        return
+    if attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize":
+        return
+    if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
+        return
+    axes = attributes.get("axes") or tuple(range(len(shape)))
+    sizes = node.ints(3)
+    if isinstance(node.inputs[2], tuple) and len(node.inputs[2][1]) == len(shape):
+        lengths = np.asarray(shape, np.float32)
+        scales = np.asarray([float.fromhex(text) for text in node.inputs[2][1]], np.float32)
+        axes, sizes = tuple(range(len(shape))), tuple(int(size) for size in scales * lengths)
+        # a runtime that gets sizes divides them by the lengths
+        if not np.array_equal(np.asarray(sizes, np.float32) / lengths, scales):
+            return
+    if sizes is None or len(sizes) != len(axes) or (node.inputs[2] != 0 and len(node.inputs) > 3):
+        return
+    result = list(shape)
+    for axis, size in zip(axes, sizes, strict=True):
+        result[axis] = size
+    for name in ("axes", "keep_aspect_ratio_policy"):
+        attributes.pop(name, None)
+    node.inputs[1:] = [("sizes", tuple(result))]
+
+
 STATIC: Mapping[str, Sequence[Rule]] = {
     **dict.fromkeys(_TARGETS, (_reshape,)),
     "Expand": (_expand,),
     "Gather": (_gather,),
+    "Resize": (_resize,),
     "Slice": (_slice,),
 }
 """Rules by standard operator. They apply after the other rules."""

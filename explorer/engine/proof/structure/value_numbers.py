@@ -13,17 +13,28 @@ both graphs, the number of a proved tiled site follows from its product and its 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 
 from explorer.engine.diff.forms import Form, Forms, number_literal
 from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
-from explorer.engine.graph.model import AttributeRef, Function, Graph, Model, Node, Tensor
+from explorer.engine.graph.model import (
+    AttributeRef,
+    Function,
+    Graph,
+    Model,
+    Node,
+    Tensor,
+    build_tensor,
+)
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.meanings import Original
+from explorer.engine.proof.structure.constant_results import compute_result
 from explorer.engine.proof.structure.identities import record_source
 from explorer.engine.proof.structure.normal_form import MANY_OUTPUTS, normalize
 from explorer.engine.proof.structure.normal_node import NormalNode, Sources
@@ -288,12 +299,20 @@ class GraphNumbers:
             tensor = read_constant(node.replace_attributes(attributes) if from_caller else node)
             if tensor is not None:
                 return [self.table.content(tensor)]
+        if node.op == "If" and not node.domain:
+            branch = self._find_chosen_branch(input_numbers, attributes)
+            if branch is not None:
+                return self._number_branch(node, branch, attributes[branch], scope)
         normal = self._normalize_node(node, input_numbers, attributes, scope)
         if normal.equal_value is not None:
             return [
                 normal.equal_value,
                 *(self.table.number("beside", id(node), slot) for slot in node.outputs[1:]),
             ]
+        endless_form = self._number_endless_body(node, input_numbers, attributes.get("body"), scope)
+        if endless_form is not None:
+            del normal.attributes["body"]
+            normal.inputs[1:2] = [("endless body", endless_form)]
         forms = tuple(
             (name, attribute_form)
             for name in sorted(normal.attributes)
@@ -379,7 +398,11 @@ class GraphNumbers:
             dtype,
             table.sources,
         )
-        normalize(normal)
+        result = compute_result(normal)
+        if result is not None:
+            normal.equal_value = table.content(result)
+        else:
+            normalize(normal)
         return normal
 
     def _get_form(
@@ -427,13 +450,31 @@ class GraphNumbers:
             self._outputs_by_call[form] = outputs
         return outputs
 
-    def _number_body(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> Form:
-        """Returns the form of a subgraph as a function of its inputs and of outer values."""
+    def _number_body(
+        self,
+        node: Node,
+        attribute: str,
+        graph: Graph,
+        scope: _Scope,
+        input_numbers: Mapping[str, int] = MappingProxyType({}),
+    ) -> Form:
+        """Returns the form of a subgraph as a function of its inputs and of outer values.
+
+        Args:
+            node: Node that runs the subgraph.
+            attribute: Attribute with the subgraph.
+            graph: Subgraph.
+            scope: Scope of the node.
+            input_numbers: Numbers of inputs that are the same in every run, by name.
+        """
         bodies = scope.bodies + 1
+        parameters = {
+            v.name: self.table.number("parameter", bodies, index) for index, v in enumerate(graph.inputs)
+        }
         inner = _Scope(
             graph.nodes,
             graph.initializers,
-            {v.name: self.table.number("parameter", bodies, index) for index, v in enumerate(graph.inputs)},
+            {**parameters, **input_numbers},
             scope.opsets,
             parent=scope,
             path=(*scope.path, name_body(node, attribute)),
@@ -442,6 +483,45 @@ class GraphNumbers:
             bodies=bodies,
         )
         return len(graph.inputs), tuple(self._number_values([v.name for v in graph.outputs], inner))
+
+    def _find_chosen_branch(self, input_numbers: Sequence[int], attributes: Mapping[str, Any]) -> str | None:
+        """Returns the attribute of the branch that an If with a stored condition takes, or None."""
+        condition = self.table.tensors.get(input_numbers[0]) if input_numbers else None
+        if condition is None or condition.payload is None or condition.elements != 1:
+            return None
+        branch = "then_branch" if condition.array().all() else "else_branch"
+        return branch if isinstance(attributes.get(branch), Graph) else None
+
+    def _number_branch(self, node: Node, attribute: str, graph: Graph, scope: _Scope) -> list[int]:
+        """Returns the numbers of the outputs of a branch that always runs."""
+        inner = _Scope(
+            graph.nodes,
+            graph.initializers,
+            {},
+            scope.opsets,
+            parent=scope,
+            path=(*scope.path, name_body(node, attribute)),
+            bindings=scope.bindings,
+            depth=scope.depth + 1,
+            bodies=scope.bodies,
+        )
+        return self._number_values([v.name for v in graph.outputs], inner)
+
+    def _number_endless_body(
+        self, node: Node, input_numbers: Sequence[int], body: Any, scope: _Scope
+    ) -> Form | None:
+        """Returns the form of the body of a Loop whose condition is always true, or None for other nodes.
+
+        An absent condition is true.
+        """
+        if node.op != "Loop" or node.domain or not isinstance(body, Graph):
+            return None
+        true = self.table.content(build_tensor("", np.asarray(True)))
+        condition = input_numbers[1] if len(input_numbers) > 1 else _ABSENT
+        if condition not in (_ABSENT, true) or len(body.inputs) < 2:
+            return None
+        form = self._number_body(node, "body", body, scope, {body.inputs[1].name: true})
+        return form if form[1][:1] == (true,) else None
 
     def _number_attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """Returns the form of an attribute value, or None for a reference that the caller does not set."""

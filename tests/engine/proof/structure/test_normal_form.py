@@ -60,6 +60,20 @@ def gemm(**attributes: Any) -> list[Any]:
     return [node("QGemm", inputs, ["y"], domain="com.microsoft", **attributes)]
 
 
+def branch(op: str, source: str) -> Any:
+    """A branch of an If that applies an operator to a value of the graph."""
+    result = helper.make_tensor_value_info("b", 1, None)
+    return helper.make_graph([node(op, [source], ["b"])], "branch", [], [result])
+
+
+def turns(condition: Any) -> Any:
+    """A body of a Loop that takes a tanh; `condition` computes `still` from `go_on`."""
+    infos = [helper.make_tensor_value_info(n, kind, []) for n, kind in (("i", 7), ("go_on", 9), ("still", 9))]
+    states = [helper.make_tensor_value_info(n, 1, None) for n in ("before", "after")]
+    nodes = [condition, node("Tanh", ["before"], ["after"])]
+    return helper.make_graph(nodes, "body", [*infos[:2], states[0]], [infos[2], states[1]])
+
+
 EQUAL: dict[str, tuple[Any, Pair]] = {
     "a group of one": ((1, 4, 8, 8), same("Conv", ["x", "w"], {"group": 1, "dilations": [1, 1]}, {})),
     "strides and pads of no account": (
@@ -401,9 +415,150 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
             [*QUANTIZED, *gemm()],
         ),
     ),
+    "sizes that are stored": (
+        (2, 3, 8),
+        (
+            [
+                *(node("Shape", ["x"], ["sx"]), ints("i", 0, 2), node("Gather", ["sx", "i"], ["part"])),
+                ints("rest", -1),
+                *(node("Concat", ["part", "rest"], ["to"], axis=0), node("Reshape", ["x", "to"], ["y"])),
+            ],
+            [ints("to", 2, 8, -1), node("Reshape", ["x", "to"], ["y"])],
+        ),
+    ),
+    "a number of elements": (
+        (2, 3, 8),
+        (
+            [
+                *(node("Size", ["x"], ["n"]), node("Cast", ["n"], ["c"], to=1)),
+                *(node("Sqrt", ["c"], ["r"]), node("Div", ["x", "r"], ["y"])),
+            ],
+            [stored("r", np.sqrt(np.float32(48))), node("Div", ["x", "r"], ["y"])],
+        ),
+    ),
+    "a filled tensor": (
+        (2, 3, 8),
+        (
+            [
+                *(node("Shape", ["x"], ["sx"], start=1), stored("two", np.int64(2))),
+                *(node("Mul", ["sx", "two"], ["d"]), ints("mm", 2, 2), node("Div", ["d", "mm"], ["e"])),
+                node("ConstantOfShape", ["e"], ["f"], value=numpy_helper.from_array(np.float32([1.5]))),
+                node("Add", ["x", "f"], ["y"]),
+            ],
+            [stored("f", np.full((3, 8), 1.5, np.float32)), node("Add", ["x", "f"], ["y"])],
+        ),
+    ),
+    "an initial state": (
+        (4, 3, 8),
+        (
+            [
+                *(node("Shape", ["x"], ["sx"], start=1, end=2), ints("one", 1), ints("five", 5)),
+                node("Concat", ["one", "sx", "five"], ["to"], axis=0),
+                *(
+                    node("ConstantOfShape", ["to"], ["h"]),
+                    node("LSTM", ["x", "lw", "lr", "", "", "h"], ["y"], hidden_size=5),
+                ),
+            ],
+            [
+                stored("h", np.zeros((1, 3, 5), np.float32)),
+                node("LSTM", ["x", "lw", "lr", "", "", "h"], ["y"], hidden_size=5),
+            ],
+        ),
+    ),
+    "sizes for scales": (
+        (1, 2, 4, 6),
+        (
+            [
+                stored("scales", np.float32([1, 1, 2, 1.5])),
+                node("Resize", ["x", "", "scales"], ["y"], mode="linear"),
+            ],
+            [ints("sizes", 1, 2, 8, 9), node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")],
+        ),
+    ),
+    "computed sizes for scales": (
+        (1, 2, 4, 6),
+        (
+            [
+                *(stored("roi", np.float32([])), stored("scales", np.float32([]))),
+                *(
+                    node("Shape", ["x"], ["sx"]),
+                    ints("three", 1, 1, 3, 3),
+                    node("Mul", ["sx", "three"], ["to"]),
+                ),
+                node("Resize", ["x", "roi", "scales", "to"], ["y"]),
+            ],
+            [
+                stored("scales", np.float32([1, 1, 3, 3])),
+                node("Resize", ["x", "", "scales"], ["y"], mode="nearest", exclude_outside=0),
+            ],
+        ),
+    ),
+    "a branch that is always taken": (
+        (3, 8),
+        (
+            [
+                *(stored("c", np.asarray(False)), node("Relu", ["x"], ["r"])),
+                node("If", ["c"], ["y"], then_branch=branch("Neg", "r"), else_branch=branch("Tanh", "r")),
+            ],
+            [node("Relu", ["x"], ["r"]), node("Tanh", ["r"], ["y"])],
+        ),
+    ),
+    "a condition that stays true": (
+        (3, 8),
+        (
+            [
+                *(stored("n", np.int64(3)), stored("go", np.asarray(True))),
+                node("Loop", ["n", "go", "x"], ["y"], body=turns(node("Identity", ["go_on"], ["still"]))),
+            ],
+            [
+                stored("n", np.int64(3)),
+                node("Loop", ["n", "", "x"], ["y"], body=turns(stored("still", np.asarray(True)))),
+            ],
+        ),
+    ),
 }
 
 DIFFERENT: dict[str, tuple[Any, Pair]] = {
+    "scales that sizes do not give": (
+        (1, 2, 4, 7),
+        (
+            [
+                stored("scales", np.float32([1, 1, 1, 1.5])),
+                node("Resize", ["x", "", "scales"], ["y"], mode="linear"),
+            ],
+            [ints("sizes", 1, 2, 4, 10), node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")],
+        ),
+    ),
+    "another number of elements": (
+        (2, 3, 8),
+        (
+            [*(node("Size", ["x"], ["n"]), node("Cast", ["n"], ["c"], to=1)), node("Div", ["x", "c"], ["y"])],
+            [stored("c", np.float32(47)), node("Div", ["x", "c"], ["y"])],
+        ),
+    ),
+    "the other branch": (
+        (3, 8),
+        (
+            [
+                *(stored("c", np.asarray(True)), node("Relu", ["x"], ["r"])),
+                node("If", ["c"], ["y"], then_branch=branch("Neg", "r"), else_branch=branch("Tanh", "r")),
+            ],
+            [node("Relu", ["x"], ["r"]), node("Tanh", ["r"], ["y"])],
+        ),
+    ),
+    "a condition that ends the loop": (
+        (3, 8),
+        (
+            [
+                *(stored("n", np.int64(3)), stored("go", np.asarray(True))),
+                node("Loop", ["n", "go", "x"], ["y"], body=turns(node("Not", ["go_on"], ["still"]))),
+            ],
+            [
+                stored("n", np.int64(3)),
+                node("Loop", ["n", "", "x"], ["y"], body=turns(stored("still", np.asarray(True)))),
+            ],
+        ),
+    ),
     "another axis": ((2, 8, 8), same("Softmax", ["x"], {"axis": -1}, {"axis": 1})),
     "another index": (
         (8, 8),
