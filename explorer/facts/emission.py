@@ -75,6 +75,7 @@ class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
         machine: The machine with its memories.
         fuse: Operators that are fused into the products: 'epilogue', or '' for none.
         sites: Matrix products in the order of the model.
+        machine_sha256: Digest of the machine, or '' in a manifest that an older version wrote.
     """
 
     version: int
@@ -85,6 +86,7 @@ class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
     machine: MemoryMachine
     fuse: CodeFusion
     sites: tuple[CodeSite, ...]
+    machine_sha256: str = ""
 
 
 class CounterDifference(Struct, frozen=True):

@@ -35,18 +35,23 @@ from __future__ import annotations
 import itertools
 import os
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, get_args
+
+from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, Overlap
 from explorer.host import input_files
 from explorer.settings import machines
-from explorer.settings.rates import read_per_cycle
+from explorer.settings.rates import LEAST_RATE, MOST_RATE, read_per_cycle
 from explorer.settings.toml_lines import line_of
 
 _OPERANDS = "ABC"
+
+_LEAST_ENERGY, _MOST_ENERGY = 1e-9, 1e15
+"""Smallest and largest energy of an access or of a multiply-accumulate, in picojoules."""
 
 _NUMBER_TYPES = (
     *("float64", "float32", "float16", "bfloat16"),
@@ -182,7 +187,8 @@ def _number_type(name: str, where: str) -> str:
 
 
 def _energy(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e15:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not _LEAST_ENERGY <= value <= _MOST_ENERGY:
         raise Misuse(f"'{value}' is no energy", where=where, hint="write picojoules, such as 1.2")
     return float(value)
 
@@ -201,6 +207,8 @@ def _text(value: Any, where: str) -> str:
 
 def _holds(value: Any, where: str) -> str:
     operands = "".join(re.split(r"[\s,]+", value.strip())) if isinstance(value, str) else ""
+    if len(set(operands)) < len(operands) and not set(operands) - set(_OPERANDS):
+        raise Misuse(f"'{value}' names an operand twice", where=where, hint="write it once")
     if not operands or set(operands) - set(_OPERANDS):
         raise Misuse(f"'{value}' names no operand", where=where, hint='write A, B and C, such as "A B"')
     return "".join(operand for operand in _OPERANDS if operand in operands)
@@ -224,6 +232,8 @@ def _by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int
         raise Misuse("the text is empty", where=where, hint=hint)
     for word in value.split():
         name, _, number = word.partition("=")
+        if name in numbers:
+            raise Misuse(f"'{word}' is a second number of {name}", where=where, hint="leave one of them out")
         if name not in names or not re.fullmatch(r"0*[1-9]\d{0,6}", number, re.ASCII):
             raise Misuse(f"'{word}' is no number of an operand", where=where, hint=hint)
         numbers[name] = int(number)
@@ -293,9 +303,70 @@ def _memory(entry: Any, place: _Place) -> MachineMemory:
                 f"there is no setting '{key}' of a memory", where=place.of(key), hint=nearest(key, _FIELDS)
             )
     memory = MachineMemory(**{key: _FIELDS[key](value, place.of(key)) for key, value in entry.items()})
-    if memory.ways and memory.size is None:
-        raise Misuse("a cache with ways has a size", where=place.of("ways"), hint='add size = "32 KiB"')
+    for fault in _faults(memory):
+        raise Misuse(fault.problem, where=place.of(fault.key), hint=fault.hint)
     return memory
+
+
+class _Fault(NamedTuple):
+    """A setting of a memory that contradicts another one, or a number that no machine has."""
+
+    key: str
+    problem: str
+    hint: str
+
+
+_RATES = "read_bytes_per_cycle", "write_bytes_per_cycle", "bytes_per_cycle"
+_ENERGIES = "read_pj", "write_pj"
+
+
+def _faults(memory: MachineMemory) -> Iterator[_Fault]:
+    """Yields what is wrong with a memory whose settings are valid one by one."""
+    if memory.ways and memory.size is None:
+        yield _Fault("ways", "a cache with ways has a size", 'add size = "32 KiB"')
+    if memory.size is not None:
+        if memory.ways and memory.size % memory.ways:
+            problem = f"{memory.size:,} bytes do not divide into {memory.ways:,} ways"
+            yield _Fault("ways", problem, "write the ways of each set, such as ways = 8")
+        for key, words in (("read_word", memory.read_word), ("write_word", memory.write_word)):
+            for operand, size in words.items():
+                if size > memory.size:
+                    problem = f"a word of {operand} of {size:,} bytes, in a memory of {memory.size:,} bytes"
+                    yield _Fault(key, problem, "write the bytes of one access, such as 8")
+    for key in _RATES:
+        rate = getattr(memory, key)
+        if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
+            yield _Fault(key, f"'{rate}' bytes per cycle", "write the bytes of a cycle, such as 64")
+    for key in _ENERGIES:
+        energy = getattr(memory, key)
+        if energy is not None and not _LEAST_ENERGY <= energy <= _MOST_ENERGY:
+            yield _Fault(key, f"'{energy}' is no energy", "write picojoules, such as 1.2")
+
+
+def check_machine(machine: MemoryMachine, where: str) -> None:
+    """Refuses a machine that no file could describe, such as one from Python or from a changed manifest.
+
+    Args:
+        machine: The machine.
+        where: Place for the error.
+
+    Raises:
+        Misuse: A memory or a number of the machine is invalid.
+    """
+    machines.complete(replace(machine.hardware, origin=where))
+    if not machine.memories:
+        raise Misuse("the machine has no memories", where=where, hint="write [[machine.NAME.memory]]")
+    for memory in machine.memories:
+        place = f"{where}, memory '{memory.name}'"
+        _holds(memory.holds, place)
+        _text(memory.name, place)
+        for fault in _faults(memory):
+            raise Misuse(fault.problem, where=f"{place} {fault.key}", hint=fault.hint)
+    for dtype, rate in machine.rates.items():
+        read_per_cycle(rate, f"{where}, rates.{_number_type(dtype, where)}", "macs")
+    if machine.mac_pj is not None:
+        _energy(machine.mac_pj, f"{where}, mac_pj")
+    _check(machine.memories, where)
 
 
 def _check(memories: tuple[MachineMemory, ...], where: str) -> None:

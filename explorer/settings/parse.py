@@ -395,7 +395,7 @@ def parse_capacity(typed: str) -> list[int]:
     is_range = ":" in typed and len(parts) == 2
     if (
         not all(1 <= size <= 1 << 50 for size in sizes)
-        or sizes != sorted(sizes)
+        or sizes != sorted(set(sizes))
         or is_range != (":" in typed)
     ):
         raise Misuse(
@@ -409,7 +409,7 @@ def parse_capacity(typed: str) -> list[int]:
     points = [start]
     while points[-1] < stop:
         points.append(min(round(start * 2 ** (len(points) / _SIZES_PER_DOUBLING)), stop))
-    return points
+    return list(dict.fromkeys(points))
 
 
 def parse_card(text: str, where: str = "--card") -> int:

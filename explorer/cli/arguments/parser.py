@@ -70,6 +70,9 @@ def _parse_options(words: Sequence[str], command: Command) -> tuple[ParsedArgs, 
             setattr(args, option.key, True)
         elif not has_value:
             raise Misuse("needs a value", where=option.flag, hint=f"write {option.flag} {option.metavar}")
+        elif not value.strip():
+            hint = f"write {option.flag} {option.metavar}, or leave it out"
+            raise Misuse("the value is empty", where=option.flag, hint=hint)
         elif option.many:
             getattr(args, option.key).append((option.flag, value) if option.into else value)
         else:

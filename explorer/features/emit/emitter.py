@@ -28,6 +28,7 @@ from explorer.facts.emission import (
 )
 from explorer.facts.mapping import Epilogue, MappedSite, MappingCost, MemoryMachine
 from explorer.features.emit import code_folder
+from explorer.features.emit.machine_check import check_counts, check_manifest_machine, machine_digest
 from explorer.features.tiling.tiling import Tiler
 from explorer.host import input_files
 from explorer.session.methods.facade import Facade
@@ -89,16 +90,7 @@ def emit(
     named = read_mapping(mapping).machine if machine is None and mapping is not None else machine
     assert named is not None
     mapped = session.map(named, mapping=mapping, sites=sites, on_progress=on_progress)
-    for key, is_default in (
-        ("registers", mapped.machine.registers),
-        ("first_read", not mapped.machine.first_read),
-    ):
-        if not is_default:
-            raise Misuse(
-                f"code does not move bytes as '{key}' of {mapped.machine.hardware.name} counts them",
-                where="--machine",
-                hint=f"leave {key} out of the machine",
-            )
+    check_counts(mapped.machine, "--machine")
     for site in mapped.sites:
         _check_fit(site.cost, mapping or "--machine")
     task = _Task(session, tuple(site.name for site in mapped.sites), on_progress)
@@ -115,6 +107,7 @@ def emit(
             _code_site(number, site, task.sites[site.name], fused.get(site.name), mapped.machine, form)
             for number, site in enumerate(mapped.sites, 1)
         ),
+        machine_digest(mapped.machine),
     )
     fused = {
         site.mapping.site: fused[site.mapping.site] for site in manifest.sites if site.mapping.epilogue.ops
@@ -169,6 +162,7 @@ def verify_code(
     """
     started = time.perf_counter()
     manifest = code_folder.read(folder)
+    check_manifest_machine(manifest, folder)
     names = [site.file for site in manifest.sites if site.file]
     if not names:
         hint = f"explorer emit {session.parts.models.source} --mapping FILE -o FOLDER writes code"

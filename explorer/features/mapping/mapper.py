@@ -29,7 +29,7 @@ from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import OnProgress
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.mapping_file import MappingFile, mapping_text, read_mapping
-from explorer.settings.memories import memory_machine
+from explorer.settings.memories import check_machine, memory_machine
 from explorer.settings.parse import parse_capacity
 from explorer.settings.site_mappings import mapping_in_file, site_mapping
 
@@ -75,7 +75,7 @@ def map(
     """
     from explorer.engine.mapping.constraints import parse_constraints  # imports numpy
 
-    found_machine = memory_machine(machine) if isinstance(machine, str) else machine
+    found_machine = _machine_of(machine)
     constraints = parse_constraints(constrain)
     sizes = parse_capacity(capacity) if capacity else []
     if output is not None:
@@ -117,7 +117,7 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
     """
     from explorer.engine.mapping import cost  # imports numpy
 
-    found_machine = memory_machine(machine) if isinstance(machine, str) else machine
+    found_machine = _machine_of(machine)
     if not mapping.levels:
         unit = found_machine.unit
         m, k, n = (min(pair) for pair in zip(unit, mapping.size, strict=True))
@@ -125,6 +125,13 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
         levels = *(NestLevel("mnk", (m, k, n)) for _ in groups), NestLevel("mnk", unit)
         mapping = replace(mapping, levels=levels)
     return cost.mapping_cost(mapping, found_machine)
+
+
+def _machine_of(machine: str | MemoryMachine) -> MemoryMachine:
+    if isinstance(machine, str):
+        return memory_machine(machine)
+    check_machine(machine, machine.hardware.name or "machine")
+    return machine
 
 
 def _mapped_sites(

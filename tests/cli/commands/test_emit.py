@@ -239,7 +239,17 @@ def test_verify_computes_the_plan_from_mapping_and_machine(
         return "".join(ask("verify", sample("linear_32x64x128"), folder, code=code))
 
     assert "16 of 16" in verify(0, lambda machine, site: site.update(counters=[], memories=[]))
-    assert "planned" in verify(1, lambda machine, site: machine.update(registers=False))
+    for change in ({"registers": False}, {"mac_pj": 7.0}, {"unit": [1, 1, 1]}):
+        changed = verify(2, lambda machine, site, change=change: machine.update(change))
+        assert "the machine was changed after the code was emitted" in changed
+    for change, message in (
+        ({"bytes_per_cycle": 1e-300}, "'1e-300' bytes per cycle"),
+        ({"name": "DRAM"}, "two memories are called 'DRAM'"),
+        ({"ways": 1 << 40}, "do not divide into"),
+        ({"holds": ""}, "'' names no operand"),
+    ):
+        changed = verify(2, lambda machine, site, change=change: machine["memories"][1].update(change))
+        assert message in changed
     assert "planned" in verify(1, lambda machine, site: site["mapping"].update(right="int4"))
     assert "no counter of level 99" in verify(2, lambda machine, site: site["counters"][0].update(level=99))
 
