@@ -14,7 +14,7 @@ from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.roofline import Machine
 from explorer.facts.values import Activations, Histogram, TensorStats, Weights
 from explorer.features.training.training_page import step_blocks
-from explorer.features.training.training_words import layer_figures
+from explorer.features.training.training_words import build_layer_fields
 from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
 from explorer.report.present.figures import size
@@ -68,7 +68,7 @@ def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) ->
     engine = ScriptedEngine(model)
     weights, ran = engine._weights(["features.*"]), engine._activations(["features.0"])
     pages.append(model_page(model.info, None, width, exact, step_blocks(model.info, step)))
-    pages.append(draw(layer_figures(step, 0, 10), width, exact))
+    pages.append(draw(build_layer_fields(step, 0, 10), width, exact))
     pages += [weight_lines(weights, 99, width, exact), activation_lines(ran, 99, width, exact)]
     few = replace(weights, tensors=weights.tensors[:2])
     pages.append(weight_lines(few, 2, width, exact))
@@ -345,17 +345,17 @@ def test_training_keeps_its_figures_apart_and_sums_a_group() -> None:
     text = words(model_page(model.info, None, 60, True, step_blocks(model.info, step)))
     for figure in ("Training: batch 2, momentum", "MACs, forward 1,428,376,960", "Gradients 244,403,360 B"):
         assert figure in text, figure
-    part = words(draw(layer_figures(step, 0, 10), 60, exact=True))
+    part = words(draw(build_layer_fields(step, 0, 10), 60, exact=True))
     assert f"MACs, forward {2 * (model.layers[0].macs or 0):,}" in part
     # the first layer has no gradient of its input
     assert f"MACs, input grad {2 * (655_566_528 - 70_276_800):,}" in part
-    assert layer_figures(step, 99, 99) == []
+    assert build_layer_fields(step, 99, 99) == []
 
 
 def test_an_unknown_layer_makes_the_sum_of_its_group_a_lower_bound() -> None:
     step = training(alexnet(), 1, "sgd")
     hole = replace(step.layers[0], forward_macs=None, status="unknown", reason="no rule")
-    part = words(draw(layer_figures(replace(step, layers=(hole, *step.layers[1:])), 0, 10), 60))
+    part = words(draw(build_layer_fields(replace(step, layers=(hole, *step.layers[1:])), 0, 10), 60))
     assert "MACs, forward ≥ 585.29 M" in part
     assert "no rule" in part
 

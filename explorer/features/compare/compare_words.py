@@ -37,11 +37,11 @@ def compare(fact: Comparison) -> list[Block]:
         *table_notes(fact.figures),
         Line(),
         Table((Column("operators"), *(Column("", "right") for _ in fact.models)), counts),
-        *_differences(fact),
+        *_build_differences(fact),
     ]
 
 
-def _differences(fact: Comparison) -> list[Block]:
+def _build_differences(fact: Comparison) -> list[Block]:
     if not fact.differences:
         return []
     blocks: list[Block] = []
@@ -50,11 +50,11 @@ def _differences(fact: Comparison) -> list[Block]:
         blocks += [Line(), Line((Span(source, "strong"), Span("   against   ", "quiet"), first))]
         for difference in fact.differences:
             if difference.model == model_index:
-                blocks += _difference(difference)
+                blocks += _build_difference(difference)
     return blocks
 
 
-def _difference(fact: Difference) -> list[Block]:
+def _build_difference(fact: Difference) -> list[Block]:
     """Build a line with the figure and its difference, and a line with the reason."""
     open_ = fact.delta is None or fact.explained != fact.delta
     delta = "?" if fact.delta is None else f"{fact.delta:+,}"
@@ -103,7 +103,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
         only: Whether to leave out equal rows.
     """
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
-    blocks: list[Block] = [head, Line(), Line(Span(summary(fact), "good" if fact.equal else ""), 2)]
+    blocks: list[Block] = [head, Line(), Line(Span(summarize_states(fact), "good" if fact.equal else ""), 2)]
     blocks += graph_notes(fact)
     visible_rows = list(_fold_rows(fact, only))
     if visible_rows:
@@ -117,7 +117,7 @@ def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
     return [*blocks, Line(), build_cost_table(fact), *cost_notes(fact)]
 
 
-def summary(fact: TreeDiff) -> str:
+def summarize_states(fact: TreeDiff) -> str:
     """Count the layers in each state, in one line."""
     counts = dict(fact.counts)
     same_count = sum(counts.get(state, 0) for state in SAME)
@@ -159,7 +159,7 @@ def _row(place: tuple[int, RowPair]) -> tuple[Cell, ...]:
     index, row = place
     name = "  " * row.depth + format_both_sides(row, "name")
     role: Role = "quiet" if row.status in SAME and not row.inside else ""
-    deltas = [change(row, field, of_bytes) for _, field, of_bytes in FIGURES[:4]]
+    deltas = [format_change(row, field, of_bytes) for _, field, of_bytes in FIGURES[:4]]
     state = "" if row.status == "same" and row.inside else row.status
     inner_count = row.end - index - 1
     text = field_terms(row.what) or (f"{inner_count:,} in it" if inner_count and state else "")
@@ -173,7 +173,7 @@ def format_both_sides(row: RowPair, field: str) -> str:
     return " -> ".join(dict.fromkeys(sides))
 
 
-def change(row: RowPair, figure: str, of_bytes: bool) -> Span:
+def format_change(row: RowPair, figure: str, of_bytes: bool) -> Span:
     """Format the change of a figure between both sides of a row; empty if the figure did not change."""
     delta = row.delta(figure)
     if delta is None:
@@ -190,8 +190,8 @@ def pair_blocks(row: RowPair) -> list[Block]:
     sides = row.before, row.after
     shapes = [shape_text(side.output) if side else "" for side in sides]
     rows: list[tuple[Cell, ...]] = [
-        ("layer", *_texts(sides, "path"), ""),
-        ("kind", *_texts(sides, "kind"), ""),
+        ("layer", *_format_field(sides, "path"), ""),
+        ("kind", *_format_field(sides, "kind"), ""),
         ("output", *shapes, "" if shapes[0] == shapes[1] or not all(sides) else Span("differs", "warning")),
     ]
     for title, field, of_bytes in FIGURES:
@@ -199,7 +199,7 @@ def pair_blocks(row: RowPair) -> list[Block]:
         for side in sides:
             value = None if side is None else getattr(side, field)
             figure_cells.append("" if side is None else size(value) if of_bytes else count(value))
-        rows.append((title, *figure_cells, change(row, field, of_bytes)))
+        rows.append((title, *figure_cells, format_change(row, field, of_bytes)))
     columns = (
         Column("", role="quiet"),
         Column("before", shrink=True),
@@ -218,5 +218,5 @@ def pair_blocks(row: RowPair) -> list[Block]:
     return [head, Table(columns, rows, 1)]
 
 
-def _texts(sides: tuple[RowSide | None, RowSide | None], field: str) -> list[str]:
+def _format_field(sides: tuple[RowSide | None, RowSide | None], field: str) -> list[str]:
     return [str(getattr(side, field)) if side else "-" for side in sides]

@@ -17,10 +17,10 @@ from explorer.facts.comparison import SAME
 from explorer.features.compare.compare_words import (
     FIGURES,
     STATES,
-    change,
     format_both_sides,
+    format_change,
     pair_blocks,
-    summary,
+    summarize_states,
 )
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
@@ -107,7 +107,7 @@ def row_line(row: RowPair, sign: str, width: int, *, exact: bool) -> Line:
         spans.append((fit("  " * row.depth + sign + name, widths.name), "dim" if not row.differs else "text"))
         spans.append((fit(escape_name(row.either.kind), widths.kind - 1) + " ", "dim"))
     for (_, field, of_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
-        delta = change(row, field, of_bytes)
+        delta = format_change(row, field, of_bytes)
         text = (delta.exact or delta.text) if exact else delta.text
         spans.append((fit(text, cells, right=True), ROLES[delta.role]))
     return _join_spans(spans)
@@ -159,7 +159,7 @@ def title_lines(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
         ("  →  ", "dim"),
         (cut_middle(escape_name(fact.after), room), "strong"),
     )
-    text = f" {summary(fact)}{' · differences only' * only}"
+    text = f" {summarize_states(fact)}{' · differences only' * only}"
     return names, ((fit(text, width), "good" if fact.equal else "warn"),)
 
 
@@ -180,7 +180,7 @@ def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list
     for label, field, of_bytes in FIGURES:
         text = size if of_bytes else count
         sides = [text(getattr(side, field)).text for side in (row.before, row.after) if side is not None]
-        delta = change(row, field, of_bytes)
+        delta = format_change(row, field, of_bytes)
         name, delta_span = (f"{label} ", "dim"), (f"  {delta.text}", ROLES[delta.role])
         if delta.text and len(sides) == 2:
             pieces.append((name, (" → ".join(sides), "number"), delta_span))

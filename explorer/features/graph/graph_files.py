@@ -25,10 +25,10 @@ from explorer.features.graph.graph_labels import (
     PALE_COLOR,
     box_lines,
     box_title,
+    choose_colors,
+    choose_text_color,
     figure_label,
-    fill,
     heading,
-    ink,
     legend,
     notes,
     tensor_text,
@@ -47,7 +47,7 @@ _STYLE = (
 )
 
 
-def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
+def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
     """Draw the graph as SVG; yield the text in pieces.
 
     Args:
@@ -65,33 +65,33 @@ def svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}"'
         f' viewBox="0 0 {width} {height}">\n<style>{_STYLE}</style>\n'
-        f"<defs>{_arrow('a', '#7a7a7a')}{_arrow('b', LIT_COLOR)}</defs>\n"
+        f"<defs>{_arrow_marker('a', '#7a7a7a')}{_arrow_marker('b', LIT_COLOR)}</defs>\n"
         f'<rect width="{width}" height="{height}" fill="#ffffff"/>\n'
         f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
     )
     for index, line in enumerate(note_lines):
         yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (index + 2)}">{escape(line)}</text>\n'
-    yield from _legend(keys, top - _LINE - 8)
+    yield from _draw_legend(keys, top - _LINE - 8)
     yield f'<g transform="translate({_MARGIN} {top})">\n'
     followed = drawing.route is not None
     for edge in sorted(drawing.edges, key=lambda edge: edge.lit):
         if edge.points:
             style, end = ("e p", "b") if edge.lit else ("e u" if followed else "e", "a")
-            yield f'<path class="{style}" d="{curve(edge)}" marker-end="url(#{end})"/>\n'
-    for box, color_of in zip(drawing.boxes, fill(drawing, color), strict=True):
-        yield from _box(box, color_of, box_lines(box, color), followed and not box.lit)
-    yield from _labels(drawing.edges)
+            yield f'<path class="{style}" d="{draw_curve(edge)}" marker-end="url(#{end})"/>\n'
+    for box, color_of in zip(drawing.boxes, choose_colors(drawing, color), strict=True):
+        yield from _draw_box(box, color_of, box_lines(box, color), followed and not box.lit)
+    yield from _draw_shape_labels(drawing.edges)
     yield "</g>\n</svg>\n"
 
 
-def _arrow(id: str, color: str) -> str:
+def _arrow_marker(id: str, color: str) -> str:
     return (
         f'<marker id="{id}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8"'
         f' markerUnits="userSpaceOnUse" orient="auto"><path d="M0 0L8 4L0 8z" fill="{color}"/></marker>'
     )
 
 
-def curve(edge: GraphEdge) -> str:
+def draw_curve(edge: GraphEdge) -> str:
     """Return the SVG path of an edge: straight within the ranks, curved between them."""
     points = [(x * CELL[0] + CELL[0] // 2, y * CELL[1]) for x, y in edge.points]
     # the last point is one cell above the box, where a terminal draws the arrowhead
@@ -104,31 +104,31 @@ def curve(edge: GraphEdge) -> str:
     return "".join(words)
 
 
-def _box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterator[str]:
+def _draw_box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterator[str]:
     x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
     shape = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
     style = ' class="u"' if faint else ""
     yield f"<g{style}><title>{escape(box_title(box))}</title>"
     if box.role in ("group", "part"):  # a second outline shows that the box can be opened
-        yield _rect(x + 5, y + 5, width, height, shape, color)
-    yield _rect(x, y, width, height, shape, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"')
+        yield _draw_rectangle(x + 5, y + 5, width, height, shape, color)
+    yield _draw_rectangle(x, y, width, height, shape, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"')
     first = y + height / 2 - 8 * (len(lines) - 1) + 4
     for index, line in enumerate(lines):
         style = ' class="n"' if not index else ""
         yield (
             f'<text{style} x="{x + width // 2}" y="{first + 16 * index:g}" text-anchor="middle"'
-            f' fill="{ink(color)}">{escape(line)}</text>'
+            f' fill="{choose_text_color(color)}">{escape(line)}</text>'
         )
     yield "</g>\n"
 
 
-def _rect(
+def _draw_rectangle(
     x: int, y: int, width: int, height: int, round_: int, color: str, line: str = ' stroke="#6a6a6a"'
 ) -> str:
     return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{round_}" fill="{color}"{line}/>'
 
 
-def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
+def _draw_shape_labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
     """Write the tensor shape at the start of each edge; equal shapes from one box are written once."""
     labeled: set[tuple[int, str]] = set()
     for edge in edges:
@@ -143,10 +143,10 @@ def _labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
             )
 
 
-def _legend(keys: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
+def _draw_legend(keys: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
     x = _MARGIN
     for color, text in keys:
-        yield _rect(x, y - 11, 14, 14, 3, color)
+        yield _draw_rectangle(x, y - 11, 14, 14, 3, color)
         yield f'<text x="{x + 19}" y="{y}">{escape(text)}</text>\n'
         x += len(text) * 8 + 34
 
@@ -154,7 +154,7 @@ def _legend(keys: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
 _SHAPES = {"layer": "box", "group": "box3d", "part": "box3d"}
 
 
-def dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
+def write_dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
     """Write the graph in Graphviz's DOT language; yield one line at a time.
 
     Args:
@@ -162,37 +162,37 @@ def dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
         color: 'family' or the name of a figure; sets the fill of the boxes.
     """
     yield "digraph model {\n"
-    yield f"  label={_text([heading(drawing), *notes(drawing)])};\n  labelloc=t;\n"
+    yield f"  label={_quote_lines([heading(drawing), *notes(drawing)])};\n  labelloc=t;\n"
     yield '  node [style=filled, fontname="Helvetica", fontsize=10];\n'
     yield '  edge [color="#7a7a7a", fontname="Helvetica", fontsize=8];\n'
-    for index, (box, color_of) in enumerate(zip(drawing.boxes, fill(drawing, color), strict=True)):
+    for index, (box, color_of) in enumerate(zip(drawing.boxes, choose_colors(drawing, color), strict=True)):
         shape = _SHAPES.get(box.role, "ellipse")
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if box.lit else ""
         yield (
-            f"  n{index} [label={_text(box_lines(box, color))}, shape={shape},"
-            f' fillcolor="{color_of}", fontcolor="{ink(color_of)}"{lit}];\n'
+            f"  n{index} [label={_quote_lines(box_lines(box, color))}, shape={shape},"
+            f' fillcolor="{color_of}", fontcolor="{choose_text_color(color_of)}"{lit}];\n'
         )
     for edge in drawing.edges:
-        label = _text([tensor_text(edge.tensor, edge.tensors)])
+        label = _quote_lines([tensor_text(edge.tensor, edge.tensors)])
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if edge.lit else ""
         yield f"  n{edge.source} -> n{edge.target} [label={label}{lit}];\n"
     yield "}\n"
 
 
-def _text(lines: list[str]) -> str:
+def _quote_lines(lines: list[str]) -> str:
     """Join lines into one quoted DOT string, with backslashes and quotes escaped."""
     quoted = (line.replace("\\", "\\\\").replace('"', '\\"') for line in lines)
     return '"' + "\\n".join(quoted) + '"'
 
 
-def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
+def write_page(drawing: GraphDrawing, color: str) -> Iterator[str]:
     """Write the HTML page that pans, zooms and folds; yield the text in pieces.
 
     Args:
         drawing: Graph to draw, with a nested drawing in each group.
         color: 'family' or the name of a figure; the coloring that is selected first.
     """
-    outside = dict.fromkeys(name for box in _boxes(drawing) for name in box.outside)
+    outside = dict.fromkeys(name for box in _iterate_boxes(drawing) for name in box.outside)
     page_data = {
         "title": heading(drawing),
         "notes": notes(drawing),
@@ -210,12 +210,12 @@ def page(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield page_end
 
 
-def _boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
+def _iterate_boxes(drawing: GraphDrawing) -> Iterator[GraphBox]:
     """Yield all boxes, including nested boxes."""
     for box in drawing.boxes:
         yield box
         if box.inside is not None:
-            yield from _boxes(box.inside)
+            yield from _iterate_boxes(box.inside)
 
 
 def _graph_fields(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, Any]:
@@ -249,7 +249,7 @@ def _box_fields(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
     return fields
 
 
-def node_data(figures: NodeFigures) -> dict[str, Any]:
+def build_node_data(figures: NodeFigures) -> dict[str, Any]:
     """Convert figures to Model Explorer's node data, which it overlays on its own picture of the model.
 
     The fields are those of `GraphNodeData`, `NodeDataResult` and `GradientItem` in the package
@@ -268,7 +268,11 @@ def node_data(figures: NodeFigures) -> dict[str, Any]:
     return {figures.graph or "graph": document} if "results" in figures.values else document
 
 
-_WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {".svg": svg, ".dot": dot, ".html": page}
+_WRITERS: dict[str, Callable[[GraphDrawing, str], Iterable[str]]] = {
+    ".svg": write_svg,
+    ".dot": write_dot,
+    ".html": write_page,
+}
 NODE_DATA, TEXT = ".json", ".txt"
 """File extensions of node data, and of text that looks like the screen."""
 
@@ -300,6 +304,6 @@ def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) 
     """
     with output_files.text(path) as file:
         if isinstance(fact, NodeFigures):
-            file.writelines(encode_document(node_data(fact)))
+            file.writelines(encode_document(build_node_data(fact)))
         else:
             file.writelines(_WRITERS[format](fact, color))

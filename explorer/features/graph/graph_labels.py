@@ -118,7 +118,7 @@ def tensor_text(tensor: TensorInfo, tensors: int = 1) -> str:
     return f"{text} and {tensors - 1:,} more" if tensors > 1 else text
 
 
-def fill(drawing: GraphDrawing, color: str) -> list[str]:
+def choose_colors(drawing: GraphDrawing, color: str) -> list[str]:
     """Return the fill color of every box ('#rrggbb'), by family or by its share of the largest figure."""
     if color == "family":
         return [
@@ -135,7 +135,7 @@ def fill(drawing: GraphDrawing, color: str) -> list[str]:
     ]
 
 
-def ink(color: str) -> str:
+def choose_text_color(color: str) -> str:
     """Return the text color for a filled box: white on dark fills, dark on light fills."""
     red, green, blue = _parts(color)
     return "#ffffff" if 0.299 * red + 0.587 * green + 0.114 * blue < 140 else "#1c1c1c"

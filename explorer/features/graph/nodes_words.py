@@ -18,10 +18,10 @@ _ITEMS, _LETTERS = 8, 40
 
 def nodes(about: Info, fact: NodeTable) -> list[Block]:
     """Return the answer of `explorer nodes`."""
-    return [*title(about.model), Line(), Fields(_header(fact)), Line(), _table(fact)]
+    return [*title(about.model), Line(), Fields(_header_fields(fact)), Line(), _build_table(fact)]
 
 
-def _header(fact: NodeTable) -> list[Field]:
+def _header_fields(fact: NodeTable) -> list[Field]:
     """Return what the file says of itself."""
     selected = len(fact.nodes)
     remark = "" if selected == fact.total_nodes else f"of {fact.total_nodes:,} in the file"
@@ -40,7 +40,7 @@ def _header(fact: NodeTable) -> list[Field]:
     return fields
 
 
-def _table(fact: NodeTable) -> Table:
+def _build_table(fact: NodeTable) -> Table:
     columns = (
         Column("#", "right", role="quiet"),
         Column("node", shrink=True, least=24),
@@ -50,11 +50,11 @@ def _table(fact: NodeTable) -> Table:
         Column("bytes", "right"),
         Column("numbers", shrink=True, drop=1),
     )
-    rows = [row for node in fact.nodes for row in _rows(node)]
+    rows = [row for node in fact.nodes for row in _build_rows(node)]
     return Table(columns, rows, 0, what="rows: nodes, attributes and tensors")
 
 
-def _rows(node: FileNode) -> Iterator[tuple[Cell, ...]]:
+def _build_rows(node: FileNode) -> Iterator[tuple[Cell, ...]]:
     """Yield the row of a node, and a row for each of its attributes and tensors."""
     op = f"{node.domain}.{node.op}" if node.domain else node.op
     yield str(node.index), Span(node.path, "strong"), op
@@ -67,16 +67,16 @@ def _rows(node: FileNode) -> Iterator[tuple[Cell, ...]]:
         )
     for role, tensors in (("in ", node.inputs), ("out", node.outputs)):
         for tensor in tensors:
-            yield "", (Span(f"  {role} ", "quiet"), *_name(tensor)), *_figures(tensor)
+            yield "", (Span(f"  {role} ", "quiet"), *_format_name(tensor)), *_tensor_cells(tensor)
 
 
-def _name(tensor: NodeTensor) -> tuple[str | Span, ...]:
+def _format_name(tensor: NodeTensor) -> tuple[str | Span, ...]:
     if not tensor.name:
         return (Span("left out", "quiet"),)
     return (tensor.name, Span(" stored" if tensor.stored else "", "quiet"))
 
 
-def _figures(tensor: NodeTensor) -> tuple[Cell, ...]:
+def _tensor_cells(tensor: NodeTensor) -> tuple[Cell, ...]:
     if not tensor.name:
         return "", "", "", "", ""
     values = "" if tensor.values is None else value_text(tensor.values, max_items=_ITEMS)

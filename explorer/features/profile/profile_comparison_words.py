@@ -18,7 +18,7 @@ def comparison(fact: ProfileComparison, limit: int | None) -> list[Block]:
     """Build the output of `explorer profile A B`, with the `limit` layers that differ most."""
     largest = sort_largest_first(fact)
     layers = largest[:limit]
-    blocks: list[Block] = [walls(fact), Line(), change_table(layers)]
+    blocks: list[Block] = [build_wall_table(fact), Line(), change_table(layers)]
     if len(largest) > len(layers):
         blocks.append(
             Line(Span(f"{len(layers):,} of {len(largest):,} rows, those that differ most; --top", "quiet"))
@@ -37,7 +37,7 @@ def notes(fact: ProfileComparison) -> list[Block]:
     return [Paragraph(note) for note in texts]
 
 
-def walls(fact: ProfileComparison) -> Fields:
+def build_wall_table(fact: ProfileComparison) -> Fields:
     """Build the fields with both wall times, their difference and its parts."""
     rows = [
         Field(name, seconds(profile.wall_seconds), _run_text(profile))

@@ -15,13 +15,18 @@ from explorer.base.units import seconds_text
 from explorer.facts.profile.profile import OptimizeLevel, ProfileSpec, StepOptimizer, ordered
 from explorer.facts.training import OPTIMIZERS
 from explorer.features.profile.profile_comparison_words import (
+    build_wall_table,
     change_table,
     comparison,
     notes,
     sort_largest_first,
-    walls,
 )
-from explorer.features.profile.profile_words import build_other_blocks, figures, layer_table, profile_blocks
+from explorer.features.profile.profile_words import (
+    build_layer_table,
+    build_other_blocks,
+    build_profile_fields,
+    profile_blocks,
+)
 from explorer.report.blocks import Line as Row
 from explorer.report.present.shell.history_words import state_name
 from explorer.settings.parse import parse_count, path_word
@@ -252,8 +257,8 @@ class ProfileScreen(ReportScreen[int]):
         """Build the figures, a row for each layer, and the time outside of layers."""
         fact, exact = self._fact, self._exact
         layers = [layer for layer in ordered(fact.layers, self._layer_order) if layer.seconds is not None]
-        table, least = layer_table(fact, layers[:MOST]), max(NAME, width // 3)
-        lines: list[Line] = [BLANK, *draw([figures(fact)], width - 1, exact)]
+        table, least = build_layer_table(fact, layers[:MOST]), max(NAME, width // 3)
+        lines: list[Line] = [BLANK, *draw([build_profile_fields(fact)], width - 1, exact)]
         if layers:
             lines += [BLANK, title_line(table, width - 1, exact, least)]
         lines += [
@@ -328,7 +333,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
     def report_lines(self, width: int) -> Sequence[Line]:
         """Build the wall times, and a row for each layer."""
         fact, exact, least = self._fact, self._exact, max(NAME, width // 3)
-        lines: list[Line] = [BLANK, *draw([walls(fact)], width - 1, exact), BLANK]
+        lines: list[Line] = [BLANK, *draw([build_wall_table(fact)], width - 1, exact), BLANK]
         lines.append(title_line(self._table, width - 1, exact, least))
         lines += [
             Link.to(index, row_line(self._table, index, width - 1, exact, narrowest=least))

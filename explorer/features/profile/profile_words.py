@@ -34,7 +34,7 @@ def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
 
 def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
     """Build the output of `explorer profile --batch 1,8,32`: a table of the batches, then each profile."""
-    blocks: list[Block] = [_batches(fact)]
+    blocks: list[Block] = [_build_batch_table(fact)]
     for batch_profile in fact.profiles:
         blocks += [Line(), Heading(f"Batch {batch_profile.batch:,}"), *profile_blocks(batch_profile, limit)]
     return [*title(about.model), Line(), *blocks]
@@ -44,11 +44,11 @@ def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     """Build the wall time and its parts, the tables of layers and operators, and the notes."""
     layers = [layer for layer in fact.layers if layer.seconds][:limit]
     timed = sum(layer.seconds is not None for layer in fact.layers)
-    blocks: list[Block] = [figures(fact)]
+    blocks: list[Block] = [build_profile_fields(fact)]
     if fact.phases:
-        blocks += [Line(), _phases(fact)]
+        blocks += [Line(), _build_phase_table(fact)]
     if layers:
-        blocks += [Line(), layer_table(fact, layers)]
+        blocks += [Line(), build_layer_table(fact, layers)]
     if timed > len(layers):
         blocks.append(Line(Span(f"{len(layers):,} of {timed:,} layers; --top shows more", "quiet")))
     return [*blocks, *build_other_blocks(fact, limit)]
@@ -58,15 +58,15 @@ def build_other_blocks(fact: Profile, limit: int) -> list[Block]:
     """Build the blocks after the layer table: groups, operators, time outside of layers, notes."""
     blocks: list[Block] = []
     if fact.modules:
-        blocks += [Line(), _modules(fact, limit)]
+        blocks += [Line(), _build_group_table(fact, limit)]
     if fact.operators:
-        blocks += [Line(), operator_table(fact)]
+        blocks += [Line(), build_operator_table(fact)]
     if fact.other:
         columns = (
             (Column("no layer"), lambda part: part.name),
             (Column("time", "right"), lambda part: seconds(part.seconds)),
             (Column("calls", "right"), lambda part: plain(part.calls)),
-            (Column("share", "right"), lambda part: _share(part.share)),
+            (Column("share", "right"), lambda part: _format_share(part.share)),
         )
         blocks += [Line(), table_of(fact.other, columns)]
     if fact.removed:
@@ -89,19 +89,19 @@ def format_spread(times: Spread) -> str:
     return f"{seconds_text(times.p10)} to {seconds_text(times.p90)} in eight of ten runs"
 
 
-def figures(fact: Profile) -> Fields:
+def build_profile_fields(fact: Profile) -> Fields:
     """Build the fields for the wall time, its confidence interval, the overhead and the measurement."""
     rows = [
         Field("Wall time", seconds(fact.wall_seconds), format_spread(fact.wall), "wall"),
-        Field("  how sure", _interval(fact), _stop_text(fact), "sure"),
+        Field("  how sure", _format_interval(fact), _describe_stop(fact), "sure"),
     ]
     if fact.batch and fact.wall_seconds:
         rate = Span(rate_text(fact.batch / fact.wall_seconds, "rows/s"), "figure")
         rows.append(Field("  rows", rate, f"{fact.batch:,} in a run", "rows"))
     level = f", optimize {fact.optimize}" if fact.optimize else ""
     rows += [
-        *_overhead(fact),
-        Field("Profiler's cost", _overhead_cell(fact), _overhead_remark(fact), "profiler"),
+        *_overhead_fields(fact),
+        Field("Profiler's cost", _overhead_cell(fact), _describe_overhead(fact), "profiler"),
         Field(
             "Runs on", f"{fact.device}, {many_text(fact.threads, 'thread')}", f"{fact.runtime}{level}", "on"
         ),
@@ -121,7 +121,7 @@ def figures(fact: Profile) -> Fields:
     return Fields(rows)
 
 
-def _overhead(fact: Profile) -> list[Field]:
+def _overhead_fields(fact: Profile) -> list[Field]:
     """Build the fields for time outside of kernels, and for time that the profiler adds to kernels."""
     # work of other processes delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
@@ -133,14 +133,14 @@ def _overhead(fact: Profile) -> list[Field]:
     return rows
 
 
-def _interval(fact: Profile) -> Span:
+def _format_interval(fact: Profile) -> Span:
     low, high = seconds_text(fact.wall.low), seconds_text(fact.wall.high)
     if not fact.wall.sure:
         return Span("not sure", "warning")
     return Span(f"{low} to {high}", "figure" if fact.settled else "warning")
 
 
-def _stop_text(fact: Profile) -> str:
+def _describe_stop(fact: Profile) -> str:
     runs = f"{fact.runs:,} runs" if fact.runs > 1 else "1 run"
     why = {
         "settled": "until the median was sure",
@@ -171,7 +171,7 @@ def _overhead_cell(fact: Profile) -> Span:
     return Span(f"{fact.profiler_overhead * 100:+.0f} %", "figure", value=fact.profiler_overhead)
 
 
-def _overhead_remark(fact: Profile) -> str:
+def _describe_overhead(fact: Profile) -> str:
     """Describe how much slower the runs with the profiler are."""
     without = "the wall time is measured without it"
     if fact.profiling_overhead is None:
@@ -180,7 +180,7 @@ def _overhead_remark(fact: Profile) -> str:
     return f"on a run, {fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it; {without}"
 
 
-def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
+def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     """Build a table with a row for each layer that has its own time."""
     largest = max((layer.share for layer in layers), default=0.0)
 
@@ -197,10 +197,10 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
             (Column("time", "right"), lambda layer: _median_cell(layer.seconds)),
             (Column("p10 to p90", "right", drop=5), lambda layer: _build_spread_cell(layer.seconds)),
             (Column("calls", "right", drop=7), lambda layer: plain(layer.calls)),
-            (Column("share", "right"), lambda layer: _share(layer.share)),
+            (Column("share", "right"), lambda layer: _format_share(layer.share)),
             (Column("", role="bar", drop=9), lambda layer: bar_text(layer.share, largest)),
-            (Column("MACs/s", "right", drop=3), lambda layer: _rate(layer.macs_per_second, "MAC/s")),
-            (Column("bytes/s", "right", drop=4), lambda layer: _rate(layer.bytes_per_second, "B/s")),
+            (Column("MACs/s", "right", drop=3), lambda layer: _format_rate(layer.macs_per_second, "MAC/s")),
+            (Column("bytes/s", "right", drop=4), lambda layer: _format_rate(layer.bytes_per_second, "B/s")),
             (
                 Column("backward" if fact.phases else "", "right", drop=1),
                 lambda layer: _seconds_cell(layer.backward_seconds),
@@ -209,7 +209,7 @@ def layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
                 Column("predicted" * predicted, "right", drop=3),
                 lambda layer: _seconds_cell(layer.predicted_seconds),
             ),
-            (Column("error" * predicted, "right", drop=3), lambda layer: _error(layer.error)),
+            (Column("error" * predicted, "right", drop=3), lambda layer: _format_error(layer.error)),
             (
                 Column("of roof" if fact.machine is not None else "", "right", drop=1),
                 lambda layer: "" if layer.efficiency is None else share(layer.efficiency, 1.0),
@@ -233,21 +233,21 @@ def _seconds_cell(value: float | None) -> Cell:
     return "" if value is None else seconds(value)
 
 
-def _share(value: float) -> Span:
+def _format_share(value: float) -> Span:
     return Span(share_text(value, 1), value=value)
 
 
-def _error(value: float | None) -> Cell:
+def _format_error(value: float | None) -> Cell:
     return "" if value is None else Span(f"{value * 100:+.0f} %", "figure", value=value)
 
 
-def _rate(value: float | None, unit: str) -> Cell:
+def _format_rate(value: float | None, unit: str) -> Cell:
     if value is None:
         return ""
     return Span(rate_text(value, unit), "figure", f"{value:,.0f} {unit}".strip(), value)
 
 
-def operator_table(fact: Profile) -> Table:
+def build_operator_table(fact: Profile) -> Table:
     """Build a table with a row for each kind of kernel, slowest first; torch kernels also show their self
     time.
     """
@@ -261,10 +261,10 @@ def operator_table(fact: Profile) -> Table:
         return seconds(operator.seconds)
 
     def net(operator: OperatorTime) -> Cell:
-        return _memory(operator.allocated_bytes)
+        return _format_memory(operator.allocated_bytes)
 
     def build_total_memory_cell(operator: OperatorTime) -> Cell:
-        return _memory(operator.total_bytes)
+        return _format_memory(operator.total_bytes)
 
     memory = [
         (Column("net memory", "right"), net),
@@ -276,7 +276,7 @@ def operator_table(fact: Profile) -> Table:
             (Column("kernel", shrink=True), lambda operator: Span(operator.op, "kind")),
             (Column("self" if calling else "time", "right"), self_time),
             *([(Column("total", "right", drop=2), total)] if calling else []),
-            (Column("share", "right"), lambda operator: _share(operator.share)),
+            (Column("share", "right"), lambda operator: _format_share(operator.share)),
             (Column("calls", "right"), lambda operator: plain(operator.calls)),
             *(memory if has_memory else []),
             (Column("layers", "right", drop=1), lambda operator: plain(operator.layers)),
@@ -285,7 +285,7 @@ def operator_table(fact: Profile) -> Table:
     )
 
 
-def _memory(size: int | None) -> Cell:
+def _format_memory(size: int | None) -> Cell:
     """Format allocated minus freed bytes, which can be negative."""
     if size is None:
         return ""
@@ -293,7 +293,7 @@ def _memory(size: int | None) -> Cell:
     return dash_zero(Span(text, "figure", f"{exact_text(size)} B", size))
 
 
-def _phases(fact: Profile) -> Table:
+def _build_phase_table(fact: Profile) -> Table:
     """Build a table of the parts of a training step."""
     return table_of(
         fact.phases,
@@ -301,27 +301,30 @@ def _phases(fact: Profile) -> Table:
             (Column("training step"), lambda phase: phase.name),
             (Column("time", "right"), lambda phase: _median_cell(phase.seconds)),
             (Column("p10 to p90", "right", drop=1), lambda phase: _build_spread_cell(phase.seconds)),
-            (Column("share", "right"), lambda phase: _share(phase.share)),
+            (Column("share", "right"), lambda phase: _format_share(phase.share)),
         ),
     )
 
 
-def _batches(fact: ProfileSeries) -> Table:
+def _build_batch_table(fact: ProfileSeries) -> Table:
     batches = fact.batches
     return table_of(
         range(len(batches)),
         (
             (Column("batch", "right"), lambda index: plain(batches[index].batch)),
             (Column("wall time", "right"), lambda index: seconds(batches[index].wall_seconds)),
-            (Column("95 % of the median", "right", drop=1), lambda index: _interval(fact.profiles[index])),
+            (
+                Column("95 % of the median", "right", drop=1),
+                lambda index: _format_interval(fact.profiles[index]),
+            ),
             (Column("a row", "right"), lambda index: seconds(batches[index].row_seconds)),
-            (Column("rows/s", "right"), lambda index: _rate(batches[index].rows_per_second, "")),
+            (Column("rows/s", "right"), lambda index: _format_rate(batches[index].rows_per_second, "")),
             (Column("overhead", "right", drop=2), lambda index: seconds(batches[index].overhead_seconds)),
         ),
     )
 
 
-def _modules(fact: Profile, limit: int) -> Table:
+def _build_group_table(fact: Profile, limit: int) -> Table:
     """Build a table of the slowest groups, with the time that is not in their layers."""
     return table_of(
         sorted(fact.modules, key=lambda module: -module.seconds)[:limit],
@@ -330,7 +333,7 @@ def _modules(fact: Profile, limit: int) -> Table:
             (Column("kind", shrink=True, drop=2), lambda module: Span(module.kind, "kind")),
             (Column("total", "right"), lambda module: seconds(module.seconds)),
             (Column("self", "right", drop=1), lambda module: dash_zero(seconds(module.self_seconds))),
-            (Column("share", "right"), lambda module: _share(module.share)),
+            (Column("share", "right"), lambda module: _format_share(module.share)),
             (Column("calls", "right", drop=3), lambda module: plain(module.calls)),
         ),
     )

@@ -52,7 +52,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _sweep_serving(args, machine, progress)
     idle = ("output", "scheduler", "workers")
     args.refuse(idle, "keeps and spreads the rows of a sweep", "add --sweep")
-    spec = _spec(args)
+    spec = _build_spec(args)
     _check_plot(args)
     answers: list[tuple[Info, Serving, str | None]] = []
     for source in args.models:
@@ -77,7 +77,7 @@ def _sweep_serving(args: ParsedArgs, machine: Machine | None, progress: Progress
     types = {name: getattr(args, name) or ("",) for name in ("dtype", "kv_dtype")}
     fact = explorer.sweep_serving(
         *args.models,
-        spec=explorer.ServingSweepSpec(_base(args), types["dtype"], types["kv_dtype"]),
+        spec=explorer.ServingSweepSpec(_build_spec_of_types(args), types["dtype"], types["kv_dtype"]),
         machine=machine,
         on_progress=progress,
         **{name: getattr(args, name) for name in ("output", "scheduler", "workers")},
@@ -101,7 +101,7 @@ def _check_plot(args: ParsedArgs) -> None:
     check_target(args.plot, overwrite=args.force, models=args.models, weights=())
 
 
-def _spec(args: ParsedArgs) -> ServingSpec:
+def _build_spec(args: ParsedArgs) -> ServingSpec:
     types = {}
     for name in ("dtype", "kv_dtype"):
         typed = getattr(args, name) or ("",)
@@ -109,10 +109,10 @@ def _spec(args: ParsedArgs) -> ServingSpec:
             flag = "--" + name.replace("_", "-")
             raise Misuse("one type is counted at a time", where=flag, hint="give one, or add --sweep")
         types[name] = typed[0]
-    return _base(args, **types)
+    return _build_spec_of_types(args, **types)
 
 
-def _base(args: ParsedArgs, **types: str) -> ServingSpec:
+def _build_spec_of_types(args: ParsedArgs, **types: str) -> ServingSpec:
     return record_of(args, ServingSpec, **{"dtype": "", "kv_dtype": "", **types})
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from explorer.base.units import bytes_text, printable
 from explorer.facts.serving.sweep import ServingRow, ServingSweep
-from explorer.features.sizes.serving_words import LAYOUT, LAYOUT_AXES, LIMITS, layout_text, rate_cell
+from explorer.features.sizes.serving_words import LAYOUT, LAYOUT_AXES, LIMITS, format_layout, rate_cell
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
 from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import dash_zero, plain, seconds, size
@@ -73,7 +73,7 @@ def _row(row: ServingRow) -> tuple[Cell, ...]:
     role: Role = "bad" if row.fits is False else "figure"
     return (
         *question,
-        layout_text(row),
+        format_layout(row),
         size(row.weight_bytes),
         size(row.cache_bytes),
         Span(bytes_text(device_bytes), role, f"{device_bytes:,}", device_bytes),

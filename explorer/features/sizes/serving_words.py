@@ -36,13 +36,13 @@ LIMITS = {"compute": "products", "weights": "weights", "cache": "cache", "links"
 
 LAYOUT = "layout"
 LAYOUT_AXES = "tensor x pipeline x expert"
-"""Column title for `layout_text`, and the meaning of its three numbers."""
+"""Column title for `format_layout`, and the meaning of its three numbers."""
 
 
 def serving(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     """Build the output of `explorer serving` for one model, or a table with a column for each of several."""
     if len(models) > 1:
-        return side_by_side(models)
+        return build_comparison(models)
     info, fact = models[0]
     return [*title(info.model), Line(), *serving_blocks(fact)]
 
@@ -55,8 +55,8 @@ def serving_blocks(fact: Serving) -> list[Block]:
         blocks += [Line(), Heading(_times_title(fact)), times_table(fact)]
     blocks += fit_blocks(fact)
     if fact.layouts:
-        blocks += [Line(), Heading(f"Layouts over devices: {LAYOUT_AXES}"), layouts_table(fact)]
-        blocks += devices(fact)
+        blocks += [Line(), Heading(f"Layouts over devices: {LAYOUT_AXES}"), build_layout_table(fact)]
+        blocks += build_device_table(fact)
     return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note, "quiet") for note in fact.notes)]
 
 
@@ -262,7 +262,7 @@ def fit_blocks(fact: Serving) -> list[Block]:
     ]
 
 
-def layouts_table(fact: Serving) -> Table:
+def build_layout_table(fact: Serving) -> Table:
     """Build a table with a row for each layout; the best one for each device count is marked."""
     best = set(map(id, find_best_layouts(fact)))
 
@@ -275,7 +275,7 @@ def layouts_table(fact: Serving) -> Table:
             (Column("context", "right", drop=2), lambda layout: plain(layout.context)),
             (Column("batch", "right"), lambda layout: plain(layout.batch)),
             (Column("devices", "right"), lambda layout: plain(layout.devices)),
-            (Column(LAYOUT, "right"), layout_text),
+            (Column(LAYOUT, "right"), format_layout),
             (Column("weights", "right", drop=4), lambda layout: size(layout.weight_bytes)),
             (Column("cache", "right", drop=3), lambda layout: size(layout.cache_bytes)),
             (
@@ -293,7 +293,7 @@ def layouts_table(fact: Serving) -> Table:
     )
 
 
-def layout_text(layout: DeviceLayout | ServingRow) -> str:
+def format_layout(layout: DeviceLayout | ServingRow) -> str:
     """Format the device counts of tensor, pipeline and expert parallelism."""
     return f"{layout.tensor} x {layout.pipeline} x {layout.expert}"
 
@@ -307,7 +307,7 @@ def find_best_layouts(fact: Serving) -> list[DeviceLayout]:
     return list(best.values())
 
 
-def devices(fact: Serving) -> list[Block]:
+def build_device_table(fact: Serving) -> list[Block]:
     """Build a table of the share of each device, for the best pipeline layout of each device count.
 
     Layouts without a pipeline give every device the same share, and need no table.
@@ -326,9 +326,9 @@ def devices(fact: Serving) -> list[Block]:
         first_device = sum(stage_share.devices for stage_share in layout.shares[:index]) + 1
         device_bytes = share.weight_bytes + share.cache_bytes
         return (
-            layout_text(layout),
-            _numbers(first_device, first_device + share.devices - 1),
-            _numbers(share.first, share.last),
+            format_layout(layout),
+            _format_range(first_device, first_device + share.devices - 1),
+            _format_range(share.first, share.last),
             size(share.weight_bytes),
             size(share.cache_bytes),
             size(device_bytes),
@@ -353,11 +353,11 @@ def devices(fact: Serving) -> list[Block]:
     return [Line(), heading, Table(columns, Rows(row, pairs), what="stages")]
 
 
-def _numbers(first: int, last: int) -> str:
+def _format_range(first: int, last: int) -> str:
     return f"{first:,}" if first == last else f"{first:,}-{last:,}"
 
 
-def side_by_side(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
+def build_comparison(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
     """Build a table with a column for each model."""
     facts = [fact for _, fact in models]
 
@@ -451,4 +451,4 @@ def _limit_cell(fact: Serving, limit: int | None) -> Span:
 
 
 def _layout_cell(layout: DeviceLayout | None) -> Cell:
-    return _EMPTY if layout is None else Span(layout_text(layout), "figure")
+    return _EMPTY if layout is None else Span(format_layout(layout), "figure")

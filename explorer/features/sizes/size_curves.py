@@ -52,7 +52,7 @@ class CurveMaker:
         model_sizes: Sizes = {**named, **(info.assumptions.get("dims") or {})}
         state_index = self._models.resolve_index(index)
         if self._is_module(self._models.open_state(state_index)):
-            model_sizes |= _module_sizes(info) | model_sizes
+            model_sizes |= _find_module_sizes(info) | model_sizes
         return {_TOKENS_OF_CACHE: None, **model_sizes} if self._has_cache_inputs(state_index) else model_sizes
 
     def curves(
@@ -218,7 +218,7 @@ class CurveMaker:
         return hasattr(opened, "loaded") and opened.names() is None
 
 
-def _module_sizes(info: Info) -> Sizes:
+def _find_module_sizes(info: Info) -> Sizes:
     """Return the sizes of a module's first input: the batch, and the text length for token ids."""
     first = info.model.inputs[0] if info.model.inputs else None
     shape = (first and first.shape) or ()

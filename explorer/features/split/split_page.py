@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, many_text, rate_text
 from explorer.features.split.split_words import (
+    build_count_table,
     build_cut_table,
-    count_table,
-    gantt,
+    build_stage_table,
+    build_training_table,
+    draw_gantt,
     pipeline_figures,
-    stage_table,
-    training_table,
 )
 from explorer.report.blocks import Heading
 from explorer.report.blocks import Line as Row
@@ -70,14 +70,18 @@ def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequen
     """Build the tables of stages, pipeline, cuts and alternatives; `roomy` adds blank lines between them."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     gap = [Row()] * roomy
-    blocks: list[Block] = [stage_table(fact, named=False)]
+    blocks: list[Block] = [build_stage_table(fact, named=False)]
     if forecast is not None:
         cells, stage_count = max(16, min(width - _GANTT, _MAX_GANTT)), len(fact.stages)
-        blocks += [*gap, *gantt(forecast.works, stage_count, cells, timed=timed), *gap]
-        blocks += [*pipeline_figures(fact), *gap, *gantt(forecast.steps, stage_count, cells, timed=timed)]
+        blocks += [*gap, *draw_gantt(forecast.works, stage_count, cells, timed=timed), *gap]
+        blocks += [
+            *pipeline_figures(fact),
+            *gap,
+            *draw_gantt(forecast.steps, stage_count, cells, timed=timed),
+        ]
     blocks += [*gap, Heading("Cuts"), build_cut_table(fact)]
     if any(stage.training is not None for stage in fact.stages):
-        blocks += [*gap, Heading("Training step"), training_table(fact)]
+        blocks += [*gap, Heading("Training step"), build_training_table(fact)]
     if fact.counts:
-        blocks += [*gap, Heading("Other numbers of stages"), count_table(fact)]
+        blocks += [*gap, Heading("Other numbers of stages"), build_count_table(fact)]
     return draw([*blocks, *gap, *(Row(note) for note in fact.notes)], width - 1, exact)

@@ -70,13 +70,19 @@ def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> l
 
 def split_blocks(fact: Split) -> list[Block]:
     """Build the tables of stages and cuts, the pipeline figures, and the table of alternatives."""
-    blocks: list[Block] = [figures(fact), Line(), stage_table(fact), Line(), build_cut_table(fact)]
+    blocks: list[Block] = [
+        build_split_fields(fact),
+        Line(),
+        build_stage_table(fact),
+        Line(),
+        build_cut_table(fact),
+    ]
     if any(stage.training is not None for stage in fact.stages):
-        blocks += [Line(), training_table(fact)]
+        blocks += [Line(), build_training_table(fact)]
     if pipeline := pipeline_blocks(fact):
         blocks += [Line(), *pipeline]
     if fact.counts:
-        blocks += [Line(), count_table(fact)]
+        blocks += [Line(), build_count_table(fact)]
     return [*blocks, *([Line()] if fact.notes else []), *(Paragraph(note) for note in fact.notes)]
 
 
@@ -100,7 +106,7 @@ def proof_blocks(fact: Split) -> list[Block]:
         conditions = "one thread" if module else "optimization off, one thread"
         blocks.append(Paragraph(f"{text} ({conditions})", tone))  # type: ignore[arg-type]
     if module:
-        return [*blocks, *(_step_block(step) for step in fact.steps)]
+        return [*blocks, *(_report_step(step) for step in fact.steps)]
     return [*blocks, *report_optimized_errors(fact.outputs, "them")]
 
 
@@ -124,7 +130,7 @@ def report_optimized_errors(outputs: Sequence[OutputEvidence], subject: str) -> 
     return blocks
 
 
-def _step_block(step: StepProof) -> Paragraph:
+def _report_step(step: StepProof) -> Paragraph:
     """Report a training step in processes, with the output or gradient that differs most from the whole
     model's.
     """
@@ -138,14 +144,14 @@ def _step_block(step: StepProof) -> Paragraph:
     return Paragraph(f"{head}{result}", "passed" if all(tensor.passed for tensor in tensors) else "bad")
 
 
-def figures(fact: Split) -> Fields:
+def build_split_fields(fact: Split) -> Fields:
     """Build the fields for the number, balance and traffic of the stages."""
     crossing = sum(cut.bytes for cut in fact.cuts)
     words = {"memory": "weights and activations", "training": "memory of a training step"}
     largest = max(stage.cost for stage in fact.stages)
     rows = [
         Field("Stages", plain(len(fact.stages)), f"balanced by {words.get(fact.by, fact.by)}", "stages"),
-        Field("Largest", cost(largest, fact.unit), "", "largest"),
+        Field("Largest", format_cost(largest, fact.unit), "", "largest"),
         Field("Balance", share(fact.balance, 1.0), "mean of the stages over the largest", "balance"),
         Field("Over the cuts", size(crossing), "a run", "cuts"),
     ]
@@ -161,7 +167,7 @@ def figures(fact: Split) -> Fields:
     return Fields(rows)
 
 
-def cost(value: float, unit: str) -> Span:
+def format_cost(value: float, unit: str) -> Span:
     """Format the cost of a stage with its unit."""
     if unit == "s":
         return seconds(value)
@@ -169,7 +175,7 @@ def cost(value: float, unit: str) -> Span:
     return Span(text, "figure", f"{int(value):,} {unit}", value)
 
 
-def stage_table(fact: Split, *, named: bool = True) -> Table:
+def build_stage_table(fact: Split, *, named: bool = True) -> Table:
     """Build a table with one row per stage; `named` adds the first and last layer."""
     stages, machines = fact.stages, fact.machines if len(fact.machines) > 1 else ()
     timed = any(stage.seconds is not None for stage in stages)
@@ -226,7 +232,7 @@ def build_cut_table(fact: Split) -> Table:
     )
 
 
-def training_table(fact: Split) -> Table:
+def build_training_table(fact: Split) -> Table:
     """Build a table of the training memory with one row per stage."""
     steps = [stage.training for stage in fact.stages if stage.training is not None]
     return table_of(
@@ -253,23 +259,23 @@ def pipeline_blocks(fact: Split) -> list[Block]:
     return [
         *pipeline_figures(fact),
         Line(),
-        *gantt(forecast.works, stages, timed=timed),
+        *draw_gantt(forecast.works, stages, timed=timed),
         Line(),
-        *gantt(forecast.steps, stages, timed=timed),
+        *draw_gantt(forecast.steps, stages, timed=timed),
     ]
 
 
 def pipeline_figures(fact: Split) -> list[Block]:
     """Build the fields for latency, throughput and bubble of the pipeline."""
     if fact.forecast is not None:
-        return [Heading("Pipeline", "predicted"), Fields(_times(fact.forecast))]
+        return [Heading("Pipeline", "predicted"), Fields(_build_timed_fields(fact.forecast))]
     if fact.by_macs is not None:
         source = "as if time went with MACs: no machine is named"
-        return [Heading("Pipeline", source), Fields(_shares(fact.by_macs))]
+        return [Heading("Pipeline", source), Fields(_build_untimed_fields(fact.by_macs))]
     return []
 
 
-def _times(fact: PipelineForecast) -> list[Field]:
+def _build_timed_fields(fact: PipelineForecast) -> list[Field]:
     batches_text = f"{fact.micro_batches:,} micro-batches"
     step = f"{fact.schedule}, backward twice forward; bubble {share_text(fact.training_bubble, 1.0)}"
     return [
@@ -285,7 +291,7 @@ def _times(fact: PipelineForecast) -> list[Field]:
     ]
 
 
-def _shares(fact: PipelineForecast) -> list[Field]:
+def _build_untimed_fields(fact: PipelineForecast) -> list[Field]:
     """Build the fields that do not depend on the duration of a MAC."""
     ideal = fact.latency / fact.period if fact.period else 1.0
     batches_text = f"{fact.micro_batches:,} micro-batches"
@@ -306,7 +312,7 @@ _FORWARD: tuple[Role, Role] = "figure", "formula"
 """Roles of forward work in a schedule: even micro-batches, odd micro-batches."""
 
 
-def gantt(
+def draw_gantt(
     works: Sequence[ScheduledWork], stages: int, cells: int = _GANTT_WIDTH, *, timed: bool = True
 ) -> list[Block]:
     """Draw a schedule with one line per stage.
@@ -338,10 +344,10 @@ def gantt(
     return [*lines, *([Line(Span(f"       {'; '.join(words)}", "quiet"))] if words else [])]
 
 
-def count_table(fact: Split) -> Table:
+def build_count_table(fact: Split) -> Table:
     """Build a table of splits into other numbers of stages; the cheapest one is marked."""
     timed = any(row.period is not None for row in fact.counts)
-    best = min(fact.counts, key=_rank)
+    best = min(fact.counts, key=_sort_key)
 
     def marks(row: StageCount) -> Span:
         requested_text = "asked for" if row.stages == len(fact.stages) else ""
@@ -352,7 +358,7 @@ def count_table(fact: Split) -> Table:
         fact.counts,
         (
             (Column("stages", "right"), lambda row: plain(row.stages)),
-            (Column("largest", "right"), lambda row: cost(row.cost, fact.unit)),
+            (Column("largest", "right"), lambda row: format_cost(row.cost, fact.unit)),
             (Column("balance", "right"), lambda row: share(row.balance, 1.0)),
             (Column("over the cuts", "right"), lambda row: size(row.cut_bytes)),
             (Column("period" * timed, "right"), lambda row: seconds(row.period) if timed else ""),
@@ -362,7 +368,7 @@ def count_table(fact: Split) -> Table:
     )
 
 
-def _rank(row: StageCount) -> tuple[float, float, int]:
+def _sort_key(row: StageCount) -> tuple[float, float, int]:
     """Sort key of a number of stages: the total machine time, then the bytes that cross the cuts.
 
     Each stage occupies its machine as long as the largest stage works.
@@ -463,7 +469,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Line(),
         Table(columns, Rows(row, tuple(enumerate(fact.stages))), what="stages"),
         Line(),
-        *gantt([work for work in fact.works if work.micro_batch < _SHOWN_BATCHES], len(fact.stages)),
+        *draw_gantt([work for work in fact.works if work.micro_batch < _SHOWN_BATCHES], len(fact.stages)),
         *(
             [Line(Span(f"the first {_SHOWN_BATCHES} of {batches_text}", "quiet"), 7)]
             if fact.micro_batches > _SHOWN_BATCHES

@@ -38,17 +38,17 @@ def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
     not have are deleted.
     """
     target = os.path.join(folder, manifest.NAME)
-    old = _stages(target) if overwrite else {}
+    old = _read_stage_files(target) if overwrite else {}
     with (
         output_files.make_folder(folder),
         output_files.atomic_write(target, overwrite=overwrite) as temporary,
     ):
         yield temporary
     if old:
-        _delete_old_stages(folder, old, _stages(target))
+        _delete_old_stages(folder, old, _read_stage_files(target))
 
 
-def _stages(path: str) -> dict[str, str]:
+def _read_stage_files(path: str) -> dict[str, str]:
     """Return the stage files that a manifest names, with their digests; empty without a readable manifest."""
     try:
         return manifest.list_files(manifest.read_unchecked(path)) if os.path.isfile(path) else {}

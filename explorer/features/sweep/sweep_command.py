@@ -50,7 +50,7 @@ def _layout_path(path: str) -> str:
     return f"{stem}_layout{ending}"
 
 
-def _sweeps() -> Any:
+def _import_sweeps() -> Any:
     """Import the module that reads result files; it imports the engine, which help must not."""
     from explorer.features.sweep import sweep  # imports the engine
 
@@ -58,18 +58,18 @@ def _sweeps() -> Any:
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    sweep = _sweeps()
+    sweep = _import_sweeps()
     is_shown = len(args.models) == 1 and sweep.is_results(args.models[0])
     row_kinds = sweep.kinds(args.models[0]) if is_shown else ()
     if row_kinds == ("servings",):
-        return _servings(args)
+        return _show_servings(args)
     if args.map or row_kinds == ("mappings",):
-        return _mappings(args, progress, is_shown)
+        return _answer_mappings(args, progress, is_shown)
     args.refuse(("capacity", "objective"), "needs --map", "leave it out, or add --map")
     trainings = row_kinds == ("trainings",) or ("trainings" in row_kinds and args.train is not None)
-    if (trained := _trainings(args, progress, trainings)) is not None:
+    if (trained := _answer_trainings(args, progress, trainings)) is not None:
         return trained
-    if (formats := _formats(args, progress, is_shown, row_kinds)) is not None:
+    if (formats := _answer_formats(args, progress, is_shown, row_kinds)) is not None:
         return formats
     if is_shown:
         idle = sorted(args.explicit - _RESULT_OPTIONS)
@@ -117,11 +117,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _servings(args: ParsedArgs) -> Answer:
+def _show_servings(args: ParsedArgs) -> Answer:
     """Answer for a result file that holds only serving rows."""
     idle = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
     args.refuse(idle, "says nothing of results that are only shown", "leave it out")
-    fact = _sweeps().serving_results(args.models[0])
+    fact = _import_sweeps().serving_results(args.models[0])
     return Answer(
         lambda: build_plain_document(fact),
         lambda: load("words", "serving_sweep")(fact),
@@ -129,12 +129,12 @@ def _servings(args: ParsedArgs) -> Answer:
     )
 
 
-def _mappings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer:
+def _answer_mappings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer:
     """Answer a sweep of mappings, or a result file with their rows."""
     idle = sorted(args.explicit - (_MAPPING_RESULT_OPTIONS if is_shown else _MAPPING_OPTIONS))
     args.refuse(idle, "says nothing of mappings", "leave it out")
     if is_shown:
-        fact = _sweeps().mapping_results(args.models[0])
+        fact = _import_sweeps().mapping_results(args.models[0])
     else:
         fact = _sweep_mappings(args, progress)
     failed = sum(row.fits is None for row in fact.rows)
@@ -166,7 +166,7 @@ def _sweep_mappings(args: ParsedArgs, progress: ProgressLine) -> MappingSweep:
         )
 
 
-def _formats(
+def _answer_formats(
     args: ParsedArgs, progress: ProgressLine, is_shown: bool, row_kinds: Sequence[str]
 ) -> Answer | None:
     """Answer a sweep of number formats, or a result file with their rows; None for another request."""
@@ -182,13 +182,13 @@ def _formats(
         (draws.check_library if _is_page(args.plot) else draws.check)(args.plot)
         output_files.check_target(args.plot, overwrite=args.force, models=args.models, weights=())
     fact = (
-        _sweeps().format_results(args.models[0], args.quantize or ())
+        _import_sweeps().format_results(args.models[0], args.quantize or ())
         if is_shown
         else _sweep_formats(args, progress)
     )
     # check all outputs before the first file is written
-    row = None if take is None else _row(fact, take[0])
-    front = [] if args.plot is None else _front(fact, args)
+    row = None if take is None else _select_row(fact, take[0])
+    front = [] if args.plot is None else _plot_fronts(fact, args)
     written_path = None if row is None or take is None else take[1]
     if row is not None and written_path is not None:
         _write(row.config or "[quantize]\n", written_path, args)
@@ -221,7 +221,7 @@ def _parse_take(args: ParsedArgs) -> tuple[str, str] | None:
     return row, path
 
 
-def _row(fact: FormatSweep, number: str) -> FormatRow:
+def _select_row(fact: FormatSweep, number: str) -> FormatRow:
     """Return the row with a number; 'found' is the row that satisfies `--bits` and `--snr`."""
     keys = [mixed.row for mixed in fact.mixed if mixed.row]
     rows = [row for row in fact.rows if row.key in keys[:1]] if number == "found" else []
@@ -246,7 +246,7 @@ def _is_page(path: str) -> bool:
     return os.path.splitext(path)[1].lower() in _PAGES
 
 
-def _front(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
+def _plot_fronts(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
     """Plot the loss of the choices over their cost, for each model."""
     plots_by_model: list[Scatter] = present("format_sweep_words", __package__).front_plots(
         fact.rows, args.cost
@@ -289,7 +289,7 @@ def _sweep_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
     return explorer.sweep_formats(*args.models, spec=spec, on_progress=progress, **options, **args.opening)
 
 
-def _trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer | None:
+def _answer_trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer | None:
     """Answer a sweep of trainings, or a result file with their rows; None for another request."""
     if not is_shown and not args.train:
         args.refuse(sorted(_TRAINING_SWEEP_OPTIONS), "needs --train", "leave it out")
@@ -301,7 +301,7 @@ def _trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answ
         raise Misuse(f"'{args.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
     take = (int(row), path) if args.take else None
     if is_shown:
-        fact = _sweeps().training_results(args.models[0], args.train, take, args.force)
+        fact = _import_sweeps().training_results(args.models[0], args.train, take, args.force)
     else:
         fact = _sweep_trainings(args, progress, take)
     failed = sum(bool(trial.error) for trial in fact.trials)

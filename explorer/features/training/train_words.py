@@ -20,8 +20,8 @@ def training_run(fact: TrainingRun) -> list[Block]:
     best = fact.epochs[fact.best - 1]
     settings = f"{fact.optimizer}, rate {fact.rate:g}, batch {fact.batch:,}, seed {fact.seed}"
     blocks: list[Block] = [
-        *head(fact, settings),
-        *_curve(f"{fact.loss}, held out", [epoch.held_loss for epoch in fact.epochs]),
+        *build_head(fact, settings),
+        *_draw_curve(f"{fact.loss}, held out", [epoch.held_loss for epoch in fact.epochs]),
         Line(),
         Table(
             (
@@ -32,13 +32,13 @@ def training_run(fact: TrainingRun) -> list[Block]:
             what="epochs" if len(fact.epochs) > 200 else "",
         ),
         Line(),
-        Line(("best is epoch ", Span(f"{fact.best}", "strong"), *accuracy_text(best)), 2),
+        Line(("best is epoch ", Span(f"{fact.best}", "strong"), *format_accuracy(best)), 2),
         Line(Span(seconds_text(fact.seconds), "quiet"), 2),
     ]
     return [*blocks, Line(), *report_written(fact.output)] if fact.output else blocks
 
 
-def head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
+def build_head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
     """Build the lines with the model, its data and the settings."""
     samples = f"{fact.samples:,} samples of {printable(fact.data)}, {fact.held:,} held out"
     details = f"{exact_text(fact.parameters)} parameters, {settings}; weights {fact.weights}"
@@ -46,7 +46,7 @@ def head(fact: TrainingRun | TrainingSweep, settings: str) -> list[Block]:
     return [Line(title), Line(Span(details, "quiet"), 2), Line()]
 
 
-def accuracy_text(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
+def format_accuracy(epoch: EpochScore | TrainingTrial) -> Sequence[str | Span]:
     """Format the accuracy as the end of a line; empty if there is none."""
     if epoch.accuracy is None:
         return ()
@@ -64,7 +64,7 @@ def _row(epoch: EpochScore, fact: TrainingRun) -> Sequence[Cell]:
     )
 
 
-def _curve(title: str, values: Sequence[float]) -> list[Block]:
+def _draw_curve(title: str, values: Sequence[float]) -> list[Block]:
     """Draw a bar chart with a column for each epoch, or for each group of epochs by its last one."""
     step = -(-len(values) // _WIDTH)
     column_values = [values[min(start + step, len(values)) - 1] for start in range(0, len(values), step)]
@@ -95,8 +95,13 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
         Column("", role="warning"),
     )
     rows = [_trial_row(number, trial, has_several) for number, trial in enumerate(fact.trials, 1)]
-    summary = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *accuracy_text(best))
-    blocks: list[Block] = [*head(fact, f"seed {fact.seed}"), Table(columns, rows), Line(), Line(summary, 2)]
+    summary = ("best is ", Span(f"lr {best.rate:g}, batch {best.batch:,}", "strong"), *format_accuracy(best))
+    blocks: list[Block] = [
+        *build_head(fact, f"seed {fact.seed}"),
+        Table(columns, rows),
+        Line(),
+        Line(summary, 2),
+    ]
     if fact.written:
         return [*blocks, Line(), *report_written(fact.written), Line(tuple(done_and_kept(fact)), 2)]
     hint = Span("--take 1:best.ckpt writes the weights of row 1", "quiet")

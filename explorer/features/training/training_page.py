@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.features.training.training_words import figures, heading, layer_figures, memory_blocks, theory
+from explorer.features.training.training_words import (
+    build_heading,
+    build_layer_fields,
+    build_output_fields,
+    build_step_fields,
+    memory_blocks,
+)
 from explorer.report.blocks import Line as BlankLine
 from explorer.report.blocks import Paragraph
 from explorer.tui.text.drawing import draw
@@ -23,9 +29,9 @@ if TYPE_CHECKING:
 def layer_lines(page: LayerParts) -> list[Callable[[int], list[Line]]]:
     """Return the costs of a training step in the layer; empty until the user requests them."""
     training = page.store.on_demand.training
-    if training is None or not (blocks := layer_figures(training, *page.span)):
+    if training is None or not (blocks := build_layer_fields(training, *page.span)):
         return []
-    return [lambda width: draw([heading(training), *blocks], width, page.store.exact)]
+    return [lambda width: draw([build_heading(training), *blocks], width, page.store.exact)]
 
 
 def model_blocks(info: Info, store: ScreenStore) -> list[Block]:
@@ -37,7 +43,7 @@ def model_blocks(info: Info, store: ScreenStore) -> list[Block]:
 def step_blocks(info: Info, training: Training) -> list[Block]:
     """Build the costs of a training step in the model, with notes on the omitted costs."""
     notes = [Paragraph(note, "warning") for note in training.notes]
-    blocks: list[Block] = [BlankLine(), heading(training), figures(info, training), *notes]
+    blocks: list[Block] = [BlankLine(), build_heading(training), build_step_fields(info, training), *notes]
     if training.memory is not None:
-        blocks += [*memory_blocks(training.memory), *theory(info, training)]
+        blocks += [*memory_blocks(training.memory), *build_output_fields(info, training)]
     return blocks

@@ -67,13 +67,13 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
         what="layers",
     )
     return [
-        figures(about, fact),
+        build_step_fields(about, fact),
         Line(),
         table,
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *(memory_blocks(fact.memory) if fact.memory is not None else []),
-        *theory(about, fact),
+        *build_output_fields(about, fact),
     ]
 
 
@@ -87,7 +87,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
     return [
         Line(),
         Heading("Memory over time", method[first.counted]),
-        *memory_figures(fact),
+        *build_memory_table(fact),
         Line(),
         Heading("live at the peak"),
         Table(
@@ -104,14 +104,14 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
         ),
         Chart("memory-over-time", fact),
         Line(),
-        _moments(first),
+        _build_moment_table(first),
         Paragraph(f"A letter in 'parts' is 1/{_CELLS} of the peak: {_LETTERS}.", "quiet"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
 
 
-def memory_figures(fact: TrainingMemory) -> list[Block]:
+def build_memory_table(fact: TrainingMemory) -> list[Block]:
     """Build a table of kept and peak memory with a row for each batch; state the largest batch that fits."""
     columns = [
         Column("batch", "right"),
@@ -146,7 +146,7 @@ _MEASURED = "Measured: one step on the CPU, as torch's allocator reports it, wit
 
 def _step_row(step: StepMemory) -> tuple[Cell, ...]:
     peak = step.moments[step.peak]
-    row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _moment_text(peak)]
+    row: list[Cell] = [plain(step.batch), size(step.kept_bytes), size(step.peak_bytes), _format_moment(peak)]
     if step.fits is not None:
         row.append(Span("yes", "good") if step.fits else Span("no", "warning"))
     if step.measured is not None:
@@ -165,11 +165,11 @@ def _format_saved_bytes(value: int) -> Span:
     return figure if value >= 0 else Span(f"-{figure.text}", "warning", value=value)
 
 
-def _moment_text(moment: TrainingMoment) -> str:
+def _format_moment(moment: TrainingMoment) -> str:
     return f"{moment.phase}, {moment.path}" if moment.path else moment.phase
 
 
-def _moments(step: StepMemory) -> Table:
+def _build_moment_table(step: StepMemory) -> Table:
     """Build a table with a row for each module in each phase, at its peak, with a bar of live memory."""
     columns = (
         Column("phase"),
@@ -182,22 +182,22 @@ def _moments(step: StepMemory) -> Table:
     def row(moment: TrainingMoment) -> tuple[Cell, ...]:
         parts = [getattr(moment, kind) for kind in _KINDS]
         figures = (dash_zero(size(part)) for part in parts)
-        stack = _stack(parts, step.peak_bytes)
+        stack = _draw_stack(parts, step.peak_bytes)
         return moment.phase, moment.path or _WHOLE, *figures, size(moment.live_bytes), stack
 
     return Table(columns, Rows(row, step.moments), what="moments", around=step.peak, more="--json has all")
 
 
-def _stack(parts: Sequence[int], largest: int) -> str:
+def _draw_stack(parts: Sequence[int], largest: int) -> str:
     """Draw a bar of several parts, each with the first letter of its kind."""
     ends = [round(_CELLS * sum(parts[: index + 1]) / max(1, largest)) for index in range(len(parts))]
     pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
 
-def figures(about: Info, fact: Training) -> Fields:
+def build_step_fields(about: Info, fact: Training) -> Fields:
     """Build the fields for work and memory of one step of the whole model."""
-    sign = _sign(about, fact)
+    sign = _find_sign(about, fact)
     step = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
         step = fact.forward_macs + fact.backward_macs
@@ -214,7 +214,7 @@ def figures(about: Info, fact: Training) -> Fields:
         name = "Kept by autograd" if by_torch else "Kept outputs"
         kept_field = bytes_field(name, first.kept_bytes, sign_of_bound, "for backward")
         peak = first.moments[first.peak]
-        total = bytes_field("Memory, peak", first.peak_bytes, sign_of_bound, f"at {_moment_text(peak)}")
+        total = bytes_field("Memory, peak", first.peak_bytes, sign_of_bound, f"at {_format_moment(peak)}")
     return Fields(
         [
             Field("Batch", plain(fact.batch)),
@@ -236,7 +236,7 @@ def figures(about: Info, fact: Training) -> Fields:
     )
 
 
-def _sign(about: Info, fact: Training) -> str:
+def _find_sign(about: Info, fact: Training) -> str:
     """Return the sign of bounds: '>= ', '<= ', or '' for exact figures."""
     # an upper bound of the forward figures also bounds the backward figures: both depend on the same sizes
     sign = ">= " if fact.coverage < 1 else about.totals.sign
@@ -246,11 +246,11 @@ def _sign(about: Info, fact: Training) -> str:
 
 
 def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
-    return bytes_field("Kept outputs", fact.activation_bytes, _sign(about, fact), remark)
+    return bytes_field("Kept outputs", fact.activation_bytes, _find_sign(about, fact), remark)
 
 
-def theory(about: Info, fact: Training) -> list[Block]:
-    """Build the memory of a step that keeps every layer's output; empty if `figures` already shows it."""
+def build_output_fields(about: Info, fact: Training) -> list[Block]:
+    """Build the memory of a step that keeps every layer's output; empty if `build_step_fields` already shows it."""
     first = _find_shown_step(fact)
     if first is None or first.counted != "autograd":
         return []
@@ -271,7 +271,7 @@ def _find_shown_step(fact: Training) -> StepMemory | None:
     return fact.memory.steps[0] if fact.memory is not None and fact.memory.steps else None
 
 
-def layer_figures(fact: Training, first: int, last: int) -> list[Block]:
+def build_layer_fields(fact: Training, first: int, last: int) -> list[Block]:
     """Build the fields for layers `first` to `last` in a step; empty if the step has none of them."""
     layers = [row for row in fact.layers if first <= row.layer <= last]
     if not layers:
@@ -310,7 +310,7 @@ _CELLS = 24
 """Width of the bar of live memory at the peak."""
 
 
-def heading(fact: Training) -> Heading:
+def build_heading(fact: Training) -> Heading:
     """Build the heading of a step: 'Training: batch 8, adam'."""
     batch = f"batch {fact.batch:,}" if fact.batch is not None else "batch as opened"
     return Heading(f"Training: {batch}, {fact.optimizer}")

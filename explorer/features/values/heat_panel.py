@@ -17,7 +17,7 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from explorer.facts.values import HeatMap
-from explorer.features.values.tensor_words import level, shade
+from explorer.features.values.tensor_words import find_level, find_shade
 
 _MAX_CELL_WIDTH = 12
 """Maximum width of a map cell, in terminal cells."""
@@ -70,7 +70,7 @@ class Picture(NamedTuple):
         for column in range(self.fact.widths):
             values = [self._value(row, column) for row in rows]
             if self.colors is None:
-                pieces.append((shade(values[0], self.largest) * self.cell_width, "", ""))
+                pieces.append((find_shade(values[0], self.largest) * self.cell_width, "", ""))
             else:
                 upper = self.colors.color(values[0], self.largest)
                 lower = self.colors.color(values[1], self.largest) if rows[1] < self.fact.heights else ""
@@ -127,7 +127,7 @@ class HeatPanel(Widget):
         """The palette for the terminal, or None without colors."""
         if self.app.no_color:
             return None
-        return palette(self.app.current_theme.dark, self.app.console.color_system)
+        return choose_palette(self.app.current_theme.dark, self.app.console.color_system)
 
     def render_line(self, y: int) -> Strip:
         """Render terminal line `y`."""
@@ -160,7 +160,7 @@ class Palette(NamedTuple):
         if value is None:
             return self.missing
         scale = self.positive if value > 0 else self.negative
-        step = min(level(value, largest, len(scale) + 1), len(scale))
+        step = min(find_level(value, largest, len(scale) + 1), len(scale))
         return scale[step - 1] if step else self.zero
 
 
@@ -184,7 +184,7 @@ _DARK_16 = Palette(("#0000aa", "#00aaaa"), ("#aa0000", "#aa5500"), "#000000", "#
 _LIGHT_16 = Palette(("#00aaaa", "#0000aa"), ("#aa5500", "#aa0000"), "#aaaaaa", "#aa00aa", "#000000")
 
 
-def palette(dark: bool, color_system: str | None) -> Palette:
+def choose_palette(dark: bool, color_system: str | None) -> Palette:
     """Return the palette for a dark or light theme and a color system of Rich."""
     has_few_colors = color_system in ("standard", "windows")
     return (_DARK_16 if has_few_colors else _DARK) if dark else (_LIGHT_16 if has_few_colors else _LIGHT)

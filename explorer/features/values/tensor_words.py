@@ -201,7 +201,7 @@ def heat_map(fact: HeatMap) -> list[Block]:
 def _shades(fact: HeatMap) -> list[Block]:
     largest = scale_of(fact)
     lines = (fact.cells[row * fact.widths : (row + 1) * fact.widths] for row in range(fact.heights))
-    shades = (Line(Span("".join(shade(cell, largest) for cell in line), "bar"), 2) for line in lines)
+    shades = (Line(Span("".join(find_shade(cell, largest) for cell in line), "bar"), 2) for line in lines)
     return [*map_lines(fact), Line(), *shades]
 
 
@@ -226,16 +226,16 @@ def scale_of(fact: HeatMap) -> float:
     return max((abs(cell) for cell in fact.cells if cell is not None), default=0.0)
 
 
-def level(cell: float, largest: float, levels: int) -> int:
+def find_level(cell: float, largest: float, levels: int) -> int:
     """Return the step of a magnitude among `levels`; only zero has step 0."""
     if not cell or not largest:
         return 0
     return max(1, math.ceil(abs(cell) / largest * (levels - 1)))
 
 
-def shade(cell: float | None, largest: float) -> str:
+def find_shade(cell: float | None, largest: float) -> str:
     """Return the shade of a cell, darker for a larger magnitude; '?' for NaN or Inf."""
-    return "?" if cell is None else LEVELS[level(cell, largest, len(LEVELS))]
+    return "?" if cell is None else LEVELS[find_level(cell, largest, len(LEVELS))]
 
 
 def outlier_table(outliers: Sequence[Outlier]) -> list[Block]:

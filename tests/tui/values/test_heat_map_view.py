@@ -18,7 +18,7 @@ from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts import History, HistoryEntry
 from explorer.facts.values import HeatMap
-from explorer.features.values.heat_panel import HeatPanel, Picture, palette
+from explorer.features.values.heat_panel import HeatPanel, Picture, choose_palette
 from explorer.features.values.map_page import build_figure_lines, cell_span, cursor_line, title_lines
 from explorer.features.values.map_view import HEAT_KEYS, HeatMapView
 from explorer.tui.text.lines import line_text, line_width
@@ -378,7 +378,7 @@ async def test_numbers_that_are_random_are_called_so_above_their_map(lenet: Sess
 
 
 def test_two_numbers_are_painted_in_a_cell(fact: HeatMap) -> None:
-    colors = palette(True, "truecolor")
+    colors = choose_palette(True, "truecolor")
     picture = Picture(fact, 1.0, 3, 2, 3, 3, colors)
     strong, weak = colors.positive[-1], colors.negative[-1]
     assert picture.line(0) == [
@@ -398,7 +398,7 @@ def test_without_colors_a_shade_is_a_number(fact: HeatMap) -> None:
 
 
 def test_cells_of_a_small_tensor_are_drawn_large(fact: HeatMap) -> None:
-    for colors in (palette(True, "standard"), None):
+    for colors in (choose_palette(True, "standard"), None):
         picture = Picture(fact, 1.0, 0, 0, 40, 12, colors)
         lines = [picture.line(y) for y in range(12)]
         assert picture.cell_width > 1
@@ -410,7 +410,7 @@ def test_cells_of_a_small_tensor_are_drawn_large(fact: HeatMap) -> None:
 @pytest.mark.parametrize("system", ["standard", "256"])
 @pytest.mark.parametrize("dark", [True, False])
 def test_signs_zero_and_strength_are_told_apart(dark: bool, system: str) -> None:
-    colors = palette(dark, system)
+    colors = choose_palette(dark, system)
     told = [*colors.negative, *colors.positive, colors.zero, colors.missing]
     assert len(set(told)) == len(told)
     assert colors.cursor not in told
