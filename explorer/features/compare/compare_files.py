@@ -74,7 +74,7 @@ def blame_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Blame:
-    """Find the layers at which the model `b` departs from `a`.
+    """Find the layers at which the values of the model `b` begin to differ from those of `a`.
 
     `options` are those of `explorer.session.Session`; a name in `dims` may have several sizes. `input` is the
     path of an .npy or .npz file with inputs; None draws random inputs.
@@ -154,7 +154,7 @@ def compare_files(
 
         def prove(state: tuple[Models, int]) -> Verification:
             graphs = first.load_graph(0, on_progress), state[0].load_graph(state[1], on_progress)
-            settings: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
+            proof_settings: dict[str, Any] = {"input": None, "tolerance": None, "dims": options.get("dims")}
             return (
                 sessions[0]
                 .parts.get_part(Prover)
@@ -165,10 +165,10 @@ def compare_files(
                     seed=first_seed,
                     on_progress=on_progress,
                     cancel=cancel,
-                    **settings,
+                    **proof_settings,
                 )
             )
 
         other_states = [(models, 0) for models in other_models]
-        proved: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
-        return sessions[0].parts.get_part(Comparer).totals(0, other_states, on_progress, cancel, **proved)
+        settings: dict[str, Any] = {"prove": prove if verify else None, "hardware": hardware}
+        return sessions[0].parts.get_part(Comparer).totals(0, other_states, on_progress, cancel, **settings)

@@ -56,9 +56,9 @@ def _build_differences(fact: Comparison) -> list[Block]:
 
 def _build_difference(fact: Difference) -> list[Block]:
     """Build a line with the figure and its difference, and a line with the reason."""
-    open_ = fact.delta is None or fact.explained != fact.delta
+    is_explained = fact.delta is not None and fact.explained == fact.delta
     delta = "?" if fact.delta is None else f"{fact.delta:+,}"
-    state = Span("open", "bad") if open_ else Span("explained", "good")
+    state = Span("explained", "good") if is_explained else Span("open", "bad")
     return [Line((f"{fact.figure}  ", Span(delta, "strong"), "  ", state), 2), Paragraph(fact.why, indent=4)]
 
 
@@ -96,7 +96,7 @@ _FORMS = {
 
 
 def tree_diff(fact: TreeDiff, only: bool = False) -> list[Block]:
-    """Build the output of `explorer diff --tree`; equal groups and tiled layers are folded.
+    """Build the output of `explorer diff --tree`. Equal groups and tiled layers take one row.
 
     Args:
         fact: The two aligned layer trees.
@@ -132,8 +132,8 @@ def summarize_states(fact: TreeDiff) -> str:
         text = f"nothing in common: {', '.join(differing)}"
     else:
         text = ", ".join(differing) + (f"; {same_count:,} the same" if same_count else "; none the same")
-    named = counts.get("renamed", 0)
-    return f"{text}{f', {named:,} of them under other names' * bool(named)}"
+    renamed_count = counts.get("renamed", 0)
+    return f"{text}{f', {renamed_count:,} of them under other names' * bool(renamed_count)}"
 
 
 def graph_notes(fact: TreeDiff) -> list[Block]:
@@ -147,6 +147,7 @@ def graph_notes(fact: TreeDiff) -> list[Block]:
 
 
 def _fold_rows(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
+    """Yield the visible rows with their indices. `only` leaves out equal rows."""
     index = 0
     while index < len(fact.rows):
         row = fact.rows[index]
@@ -155,8 +156,8 @@ def _fold_rows(fact: TreeDiff, only: bool) -> Iterator[tuple[int, RowPair]]:
         index = row.end if fact.folds(index) else index + 1
 
 
-def _row(place: tuple[int, RowPair]) -> tuple[Cell, ...]:
-    index, row = place
+def _row(indexed_row: tuple[int, RowPair]) -> tuple[Cell, ...]:
+    index, row = indexed_row
     name = "  " * row.depth + format_both_sides(row, "name")
     role: Role = "quiet" if row.status in SAME and not row.inside else ""
     deltas = [format_change(row, field, of_bytes) for _, field, of_bytes in FIGURES[:4]]
@@ -168,7 +169,7 @@ def _row(place: tuple[int, RowPair]) -> tuple[Cell, ...]:
 
 
 def format_both_sides(row: RowPair, field: str) -> str:
-    """Return a field of both sides as 'before -> after', or once if both sides agree."""
+    """Format a field of both sides as 'before -> after', or as one value if both sides agree."""
     sides = [getattr(side, field) for side in (row.before, row.after) if side is not None]
     return " -> ".join(dict.fromkeys(sides))
 

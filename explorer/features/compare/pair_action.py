@@ -19,7 +19,7 @@ from explorer.features.compare.pair_page import PairRows
 from explorer.features.compare.pair_screen import FOLDER, MODEL, STATE, PairDialog, PairRequest, PairScreen
 from explorer.features.profile.profile_comparison_words import sort_largest_first
 from explorer.features.profile.profile_screen import (
-    AGAIN,
+    TIME_AGAIN,
     ProfileComparisonScreen,
     ProfileDialog,
     ProfileRequest,
@@ -185,7 +185,7 @@ class _Pair:
         fact = replace(comparison, names=(self._fact.before, self._fact.after))
 
         def on_closed(index: int | None) -> None:
-            if index == AGAIN:
+            if index == TIME_AGAIN:
                 self._ask_times()
                 return
             if index is not None:

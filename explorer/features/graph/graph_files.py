@@ -39,7 +39,7 @@ from explorer.report.json_text import encode_document
 
 CELL = (8, 14)
 """Width and height of a character cell, in pixels."""
-_MARGIN, _LINE = 24, 16
+_MARGIN, _LINE_HEIGHT = 24, 16
 _STYLE = (
     "text{font:12px 'DejaVu Sans',Verdana,sans-serif}.n{font-weight:600}.e{fill:none;stroke:#7a7a7a}"
     ".l{fill:#5a5a5a;font-size:10px;paint-order:stroke;stroke:#fff;stroke-width:3px}"
@@ -54,11 +54,15 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         drawing: Graph to draw.
         color: 'family' or the name of a figure; sets the fill of the boxes.
     """
-    note_lines, keys = notes(drawing), [*legend(drawing, color)]
-    top = _MARGIN + _LINE * (2 + len(note_lines)) + (_LINE + 8) * bool(keys)
-    keys_width = sum(len(text) * 8 + 34 for _, text in keys)
+    note_lines, legend_entries = notes(drawing), [*legend(drawing, color)]
+    top = _MARGIN + _LINE_HEIGHT * (2 + len(note_lines)) + (_LINE_HEIGHT + 8) * bool(legend_entries)
+    legend_width = sum(len(text) * 8 + 34 for _, text in legend_entries)
     width = (
-        max(drawing.width * CELL[0], keys_width, *(7 * len(line) for line in (heading(drawing), *note_lines)))
+        max(
+            drawing.width * CELL[0],
+            legend_width,
+            *(7 * len(line) for line in (heading(drawing), *note_lines)),
+        )
         + 2 * _MARGIN
     )
     height = drawing.height * CELL[1] + top + _MARGIN
@@ -70,16 +74,17 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         f'<text class="h" x="{_MARGIN}" y="{_MARGIN + 4}">{escape(heading(drawing))}</text>\n'
     )
     for index, line in enumerate(note_lines):
-        yield f'<text class="d" x="{_MARGIN}" y="{_MARGIN + _LINE * (index + 2)}">{escape(line)}</text>\n'
-    yield from _draw_legend(keys, top - _LINE - 8)
+        y = _MARGIN + _LINE_HEIGHT * (index + 2)
+        yield f'<text class="d" x="{_MARGIN}" y="{y}">{escape(line)}</text>\n'
+    yield from _draw_legend(legend_entries, top - _LINE_HEIGHT - 8)
     yield f'<g transform="translate({_MARGIN} {top})">\n'
-    followed = drawing.route is not None
+    has_route = drawing.route is not None
     for edge in sorted(drawing.edges, key=lambda edge: edge.lit):
         if edge.points:
-            style, end = ("e p", "b") if edge.lit else ("e u" if followed else "e", "a")
+            style, end = ("e p", "b") if edge.lit else ("e u" if has_route else "e", "a")
             yield f'<path class="{style}" d="{draw_curve(edge)}" marker-end="url(#{end})"/>\n'
     for box, color_of in zip(drawing.boxes, choose_colors(drawing, color), strict=True):
-        yield from _draw_box(box, color_of, box_lines(box, color), followed and not box.lit)
+        yield from _draw_box(box, color_of, box_lines(box, color), has_route and not box.lit)
     yield from _draw_shape_labels(drawing.edges)
     yield "</g>\n</svg>\n"
 
@@ -97,21 +102,24 @@ def draw_curve(edge: GraphEdge) -> str:
     # the last point is one cell above the box, where a terminal draws the arrowhead
     points[-1] = points[-1][0], points[-1][1] + (0 if edge.back else CELL[1])
     words = [f"M{points[0][0]} {points[0][1]}"]
-    for (x, y), (to_x, to_y) in pairwise(points):
-        half = (to_y - y) / 2
-        bend = f"C{x} {y + half:g} {to_x} {to_y - half:g} {to_x} {to_y}"
-        words.append(f"V{to_y}" if x == to_x else bend)
+    for (x, y), (next_x, next_y) in pairwise(points):
+        half = (next_y - y) / 2
+        bend = f"C{x} {y + half:g} {next_x} {next_y - half:g} {next_x} {next_y}"
+        words.append(f"V{next_y}" if x == next_x else bend)
     return "".join(words)
 
 
 def _draw_box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> Iterator[str]:
+    """Draw a box with its lines of text. `faint` draws it half transparent."""
     x, y, width, height = box.x * CELL[0], box.y * CELL[1], box.width * CELL[0], box.height * CELL[1]
-    shape = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
+    radius = {"group": 3, "part": 3, "layer": 6}.get(box.role, height // 2)
     style = ' class="u"' if faint else ""
     yield f"<g{style}><title>{escape(box_title(box))}</title>"
     if box.role in ("group", "part"):  # a second outline shows that the box can be opened
-        yield _draw_rectangle(x + 5, y + 5, width, height, shape, color)
-    yield _draw_rectangle(x, y, width, height, shape, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"')
+        yield _draw_rectangle(x + 5, y + 5, width, height, radius, color)
+    yield _draw_rectangle(
+        x, y, width, height, radius, color, ' class="p"' if box.lit else ' stroke="#6a6a6a"'
+    )
     first = y + height / 2 - 8 * (len(lines) - 1) + 4
     for index, line in enumerate(lines):
         style = ' class="n"' if not index else ""
@@ -123,13 +131,16 @@ def _draw_box(box: GraphBox, color: str, lines: Sequence[str], faint: bool) -> I
 
 
 def _draw_rectangle(
-    x: int, y: int, width: int, height: int, round_: int, color: str, line: str = ' stroke="#6a6a6a"'
+    x: int, y: int, width: int, height: int, radius: int, color: str, stroke: str = ' stroke="#6a6a6a"'
 ) -> str:
-    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{round_}" fill="{color}"{line}/>'
+    return f'<rect x="{x}" y="{y}" width="{width}" height="{height}" rx="{radius}" fill="{color}"{stroke}/>'
 
 
 def _draw_shape_labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
-    """Write the tensor shape at the start of each edge; equal shapes from one box are written once."""
+    """Write the tensor shape at the start of each edge.
+
+    Edges of one box with the same shape share a label.
+    """
     labeled: set[tuple[int, str]] = set()
     for edge in edges:
         text = tensor_text(edge.tensor, edge.tensors)
@@ -143,9 +154,9 @@ def _draw_shape_labels(edges: Sequence[GraphEdge]) -> Iterator[str]:
             )
 
 
-def _draw_legend(keys: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
+def _draw_legend(entries: Sequence[tuple[str, str]], y: int) -> Iterator[str]:
     x = _MARGIN
-    for color, text in keys:
+    for color, text in entries:
         yield _draw_rectangle(x, y - 11, 14, 14, 3, color)
         yield f'<text x="{x + 19}" y="{y}">{escape(text)}</text>\n'
         x += len(text) * 8 + 34
@@ -250,7 +261,7 @@ def _box_fields(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
 
 
 def build_node_data(figures: NodeFigures) -> dict[str, Any]:
-    """Convert figures to Model Explorer's node data, which it overlays on its own picture of the model.
+    """Convert figures to node data, which Model Explorer overlays on its own picture of the model.
 
     The fields are those of `GraphNodeData`, `NodeDataResult` and `GradientItem` in the package
     `ai-edge-model-explorer`; a test compares them. Data without a graph name applies to the displayed graph.

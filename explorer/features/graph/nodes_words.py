@@ -12,7 +12,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Spa
 from explorer.report.present.figures import count, plain, size, value_text
 from explorer.report.present.look.info import title
 
-_ITEMS, _LETTERS = 8, 40
+_MAX_ITEMS, _MAX_CHARACTERS = 8, 40
 """Maximum items of a list in a cell, and maximum characters of an attribute's value."""
 
 
@@ -22,7 +22,7 @@ def nodes(about: Info, fact: NodeTable) -> list[Block]:
 
 
 def _header_fields(fact: NodeTable) -> list[Field]:
-    """Return what the file says of itself."""
+    """Return the fields about the file as a whole: versions, descriptions and metadata."""
     selected = len(fact.nodes)
     remark = "" if selected == fact.total_nodes else f"of {fact.total_nodes:,} in the file"
     version = "-" if fact.model_version is None else str(fact.model_version)
@@ -63,7 +63,7 @@ def _build_rows(node: FileNode) -> Iterator[tuple[Cell, ...]]:
             "",
             (Span("  ", "quiet"), name),
             "",
-            Span(value_text(value, max_items=_ITEMS)[:_LETTERS], "figure"),
+            Span(value_text(value, max_items=_MAX_ITEMS)[:_MAX_CHARACTERS], "figure"),
         )
     for role, tensors in (("in ", node.inputs), ("out", node.outputs)):
         for tensor in tensors:
@@ -79,7 +79,7 @@ def _format_name(tensor: NodeTensor) -> tuple[str | Span, ...]:
 def _tensor_cells(tensor: NodeTensor) -> tuple[Cell, ...]:
     if not tensor.name:
         return "", "", "", "", ""
-    values = "" if tensor.values is None else value_text(tensor.values, max_items=_ITEMS)
+    values = "" if tensor.values is None else value_text(tensor.values, max_items=_MAX_ITEMS)
     shape = shape_text(tensor.shape)
     return tensor.dtype or "?", shape, count(tensor.elements), size(tensor.bytes), values
 

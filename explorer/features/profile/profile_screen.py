@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from explorer.tui.tree.model import TreeModel
 
 
-_LEVELS = ("usual", "none", "basic", "extended", "all")
-_STEPS = ("no", *OPTIMIZERS)
+_OPTIMIZE_WORDS = ("usual", "none", "basic", "extended", "all")
+_OPTIMIZER_WORDS = ("no", *OPTIMIZERS)
 _NOT_COMPARED = "alone"
 
 
@@ -153,16 +153,16 @@ class ProfileDialog(FormDialog[ProfileRequest]):
     def fields(self) -> ComposeResult:
         """Yield the option fields and the text fields."""
         label, words, current = (
-            ("optimize", _LEVELS, self._last.level)
+            ("optimize", _OPTIMIZE_WORDS, self._last.level)
             if self._graph
-            else ("training", _STEPS, self._last.training)
+            else ("training", _OPTIMIZER_WORDS, self._last.training)
         )
         yield OptionField(label, words, current, id="choice")
         for row in _ROWS:
             with Horizontal(classes="form-row"):
-                for position, (id, label, usual) in enumerate(row):
+                for position, (id, label, placeholder) in enumerate(row):
                     shown_label = f" {label}" if position else label
-                    yield from self.pair_entry(shown_label, getattr(self._last, id), usual, id)
+                    yield from self.pair_entry(shown_label, getattr(self._last, id), placeholder, id)
         if len(self._states) > 1:
             compared_state = self._states.get(self._last.beside, _NOT_COMPARED)
             yield OptionField("timed", tuple(self._states.values()), compared_state, id="beside")
@@ -198,11 +198,11 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         return request
 
 
-AGAIN = -1
-"""Result that asks to time the model again, instead of the id of a layer."""
-MOST, _GROUPS = 500, 20
+TIME_AGAIN = -1
+"""Result of a screen, in place of the id of a layer: the user wants to time the model again."""
+MAX_LAYERS, _MAX_GROUPS = 500, 20
 """Maximum numbers of layers and of groups in the list."""
-NAME = 22
+MIN_NAME = 22
 """Minimum width of a name, in cells."""
 _ORDERS = {
     "time": "most time first",
@@ -224,7 +224,7 @@ PROFILE_KEYS = key_group(
 
 
 class ProfileScreen(ReportScreen[int]):
-    """Show a profile; the result is the id of a layer to go to, or `AGAIN`.
+    """Show a profile; the result is the id of a layer to go to, or `TIME_AGAIN`.
 
     Args:
         fact: Profile to show.
@@ -257,17 +257,17 @@ class ProfileScreen(ReportScreen[int]):
         """Build the figures, a row for each layer, and the time outside of layers."""
         fact, exact = self._fact, self._exact
         layers = [layer for layer in ordered(fact.layers, self._layer_order) if layer.seconds is not None]
-        table, least = build_layer_table(fact, layers[:MOST]), max(NAME, width // 3)
+        table, least = build_layer_table(fact, layers[:MAX_LAYERS]), max(MIN_NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([build_profile_fields(fact)], width - 1, exact)]
         if layers:
             lines += [BLANK, title_line(table, width - 1, exact, least)]
         lines += [
             Link.to(layer.layer, row_line(table, index, width - 1, exact, narrowest=least))
-            for index, layer in enumerate(layers[:MOST])
+            for index, layer in enumerate(layers[:MAX_LAYERS])
         ]
-        if len(layers) > MOST:
-            lines += draw([Row(f"{MOST:,} of {len(layers):,} layers")], width - 1)
-        return [*lines, *draw(build_other_blocks(fact, _GROUPS), width - 1, exact)]
+        if len(layers) > MAX_LAYERS:
+            lines += draw([Row(f"{MAX_LAYERS:,} of {len(layers):,} layers")], width - 1)
+        return [*lines, *draw(build_other_blocks(fact, _MAX_GROUPS), width - 1, exact)]
 
     @on(LinkView.LinkFollowed)
     def _close_with_layer(self, event: LinkView.LinkFollowed) -> None:
@@ -283,13 +283,13 @@ class ProfileScreen(ReportScreen[int]):
         return ["profile", source, *self._words]
 
     def action_profile_sort(self) -> None:
-        """Switch to the next order of the layers."""
+        """Sort the layers by the next order."""
         self._layer_order = self._orders[(self._orders.index(self._layer_order) + 1) % len(self._orders)]
         self.show_report()
 
     def action_profile_again(self) -> None:
         """Close the screen and open the settings dialog."""
-        self.dismiss(AGAIN)
+        self.dismiss(TIME_AGAIN)
 
 
 # fmt: off
@@ -303,7 +303,7 @@ COMPARISON_KEYS = key_group(
 
 
 class ProfileComparisonScreen(ReportScreen[int]):
-    """Show two profiles in columns; the result is an index into `largest_first(fact)`, or `AGAIN`.
+    """Show two profiles in columns; the result is an index into `largest_first(fact)`, or `TIME_AGAIN`.
 
     Args:
         fact: Comparison of the two profiles.
@@ -320,7 +320,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
     def __init__(self, fact: ProfileComparison, *, exact: bool = False) -> None:
         super().__init__(exact=exact)
         self._fact = fact
-        self._changes = sort_largest_first(fact)[:MOST]
+        self._changes = sort_largest_first(fact)[:MAX_LAYERS]
         self._table = change_table(self._changes)
 
     def head(self) -> tuple[Line, Line]:
@@ -332,7 +332,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
 
     def report_lines(self, width: int) -> Sequence[Line]:
         """Build the wall times, and a row for each layer."""
-        fact, exact, least = self._fact, self._exact, max(NAME, width // 3)
+        fact, exact, least = self._fact, self._exact, max(MIN_NAME, width // 3)
         lines: list[Line] = [BLANK, *draw([build_wall_table(fact)], width - 1, exact), BLANK]
         lines.append(title_line(self._table, width - 1, exact, least))
         lines += [
@@ -353,7 +353,7 @@ class ProfileComparisonScreen(ReportScreen[int]):
 
     def action_times_again(self) -> None:
         """Close the screen and open the settings dialog."""
-        self.dismiss(AGAIN)
+        self.dismiss(TIME_AGAIN)
 
 
 _LAST_COMPARISON = "compare_profiles"
@@ -380,16 +380,15 @@ class ProfileCommand(ScreenCommand):
         states: dict[int, str] = {}
         if history is not None:
             other_indices = (index for index in range(len(history.entries)) if index != history.current)
-            states = {index: escape_name(self._name(index)) for index in other_indices}
+            states = {index: escape_name(self._state_name(index)) for index in other_indices}
             parent = history.parent(history.current)
             if self.store.profile is None and parent is not None and history.entries[parent].profile:
-                last = last._replace(
-                    beside=str(parent)
-                )  # after a change, offer to compare with the state before it
+                # after a change, offer to compare with the state before it
+                last = last._replace(beside=str(parent))
         dialog = ProfileDialog(last, graph=self.store.by_value, states=states)
         self.context.ask(dialog, self._start)
 
-    def _name(self, index: int) -> str:
+    def _state_name(self, index: int) -> str:
         """Return the display name of a state: '0 as opened'."""
         assert self.store.history is not None
         return f"{index} {state_name(self.store.history.entries[index], index)}"
@@ -407,14 +406,17 @@ class ProfileCommand(ScreenCommand):
             answers.pop(_LAST_COMPARISON, None)
         else:
             states = sorted((other_state, self.store.history_place))
-            sizes, names = (request.size, request.size), (self._name(states[0]), self._name(states[1]))
+            sizes, names = (
+                (request.size, request.size),
+                (self._state_name(states[0]), self._state_name(states[1])),
+            )
             fact = await self.jobs.run("profiling", "compare_profiles", *states, batches=sizes, **options)
             answers[_LAST_COMPARISON] = replace(fact, names=names)
         await self.context.take_history()
         profile = self.store.profile
         assert profile is not None, "the session keeps what it measured"
-        fresh = MEASURED if profile.machine is not None else MEASURED[:2]
-        self.panes.rearrange(lambda model: _show_columns(model, fresh))
+        new_columns = MEASURED if profile.machine is not None else MEASURED[:2]
+        self.panes.rearrange(lambda model: _show_columns(model, new_columns))
         self.store.notify("history", "found")
         self.store.say(f"{seconds_text(profile.wall_seconds)} a run; % shows where it goes")
         self.run()
@@ -425,14 +427,14 @@ class ProfileCommand(ScreenCommand):
         self.context.ask(page, self._follow)
 
     def _follow(self, layer: int | None) -> None:
-        if layer == AGAIN:
+        if layer == TIME_AGAIN:
             self._ask()
         elif layer is not None:
             self.panes.move_to_layer(layer)
 
     def _show_comparison(self, fact: ProfileComparison) -> None:
         def on_closed(index: int | None) -> None:
-            if index == AGAIN:
+            if index == TIME_AGAIN:
                 self._ask()
             elif index is not None:
                 change = sort_largest_first(fact)[index]
@@ -442,9 +444,9 @@ class ProfileCommand(ScreenCommand):
         self.context.ask(ProfileComparisonScreen(fact, exact=self.store.exact), on_closed)
 
 
-def _show_columns(model: TreeModel, fresh: tuple[str, ...]) -> None:
+def _show_columns(model: TreeModel, new_columns: tuple[str, ...]) -> None:
     """Put the profile columns of the layer tree before the other figures."""
     available = list_columns(model)
     model.set_columns(
-        insert_in_front(model, [name for name in model.columns if name in available] or SHOWN, fresh)
+        insert_in_front(model, [name for name in model.columns if name in available] or SHOWN, new_columns)
     )

@@ -63,7 +63,7 @@ def rebatch(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Conversion:
-    """Write the current model with another batch size than its fixed one, and compare each row.
+    """Write the current model with another batch size than its fixed batch size, and compare each row.
 
     The original runs alone on every slice of the inputs. The result must give the same rows within rounding;
     otherwise the file is deleted and `Conversion.output` is empty.

@@ -29,18 +29,18 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 
 Sizes = dict[str, int | None]
 
-_TEXT = "sequence"
+_TEXT_LENGTH = "sequence"
 """Name of the text length of a module."""
-_TOKENS_OF_CACHE = "tokens"
+_CACHED_TOKENS = "tokens"
 """Name of the text length of a graph with cache inputs, which sets several dimensions."""
-_BATCHES, _LENGTHS = 1 << 10, 1 << 15
+_MAX_BATCH, _MAX_LENGTH = 1 << 10, 1 << 15
 """Default upper ends of a curve over a batch and over another size."""
-_TOKENS = (1024, 128, 16)
+_DEFAULT_TOKENS = (1024, 128, 16)
 """Numbers of tokens to try in turn for a decode step if the caller gives none."""
 
 
 class CurveMaker:
-    """Analyze the models of a session at other sizes, then restore their own sizes."""
+    """Analyzes the models of a session at other sizes, and restores their own sizes at the end."""
 
     def __init__(self, models: Models) -> None:
         self._models = models
@@ -48,12 +48,13 @@ class CurveMaker:
     def names(self, index: int | None) -> Sizes:
         """Return the sizes that can vary, each with its current value, or None for an open size."""
         info = self._models.examine_with_order(index).info
-        named = dict.fromkeys(d for t in info.model.inputs for d in t.shape or () if isinstance(d, str))
-        model_sizes: Sizes = {**named, **(info.assumptions.get("dims") or {})}
+        input_dims = [dim for tensor in info.model.inputs for dim in tensor.shape or ()]
+        open_sizes = dict.fromkeys(dim for dim in input_dims if isinstance(dim, str))
+        model_sizes: Sizes = {**open_sizes, **(info.assumptions.get("dims") or {})}
         state_index = self._models.resolve_index(index)
         if self._is_module(self._models.open_state(state_index)):
             model_sizes |= _find_module_sizes(info) | model_sizes
-        return {_TOKENS_OF_CACHE: None, **model_sizes} if self._has_cache_inputs(state_index) else model_sizes
+        return {_CACHED_TOKENS: None, **model_sizes} if self._has_cache_inputs(state_index) else model_sizes
 
     def curves(
         self,
@@ -75,26 +76,28 @@ class CurveMaker:
         name = _choose_size(name, known_sizes)
         has_range = low is not None or high is not None
         smallest = low or 1
-        largest = high or max(smallest, _BATCHES if "batch" in name.lower() else _LENGTHS)
+        largest = high or max(smallest, _MAX_BATCH if "batch" in name.lower() else _MAX_LENGTH)
         if largest < smallest:
             raise Misuse(f"{smallest:,} to {largest:,} is no range", where="--over", hint="write batch=1:64")
         module = self._is_module(self._models.open_state(state_index, on_progress))
-        own_names = {name, _TEXT if module else _TOKENS_OF_CACHE}
+        own_names = {name, _TEXT_LENGTH if module else _CACHED_TOKENS}
         other_sizes = {
             size_name: size or 1 for size_name, size in known_sizes.items() if size_name not in own_names
         }
-        if name == _TOKENS_OF_CACHE:
+        if name == _CACHED_TOKENS:
             other_sizes = {}
-        open_ = [size_name for size_name in other_sizes if known_sizes[size_name] is None]
-        note = (f"{', '.join(f'{size_name}=1' for size_name in open_)} taken",) if open_ else ()
+        assumed_names = [size_name for size_name in other_sizes if known_sizes[size_name] is None]
+        notes = (
+            (f"{', '.join(f'{size_name}=1' for size_name in assumed_names)} taken",) if assumed_names else ()
+        )
         with self._open_other_sizes(state_index, on_progress, cancel) as examine:
             size_range = SizeRange(
                 name,
                 smallest,
                 largest,
                 known_sizes[name],
-                {size_name: other_sizes[size_name] for size_name in open_},
-                note,
+                {size_name: other_sizes[size_name] for size_name in assumed_names},
+                notes,
             )
 
             @cache
@@ -102,8 +105,10 @@ class CurveMaker:
                 return examine(**self._options(state_index, name, size, other_sizes))
 
             size_range = find_usable_range(size_range, count_at, is_requested=has_range)
-            cached = self._cache_function(state_index, examine, size_range, other_sizes)
-            return replace(size_curves(size_range, count_at, cached, machine), names=dict(known_sizes))
+            count_cache_bytes = self._make_cache_counter(state_index, examine, size_range, other_sizes)
+            return replace(
+                size_curves(size_range, count_at, count_cache_bytes, machine), names=dict(known_sizes)
+            )
 
     def decode(
         self, tokens: int | None, index: int | None, on_progress: OnProgress, cancel: Cancel
@@ -127,16 +132,16 @@ class CurveMaker:
             def text(past: int) -> AnalysisResult:
                 return examine(past=past, prefill=True)
 
-            for size in (tokens,) if tokens else _TOKENS:
+            for size in (tokens,) if tokens else _DEFAULT_TOKENS:
                 try:
                     return prefill.decode(step, text, size)
                 except Misuse as error:
-                    if size == (tokens or _TOKENS[-1]):
+                    if size == (tokens or _DEFAULT_TOKENS[-1]):
                         raise self._reword_past_error(error) from None
             raise AssertionError
 
     def _reword_past_error(self, error: Misuse) -> Misuse:
-        """Rewrite an error without `--past`, for a caller who did not pass that option."""
+        """Return an error that does not name `--past`, for a caller who did not pass that option."""
         where = self._models.source if error.where == "--past" else error.where
         if error.where == "--past" and error.code in ("drop_option", "no_step"):
             return Misuse(error.what, where=where, hint="info tells its whole pass")
@@ -169,33 +174,34 @@ class CurveMaker:
                 loaded.bound = bound_inputs
 
     def _options(self, state_index: int, name: str, size: int, other_sizes: dict[str, int]) -> dict[str, Any]:
-        """Return the options that set size `name` of a model to `size`."""
+        """Return fields of `OpenOptions` that set the size `name` of a model to `size`."""
         opened: Any = self._models.open_state(state_index)
         own_options: OpenOptions = opened.options
-        if name == _TOKENS_OF_CACHE and self._has_cache_inputs(state_index):
+        if name == _CACHED_TOKENS and self._has_cache_inputs(state_index):
             return {"past": size, "prefill": True}
-        if name == _TEXT and self._is_module(opened):
+        if name == _TEXT_LENGTH and self._is_module(opened):
             shapes = text_shapes(opened.loaded.bound.inputs, size)
             return {"dims": {}, "input_shapes": shapes}
         if self._is_module(opened):
             return {"dims": {**own_options.dims, name: size}}
         return {"dims": {**other_sizes, name: size}, "input_shapes": {}}
 
-    def _cache_function(
+    def _make_cache_counter(
         self,
         state_index: int,
         examine: Callable[..., AnalysisResult],
         size_range: SizeRange,
         other_sizes: dict[str, int],
     ) -> Callable[[int], int] | None:
-        """Return a function from tokens to cache bytes, or None if the size is not a length or there is no
-        cache.
+        """Return a function that counts the cache bytes of a number of tokens.
+
+        None if the size is not a text length, or the model has no cache.
         """
         opened = self._models.open_state(state_index)
         module = self._is_module(opened)
-        if "batch" in size_range.name.lower() or (module and size_range.name != _TEXT):
+        if "batch" in size_range.name.lower() or (module and size_range.name != _TEXT_LENGTH):
             return None
-        keeps_dims = module or size_range.name == _TOKENS_OF_CACHE
+        keeps_dims = module or size_range.name == _CACHED_TOKENS
         dims = dict(opened.options.dims) if keeps_dims else other_sizes
         shapes = opened.options.input_shapes
 
@@ -209,12 +215,12 @@ class CurveMaker:
             return None  # a model without a decode step has no cache
 
     def _has_cache_inputs(self, state_index: int) -> bool:
-        """Return whether a model is a graph with a KV cache as inputs."""
+        """Whether a state is a graph that has its KV cache as inputs."""
         model = getattr(self._models.open_state(state_index), "model", None)
         return model is not None and bool(onnx_cache.find(model))
 
     def _is_module(self, opened: OpenedModel) -> bool:
-        """Return whether a model is an nn.Module, whose sizes have no names."""
+        """Whether a model is an nn.Module, whose sizes have no names."""
         return hasattr(opened, "loaded") and opened.names() is None
 
 
@@ -225,7 +231,7 @@ def _find_module_sizes(info: Info) -> Sizes:
     if len(shape) < 2 or not isinstance(shape[0], int) or not isinstance(shape[1], int):
         return {}
     ids = len(shape) == 2 and first is not None and (first.dtype or "").startswith("int")
-    return {"batch": shape[0], **({_TEXT: shape[1]} if ids else {})}
+    return {"batch": shape[0], **({_TEXT_LENGTH: shape[1]} if ids else {})}
 
 
 def _choose_size(name: str | None, known_sizes: Sizes) -> str:
@@ -262,7 +268,7 @@ def sizes(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> SizeCurves:
-    """Count MACs, memory and least time over one size, and where one figure passes another.
+    """Count MACs, memory and least time over one size, and find sizes at which one figure passes another.
 
     Args:
         over: Name of the size: an open dimension of the model, or 'batch' or 'sequence' of a module. None

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from explorer.facts.split.split import Split
     from explorer.report.blocks import Block
 
-_GANTT, _MAX_GANTT = 9, 128
+_GANTT_MARGIN, _MAX_GANTT_WIDTH = 9, 128
 """Cells reserved beside a schedule, and its maximum width in cells."""
 _WORDS = {"macs": "MACs", "training": "training memory"}
 
@@ -36,7 +36,7 @@ def title_lines(
 ) -> tuple[Line, ...]:
     """Build the two title lines: model and balanced cost, then a summary.
 
-    `moved` tells that the user moved cuts away from the best places.
+    `moved` is whether the user moved cuts away from the best places. `exact` writes numbers out.
     """
     head = (" Split  ", "strong"), (escape_name(os.path.basename(source)), "text")
     if draft is None:
@@ -70,9 +70,9 @@ def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequen
     """Build the tables of stages, pipeline, cuts and alternatives; `roomy` adds blank lines between them."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     gap = [Row()] * roomy
-    blocks: list[Block] = [build_stage_table(fact, named=False)]
+    blocks: list[Block] = [build_stage_table(fact, with_layers=False)]
     if forecast is not None:
-        cells, stage_count = max(16, min(width - _GANTT, _MAX_GANTT)), len(fact.stages)
+        cells, stage_count = max(16, min(width - _GANTT_MARGIN, _MAX_GANTT_WIDTH)), len(fact.stages)
         blocks += [*gap, *draw_gantt(forecast.works, stage_count, cells, timed=timed), *gap]
         blocks += [
             *pipeline_figures(fact),

@@ -87,31 +87,27 @@ def split_blocks(fact: Split) -> list[Block]:
 
 
 def proof_blocks(fact: Split) -> list[Block]:
-    """Tell whether the stages compute the same as the whole model, and how that was tested."""
+    """Report whether the stages compute the same as the whole model, and how that was tested."""
     assert fact.verification is not None
     blocks: list[Block] = [*evidence(fact.verification), Line()]
     module = fact.stages[0].file.endswith(".pt2")
     if fact.exact is not None:
         rounding_clause = describe_cut_rounding(fact.rounded)
-        text, tone = (
-            (
-                f"run one after the other: the model's outputs, bit for bit{rounding_clause}",
-                "passed",
-            )
-            if fact.exact
-            else ("run one after the other: the model's outputs, but not bit for bit", "")
-            if module and all(output.passed for output in fact.outputs)
-            else ("run one after the other: OUTPUTS DIFFER from the model's", "bad")
-        )
+        role: Role = "bad"
+        text = "OUTPUTS DIFFER from the model's"
+        if fact.exact:
+            role, text = "passed", f"the model's outputs, bit for bit{rounding_clause}"
+        elif module and all(output.passed for output in fact.outputs):
+            role, text = "", "the model's outputs, but not bit for bit"
         conditions = "one thread" if module else "optimization off, one thread"
-        blocks.append(Paragraph(f"{text} ({conditions})", tone))  # type: ignore[arg-type]
+        blocks.append(Paragraph(f"run one after the other: {text} ({conditions})", role))
     if module:
         return [*blocks, *(_report_step(step) for step in fact.steps)]
     return [*blocks, *report_optimized_errors(fact.outputs, "them")]
 
 
 def describe_cut_rounding(rounded: str) -> str:
-    """Return a clause about rounding to the type `rounded` at the cuts, or '' if no rounding was needed."""
+    """Return a clause about rounding to the type `rounded` at the cuts, or '' if `rounded` is ''."""
     if not rounded:
         return ""
     return f", with its values at the cuts rounded to {rounded}: inside of a graph the runtime keeps float32"
@@ -131,9 +127,7 @@ def report_optimized_errors(outputs: Sequence[OutputEvidence], subject: str) -> 
 
 
 def _report_step(step: StepProof) -> Paragraph:
-    """Report a training step in processes, with the output or gradient that differs most from the whole
-    model's.
-    """
+    """Report a training step in processes, and the tensor that differs most from the whole model's."""
     tensors = (*step.outputs, *step.gradients)
     worst = max(tensors, key=lambda tensor: (not tensor.passed, tensor.relative_rms or 0.0))
     error = clauses(worst.reason)[0]
@@ -175,8 +169,8 @@ def format_cost(value: float, unit: str) -> Span:
     return Span(text, "figure", f"{int(value):,} {unit}", value)
 
 
-def build_stage_table(fact: Split, *, named: bool = True) -> Table:
-    """Build a table with one row per stage; `named` adds the first and last layer."""
+def build_stage_table(fact: Split, *, with_layers: bool = True) -> Table:
+    """Build a table with one row per stage. `with_layers` adds the names of its first and last layer."""
     stages, machines = fact.stages, fact.machines if len(fact.machines) > 1 else ()
     timed = any(stage.seconds is not None for stage in stages)
     largest = max(stage.cost for stage in stages) or 1.0
@@ -193,7 +187,7 @@ def build_stage_table(fact: Split, *, named: bool = True) -> Table:
         range(len(stages)),
         (
             (Column("stage", "right"), lambda index: plain(index + 1)),
-            *(ends if named else []),
+            *(ends if with_layers else []),
             (Column("layers", "right", drop=5), lambda index: plain(stages[index].layers)),
             (Column("params", "right", drop=3), lambda index: count(stages[index].params)),
             (Column("MACs", "right"), lambda index: count(stages[index].macs)),
@@ -292,7 +286,7 @@ def _build_timed_fields(fact: PipelineForecast) -> list[Field]:
 
 
 def _build_untimed_fields(fact: PipelineForecast) -> list[Field]:
-    """Build the fields that do not depend on the duration of a MAC."""
+    """Build the fields that need no times, because they only depend on the MACs of the stages."""
     ideal = fact.latency / fact.period if fact.period else 1.0
     batches_text = f"{fact.micro_batches:,} micro-batches"
     step = f"{fact.schedule}, backward twice forward"
@@ -321,31 +315,33 @@ def draw_gantt(
     """
     if not works:
         return []
-    until = max(work.end for work in works)
-    of_stage: list[list[ScheduledWork]] = [[] for _ in range(stages)]
+    end_time = max(work.end for work in works)
+    works_by_stage: list[list[ScheduledWork]] = [[] for _ in range(stages)]
     for work in works:
-        of_stage[work.stage].append(work)
+        works_by_stage[work.stage].append(work)
     lines: list[Block] = []
-    for index, stage_works in enumerate(of_stage):
+    for index, stage_works in enumerate(works_by_stage):
         signs: list[str] = ["·"] * cells
         roles: list[Role] = ["quiet"] * cells
         for work in stage_works:
-            first, last = (round(edge / until * cells) if until else 0 for edge in (work.start, work.end))
+            first, last = (
+                round(edge / end_time * cells) if end_time else 0 for edge in (work.start, work.end)
+            )
             forward = work.work == "forward"
-            sign = "0123456789" if forward else "abcdefghij"
-            signs[first:last] = sign[work.micro_batch % 10] * (last - first)
+            digits = "0123456789" if forward else "abcdefghij"
+            signs[first:last] = digits[work.micro_batch % 10] * (last - first)
             roles[first:last] = [_FORWARD[work.micro_batch % 2] if forward else "good"] * (last - first)
         runs = itertools.groupby(zip(signs, roles, strict=True), key=itemgetter(1))
         spans = [Span("".join(sign for sign, _ in run), role) for role, run in runs]
         lines.append(Line((Span(f"{index + 1:>5}  ", "quiet"), *spans)))
     backward = any(work.work == "backward" for work in works)
     words = ["forward 0-9, backward a-j"] * backward
-    words += [f"{seconds_text(until)} from left to right"] * timed
+    words += [f"{seconds_text(end_time)} from left to right"] * timed
     return [*lines, *([Line(Span(f"       {'; '.join(words)}", "quiet"))] if words else [])]
 
 
 def build_count_table(fact: Split) -> Table:
-    """Build a table of splits into other numbers of stages; the cheapest one is marked."""
+    """Build a table of splits into other numbers of stages. It marks the cheapest split."""
     timed = any(row.period is not None for row in fact.counts)
     best = min(fact.counts, key=_sort_key)
 
@@ -424,8 +420,8 @@ _SHOWN_BATCHES = 16
 def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
     """Build the output of `explorer pipeline`."""
     batches_text = f"{fact.micro_batches:,} micro-batches" if fact.micro_batches > 1 else "1 micro-batch"
-    far = any(stage.worker for stage in fact.stages)
-    kind = "on workers" if far else "a process each"
+    on_workers = any(stage.worker for stage in fact.stages)
+    kind = "on workers" if on_workers else "a process each"
     head = f"   {len(fact.stages):,} stages, {kind}, {many_text(fact.threads, 'thread')} in each"
     rows = [
         Field(
@@ -447,7 +443,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
         Column("alone", "right"),
         Column("to the next", "right"),
         Column("busy", "right"),
-        Column("worker" if far else "", shrink=True, drop=1),
+        Column("worker" if on_workers else "", shrink=True, drop=1),
     )
 
     def row(numbered: tuple[int, StageRun]) -> tuple[str | Span, ...]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_PLOT_WIDTH, _SHARE = 40, 0.55
+_MIN_PLOT_WIDTH, _TABLE_SHARE = 40, 0.55
 """Minimum width of the plot in cells, and the usual share of the screen width for the table."""
 
 
@@ -55,10 +55,10 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     def __init__(self, table: LineList, engine: EngineProcess, *, ask: bool) -> None:
         super().__init__()
-        self._table, self._begins = table, ask
+        self._table, self._asks_on_mount = table, ask
         self._jobs = Jobs(engine, self._show_status)
-        self._status_text, self._began = "", 0.0
-        self._plotted = False
+        self._status_text, self._job_started = "", 0.0
+        self._shows_plot = False
 
     def compose(self) -> ComposeResult:
         """Yield the title bar, the table, the plot, the facts, the status line and the key line."""
@@ -76,7 +76,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         self.show_keys()
         self._lay_out()
         self._show()
-        if self._begins:
+        if self._asks_on_mount:
             self.action_more()
 
     def on_resize(self) -> None:
@@ -87,19 +87,21 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     def _lay_out(self) -> None:
         is_tall = self.size.height >= self.TALL
         shows_one_pane = self.size.width < self.BESIDE and not is_tall
-        self._table.display = self.query_one("#sweep-head").display = not (shows_one_pane and self._plotted)
-        self.query_one(PanelView).display = self._plotted or not shows_one_pane
+        self._table.display = self.query_one("#sweep-head").display = not (
+            shows_one_pane and self._shows_plot
+        )
+        self.query_one(PanelView).display = self._shows_plot or not shows_one_pane
         self.query_one("#sweep-facts").styles.height = self.FACTS if is_tall else 2
 
-    def _divide(self) -> None:
-        """Give the table the width of its columns if enough width remains for the plot."""
-        table_width = min(self._compute_wanted_width(), self.size.width - _PLOT_WIDTH)
-        is_wider = self.size.width >= self.BESIDE and table_width > _SHARE * self.size.width
+    def _set_table_width(self) -> None:
+        """Set the width of the table: that of its columns if enough width remains for the plot."""
+        table_width = min(self._compute_wanted_width(), self.size.width - _MIN_PLOT_WIDTH)
+        is_wider = self.size.width >= self.BESIDE and table_width > _TABLE_SHARE * self.size.width
         self._table.styles.width = table_width if is_wider else None
 
     def _show(self) -> None:
         self._fill()
-        self._divide()
+        self._set_table_width()
         self._show_head()
         self.query_one(TitleBar).show(self._title)
         self._show_facts()
@@ -122,7 +124,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         running = self._jobs.current
         if running is None:
             return ((fit(f" {escape_name(self._status_text)}", width), "dim"),)
-        elapsed = time.monotonic() - self._began
+        elapsed = time.monotonic() - self._job_started
         return job_line(self._progress(), running.job.progress, elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
@@ -156,7 +158,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
 
     def action_plot(self) -> None:
         """Switch between plot and table on a screen too small for both."""
-        self._plotted = not self._plotted
+        self._shows_plot = not self._shows_plot
         self._lay_out()
         if self._table.display:
             self._table.focus()
@@ -192,7 +194,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         return 0
 
     def _ask(self) -> None:
-        """Open the dialog and start the trials."""
+        """Open the dialog, and start the trials that it describes."""
         raise NotImplementedError
 
     def _choose(self) -> None:

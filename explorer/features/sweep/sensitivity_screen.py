@@ -203,7 +203,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         """Try the choices of a request; show new rows every two seconds."""
         trials = self._trials
         trials.request, trials.cost, trials.open = request, request.spec.cost, 0
-        self._began = time.monotonic()
+        self._job_started = time.monotonic()
         options = {"state": self._state, "output": request.output or None}
         try:
             while True:

@@ -66,13 +66,14 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.map or row_kinds == ("mappings",):
         return _answer_mappings(args, progress, is_shown)
     args.refuse(("capacity", "objective"), "needs --map", "leave it out, or add --map")
-    trainings = row_kinds == ("trainings",) or ("trainings" in row_kinds and args.train is not None)
-    if (trained := _answer_trainings(args, progress, trainings)) is not None:
-        return trained
-    if (formats := _answer_formats(args, progress, is_shown, row_kinds)) is not None:
-        return formats
+    has_only_trainings = row_kinds == ("trainings",)
+    shows_trainings = has_only_trainings or ("trainings" in row_kinds and args.train is not None)
+    if (training_answer := _answer_trainings(args, progress, shows_trainings)) is not None:
+        return training_answer
+    if (format_answer := _answer_formats(args, progress, is_shown, row_kinds)) is not None:
+        return format_answer
     if is_shown:
-        idle = sorted(args.explicit - _RESULT_OPTIONS)
+        idle = sorted(args.explicit - _TILING_RESULT_OPTIONS)
         args.refuse(idle, "says nothing of results that are only shown", "name the model")
         fact, bad = sweep.results(args.models[0]), {}
     else:
@@ -174,7 +175,7 @@ def _answer_formats(
         idle = sorted(option.key for option in FORMAT_SWEEP)
         args.refuse(idle, "says nothing of tilings", "name formats: --quantize int8,fixed8.4")
         return None
-    refused = args.explicit - _FORMAT_RESULT_OPTIONS if is_shown else _TILING_OPTIONS
+    refused = args.explicit - _FORMAT_RESULT_OPTIONS if is_shown else _TILING_ONLY_OPTIONS
     args.refuse(sorted(refused), "says nothing of number formats", "leave it out")
     take = _parse_take(args)
     if args.plot is not None:
@@ -327,10 +328,10 @@ def _sweep_trainings(args: ParsedArgs, progress: ProgressLine, take: tuple[int, 
         return session.sweep_training(over=args.train, **asdict(record_of(args, SampleSpec)), **options)
 
 
-_RESULT_OPTIONS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
-"""Options that apply to the rows of a result file."""
+_TILING_RESULT_OPTIONS = {"sort", "beside", "json", "csv", "markdown", "quiet", "memory"}
+"""Options that apply to the tilings of a result file."""
 _FORMAT_RESULT_OPTIONS = {"quantize", "take", "cost", "plot", "force", "json", "csv", "quiet", "memory"}
-_TILING_OPTIONS = {
+_TILING_ONLY_OPTIONS = {
     *("tile", "tile_m", "tile_k", "tile_n", "edges", "form", "grouped", "config", "machine", "order"),
     *("verify", "sort", "beside", "scalesim", "markdown"),
 }
@@ -352,9 +353,9 @@ _TRAINING_OPTIONS = {
 
 
 def _combine_specs(args: ParsedArgs) -> SweepSpec:
-    """Return the combinations to try; command line options override the file of `--config`."""
-    combined = tiles(args)
-    typed = {"tile": combined[0], "sites": args.site, "edges": args.edges[0], "form": args.form[0]}
+    """Return the combinations to try. Options of the command line override the file of `--config`."""
+    tile_sizes = tiles(args)
+    typed = {"tile": tile_sizes[0], "sites": args.site, "edges": args.edges[0], "form": args.form[0]}
     options = {name: value for name, value in typed.items() if name == "tile" or name[:4] in args.explicit}
     if "grouped" in args.explicit:
         options["grouped"] = args.grouped
@@ -363,7 +364,7 @@ def _combine_specs(args: ParsedArgs) -> SweepSpec:
         values if name in args.explicit else (getattr(base, name),)
         for name, values in (("edges", args.edges), ("form", args.form))
     )
-    return explorer.SweepSpec(combined, edges, forms, base=base)
+    return explorer.SweepSpec(tile_sizes, edges, forms, base=base)
 
 
 _EDGES, _FORMS = (option_of(explorer.TileSpec, name).choices for name in ("edges", "form"))

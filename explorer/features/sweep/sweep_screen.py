@@ -253,7 +253,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         rows = {_mark(row): row for row in self._tilings.rows} if alike else {}
         self._tilings.request = request
         self._tilings.rows = with_front(list(rows.values()))
-        self._status_text, self._began = "", time.monotonic()
+        self._status_text, self._job_started = "", time.monotonic()
         size = 1 if request.verify else _AT_A_TIME
         self._open = [
             tile

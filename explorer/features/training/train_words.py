@@ -11,7 +11,7 @@ from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
 from explorer.report.present.computed_rows import done_and_kept
 from explorer.report.present.figures import report_written, share_text
 
-_WIDTH, _HEIGHT = 60, 10
+_CHART_WIDTH, _CHART_HEIGHT = 60, 10
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
@@ -65,16 +65,19 @@ def _row(epoch: EpochScore, fact: TrainingRun) -> Sequence[Cell]:
 
 
 def _draw_curve(title: str, values: Sequence[float]) -> list[Block]:
-    """Draw a bar chart with a column for each epoch, or for each group of epochs by its last one."""
-    step = -(-len(values) // _WIDTH)
+    """Draw a bar chart with a column for each epoch.
+
+    Many epochs share columns, each with its last epoch's value.
+    """
+    step = -(-len(values) // _CHART_WIDTH)
     column_values = [values[min(start + step, len(values)) - 1] for start in range(0, len(values), step)]
-    column_width = max(_WIDTH // len(column_values) // 2, 1)
+    column_width = max(_CHART_WIDTH // len(column_values) // 2, 1)
     top = max(column_values) or 1.0
-    heights = [round(8 * _HEIGHT * value / top) for value in column_values]
+    heights = [round(8 * _CHART_HEIGHT * value / top) for value in column_values]
     lines: list[Block] = [Line(Span(title, "quiet"), 2)]
-    for row in reversed(range(_HEIGHT)):
+    for row in reversed(range(_CHART_HEIGHT)):
         bars = "".join(_LEVELS[max(min(height - 8 * row, 8), 0)] * column_width for height in heights)
-        edge = f"{top:>8.4g} " if row == _HEIGHT - 1 else f"{0:>8} " if not row else " " * 9
+        edge = f"{top:>8.4g} " if row == _CHART_HEIGHT - 1 else f"{0:>8} " if not row else " " * 9
         lines.append(Line((Span(edge, "quiet"), Span(bars, "bar")), 2))
     return lines
 

@@ -41,7 +41,7 @@ def evaluate(
         batch: Number of samples per run, if the model leaves the batch open.
         task: Kind of task. None derives it from the labels and the output.
         states: Indices of states of the history; empty selects the current state.
-        others: Paths or names of further models, opened with the session's options.
+        others: Paths or names of further models. They are opened with the session's options.
         on_progress: Callback that receives the number of completed samples.
         cancel: Callback that is polled at every batch; the work stops when it returns True.
 
@@ -52,16 +52,13 @@ def evaluate(
     """
     from explorer.features.training.evaluate import score_models  # imports onnxruntime
 
-    session_models, other_models = (
-        session.parts.models,
-        [session.parts.models.open_other(source) for source in others],
-    )
-    all_states = [(session_models, session_models.resolve_index(state)) for state in states or (None,)] + [
-        (models, 0) for models in other_models
-    ]
+    own_models = session.parts.models
+    other_models = [own_models.open_other(source) for source in others]
+    own_states = [(own_models, own_models.resolve_index(state)) for state in states or (None,)]
+    other_states = [(models, 0) for models in other_models]
     try:
         return score_models(
-            all_states,
+            [*own_states, *other_states],
             data,
             labels=labels,
             inputs=inputs,
@@ -102,7 +99,7 @@ def train(session: Facade, data: PathText, **options: Unpack[TrainingKeywords]) 
 
 
 def module_digest(session: Facade) -> str:
-    """Return a digest of the opened module: its layers, its values, and the files of its classes.
+    """Return a digest of the opened module: of its layers, its values, and the files of its classes.
 
     Raises:
         Misuse: The model is not a module.

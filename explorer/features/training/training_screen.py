@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text
 from explorer.facts.training import TrainingStepSpec
-from explorer.features.training.training_words import (
-    OPTIMIZERS,
-)
+from explorer.features.training.training_words import OPTIMIZERS
 from explorer.tui.dialogs.record_form import RecordForm
 
 if TYPE_CHECKING:
@@ -31,13 +29,13 @@ def ask_training(context: CommandContext) -> None:
     """Ask for batch sizes, optimizer and device memory, then show the costs of a step."""
     store = context.store
 
-    def take(spec: TrainingStepSpec | None) -> None:
+    def on_answer(spec: TrainingStepSpec | None) -> None:
         if spec is not None:
             store.training_asked = spec
             context.start("Training", _count(context, spec))
 
     if context.ready():
-        context.ask(TrainingDialog(store.training_asked or TrainingStepSpec()), take)
+        context.ask(TrainingDialog(store.training_asked or TrainingStepSpec()), on_answer)
 
 
 async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:

@@ -95,7 +95,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
             [
                 (
                     holder.kind,
-                    holder.path or _WHOLE,
+                    holder.path or _WHOLE_MODEL,
                     size(holder.bytes),
                     share_text(holder.bytes, first.peak_bytes),
                 )
@@ -105,7 +105,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
         Chart("memory-over-time", fact),
         Line(),
         _build_moment_table(first),
-        Paragraph(f"A letter in 'parts' is 1/{_CELLS} of the peak: {_LETTERS}.", "quiet"),
+        Paragraph(f"A letter in 'parts' is 1/{_BAR_WIDTH} of the peak: {_PART_LETTERS}.", "quiet"),
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
     ]
@@ -170,7 +170,7 @@ def _format_moment(moment: TrainingMoment) -> str:
 
 
 def _build_moment_table(step: StepMemory) -> Table:
-    """Build a table with a row for each module in each phase, at its peak, with a bar of live memory."""
+    """Build a table with a row for each module in each phase, and a bar of its live memory."""
     columns = (
         Column("phase"),
         Column("module", shrink=True),
@@ -183,14 +183,14 @@ def _build_moment_table(step: StepMemory) -> Table:
         parts = [getattr(moment, kind) for kind in _KINDS]
         figures = (dash_zero(size(part)) for part in parts)
         stack = _draw_stack(parts, step.peak_bytes)
-        return moment.phase, moment.path or _WHOLE, *figures, size(moment.live_bytes), stack
+        return moment.phase, moment.path or _WHOLE_MODEL, *figures, size(moment.live_bytes), stack
 
     return Table(columns, Rows(row, step.moments), what="moments", around=step.peak, more="--json has all")
 
 
 def _draw_stack(parts: Sequence[int], largest: int) -> str:
-    """Draw a bar of several parts, each with the first letter of its kind."""
-    ends = [round(_CELLS * sum(parts[: index + 1]) / max(1, largest)) for index in range(len(parts))]
+    """Draw a bar of several parts, in which the letter of a cell is the first letter of the part's kind."""
+    ends = [round(_BAR_WIDTH * sum(parts[: index + 1]) / max(1, largest)) for index in range(len(parts))]
     pairs = zip(_KINDS, ends, [0, *ends[:-1]], strict=True)
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
@@ -250,7 +250,7 @@ def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
 
 
 def build_output_fields(about: Info, fact: Training) -> list[Block]:
-    """Build the memory of a step that keeps every layer's output; empty if `build_step_fields` already shows it."""
+    """Build the memory of a step that keeps every layer's output; empty if other fields already show it."""
     first = _find_shown_step(fact)
     if first is None or first.counted != "autograd":
         return []
@@ -278,35 +278,36 @@ def build_layer_fields(fact: Training, first: int, last: int) -> list[Block]:
         return []
     inexact = next((row for row in layers if row.status != "exact"), None)
 
-    def part(label: str, name: str, field: Callable[..., Field], **more: str) -> Field:
+    def build_sum(label: str, name: str, build_field: Callable[..., Field], **options: str) -> Field:
+        """Build the field for the sum of a figure over the layers, a lower bound if some are unknown."""
         values = [getattr(row, name) for row in layers]
         known_values = [value for value in values if value is not None]
         sign = ">= " if len(known_values) < len(values) else ""
-        return field(label, sum(known_values) if known_values else None, sign, **more)
+        return build_field(label, sum(known_values) if known_values else None, sign, **options)
 
     rows = [
-        part("MACs, forward", "forward_macs", count_field),
-        part("MACs, weight grad", "backward_weight_macs", count_field),
-        part("MACs, input grad", "backward_input_macs", count_field),
-        part(
+        build_sum("MACs, forward", "forward_macs", count_field),
+        build_sum("MACs, weight grad", "backward_weight_macs", count_field),
+        build_sum("MACs, input grad", "backward_input_macs", count_field),
+        build_sum(
             "Elementwise operations, backward",
             "backward_elementwise_ops",
             count_field,
             short="elem. backward",
         ),
-        part("Kept outputs", "activation_bytes", bytes_field),
-        part("Weight bytes", "param_bytes", bytes_field),
-        part("Gradients", "gradient_bytes", bytes_field),
-        part("Optimizer", "optimizer_bytes", bytes_field),
+        build_sum("Kept outputs", "activation_bytes", bytes_field),
+        build_sum("Weight bytes", "param_bytes", bytes_field),
+        build_sum("Gradients", "gradient_bytes", bytes_field),
+        build_sum("Optimizer", "optimizer_bytes", bytes_field),
     ]
     why = inexact.reason or inexact.status if inexact is not None else ""
     return [Fields(rows), *([Paragraph(why, "warning")] if why else [])]
 
 
-_WHOLE = "the model"
+_WHOLE_MODEL = "the model"
 _KINDS = get_args(Holding)
-_LETTERS = ", ".join(f"{kind[0]} {kind}" for kind in _KINDS)
-_CELLS = 24
+_PART_LETTERS = ", ".join(f"{kind[0]} {kind}" for kind in _KINDS)
+_BAR_WIDTH = 24
 """Width of the bar of live memory at the peak."""
 
 

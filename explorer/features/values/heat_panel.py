@@ -24,7 +24,7 @@ _MAX_CELL_WIDTH = 12
 
 
 class Picture(NamedTuple):
-    """A heat map, its cursor, and the space to paint it.
+    """A heat map, its cursor, and the size of the area in which it is painted.
 
     Attributes:
         fact: Heat map to paint.
@@ -147,7 +147,7 @@ class HeatPanel(Widget):
 
 
 class Palette(NamedTuple):
-    """Colors of negative and positive numbers (weakest first), of zero, of NaN and Inf, and of the cursor."""
+    """Colors of negative and positive numbers (weakest first), zero, missing values and the cursor."""
 
     negative: Sequence[str]
     positive: Sequence[str]

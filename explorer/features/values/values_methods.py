@@ -95,8 +95,8 @@ def activations(
 
     Raises:
         Misuse: The input does not fit, a glob or kind matches nothing, or `output` cannot be written.
-        BadModel: The model fails before any of these layers has run; if it fails later, what ran until
-            then is told, and `skipped` says where it failed and why.
+        BadModel: The model fails before any of these layers has run. If it fails later, the result has the
+            layers that ran, and its `skipped` says where the model failed and why.
         Cancelled: `cancel` returned True.
     """
     choices = AskedStatistics(tuple(kinds), stat, axis, bins)
@@ -194,7 +194,7 @@ def heat_map(
         columns: Half-open range of columns, or None for all.
         size: Maximum numbers of cells: rows, columns.
         whole: Whether to add statistics, outliers and channel ranges of the whole tensor.
-        before: Index of a state, or path or name of a model, whose same part is drawn, too.
+        before: Index of a state, or path or name of a model. The same part of its tensor is drawn, too.
         input: See `values`.
         seed: Seed of the random input.
         index: Index of the state in the history, or None for the current state.
