@@ -15,7 +15,7 @@ import pytest
 
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
-from explorer.manual import TOPICS, page, titles
+from explorer.manual import GROUPS, TOPICS, page, titles
 from tests import documents, manual
 from tests.fresh import loaded, tops
 
@@ -37,7 +37,7 @@ def measured(text: str) -> list[str]:
         text,
         flags=re.M,
     )
-    text = re.sub(r"\d+(\.\d+)? u, limit|\s[█▌]*·+(?=\s)|[\d.]+ % of what is allowed", "#", text)
+    text = re.sub(r"\d+(\.\d+)? u, limit|\s[█▌]*·+(?=\s)|[\d.]+ % of the limit", "#", text)
     return [" ".join(line.split()) for line in text.splitlines()]
 
 
@@ -182,12 +182,16 @@ def test_help_lists_the_pages_prints_one_and_names_the_nearest_to_a_mistyped_one
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert main(["help"]) == 0
-    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines()[2:]]
+    listed = [line.split()[0] for line in capsys.readouterr().out.splitlines() if line.startswith("  ")]
     assert listed == list(TOPICS)
+    assert main(["help", "plan"]) == 0
+    assert capsys.readouterr().out.startswith("usage: explorer plan MODEL"), (
+        "a verb without a page of its name"
+    )
     assert main(["help", "proof"]) == 0
     assert capsys.readouterr().out == page("proof")
     assert main(["help", "prof"]) == 2
-    assert capsys.readouterr() == ("", "explorer: prof: no such topic; did you mean 'proof'?\n")
+    assert capsys.readouterr() == ("", "explorer: prof: the manual has no such page; did you mean 'proof'?\n")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     assert main(["help", "proof"]) == 0
@@ -246,3 +250,10 @@ def test_the_readmes_program_passes_type_checkers(checker: str, tmp_path: Path) 
         env={**os.environ, "MYPYPATH": str(manual.ROOT)},
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_groups_of_help_are_those_of_the_site() -> None:
+    index = (manual.PAGES / "index.md").read_text(encoding="utf-8")
+    captions = re.findall(r":caption: (.+)\n:maxdepth: 1\n\n((?:\w+\n)+)", index)
+    groups = {title: tuple(topic for topic in topics.split() if topic != "api") for title, topics in captions}
+    assert groups == GROUPS

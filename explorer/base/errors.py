@@ -57,7 +57,8 @@ class ExplorerError(Exception):
 
     def __str__(self) -> str:
         text = f"{self.where}: {self.what}" if self.where else self.what
-        text = f"{text}; {self.hint}" if self.hint else text
+        if self.hint:
+            text = f"{text if text.endswith('...') else text.rstrip('.')}; {self.hint}"
         return " ".join(text.split())
 
 

@@ -101,9 +101,12 @@ def add_notes(error: ExplorerError, cause: BaseException | None = None) -> Explo
 
 
 def _notes(cause: BaseException | None) -> list[str]:
-    """Builds the version notes of an error."""
+    """Builds the version notes of an error. Errors of Explorer's own show nothing about a library."""
+    own = __name__.partition(".")[0]
+    if cause is None or all(type(e).__module__.partition(".")[0] == own for e in error_chain(cause)):
+        return []
     try:
-        return notes_of(cause) if cause is not None else []
+        return notes_of(cause)
     except Exception:  # a broken installation must not hide the original failure
         return []
 

@@ -81,9 +81,17 @@ def _run_reporting_errors(work: Callable[[], int], memory: int | None = None) ->
 
 
 def _fail(message: str, code: int) -> int:
-    """Print one line to standard error, and return the exit code."""
+    """Print the message to standard error, and return the exit code.
+
+    A terminal gets lines that break between words, anything else one line.
+    """
+    line = f"explorer: {printable(' '.join(message.split()))}"
     try:
-        print("explorer:", printable(" ".join(message.split())), file=sys.stderr)
+        if sys.stderr.isatty():
+            from explorer.cli.arguments.help import wrap_message  # imported after a failure: loads argparse
+
+            line = wrap_message(line)
+        print(line, file=sys.stderr)
     except (OSError, ValueError):
         pass
     return code

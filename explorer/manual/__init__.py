@@ -12,14 +12,19 @@ import re
 from explorer.base.errors import Misuse, nearest
 from explorer.host import input_files
 
-TOPICS = (
-    *("tutorial", "labs", "tasks"),
-    *("counting", "filter", "overlay", "profile", "split", "serving", "fold", "edit"),
-    *("tiling", "proof", "cost", "mapping", "quantize"),
-    "number_formats",
-    *("formats", "python", "ssh", "cluster", "glossary", "verbs", "options", "keys", "json"),
-    *("versions", "speed", "changes"),
-)
+GROUPS: dict[str, tuple[str, ...]] = {
+    "Start": ("tutorial", "labs", "tasks"),
+    "Look at a model": ("counting", "filter", "overlay", "profile", "cost", "formats"),
+    "Change a model": ("tiling", "mapping", "quantize", "number_formats", "fold", "edit", "split"),
+    "Prove a change": ("proof",),
+    "Language models": ("serving",),
+    "Other machines": ("ssh", "cluster"),
+    "Reference": ("glossary", "verbs", "options", "keys", "json", "python"),
+    "Inside": ("versions", "speed", "changes"),
+}
+"""Pages in reading order, by the title of their group. `index.md` has the same groups for the web site."""
+
+TOPICS = tuple(topic for topics in GROUPS.values() for topic in topics)
 """Pages in reading order."""
 
 
@@ -30,9 +35,8 @@ def page(topic: str) -> str:
         Misuse: The page does not exist.
     """
     if topic not in TOPICS:
-        raise Misuse(
-            "no such topic", where=topic, hint=nearest(topic, TOPICS) or f"there are {', '.join(TOPICS)}"
-        )
+        hint = nearest(topic, TOPICS) or "type explorer help for the list of topics"
+        raise Misuse("the manual has no such page", where=topic, hint=hint)
     with input_files.text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), internal=True) as file:
         return re.sub(r"<!--.*?-->\n", "", file.read())
 

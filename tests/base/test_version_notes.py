@@ -60,6 +60,19 @@ def test_inside_the_range_and_without_a_cause_nothing_is_added() -> None:
 
 
 @pytest.mark.usefixtures("new_numpy")
+def test_an_error_of_the_programs_own_names_no_library() -> None:
+    with pytest.raises(BadModel) as inner:
+        check_sizes(np.zeros(2))
+    with pytest.raises(BadModel) as outer:
+        raise BadModel("the models have other inputs") from inner.value
+    assert str(explain_failure(outer.value)) == "the models have other inputs"
+
+
+def check_sizes(array: np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    raise BadModel(f"the size {array.size} does not fit")
+
+
+@pytest.mark.usefixtures("new_numpy")
 def test_the_command_line_says_so_in_its_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

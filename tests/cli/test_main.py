@@ -386,6 +386,22 @@ def test_every_end_is_one_line_and_an_exit_code(
     assert said in last
 
 
+def test_a_message_at_a_terminal_breaks_between_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    piped = run("info", "no_such_model", "--dim", "batch=1")[2]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "30")
+    lines = run("info", "no_such_model", "--dim", "batch=1")[2].splitlines()
+    assert len(lines) > 1
+    assert max(map(len, lines)) <= 30
+    assert " ".join(" ".join(lines).split()) == piped.strip()
+
+
+def test_a_sentence_of_a_library_ends_once_before_the_next_step() -> None:
+    assert str(Misuse("sizes differ.", hint="set other sizes")) == "sizes differ; set other sizes"
+    assert str(Misuse("reading ...", hint="wait")) == "reading ...; wait"
+    assert str(Misuse("sizes differ.")) == "sizes differ."
+
+
 def test_a_bug_shows_its_traceback_to_who_asks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("explorer.session.Session", _Broken(RuntimeError("surprise")))
     monkeypatch.setenv("EXPLORER_TRACEBACK", "1")

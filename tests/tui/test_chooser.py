@@ -117,6 +117,15 @@ async def test_models_are_listed_by_their_headers_and_enter_opens_one(folder: Pa
         assert isinstance(hands.app.screen, MainScreen)
 
 
+async def test_a_narrow_list_has_room_for_the_names_of_files_with_several_dtypes(tmp_path: Path) -> None:
+    (folder := tmp_path / "models").mkdir()
+    tensors = {"weight": np.zeros((64, 64), np.float32), "scale": np.zeros(64, np.int8)}
+    save_file(tensors, folder / "jets_int8.safetensors")
+    async with chooser(folder, size=(80, 24)) as hands:
+        (row,) = (row for row in hands.rows() if "float32 +1" in row)
+        assert row.startswith("jets_int8.safetensors ")
+
+
 async def test_a_narrow_list_says_at_its_end_what_the_language_model_is_on_which_the_cursor_stands(
     tmp_path: Path,
 ) -> None:

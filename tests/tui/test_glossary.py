@@ -76,7 +76,9 @@ async def dialog(hands: Hands, *keys: str) -> str:
 @pytest.mark.slow
 async def test_the_question_mark_explains_the_words_of_the_pane_in_use() -> None:
     async with screen(size=(120, 40)) as hands:
-        assert (await dialog(hands, "question_mark")).startswith("Keys\n"), "of the tree the keys, as ever"
+        text = " ".join((await dialog(hands, "question_mark")).split())
+        assert text.startswith("Words and keys Words on this page MACs"), "the columns of the tree"
+        assert "A part of the whole, in percent. For layers" in text
         await hands.press("escape", "down", "tab")
         text = await dialog(hands, "question_mark")
         assert text.startswith("Words and keys\nWords on this page\n")
@@ -99,4 +101,4 @@ def test_a_root_and_a_square_have_terms_of_their_own_and_a_bound_promises_no_map
 def test_the_summary_of_a_proof_calls_weights_bit_equal_not_products() -> None:
     construction = key_facts(proof()).rows[0]
     assert "weights of" in str(construction.figure)
-    assert "running both models" in str(construction.remark)
+    assert "from runs of both models" in str(construction.remark)

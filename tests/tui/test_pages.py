@@ -266,17 +266,17 @@ def test_three_facts_stand_above_the_evidence_and_a_bar_leads_to_each_limit() ->
     text = said(verdict_lines(proof(), 100))
     facts = text.split(" Equal\n")[0]
     assert "14,336 tile matmuls" in facts
-    assert "5.1 % of what is allowed" in facts, "0.41 u of 8 u"
+    assert "5.1 % of the limit" in facts, "0.41 u of 8 u"
     assert "seeds 0, 1, 2" in facts
     assert "▌·········" in text.split("to the limit")[1]
     site = replace(proof().sites[0], bound_ratio=16.0, passed=False)
     over = said(verdict_lines(replace(proof(), sites=(site,), passed=False, verdict_kind="different"), 100))
-    assert "200.0 % of what is allowed" in over
+    assert "200.0 % of the limit" in over
     assert "██████████" in over
     far = replace(
         proof(), sites=(replace(site, bound_ratio=80_000.0),), passed=False, verdict_kind="different"
     )
-    assert "10,000 times what is allowed" in said(verdict_lines(far, 100))
+    assert "10,000 times the limit" in said(verdict_lines(far, 100))
 
 
 def test_a_tiled_site_is_one_row_of_the_diff_that_opens() -> None:

@@ -21,6 +21,7 @@ from explorer.report.csv_table import csv_text
 from explorer.report.document import layers
 from explorer.tui.app import is_remote
 from explorer.tui.commands.help_action import KEYS
+from explorer.tui.tabs import TABS
 from explorer.tui.terminal import slices
 from explorer.tui.text.keys import LOOK
 from explorer.tui.text.lines import line_text
@@ -71,7 +72,7 @@ async def test_o_opens_a_model_again_whatever_dialog_stands_above(above: tuple[s
         assert hands.dialog() == ""
         assert len(hands.tree()) == 15
         await hands.press("question_mark", "o")
-        assert hands.dialog().startswith("Keys"), "a model that is open stays as it is"
+        assert hands.dialog().startswith("Words and keys"), "a model that is open stays as it is"
 
 
 @pytest.mark.slow
@@ -592,6 +593,12 @@ async def test_help_and_quit_stay_in_the_key_bar_of_a_narrow_terminal() -> None:
         assert "? help" in keys
         assert "q quit" in keys
         assert len(keys) <= 60
+
+
+@pytest.mark.parametrize("size", [(80, 24), (100, 30)])
+async def test_every_tab_has_its_name_beside_the_layers(size: tuple[int, int]) -> None:
+    async with screen(size=size) as hands:
+        assert [tab.short for tab in TABS if tab.short[:3] not in hands.strip(PaneHead, "#tabs")] == []
 
 
 async def test_zoom_gives_a_pane_the_whole_width() -> None:

@@ -33,6 +33,14 @@ def build_short_help(verbs: Mapping[str, Command]) -> str:
     return "\n".join([*usage, *rows, more]) + "\n"
 
 
+def wrap_message(line: str) -> str:
+    """Break a message between words at the width of the terminal. Paths and commands stay whole."""
+    columns = max(20, shutil.get_terminal_size().columns)
+    return textwrap.fill(
+        line, columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    )
+
+
 def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
     """Return the help of a command. That of the screen command covers the program and lists `verbs`."""
     usage = " ".join([command.prog, *command.models, "[options]"])

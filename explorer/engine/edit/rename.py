@@ -87,10 +87,10 @@ def rename_weights(model: Model, step: EditStep) -> tuple[Model, str]:
     if taken:
         raise Misuse(f"a value is called '{min(taken)}' already", where=flag, hint="write another pattern")
     graph = rename_values(model.graph, names, flag)
-    first = names[weights[0]]
-    return replace(
-        model, graph=graph
-    ), f"stored tensors renamed ({len(names):,}): '{first}' to '{names[weights[-1]]}'"
+    first, last = names[weights[0]], names[weights[-1]]
+    if len(names) == 1:
+        return replace(model, graph=graph), f"1 stored tensor has the new name '{first}'"
+    return replace(model, graph=graph), f"{len(names):,} stored tensors have new names, '{first}' to '{last}'"
 
 
 def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | FoundValue:

@@ -12,6 +12,7 @@ import re
 from explorer.base.errors import BadModel
 from explorer.base.record import record
 from explorer.engine.formats.format import SourceProbe
+from explorer.host import input_files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -177,6 +178,8 @@ def find_file_error(probe: SourceProbe, by_ending: bool = True) -> BadModel | No
         by_ending: Whether the ending decides if no unread format recognizes the content.
     """
     source = probe.source
+    if source.endswith(".py") and probe.head:
+        return _build_python_error(source)
     if not probe.head:  # a name, a folder or an empty file
         return None
     for unread in UNREAD_FORMATS:
@@ -186,6 +189,23 @@ def find_file_error(probe: SourceProbe, by_ending: bool = True) -> BadModel | No
         if by_ending and unread.endings and source.lower().endswith(unread.endings):
             return _build_error(f"by its ending this is {unread.name}", unread.hint, source)
     return None
+
+
+def _build_python_error(path: str) -> BadModel:
+    """Returns the error for a Python file without `:callable`. The hint names a callable of the file."""
+    import ast  # 10 ms, needed only here
+
+    try:
+        with input_files.text(path) as file:
+            body = ast.parse(file.read()).body
+    except (OSError, SyntaxError, ValueError):
+        body = []
+    functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
+    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+    names = [name for name in (*functions, *classes) if not name.startswith("_")]
+    what = "a Python file needs the name of the function or class that returns the model"
+    hint = f"for example {path}:{names[0]}" if names else f"write {path}:NAME"
+    return BadModel(what, where=path, hint=hint)
 
 
 def find_folder_error(folder: str) -> BadModel | None:

@@ -135,11 +135,15 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     if sites:
         products = sum(s.tiles for s in sites)
         worst = max(sites, key=lambda s: (s.bound_ratio or 0.0) / s.limit)
-        error = f"worst rounding {worst.bound_ratio or 0.0:.2g} u, limit {worst.limit:.3g} u"
+        error = (
+            f"worst rounding {worst.bound_ratio or 0.0:.2g} u, limit {worst.limit:.3g} u"
+            " (u: the error of one rounding)"
+        )
         if exact:
             error = "their sums are exact"
         checked = f"{many_text(products, 'tile matmul')} checked bit for bit"
-        parts.append(f"{many_text(len(sites), 'matmul')}, {checked}; {error}")
+        meaning = "each tile equals its part of the operand"
+        parts.append(f"{many_text(len(sites), 'matmul')}, {checked} ({meaning}); {error}")
     if len(sites) < grounds.planned:
         missing = many_text(grounds.planned - len(sites), "matmul")
         parts.append(f"{missing} of the plan not found in both models")

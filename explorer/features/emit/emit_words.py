@@ -104,7 +104,7 @@ def _sites(sites: Sequence[CodeEvidence]) -> Table:
             (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
             (Column("numbers"), errors),
-            (Column("counters", "right", drop=1), of_first(_counters)),
+            (Column("equal byte counts", "right", drop=1), of_first(_counters)),
             (Column("seconds", "right", drop=5), lambda group: f"{sum(site.seconds for site in group):.2f}"),
             (Column("verdict"), of_first(_verdict)),
         ],

@@ -390,12 +390,16 @@ def origin(fact: PlanCost, example: SiteCost | None, names: Sequence[str]) -> li
         )
         for formula in formulas
     ]
-    example_note = (Span("f has the numbers of ", "quiet"), example.name, Span(", the largest", "quiet"))
+    example_note = (
+        Span("f shows the formulas with the numbers of ", "quiet"),
+        example.name,
+        Span(", the largest matmul", "quiet"),
+    )
     return [*rules, Line(example_note)]
 
 
 _RATIOS = {
-    "utilisation": "MACs of all matmuls / TM TK TN of all their tile matmuls",
+    "utilisation": "MACs of all matmuls / (number of all tile matmuls x TM TK TN)",
     "padded share": "padding of all matmuls / all their bytes with it",
     "intensity": "FLOPs of all matmuls / all their traffic",
     "distance from it": "traffic of all matmuls / all their lower bounds",

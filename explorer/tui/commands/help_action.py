@@ -17,6 +17,8 @@ from explorer.tui.models.chooser import CHOOSER_KEYS
 from explorer.tui.models.open_list import OPEN_KEYS
 from explorer.tui.text.keys import CHANGE, LOOK, MOVE, PROGRAM, Key
 from explorer.tui.text.lines import BLANK, Line, fit, heading_line, wrap
+from explorer.tui.tree.table import column_titles
+from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
 from explorer.tui.widgets.page_text import read_text
@@ -42,14 +44,18 @@ KEYS: tuple[Key, ...] = (
 def help_dialog(screen: Screen[Any]) -> HelpDialog:
     """Create the help: the fields of a dialog, the terms of the current pane or dialog, and all keys."""
     panes = [*screen.query(LineView), *screen.query(LineList)]
-    if screen.query("#tree"):
-        # on the main screen, only the terms of a focused tab are explained
-        panes = [pane for pane in panes if pane.has_focus and pane.id != "tree"]
+    heading = ""
+    for tree in screen.query(LayerTree):
+        # on the main screen, the terms of the focused pane are explained; of the tree, its columns
+        heading = (
+            "" if any(pane.has_focus for pane in panes if pane is not tree) else column_titles(tree.model)
+        )
+        panes = [pane for pane in panes if pane.has_focus and pane is not tree]
     options = [
         option for field in screen.query("*") if (option := getattr(field, "option", None)) is not None
     ]
     keys = partial(help_lines, own_groups=_find_own_groups(screen))
-    return HelpDialog(keys, [read_text(pane) for pane in panes], options)
+    return HelpDialog(keys, [heading, *(read_text(pane) for pane in panes)], options)
 
 
 def _find_own_groups(screen: Screen[Any]) -> set[str]:

@@ -36,8 +36,10 @@ class DiffTab(Tab[FoldList]):
             self.view.set_entries(diff_entries(store.changes, store.exact), keep=True)
         else:
             opened = (
-                "This is the original model: nothing has changed yet.",
-                "Press t to tile it, or = to compare it with another model.",
+                "This is the original model.",
+                "Nothing has changed yet.",
+                "Press t to tile it.",
+                "Press = to compare two models.",
             )
             notes = ("Not compared yet.", "Press d to compare.") if store.can_compare else opened
             self.view.set_entries(note_entries(notes))

@@ -43,6 +43,8 @@ _TABLE_FROM, _TABLE_SHARE = 100, 60
 """Terminal width from which the tree gets the cells of its columns, and its minimum share then in percent."""
 _PAGE_WIDTH = 28
 """Minimum width of the right pane in cells, wherever the divider is. A narrower page cuts its figures."""
+_TITLES_WIDTH = 38
+"""Width of the right pane in cells from which its heading has room for the titles of all tabs."""
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
@@ -299,7 +301,8 @@ class Panes(Horizontal):
         is_text = self._store.remote or _KEYS[self._store.tab].kind == "lines"
         if width < _TABLE_FROM or not is_text:
             return 50
-        return max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width))
+        tree_share = max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width))
+        return min(tree_share, 100 - -(-100 * _TITLES_WIDTH // width))
 
     def _apply_divider(self) -> None:
         share = self.share

@@ -147,6 +147,12 @@ def list_chosen_columns(model: TreeModel) -> list[str]:
     return [name for name in model.columns if name in columns and name not in lacking] or [*SHOWN]
 
 
+def column_titles(model: TreeModel) -> str:
+    """Return the titles of the selected columns, one a line."""
+    columns = columns_of(model)
+    return "\n".join(columns[name].head for name in list_chosen_columns(model))
+
+
 def places(model: TreeModel, width: int, *, exact: bool) -> Places:
     """Choose the columns that fit beside the names. The column that rows are sorted by always fits.
 

@@ -134,3 +134,19 @@ def test_an_onnx_file_is_not_taken_for_core_ml(tmp_path: Path) -> None:
 def test_a_few_bytes_are_not_taken_for_msgpack(data: bytes, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(data)
     assert "Flax" not in message(tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("class _Base: ...\nclass Net: ...\ndef _build(): ...\ndef net(): ...\n", "net.py:net"),
+        ("class Net: ...\n", "net.py:Net"),
+        ("width = 3\n", "net.py:NAME"),
+        ("def net(:\n", "net.py:NAME"),
+    ],
+)
+def test_a_python_file_asks_for_the_name_of_a_callable_in_it(text: str, hint: str, tmp_path: Path) -> None:
+    file = tmp_path / "net.py"
+    file.write_text(text)
+    assert "the name of the function or class that returns the model" in message(file)
+    assert message(file).endswith(hint)

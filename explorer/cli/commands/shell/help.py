@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from explorer import manual
 from explorer.cli.arguments.command import Command, ParsedArgs
@@ -15,11 +16,29 @@ if TYPE_CHECKING:
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
     if args.models:
-        text = manual.page(args.models[0])
-        return Answer(pieces=lambda: _render(text))
-    width = max(map(len, manual.TOPICS))
-    rows = [f"  {topic:<{width}}  {title}\n" for topic, title in manual.titles().items()]
-    return Answer(pieces=lambda: ("explorer help TOPIC shows a page of the manual:\n\n", *rows))
+        return Answer(pieces=partial(_print_topic, args.models[0]))
+    width, titles = max(map(len, manual.TOPICS)), manual.titles()
+    lines = ["explorer help TOPIC shows a page of the manual:\n"]
+    for group, topics in manual.GROUPS.items():
+        lines += [f"\n{group}\n", *(f"  {topic:<{width}}  {titles[topic]}\n" for topic in topics)]
+    return Answer(pieces=lambda: lines)
+
+
+def _print_topic(topic: str) -> Iterator[str]:
+    """Yield a page of the manual, or the help of a verb that has no page of its name.
+
+    Raises:
+        Misuse: Neither a page nor a verb has this name.
+    """
+    # imported on demand: the commands import this module, and the help loads argparse
+    from explorer.cli.commands import VERBS
+
+    if topic in manual.TOPICS or topic not in VERBS:
+        yield from _render(manual.page(topic))
+        return
+    from explorer.cli.arguments.help import help_text
+
+    yield help_text(VERBS[topic], VERBS)
 
 
 def _render(text: str) -> Iterator[str]:

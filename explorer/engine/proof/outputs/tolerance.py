@@ -96,9 +96,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         passed = largest_share <= 1.0
         limit_share = largest_share
         share_text = (
-            f"{largest_share:.2g} of what is allowed"
-            if math.isfinite(largest_share)
-            else "and none is allowed"
+            f"{largest_share:.2g} of the limit" if math.isfinite(largest_share) else "and none is allowed"
         )
         parts.append(f"difference {largest_gap:.2e}, {share_text}")
     if tolerance.snr is not None:

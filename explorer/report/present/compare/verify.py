@@ -100,8 +100,8 @@ def _build_construction_field(fact: Verification) -> Field:
     tiles = sum(site.tiles for site in fact.sites if not site.structure)
     proved = [many_text(fact.nodes, "node")] if fact.nodes else []
     proved += [f"weights of {many_text(tiles, 'tile matmul')}"] if tiles else []
-    outputs = "what follows was seen by running both models"
-    remark = f"bit for bit; {outputs}" if proved else outputs
+    measured = "the lines below come from runs of both models"
+    remark = f"bit for bit; {measured}" if proved else measured
     return Field("equal by construction", Span(", ".join(proved) or "nothing", "strong"), remark)
 
 
@@ -114,7 +114,7 @@ def _build_worst_error_field(fact: Verification) -> Field:
         share, name = max(limits)
         role: Role = "strong" if share <= 1 else "bad"
         times = f"{share:,.0f} times" if _FACTOR_RATIO <= share < math.inf else f"{share_text(share, 1)} of"
-        return Field("worst error", Span(f"{times} what is allowed", role), name)
+        return Field("worst error", Span(f"{times} the limit", role), name)
     gaps = [(output.max_abs, output.name) for output in outputs if output.max_abs is not None]
     gaps += [(region.max_abs, region.value) for region in fact.regions if region.max_abs is not None]
     if not gaps:

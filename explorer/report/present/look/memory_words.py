@@ -50,7 +50,7 @@ def figures(fact: Memory) -> list[Block]:
     peak = f"buffers live at step {fact.peak_step:,}, {peak_path or 'the inputs'}"
     resident = "in memory all the time; not part of the figures above"
     rows = [
-        bytes_field("Buffers, sum", fact.sum_bytes, sign, sum_remark, "sum"),
+        bytes_field("Buffers, sum", fact.sum_bytes, sign, sum_remark, "sum of buffers"),
         bytes_field("Activations, peak", fact.peak_bytes, sign, peak, "peak"),
         bytes_field("Smallest arena", fact.arena_bytes, sign, _arena_remark(fact), "arena"),
         bytes_field("Weight bytes", fact.weight_bytes, "", resident, "weights"),

@@ -60,7 +60,9 @@ def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
         note = (
             Span(_cut_text(printable(choice.note), most), "warning")
             if choice.note
-            else _cut_text(describe_stored(choice), most)
+            else describe_stored(choice)
+            if most is None
+            else _cut_text(_describe_main_type(choice), most)
         )
         return (
             printable(choice.path),
@@ -104,6 +106,15 @@ def describe_stored(model_file: ModelFile) -> str:
     tokens = "" if model_file.context is None else f"{model_file.context:,} tokens"
     model = ", ".join(filter(None, (model_file.architecture, tokens)))
     return printable(": ".join(filter(None, (model, model_file.quantization, types))))
+
+
+def _describe_main_type(model_file: ModelFile) -> str:
+    """Describe a model file in few characters: its quantization, or its largest dtype and how many follow."""
+    if model_file.quantization:
+        return printable(model_file.quantization)
+    types = sorted(model_file.types, key=lambda kind: -(kind.bytes or 0))
+    more = f" +{len(types) - 1}" if len(types) > 1 else ""
+    return printable(f"{types[0].name}{more}") if types else ""
 
 
 def _cut_text(text: str, max_length: int | None) -> str:
