@@ -149,7 +149,7 @@ def list_chosen_columns(model: TreeModel) -> list[str]:
 
 def column_titles(model: TreeModel) -> str:
     """Return the titles of the selected columns, one a line."""
-    columns = columns_of(model)
+    columns = list_columns(model)
     return "\n".join(columns[name].head for name in list_chosen_columns(model))
 
 
