@@ -473,14 +473,14 @@ def test_a_model_that_cannot_be_opened_is_named_and_the_others_are_done(
 def test_a_model_that_needs_what_is_not_installed_keeps_no_other_from_its_rows(
     run: Run, sample: Sample, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = Models.graph
+    opened = Models.load_graph
 
     def lacking(models: Models, *rest: Any) -> Any:
         if models.source.endswith("net.pt"):
             raise MissingExtra("needs torch", where="net.pt", hint="pip install it")
         return opened(models, *rest)
 
-    monkeypatch.setattr(Models, "graph", lacking)
+    monkeypatch.setattr(Models, "load_graph", lacking)
     (tmp_path / "net.pt").write_bytes(b"")
     code, out, err = run("sweep", "net.pt", sample("lenet"), "--tile", "16", "--csv")
     assert code == 2
