@@ -147,6 +147,13 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
 
     The key includes which inputs share a storage, and the sizes of the storages.
     """
+    try:
+        return _build_call(module, args, kwargs)
+    except NotImplementedError:
+        return None  # wrapper tensors, such as those of vmap, have no storage of their own
+
+
+def _build_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
     key: list[Any] = []
     storages: list[int] = []
     if torch.is_grad_enabled() or is_autocast() or not _settings(module, key, storages):

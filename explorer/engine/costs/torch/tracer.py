@@ -620,7 +620,7 @@ class _Watch:
             decided = meta_cache.read_arguments(args, signature, inputs)
             signature.append(tuple(kwargs))
             decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
-        if operator.name == "aten::_to_copy" and args[0].is_meta and "device" in kwargs:
+        if operator.name == "aten::_to_copy" and "device" in kwargs and getattr(args[0], "is_meta", False):
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
         bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and inputs else None

@@ -255,3 +255,23 @@ def test_a_loop_of_more_steps_than_anybody_waits_for_is_open(monkeypatch):
     info, layers = analysis(counted_loop)
     assert info.totals.status != "exact"
     assert any("a loop of more than 6 steps" in layer.reason for layer in layers)
+
+
+def stacked(model, x):
+    """Two copies of a layer, whose parameters lie in one tensor."""
+    parameters = {name: torch.stack([p, -p]) for name, p in model.narrow.named_parameters()}
+    return torch.func.vmap(lambda held: torch.func.functional_call(model.narrow, held, (x,)))(parameters)
+
+
+@pytest.mark.parametrize(
+    ("function", "products"),
+    [
+        (lambda model, x: torch.func.vmap(lambda row: torch.relu(model.narrow(row)))(x), 1),
+        (lambda model, x: torch.func.vmap(model.narrow, chunk_size=2)(x), 1),
+        (lambda model, x: torch.func.vmap(torch.func.vmap(lambda number: number * 2))(model.narrow(x)), 1),
+        (stacked, 2),
+    ],
+)
+def test_a_function_over_the_rows_of_a_batch_counts_for_every_row(function, products):
+    info, _ = analysis(function)
+    assert (info.totals.macs, info.totals.status) == (products * 5 * 6 * 6, "exact")
