@@ -17,7 +17,7 @@ from msgspec import Struct, field
 from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.runtime.input_files import Array
-from explorer.engine.values.agreement import find_unordered, places
+from explorer.engine.values.agreement import find_unordered, rank_classes
 from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Task
 
 _MAX_CONFUSIONS = 100
@@ -111,7 +111,7 @@ class ClassMetrics(Struct):
         self._count(scores, truth.astype(np.int64))
 
     def _count(self, scores: Array, truth: Array) -> None:
-        rank = places(scores, truth)
+        rank = rank_classes(scores, truth)
         is_undefined = ~np.isfinite(scores.max(axis=1))
         self.rows += len(truth)
         self.hits += int(np.count_nonzero(rank == 0))

@@ -21,7 +21,7 @@ from explorer.facts.graph.drawing import FIGURES, GraphDrawing, NodeFigures
 
 
 class ModelGraphs:
-    """Draws analyses as graphs, and caches the rows of the last analysis for the next drawing."""
+    """Draws analyzed models as graphs, and caches the rows of the last analysis for the next drawing."""
 
     def __init__(self) -> None:
         self._last: tuple[object, TreeRows] | None = None
@@ -51,7 +51,7 @@ class ModelGraphs:
                 )
         if steps is not None and row is None:
             raise Misuse("steps are counted from a layer", where="--steps", hint="add --layer LAYER")
-        tree = self._tree(examined, source).replace_overlay(outside)
+        tree = self._get_tree(examined, source).replace_overlay(outside)
         spans = [
             (row_or_span, tree.ends[row_or_span]) if isinstance(row_or_span, int) else row_or_span
             for row_or_span in unfold
@@ -60,31 +60,39 @@ class ModelGraphs:
             tree, source, row, depth, steps=steps, unfold=spans, between=between, nested=nested, cancel=cancel
         )
 
-    def node_figures(
+    def compute_node_figures(
         self, examined: AnalysisResult, opened: OpenedModel, source: str, figure: str, outside: Overlay | None
     ) -> NodeFigures:
-        """Returns a figure of every node, by the names that Model Explorer uses for nodes."""
+        """Returns a figure of every node, by the names that the program Model Explorer uses for nodes.
+
+        Raises:
+            Misuse: There is no such figure, or the nodes of such a model have none.
+        """
         field = FIGURES.get(figure)
-        column = None if outside is None else outside.figures.get(figure)
-        if field is None and column is None:
+        overlay_column = None if outside is None else outside.figures.get(figure)
+        if field is None and overlay_column is None:
             figure_names = [*FIGURES, *(outside.figures if outside is not None else ())]
             raise Misuse(
                 f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(figure_names)}"
             )
         model: Any = opened
         if opened.format == "torch.export" or hasattr(opened, "loaded"):
-            return _program_figures(model, source, figure)
-        tree = self._tree(examined, source)
+            return _read_program_figures(model, source, figure)
+        tree = self._get_tree(examined, source)
         graph: Graph | None = model.model.graph if opened.is_graph else None
-        keys = dict(_leaves_by_tensor(tree) if graph is None else _nodes_by_name(graph, tree.layers))
-        values = {
-            key: getattr(tree.layers[row], field) if field else (column or {}).get(row)
-            for key, row in keys.items()
+        row_by_node = dict(
+            _list_leaves_by_tensor(tree) if graph is None else _list_nodes_by_name(graph, tree.layers)
+        )
+        figure_by_node = {
+            name: getattr(tree.layers[row], field) if field else (overlay_column or {}).get(row)
+            for name, row in row_by_node.items()
         }
-        figures = {key: value for key, value in values.items() if value is not None}
-        return NodeFigures(source, graph.name if graph else "", figure, figures, len(keys) - len(figures))
+        figures = {name: value for name, value in figure_by_node.items() if value is not None}
+        return NodeFigures(
+            source, graph.name if graph else "", figure, figures, len(row_by_node) - len(figures)
+        )
 
-    def _tree(self, examined: AnalysisResult, source: str) -> TreeRows:
+    def _get_tree(self, examined: AnalysisResult, source: str) -> TreeRows:
         if self._last is None or self._last[0] is not examined:
             flow = examined.flow
             if flow is None:
@@ -98,8 +106,12 @@ class ModelGraphs:
 _NODE_FIGURES = frozenset({"macs", "params", "activations", "weights", "ops"})
 
 
-def _program_figures(model: Any, source: str, figure: str) -> NodeFigures:
-    """Returns a figure of the nodes of a torch.export program, which Model Explorer shows."""
+def _read_program_figures(model: Any, source: str, figure: str) -> NodeFigures:
+    """Returns a figure of the nodes of a torch.export program.
+
+    Raises:
+        Misuse: Nodes do not have this figure, or the model is not opened as Model Explorer shows it.
+    """
     if figure not in _NODE_FIGURES:
         raise Misuse(
             f"'{printable(figure)}' is known of layers, and not of the nodes of a program",
@@ -122,14 +134,16 @@ def _program_figures(model: Any, source: str, figure: str) -> NodeFigures:
         )
     else:
         nodes = model.node_figures()
-    figures = {name: value for name, of in nodes.items() if (value := of[figure]) is not None}
-    return NodeFigures(source, "graph", figure, figures, len(nodes) - len(figures))
+    known_figures = {
+        name: value for name, node_figures in nodes.items() if (value := node_figures[figure]) is not None
+    }
+    return NodeFigures(source, "graph", figure, known_figures, len(nodes) - len(known_figures))
 
 
-def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:
-    """Yields the nodes of an ONNX graph, named as Model Explorer's adapter names them, and the row of each.
+def _list_nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str, int]]:
+    """Yields the name that Model Explorer gives to each node of an ONNX graph, and the row of the node.
 
-    A node without a name has the name of its first output tensor, as its row does.
+    For a node without a name, it is the name of the first output tensor, which is also the path of the row.
     """
     names = {node.name or node.label for node in graph.nodes}
     for layer in layers:
@@ -137,8 +151,8 @@ def _nodes_by_name(graph: Graph, layers: Sequence[Layer]) -> Iterator[tuple[str,
             yield layer.path, layer.id
 
 
-def _leaves_by_tensor(tree: TreeRows) -> Iterator[tuple[str, int]]:
-    """Yields operators by the first tensor that each computes, and the row of each.
+def _list_leaves_by_tensor(tree: TreeRows) -> Iterator[tuple[str, int]]:
+    """Yields the name of the first tensor that each operator computes, and the row of the operator.
 
     Model Explorer names the operators of TensorFlow Lite models in this way.
     """

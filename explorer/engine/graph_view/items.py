@@ -14,9 +14,10 @@ from msgspec import Struct
 from explorer.engine.graph_view.rows import TreeRows
 
 MAX_AUTOMATIC_BOXES = 64
-"""Number of boxes from which on no level is opened unless the user asks for it."""
+"""Maximum number of boxes of a drawing whose levels are opened without a request of the user."""
 MAX_BOXES = 300
-HOPS = 2
+"""Maximum number of boxes of a drawing."""
+DEFAULT_STEPS = 2
 """Default distance from a layer to the border of its neighborhood, in edges."""
 MAX_READERS = 24
 """Maximum number of readers of one tensor in a neighborhood."""
@@ -30,8 +31,8 @@ class BoxDraft(Struct):
 
     Attributes:
         rows: Rows that the box shows.
-        run: Whether the rows are equal groups.
-        summed: Whether the rows are products and the sum that reads them.
+        run: Whether the rows are equal groups that follow each other.
+        summed: Whether the rows are matrix products and the sum that reads them.
         call: Number of the call of a layer that the box shows, or 0 for all calls.
     """
 
@@ -45,17 +46,20 @@ class BoxDraft(Struct):
         """Whether the box combines different neighboring rows."""
         return len(self.rows) > 1 and not self.run
 
-    def rows_span(self, tree: TreeRows) -> Span:
+    def get_rows_span(self, tree: TreeRows) -> Span:
         """Returns the span of all rows of the box."""
         return self.rows[0], tree.ends[self.rows[-1]]
 
-    def span(self, tree: TreeRows) -> Span:
-        """Returns the span that opens with the box: for a run of groups, the span of the first group."""
-        return self.rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
+    def get_opening_span(self, tree: TreeRows) -> Span:
+        """Returns the span that is opened when the user opens the box.
 
-    def content_rows(self, tree: TreeRows) -> Iterator[int]:
+        For a run of equal groups, it is the span of the first group.
+        """
+        return self.get_rows_span(tree) if self.is_part else (self.rows[0], tree.ends[self.rows[0]])
+
+    def list_content_rows(self, tree: TreeRows) -> Iterator[int]:
         """Returns the rows that replace the box when it is opened."""
-        return iter(self.rows) if self.is_part else tree.children(self.rows[0])
+        return iter(self.rows) if self.is_part else tree.list_children(self.rows[0])
 
 
 class OpenedGroups:
@@ -84,13 +88,13 @@ class OpenedGroups:
             index += 1
         return False
 
-    def names(self, span: Span) -> bool:
-        """Whether a group must be visible or is opened."""
+    def needs_own_box(self, span: Span) -> bool:
+        """Whether a group must be visible or is opened, so that no run of groups may contain it."""
         return span in self._all or self.opens(span)
 
 
-def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[BoxDraft]:
-    """Yields the boxes of sibling rows.
+def draft_rows(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> Iterator[BoxDraft]:
+    """Yields drafts of the boxes of sibling rows.
 
     A run of equal groups is one box, except for the groups that are opened or must be visible.
     """
@@ -99,34 +103,34 @@ def sibling_items(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> 
     for row in rows:
         if tree.ends[row] == row + 1:
             if run:
-                yield from _run_draft(run)
+                yield from _draft_run(run)
                 run = []
             remaining = 0
             yield BoxDraft((row,))
             continue
         repeat = tree.layers[row].repeat
         if repeat or not remaining:
-            yield from _run_draft(run)
+            yield from _draft_run(run)
             run, remaining = [], max(1, repeat)
         remaining -= 1
-        if opened.names((row, tree.ends[row])):
-            yield from _run_draft(run)
+        if opened.needs_own_box((row, tree.ends[row])):
+            yield from _draft_run(run)
             yield BoxDraft((row,))
             run = []
         else:
             run.append(row)
-    yield from _run_draft(run)
+    yield from _draft_run(run)
 
 
-def sibling_drafts(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> list[BoxDraft]:
-    """Returns the boxes of sibling rows. If there are many, products and their sum share a box."""
-    drafts = [*sibling_items(tree, rows, opened)]
+def draft_siblings(tree: TreeRows, rows: Iterable[int], opened: OpenedGroups) -> list[BoxDraft]:
+    """Returns drafts of the boxes of sibling rows. If there are many, products and their sum share a box."""
+    drafts = [*draft_rows(tree, rows, opened)]
     return drafts if len(drafts) <= MAX_AUTOMATIC_BOXES else _join_sums(tree, drafts)
 
 
 def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
-    """Combines products with the sum that reads them: one output column of a tiled layer is one box."""
-    summed: list[BoxDraft] = []
+    """Combines products with the sum that reads them: a box is then an output column of a tiled layer."""
+    joined: list[BoxDraft] = []
     products: list[int] = []
     for draft in drafts:
         row = draft.rows[0]
@@ -135,24 +139,24 @@ def _join_sums(tree: TreeRows, drafts: list[BoxDraft]) -> list[BoxDraft]:
             continue
         makers = {value.maker for value in tree.flow.read.get(row, ())}
         is_sum = len(draft.rows) == 1 and len(products) > 1 and makers.issuperset(products)
-        summed += (
-            [BoxDraft((*products, row), summed=True)]
-            if is_sum
-            else [*(BoxDraft((at,)) for at in products), draft]
-        )
+        if is_sum:
+            joined.append(BoxDraft((*products, row), summed=True))
+        else:
+            joined += [*(BoxDraft((product,)) for product in products), draft]
         products = []
-    summed += [BoxDraft((at,)) for at in products]
-    # a box of all rows would hide what it shows
-    return summed if len(summed) > 1 else drafts
+    joined += [BoxDraft((product,)) for product in products]
+    # a single box with all rows would show nothing of them
+    return joined if len(joined) > 1 else drafts
 
 
-def _run_draft(rows: list[int]) -> Iterator[BoxDraft]:
+def _draft_run(rows: list[int]) -> Iterator[BoxDraft]:
+    """Yields the draft of a run of equal groups, or nothing if there are no rows."""
     if rows:
         yield BoxDraft(tuple(rows), run=len(rows) > 1)
 
 
-def group_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
-    """Combines neighboring drafts until there are at most `most`."""
+def group_drafts(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
+    """Combines neighboring drafts into at most `most` drafts."""
     group_size = -(-len(drafts) // most)
     groups = [drafts[start : start + group_size] for start in range(0, len(drafts), max(1, group_size))]
     return [
@@ -164,10 +168,21 @@ def group_items(drafts: Sequence[BoxDraft], most: int) -> list[BoxDraft]:
 def open_by_level(
     tree: TreeRows, drafts: Sequence[BoxDraft], opened: OpenedGroups, depth: int | None, notes: list[str]
 ) -> tuple[list[BoxDraft], int]:
-    """Opens groups level by level. Returns the drafts and the number of levels, and adds to `notes`."""
+    """Opens groups level by level while there is room.
+
+    Args:
+        tree: Rows and edges of the model.
+        drafts: Drafts of the first level.
+        opened: The groups that the user opened.
+        depth: Number of levels, or None for as many as `MAX_AUTOMATIC_BOXES` allows.
+        notes: Notes, to which the function adds.
+
+    Returns:
+        The drafts, and the number of levels.
+    """
     if len(drafts) > MAX_BOXES:
         notes.append(f"{len(drafts):,} layers stand beside each other: neighbors are drawn as one box")
-        drafts = group_items(drafts, MAX_AUTOMATIC_BOXES)
+        drafts = group_drafts(drafts, MAX_AUTOMATIC_BOXES)
     level, current = 1, [*drafts]
     while depth is None or level < depth:
         following: list[BoxDraft] = []
@@ -175,7 +190,7 @@ def open_by_level(
         for index, draft in enumerate(current):
             # tiles and runs of groups are opened only on request
             can_open = draft.summed or (len(draft.rows) == 1 and not tree.layers[draft.rows[0]].tiled)
-            inside = sibling_drafts(tree, draft.content_rows(tree), opened) if can_open else []
+            inside = draft_siblings(tree, draft.list_content_rows(tree), opened) if can_open else []
             if inside and len(following) + len(inside) + len(current) - index - 1 <= MAX_BOXES:
                 following += inside
             else:
@@ -192,26 +207,34 @@ def open_by_level(
     return current, level
 
 
-def unfold_items(
+def unfold_drafts(
     tree: TreeRows,
     drafts: Sequence[BoxDraft],
     opened: OpenedGroups,
     notes: list[str],
     opened_spans: list[Span],
 ) -> list[BoxDraft]:
-    """Opens the groups that `opened` names in the drafts, and adds their spans to `done`."""
+    """Opens the groups in `opened` in place while there is room.
+
+    Args:
+        tree: Rows and edges of the model.
+        drafts: The drafts.
+        opened: The groups that the user opened.
+        notes: Notes, to which the function adds.
+        opened_spans: Spans of the groups that were opened, to which the function adds.
+    """
     unfolded: list[BoxDraft] = []
     room, closed_count = MAX_BOXES - len(drafts), 0
     pending = [*reversed(drafts)]
     while pending:
         draft = pending.pop()
-        span = draft.span(tree)
+        span = draft.get_opening_span(tree)
         inside: list[BoxDraft] = []
         if opened.opens(span):
-            inside = _content(tree, draft, opened)
+            inside = _draft_content(tree, draft, opened)
         if len(inside) - 1 > room:
             closed_count += room < 1
-            inside = group_items(inside, min(MAX_AUTOMATIC_BOXES, room + 1)) if room > 0 else []
+            inside = group_drafts(inside, min(MAX_AUTOMATIC_BOXES, room + 1)) if room > 0 else []
         if inside:
             opened_spans.append(span)
             room -= len(inside) - 1
@@ -223,11 +246,11 @@ def unfold_items(
     return unfolded
 
 
-def _content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
-    """Returns the content of a box. A group with a single group as its content is skipped."""
-    inside = sibling_drafts(tree, draft.content_rows(tree), opened)
-    while len(inside) == 1 and inside[0].span(tree)[1] > inside[0].rows[0] + 1:
-        inside = sibling_drafts(tree, inside[0].content_rows(tree), opened)
+def _draft_content(tree: TreeRows, draft: BoxDraft, opened: OpenedGroups) -> list[BoxDraft]:
+    """Returns drafts of the content of a box. If the content is a single group, its content is returned."""
+    inside = draft_siblings(tree, draft.list_content_rows(tree), opened)
+    while len(inside) == 1 and inside[0].get_opening_span(tree)[1] > inside[0].rows[0] + 1:
+        inside = draft_siblings(tree, inside[0].list_content_rows(tree), opened)
     return inside
 
 
@@ -236,16 +259,16 @@ def _describe_closed(groups: int) -> str:
     return f"{groups:,} {stay} closed: a drawing has at most {MAX_BOXES} boxes"
 
 
-def neighborhood_items(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
+def draft_neighborhood(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
     """Returns drafts of a layer or group and of the layers up to `steps` edges away."""
     flow, own_rows = tree.flow, range(row, tree.ends[row])
     near_rows: set[int] = set()
-    front: Sequence[int] = own_rows
+    last_rows: Sequence[int] = own_rows
     # the neighborhood of a hidden layer includes other hidden layers
-    is_drawn = tree.count if tree.count(row) else lambda neighbor: 1
+    is_drawn = tree.count_leaves if tree.count_leaves(row) else lambda neighbor: 1
     for _ in range(steps):
-        further: list[int] = []
-        for near_row in front:
+        new_rows: list[int] = []
+        for near_row in last_rows:
             producers = [value.maker for value in flow.read.get(near_row, ())]
             readers = [
                 reader for value in flow.made.get(near_row, ()) for reader in value.readers[:MAX_READERS]
@@ -254,8 +277,8 @@ def neighborhood_items(tree: TreeRows, row: int, steps: int) -> list[BoxDraft]:
                 is_new = neighbor >= 0 and neighbor not in own_rows and neighbor not in near_rows
                 if is_new and tree.ends[neighbor] == neighbor + 1 and is_drawn(neighbor):
                     near_rows.add(neighbor)
-                    further.append(neighbor)
-        front = further
+                    new_rows.append(neighbor)
+        last_rows = new_rows
         if len(near_rows) > MAX_BOXES:
             break
     nearest = sorted(near_rows, key=lambda near_row: abs(near_row - row))[: MAX_BOXES - 1]

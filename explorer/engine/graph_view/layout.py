@@ -1,10 +1,9 @@
 """Layered layout (Sugiyama): places boxes in ranks, with few crossings, and routes edges between them.
 
 This module computes the ranks and the chains. A chain is the list of points of a long edge, with one point in
-each rank that the edge passes. grandalf computes the order within ranks and the positions. It is written in
-Python and takes 0.1 s for 300 boxes. One chain for each edge would be quadratic if every layer reads all
-earlier ones (DenseNet). All edges of one box therefore share one chain, and the total length of the chains is
-limited.
+each rank that the edge passes. grandalf computes the order within ranks and the positions, in 0.1 s for 300
+boxes. If every layer reads all earlier ones (DenseNet), one chain for each edge would have quadratic cost.
+All edges of one box therefore share one chain, and the total length of the chains is limited.
 """
 
 from __future__ import annotations
@@ -22,7 +21,11 @@ from msgspec import Struct
 MAX_CHAIN = 4_000
 """Maximum number of points in all chains. The longest edges beyond this limit are not routed."""
 GAP_X, GAP_Y = 3, 3
+"""Cells between two boxes of a rank, and between two ranks."""
+
 _ROUNDS = 3
+"""Number of times that grandalf improves the order within the ranks."""
+
 _RECURSION_LIMIT = 20_000
 """Recursion limit for grandalf, which recurses at most once for every box and point."""
 
@@ -57,8 +60,8 @@ class Layout(Struct, frozen=True):
     height: int
 
 
-class _Point:
-    """A box in grandalf's form: grandalf reads the size and sets the position of the center."""
+class _View:
+    """A box in grandalf's form: grandalf reads its width and height, and sets the position of its center."""
 
     __slots__ = ("h", "w", "xy")
 
@@ -71,13 +74,13 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
     """Places boxes and routes edges.
 
     Args:
-        sizes: Width and height of every box in cells. Boxes are in reading order; an edge to an earlier box
-            leads back up.
+        sizes: Width and height of every box in cells. Boxes are in reading order, and an edge to an earlier
+            box is drawn upward.
         edges: Source and target of each edge, as indices into `sizes`, without loops or duplicates.
     """
     down_edges = [(min(edge), max(edge)) for edge in edges]
-    ranks = _ranks(len(sizes), down_edges)
-    chains = _chains(ranks, down_edges)
+    ranks = _compute_ranks(len(sizes), down_edges)
+    chains = _choose_chains(ranks, down_edges)
     items = [*sizes]
     item_ranks = [*ranks]
     links: dict[tuple[int, int], None] = {}
@@ -95,7 +98,7 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
         if ranks[target] == ranks[source] + 1 or previous != source:
             links[previous, target] = None
     centers, orders = _place(items, item_ranks, [*links])
-    tops, bottoms, height = _levels(items, item_ranks)
+    tops, bottoms, height = _compute_levels(items, item_ranks)
     places = tuple(
         BoxPlace(ranks[index], orders[index], round(centers[index] - sizes[index][0] / 2), tops[ranks[index]])
         for index in range(len(sizes))
@@ -107,10 +110,10 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
             routes.append(())
             continue
         points = [(int(centers[source]), tops[ranks[source]] + sizes[source][1])]
-        for step in (chain_items[source, rank] for rank in passed_ranks):
+        for point in (chain_items[source, rank] for rank in passed_ranks):
             points += [
-                (int(centers[step]), tops[item_ranks[step]]),
-                (int(centers[step]), bottoms[item_ranks[step]]),
+                (int(centers[point]), tops[item_ranks[point]]),
+                (int(centers[point]), bottoms[item_ranks[point]]),
             ]
         points.append((int(centers[target]), tops[ranks[target]] - 1))
         routes.append(tuple(points if original == (source, target) else points[::-1]))
@@ -119,10 +122,10 @@ def lay_out(sizes: Sequence[tuple[int, int]], edges: Sequence[tuple[int, int]]) 
     return Layout(places, tuple(routes), width, height)
 
 
-def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
-    """Returns the length of the longest path to each box.
+def _compute_ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
+    """Returns the rank of each box: the number of edges on the longest path to it.
 
-    A box without inputs is placed just above its first reader.
+    A box without inputs has the rank just above its first reader.
     """
     ranks = [0] * count
     readers: list[list[int]] = [[] for _ in range(count)]
@@ -138,10 +141,10 @@ def _ranks(count: int, edges: Sequence[tuple[int, int]]) -> list[int]:
     return ranks
 
 
-def _chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
-    """Returns the last rank of the chain of each box with a long edge, shortest chains first.
+def _choose_chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int, int]:
+    """Returns the last rank of the chain of each box with an edge over several ranks, shortest chains first.
 
-    A chain that has no room is left out.
+    The longest chains are left out if all chains together have more than `MAX_CHAIN` points.
     """
     last_rank: dict[int, int] = {}
     for source, target in edges:
@@ -157,8 +160,10 @@ def _chains(ranks: Sequence[int], edges: Sequence[tuple[int, int]]) -> dict[int,
     return chains
 
 
-def _levels(items: Sequence[tuple[int, int]], ranks: Sequence[int]) -> tuple[list[int], list[int], int]:
-    """Returns the top and the bottom of every rank, and the total height."""
+def _compute_levels(
+    items: Sequence[tuple[int, int]], ranks: Sequence[int]
+) -> tuple[list[int], list[int], int]:
+    """Returns the tops of all ranks, their bottoms, and the total height, in cells."""
     heights = [1] * (max(ranks, default=-1) + 1)
     for (_, height), rank in zip(items, ranks, strict=True):
         heights[rank] = max(heights[rank], height)
@@ -179,7 +184,7 @@ def _place(
     centers = [0.0] * len(items)
     orders = [0] * len(items)
     left = 0.0
-    for members, part_links in _parts(len(items), links):
+    for members, part_links in _find_components(len(items), links):
         _arrange(members, part_links, ranks, items, centers)
         low = min(centers[index] - items[index][0] / 2 for index in members)
         for index in members:
@@ -194,27 +199,29 @@ def _place(
     return centers, orders
 
 
-def _parts(count: int, links: Sequence[tuple[int, int]]) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
+def _find_components(
+    count: int, links: Sequence[tuple[int, int]]
+) -> Iterator[tuple[list[int], list[tuple[int, int]]]]:
     """Yields the items and links of each connected component.
 
     grandalf computes components, too, but in quadratic time.
     """
     parents = [*range(count)]
 
-    def root(index: int) -> int:
+    def find_root(index: int) -> int:
         while parents[index] != index:
             parents[index] = index = parents[parents[index]]
         return index
 
     for a, b in links:
-        low, high = sorted((root(a), root(b)))
+        low, high = sorted((find_root(a), find_root(b)))
         parents[high] = low
     members: dict[int, list[int]] = {}
     links_by_root: dict[int, list[tuple[int, int]]] = {}
     for index in range(count):
-        members.setdefault(root(index), []).append(index)
+        members.setdefault(find_root(index), []).append(index)
     for link in links:
-        links_by_root.setdefault(root(link[0]), []).append(link)
+        links_by_root.setdefault(find_root(link[0]), []).append(link)
     for index, items in members.items():
         yield items, links_by_root.get(index, [])
 
@@ -248,7 +255,7 @@ def _arrange(
     component = object()
     vertices = {index: Vertex(index) for index in members}
     for index, vertex in vertices.items():
-        vertex.view = _Point(*items[index])
+        vertex.view = _View(*items[index])
         vertex.c = component  # with one component, grandalf does not compare components at every edge
     edges = [Edge(vertices[a], vertices[b]) for a, b in links]
     layout = _RankedLayout(graph_core([*vertices.values()], edges), ranks)

@@ -1,6 +1,6 @@
-"""Rows of the layer tree for drawing: the end of each row, its figures, and which rows are hidden.
+"""Rows of the layer tree for drawing: the end of each row, its figures, and whether it is hidden.
 
-All functions take time linear in the rows. Of a very large tree, only the drawn rows are created.
+All functions take time linear in the rows. In a very large tree, only the drawn rows are created.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explorer.facts.graph.drawing import FIGURES, figures_of
 MAX_CALLS = 24
 """Maximum number of calls of one layer that are distinguished."""
 
-_SHAPES = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
+_SHAPE_OPERATORS = frozenset({"Shape", "Size", "SHAPE", "RANK", "shape", "size", "numel"})
 """Operators that return tensor sizes: their results are shape arithmetic, not data."""
 
 
@@ -31,7 +31,7 @@ class TreeRows:
 
     Attributes:
         layers, flow: The arguments.
-        outside: Figures from an overlay, or None.
+        outside: Figures from a file of the user (an overlay), or None.
         ends: For each row, the index after its last descendant.
         shown: For each row, the number of visible leaves before it, with one more entry than rows.
         leaves: Number of leaves.
@@ -42,7 +42,7 @@ class TreeRows:
         self.flow = flow
         self.outside: Overlay | None = None
         depths = layers.depths if isinstance(layers, LeafRows) else [layer.depth for layer in layers]
-        self.ends = _ends(depths)
+        self.ends = _find_ends(depths)
         self._sums: dict[tuple[int, ...], dict[str, int | None]] = {}
         hidden = self._find_idle_rows()
         self.shown = array("q", [0])
@@ -61,24 +61,24 @@ class TreeRows:
         rows.outside = outside
         return rows
 
-    def count(self, row: int) -> int:
+    def count_leaves(self, row: int) -> int:
         """Returns the number of visible leaves in a row, itself included."""
         return self.shown[self.ends[row]] - self.shown[row]
 
     @property
     def constants(self) -> tuple[int, ...]:
         """Rows without visible leaves, which contain only constants and shape arithmetic."""
-        return tuple([row for row in range(len(self.ends)) if not self.count(row)])
+        return tuple([row for row in range(len(self.ends)) if not self.count_leaves(row)])
 
-    def children(self, row: int | None) -> Iterator[int]:
+    def list_children(self, row: int | None) -> Iterator[int]:
         """Yields the visible rows directly in a group, or at the top level for None."""
         row_index, end = (0, len(self.layers)) if row is None else (row + 1, self.ends[row])
         while row_index < end:
-            if self.count(row_index):
+            if self.count_leaves(row_index):
                 yield row_index
             row_index = self.ends[row_index]
 
-    def figures(self, rows: Sequence[int]) -> dict[str, int | None]:
+    def sum_figures(self, rows: Sequence[int]) -> dict[str, int | None]:
         """Returns the summed figures of rows, by the names of `FIGURES`, or None if unknown.
 
         Sums of several rows are cached, because large parts are drawn often.
@@ -88,13 +88,14 @@ class TreeRows:
         if sums is None:
             figures_by_row = [figures_of(self.layers[row]) for row in rows]
             sums = {
-                figure: _total([row_figures[figure] for row_figures in figures_by_row]) for figure in FIGURES
+                figure: _sum_known([row_figures[figure] for row_figures in figures_by_row])
+                for figure in FIGURES
             }
             if len(rows) > 1:
                 self._sums[key] = sums
         return sums
 
-    def calls(self, row: int) -> int:
+    def count_calls(self, row: int) -> int:
         """Returns the number of distinguishable calls of a layer.
 
         The number is 1 if the tensors of each call are unknown.
@@ -107,33 +108,34 @@ class TreeRows:
         return layer.calls if one_to_one else 1
 
     def _find_idle_rows(self) -> bytearray:
-        """Marks rows that only process constants and shapes.
+        """Returns for each row whether it only processes constants and shapes.
 
-        Values that depend on an input of the model are data, until only their size is used. If no input
-        reaches any row, all rows are visible.
+        A value that depends on an input of the model is data, unless it only depends on the size of the
+        input. If no row reads data, all rows are visible.
         """
         layers, flow = self.layers, self.flow
-        reached = bytearray(len(layers))
+        has_data = bytearray(len(layers))
         for row, values in flow.read.items():
+            if layers[row].kind in _SHAPE_OPERATORS:
+                continue
             for value in values:
                 maker = value.maker
-                if value.source == "input" or (
-                    maker >= 0 and (reached[maker] == 1 or self.ends[maker] > maker + 1)
-                ):
-                    reached[row] = 2 if layers[row].kind in _SHAPES else 1
+                is_group = maker >= 0 and self.ends[maker] > maker + 1
+                if value.source == "input" or (maker >= 0 and (has_data[maker] or is_group)):
+                    has_data[row] = True
                     break
-        if 1 not in reached:
+        if not any(has_data):
             return bytearray(len(layers))
         for row in range(len(layers)):
-            if reached[row] == 1 or self.ends[row] > row + 1:
+            if has_data[row] or self.ends[row] > row + 1:
                 continue
             # rows without data stay visible if they compute an output of the model or multiply weights
             is_output = any(value.is_output for value in flow.made.get(row, ()))
-            reached[row] = 1 if is_output or layers[row].macs else 0
-        return bytearray(state != 1 for state in reached)
+            has_data[row] = bool(is_output or layers[row].macs)
+        return bytearray(not row_has_data for row_has_data in has_data)
 
 
-def _ends(depths: Sequence[int]) -> array[int]:
+def _find_ends(depths: Sequence[int]) -> array[int]:
     """Returns for each row the index after its last descendant."""
     ends = array("q", bytes(8 * len(depths)))
     open_: list[int] = []
@@ -146,12 +148,12 @@ def _ends(depths: Sequence[int]) -> array[int]:
     return ends
 
 
-def _total(values: Sequence[int | None]) -> int | None:
+def _sum_known(values: Sequence[int | None]) -> int | None:
     """Returns the sum of the known values, or None if all are unknown."""
     numbers = [value for value in values if value is not None]
     return sum(numbers) if numbers or not values else None
 
 
-def place(values: Sequence[FlowingValue], value: FlowingValue) -> int:
+def find_tensor_index(values: Sequence[FlowingValue], value: FlowingValue) -> int:
     """Returns the index of a tensor in `values`. Tensors are compared by identity."""
     return next(index for index, candidate in enumerate(values) if candidate is value)

@@ -215,7 +215,7 @@ class OutputComparison(Struct):
     @property
     def cosine(self) -> float | None:
         """Cosine similarity of the two results, or None if all elements of one result are zero."""
-        return agreement.cosine(*(self._squares.get(name, 0.0) for name in ("dot", "old", "new")))
+        return agreement.compute_cosine(*(self._squares.get(name, 0.0) for name in ("dot", "old", "new")))
 
     @property
     def scale(self) -> float | None:

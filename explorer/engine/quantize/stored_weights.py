@@ -15,7 +15,7 @@ from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.runtime.onnxruntime import RuntimeSession
-from explorer.engine.values.numbers import Numbers, StoredCodes, slabs_of
+from explorer.engine.values.numbers import Numbers, StoredCodes, make_slabs
 from explorer.engine.values.slices.heat import build_whole
 from explorer.engine.values.slices.table import SlicedTensor
 
@@ -90,7 +90,13 @@ def _build_computed_numbers(
     numbers: Numbers, make: Callable[[], Array], coded: StoredCodes | None, dtype: str = "float32"
 ) -> Numbers:
     return replace(
-        numbers, dtype=dtype, slabs=lambda: slabs_of(make())(), part=None, scales=None, coded=coded, raw=None
+        numbers,
+        dtype=dtype,
+        slabs=lambda: make_slabs(make())(),
+        part=None,
+        scales=None,
+        coded=coded,
+        raw=None,
     )
 
 

@@ -21,10 +21,10 @@ from explorer.base.units import many_text
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.figures.rank_search import RankSearch
-from explorer.engine.values.numbers import Numbers, file_type
+from explorer.engine.values.numbers import Numbers, choose_file_type
 from explorer.engine.values.sample_statistics import KEPT, OutputSamples
 from explorer.engine.values.statistics import measure
-from explorer.engine.values.weights import check_axis, statistics_rows
+from explorer.engine.values.weights import build_statistics_rows, check_axis
 from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, StatisticsRow, TensorStats
 from explorer.host import output_files
@@ -63,7 +63,7 @@ class ActivationRequest(Struct, frozen=True):
         batch: Samples of `given` that the model runs at a time, or None for as many as it takes.
         begin: Function called with the number of runs before the first run. Each run calls `take` for the
             same layers.
-        kinds: Operators or module types of layers; empty means all.
+        kinds: Operators or module types of the layers; empty means all.
         backward: Start of a backward pass, or None. If set, gradients are measured instead of outputs.
         take_weight: Function called as `take`, with the gradients of parameters, once for each run.
     """
@@ -119,7 +119,7 @@ class ActivationArchive:
         while unique_name in self._names:
             unique_name, number = f"{name}#{number}", number + 1
         self._names.add(unique_name)
-        kind = file_type(numbers.dtype)
+        kind = choose_file_type(numbers.dtype)
         header = {"descr": kind.str, "fortran_order": False, "shape": numbers.shape}
         # entries have a fixed date, so that equal values give equal files
         entry = zipfile.ZipInfo(f"{unique_name}.npy", (1980, 1, 1, 0, 0, 0))
@@ -139,8 +139,8 @@ class _Collector(Struct):
         cancel: Function called now and then; True cancels.
         on_progress: Function called with the number of finished layers.
         runs: Number of runs.
-        measured: Statistics of the outputs of a single run.
-        samples: Statistics of the outputs of several runs, by name and call.
+        measured: Statistics of the outputs, if there is a single run.
+        samples: Statistics of the outputs, if there are several runs, by name and call.
         held: Bytes of the stored numbers of all outputs.
         weights: Names of parameters whose gradients were measured.
         rerun_text: Addition to the progress message of repeated runs.
@@ -163,9 +163,11 @@ class _Collector(Struct):
     open_samples: dict[tuple[str, int], OutputSamples] = field(default_factory=dict)
 
     def begin(self, runs: int) -> None:
+        """Sets the number of runs. See `ActivationRequest`."""
         self.runs = runs
 
     def take(self, numbers: Numbers, call: int, name: str) -> None:
+        """Measures an output of a layer. See `ActivationRequest`."""
         run = 0
         if self.runs == 1:
             self.measured.append(
@@ -191,10 +193,12 @@ class _Collector(Struct):
             self.archive.add(f"{entry_name}@{run + 1}" if self.runs > 1 else entry_name, numbers)
 
     def take_weight(self, numbers: Numbers, call: int, name: str) -> None:
+        """Measures the gradient of a parameter. See `ActivationRequest`."""
         self.weights.add(name)
         self.take(numbers, call, name)
 
     def step(self, done: int, total: int) -> None:
+        """Reports progress, and stops if the user cancelled. See `ActivationRequest`."""
         stop_if(self.cancel)
         if self.on_progress is not None:
             self.on_progress(Progress(f"running the layers{self.rerun_text}", done, total))
@@ -211,39 +215,40 @@ class _Collector(Struct):
         while unfinished := {key: search for key, search in searches.items() if not search.done}:
             self.open_samples = {key: self.samples[key] for key in unfinished}
             for search in unfinished.values():
-                search.begin()
+                search.begin_pass()
             run(rerun_request)
             for search in unfinished.values():
-                search.end()
+                search.end_pass()
 
     def take_again(self, numbers: Numbers, call: int, name: str) -> None:
+        """Adds an output of a repeated run to the search for its quantiles."""
         samples = self.open_samples.get((name, call))
         if samples is not None:
             samples.search_in(numbers, self.cancel)
 
-    def all_stats(self) -> tuple[TensorStats, ...]:
+    def collect_stats(self) -> tuple[TensorStats, ...]:
         """Returns the statistics of every output, in the order of the first run."""
         return (
             *self.measured,
             *(
-                samples.stats(self.options.bins, call, self.cancel)
+                samples.compute_stats(self.options.bins, call, self.cancel)
                 for (_, call), samples in self.samples.items()
             ),
         )
 
-    def rows(
+    def build_rows(
         self, tensor_stats: Sequence[TensorStats], layers: Sequence[Layer], backward: Backward | None
     ) -> Iterator[StatisticsRow]:
-        """Yields one row for each figure: first figures of outputs (or their gradients), then of weights."""
+        """Yields rows of additional statistics: of outputs or their gradients, then of weight gradients."""
         outputs: list[TensorStats] = []
         weights: list[TensorStats] = []
         for stats in tensor_stats:
             (weights if stats.tensor.name in self.weights else outputs).append(stats)
         role = "activation" if backward is None else "gradient"
         for name, stats_of_role in ((role, outputs), ("weight gradient", weights)):
-            yield from statistics_rows(stats_of_role, layers, name, self.options.axis)
+            yield from build_statistics_rows(stats_of_role, layers, name, self.options.axis)
 
-    def gradient_note(self) -> tuple[str, ...]:
+    def describe_gradients(self) -> tuple[str, ...]:
         """Returns a note on gradients of weights, if there are several runs."""
         if self.runs == 1 or not self.weights:
             return ()
@@ -252,7 +257,7 @@ class _Collector(Struct):
         )
 
 
-def activations(
+def measure_activations(
     run: Callable[[ActivationRequest], ActivationRun],
     layers: Sequence[str] = (),
     *,
@@ -295,55 +300,64 @@ def activations(
     input_arrays = None if input is None else read_input(input)
     with _open_archive(output, overwrite) as archive:
         collector = _Collector(options, options.choices(), archive, cancel, on_progress)
-        hooks = collector.take, collector.step, batch, collector.begin, options.kinds
         request = ActivationRequest(
-            tuple(layers), input_arrays, seed, *hooks, backward, collector.take_weight
+            tuple(layers),
+            input_arrays,
+            seed,
+            collector.take,
+            collector.step,
+            batch,
+            collector.begin,
+            options.kinds,
+            backward,
+            collector.take_weight,
         )
-        ran = run(request)
+        outcome = run(request)
         collector.search(run, request)
-        tensor_stats = collector.all_stats()
+        tensor_stats = collector.collect_stats()
         check_axis(tensor_stats, options.axis)
     return Activations(
         source,
-        ran.inputs,
+        outcome.inputs,
         tensor_stats,
         output or "",
-        ran.skipped,
+        outcome.skipped,
         time.perf_counter() - started,
-        ran.sizes,
-        (*_inexact_note(tensor_stats, collector), *collector.gradient_note()),
-        tuple(collector.rows(tensor_stats, rows, backward)),
+        outcome.sizes,
+        (*_describe_inexact(tensor_stats, collector), *collector.describe_gradients()),
+        tuple(collector.build_rows(tensor_stats, rows, backward)),
     )
 
 
-def _inexact_note(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
+def _describe_inexact(tensor_stats: Sequence[TensorStats], collector: _Collector) -> tuple[str, ...]:
     """Returns a note on the figures that are not exact, if there are any."""
-    rough_count = sum(not stats.quantiles_exact for stats in tensor_stats)
-    steady_count = sum(search.steady for search in collector.searches)
-    if not max(rough_count, steady_count):
+    estimated_count = sum(not stats.quantiles_exact for stats in tensor_stats)
+    searched_count = sum(search.steady for search in collector.searches)
+    if not max(estimated_count, searched_count):
         return ()
-    rough_figures = "quantiles and histograms"
-    if steady_count:
-        rough_figures = (
+    estimated_figures = "quantiles and histograms"
+    if searched_count:
+        estimated_figures = (
             "histograms" if collector.options.axis is None else "quantiles over all indices, and histograms,"
         )
     note = (
-        f"{rough_figures} of {many_text(max(rough_count, steady_count), 'output')} are to 0.4 % of a value,"
-        f" as their numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
+        f"{estimated_figures} of {many_text(max(estimated_count, searched_count), 'output')} are to 0.4 % of"
+        f" a value, as their numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
     )
-    unsteady_count = len(collector.searches) - steady_count
+    unsteady_count = len(collector.searches) - searched_count
     if unsteady_count:
         outputs = many_text(unsteady_count, "output")
         note += f"; {outputs} had other numbers in a further run, which finds quantiles"
     return (
         note
-        if steady_count or unsteady_count
+        if searched_count or unsteady_count
         else f"{note}, and chosen quantiles are, by further runs (--stat)",
     )
 
 
 @contextlib.contextmanager
 def _open_archive(output: str | None, overwrite: bool) -> Iterator[ActivationArchive | None]:
+    """Opens the file of values, or yields None without a path. An error leaves no file."""
     if output is None:
         yield None
         return

@@ -1,7 +1,7 @@
-"""Agreement of two outputs: signal to noise ratio, cosine, top-1 and top-5, computed batch by batch.
+"""Agreement of two outputs: signal-to-noise ratio, cosine, top-1 and top-5, computed batch by batch.
 
-Every figure is a sum over elements or a count of rows, so the size of the batches does not matter, and no
-batch is stored.
+Every figure is computed from sums over elements and counts of rows. The figures are therefore independent of
+the size of the batches, and no batch is stored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _SLAB = 1 << 14
 """Elements compared at a time, so that the float64 intermediates stay in the processor's cache."""
 
 
-def snr_db(signal: float, noise: float) -> float:
+def compute_snr_db(signal: float, noise: float) -> float:
     """Returns 10 log10(signal / noise) for sums of squares.
 
     The result is infinite for no noise, and minus infinity for infinite noise or noise without a signal.
@@ -31,7 +31,7 @@ def snr_db(signal: float, noise: float) -> float:
     return decibels(signal, noise)
 
 
-def cosine(dot: float, a: float, b: float) -> float | None:
+def compute_cosine(dot: float, a: float, b: float) -> float | None:
     """Returns the cosine of the angle between two vectors, given their dot product and their squared norms.
 
     The result is None if a vector is zero.
@@ -41,14 +41,13 @@ def cosine(dot: float, a: float, b: float) -> float | None:
     return max(-1.0, min(1.0, dot / (math.sqrt(a) * math.sqrt(b))))
 
 
-def places(scores: Array, classes: Array) -> Array:
+def rank_classes(scores: Array, classes: Array) -> Array:
     """Returns the rank of one class in each row of scores: 0 is the best, and -1 marks a row with a NaN.
 
-    Among equal scores the class with the lower number ranks first, as for argmax. In a row of equal scores,
-    only class 0 has rank 0.
+    Among equal scores the class with the lower number ranks first, as for argmax.
 
     Args:
-        scores: Scores of shape [rows, classes], in a type of numpy itself.
+        scores: Scores of shape [rows, classes], in one of numpy's own types.
         classes: Class of each row, of shape [rows].
     """
     class_scores = np.take_along_axis(scores, classes[:, None], axis=1)
@@ -70,7 +69,7 @@ class Agreement(Struct):
 
     Attributes:
         elements: Number of elements that are finite in both outputs.
-        nonfinite: Number of elements that are NaN or Inf in one output, and not the same in the other.
+        nonfinite: Number of elements that are NaN or Inf in one output and have another value in the other.
         max_abs: Largest |after - before|.
         rows: Number of rows along the last axis; each row holds the scores of one choice.
         classes: Length of that axis, or 0 if batches differ in it.
@@ -102,11 +101,15 @@ class Agreement(Struct):
             raise ValueError(f"{before.shape} beside {after.shape}")
         old, new = before.reshape(-1), after.reshape(-1)
         for start in range(0, old.size, _SLAB):
-            self._add(_float64(old[start : start + _SLAB]), _float64(new[start : start + _SLAB]))
+            self._add(
+                _convert_to_float64(old[start : start + _SLAB]),
+                _convert_to_float64(new[start : start + _SLAB]),
+            )
         if before.ndim and before.shape[-1] > 1:
             self._rank(before.reshape(-1, before.shape[-1]), after.reshape(-1, before.shape[-1]))
 
     def _add(self, old: Array, new: Array) -> None:
+        """Adds flat arrays of float64 to the sums over elements."""
         finite = np.isfinite(old) & np.isfinite(new)
         if not finite.all():
             is_same = (old == new) | (np.isnan(old) & np.isnan(new))
@@ -118,18 +121,19 @@ class Agreement(Struct):
         self.elements += old.size
         self.max_abs = max(self.max_abs, float(np.abs(difference).max()))
         with np.errstate(over="ignore"):
-            self._signal += _product(old, old)
-            self._after += _product(new, new)
-            self._noise += _product(difference, difference)
-            self._dot += _product(old, new)
+            self._signal += _compute_dot_product(old, old)
+            self._after += _compute_dot_product(new, new)
+            self._noise += _compute_dot_product(difference, difference)
+            self._dot += _compute_dot_product(old, new)
 
     def _rank(self, old: Array, new: Array) -> None:
+        """Adds arrays of shape [rows, classes] to the counts of rows."""
         self.classes = old.shape[1] if not self.rows or self.classes == old.shape[1] else 0
         self.rows += len(old)
         step = max(_SLAB // old.shape[1], 1)
         for start in range(0, len(old), step):
-            old_scores, new_scores = (_float64(side[start : start + step]) for side in (old, new))
-            class_ranks = places(new_scores, old_scores.argmax(axis=1))
+            old_scores, new_scores = (_convert_to_float64(side[start : start + step]) for side in (old, new))
+            class_ranks = rank_classes(new_scores, old_scores.argmax(axis=1))
             class_ranks[find_unordered(old_scores)] = -1
             self._top_one += int(np.count_nonzero(class_ranks == 0))
             self._top_five += int(np.count_nonzero((class_ranks >= 0) & (class_ranks < 5)))
@@ -144,12 +148,12 @@ class Agreement(Struct):
         if self.nonfinite:
             return -math.inf
         is_computable = self.elements and math.isfinite(self._signal)
-        return snr_db(self._signal, self._noise) if is_computable else None
+        return compute_snr_db(self._signal, self._noise) if is_computable else None
 
     @property
     def cosine(self) -> float | None:
         """Cosine of the angle between the two outputs, or None if one is zero."""
-        return cosine(self._dot, self._signal, self._after)
+        return compute_cosine(self._dot, self._signal, self._after)
 
     @property
     def rms(self) -> float | None:
@@ -170,10 +174,10 @@ class Agreement(Struct):
         return self._top_five / self.rows if self.rows and self.classes > 5 else None
 
 
-def _float64(array: Array) -> Array:
+def _convert_to_float64(array: Array) -> Array:
     return array.astype(np.float64)
 
 
-def _product(a: Array, b: Array) -> Any:
-    """Returns the dot product without BLAS, whose threads would wait for each other longer than it takes."""
+def _compute_dot_product(a: Array, b: Array) -> Any:
+    """Returns the dot product, without BLAS: starting its threads would take longer than the product."""
     return float(np.einsum("i,i->", a, b))

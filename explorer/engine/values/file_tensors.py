@@ -1,4 +1,4 @@
-"""Tensors in files: the numbers are memory-mapped, read a slab at a time, and their pages then released."""
+"""Tensors in files, read a slab at a time from a memory map. The pages of a slab are released after it."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.model import DTYPES, FileSpan, Source, Tensor
 from explorer.engine.values.ggml import codes as ggml_codes
 from explorer.engine.values.ggml import dequantize as ggml_blocks
-from explorer.engine.values.numbers import Array, Numbers, Slabs, StoredCodes, rows_in_slabs
-from explorer.engine.values.onnx_tensors import part_of_tensor, slabs_of_tensor
+from explorer.engine.values.numbers import Array, Numbers, Slabs, StoredCodes, split_into_slabs
+from explorer.engine.values.onnx_tensors import read_part, read_slabs
 from explorer.host import input_files
 
 _PLAIN = frozenset(d.name for d in DTYPES.values() if d.bits)
@@ -39,7 +39,7 @@ def list_stored(
     """
     files: dict[str, Source] = {}
 
-    def source(path: str) -> Source:
+    def open_file(path: str) -> Source:
         if path not in files:
             try:
                 files[path] = Source(path)
@@ -53,7 +53,7 @@ def list_stored(
         reason = tensor.unread or _explain_unread(tensor.dtype)
         if reason:
             unread[reason] += 1
-        tensor_numbers.append(_numbers(tensor, source, reason, strides.get(tensor.name)))
+        tensor_numbers.append(_build_numbers(tensor, open_file, reason, strides.get(tensor.name)))
     notes = [_BLOCKS] if any(ggml_blocks.can_dequantize(t.dtype) for t in tensors) else []
     notes += [f"the numbers of {count:,} tensors are not read: {reason}" for reason, count in unread.items()]
     return tensor_numbers, tuple(notes)
@@ -66,71 +66,83 @@ def _explain_unread(dtype: str) -> str:
     return f"nobody here knows how {dtype} is packed"
 
 
-def _numbers(
-    tensor: StoredTensor, source: Callable[[str], Source], reason: str, stride: Sequence[int] | None
+def _build_numbers(
+    tensor: StoredTensor, open_file: Callable[[str], Source], reason: str, stride: Sequence[int] | None
 ) -> Numbers:
-    def span() -> FileSpan:
-        mapped = source(tensor.path)
+    """Returns the numbers of a tensor, which are read on demand.
+
+    Args:
+        tensor: The tensor in its file.
+        open_file: Function that maps the file at a path.
+        reason: Reason why the numbers cannot be read, or ''.
+        stride: Strides in elements, or None for a contiguous tensor.
+    """
+
+    def get_span() -> FileSpan:
+        mapped = open_file(tensor.path)
         if tensor.offset + tensor.nbytes > mapped.size:
             raise BadModel(f"has become shorter: '{tensor.name}' is no longer in it", where=tensor.path)
         return FileSpan(mapped, tensor.offset, tensor.nbytes)
 
-    def read_plain() -> Iterator[Array]:
-        return slabs_of_tensor(Tensor(tensor.name, tensor.dtype, tensor.shape, span()))
+    def read_plain_slabs() -> Iterator[Array]:
+        return read_slabs(Tensor(tensor.name, tensor.dtype, tensor.shape, get_span()))
 
-    def blocks() -> Iterator[Array]:
-        return ggml_blocks.slabs(tensor.dtype, span())
+    def read_block_slabs() -> Iterator[Array]:
+        return ggml_blocks.read_slabs(tensor.dtype, get_span())
 
-    def part(start: int, stop: int) -> Iterator[Array]:
-        if quantized:
-            return ggml_blocks.part(tensor.dtype, span(), start, stop)
-        return part_of_tensor(Tensor(tensor.name, tensor.dtype, tensor.shape, span()), start, stop)
+    def read_range(start: int, stop: int) -> Iterator[Array]:
+        if is_quantized:
+            return ggml_blocks.read_part(tensor.dtype, get_span(), start, stop)
+        return read_part(Tensor(tensor.name, tensor.dtype, tensor.shape, get_span()), start, stop)
 
-    def raw() -> Iterator[Array]:
-        return slabs_of_tensor(Tensor(tensor.name, "uint8", (tensor.nbytes,), span()))
+    def read_raw_slabs() -> Iterator[Array]:
+        return read_slabs(Tensor(tensor.name, "uint8", (tensor.nbytes,), get_span()))
 
-    quantized = ggml_blocks.can_dequantize(tensor.dtype)
-    slabs: Slabs = (lambda: iter(())) if reason else blocks if quantized else read_plain
-    if stride is not None and not reason:
-        slabs = _strided(tensor, stride)
+    is_quantized = ggml_blocks.can_dequantize(tensor.dtype)
+    slabs: Slabs
+    if reason:
+        slabs = partial(iter, ())
+    elif stride is not None:
+        slabs = _make_strided_slabs(tensor, stride)
+    else:
+        slabs = read_block_slabs if is_quantized else read_plain_slabs
+    own_identity = tensor.path, tensor.offset, tensor.name
     return Numbers(
         tensor.name,
         tensor.dtype,
         tensor.shape,
         tensor.nbytes,
         slabs,
-        identity=tensor.identity
-        if tensor.identity is not None
-        else (tensor.path, tensor.offset, tensor.name),
+        identity=own_identity if tensor.identity is None else tensor.identity,
         trainable=tensor.trainable,
-        raw=raw if quantized or reason else None,
-        part=None if reason or stride is not None else part,
-        coded=None if reason else _read_codes(tensor, span),
-        uncoded=ggml_codes.missing_codes_reason(tensor.dtype),
+        raw=read_raw_slabs if is_quantized or reason else None,
+        part=None if reason or stride is not None else read_range,
+        coded=None if reason else _read_codes(tensor, get_span),
+        uncoded=ggml_codes.explain_missing_codes(tensor.dtype),
     )
 
 
-def _read_codes(tensor: StoredTensor, span: Callable[[], FileSpan]) -> StoredCodes | None:
+def _read_codes(tensor: StoredTensor, get_span: Callable[[], FileSpan]) -> StoredCodes | None:
     """Returns the codes of ggml's blocks, which are read on demand, or None for a type without codes."""
-    zero = ggml_codes.zero_point(tensor.dtype)
+    zero = ggml_codes.get_zero_point(tensor.dtype)
     if zero is None:
         return None
 
-    def numbers(kind: ggml_codes.Part) -> Numbers:
-        def part(start: int, stop: int) -> Iterator[Array]:
-            return ggml_codes.read_part(tensor.dtype, span(), kind, start, stop)
+    def build_part(part: ggml_codes.Part) -> Numbers:
+        def read_range(start: int, stop: int) -> Iterator[Array]:
+            return ggml_codes.read_part(tensor.dtype, get_span(), part, start, stop)
 
-        every = partial(part, 0, math.prod(tensor.shape))
-        return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, every, part=part)
+        read_all = partial(read_range, 0, math.prod(tensor.shape))
+        return Numbers(tensor.name, tensor.dtype, tensor.shape, tensor.nbytes, read_all, part=read_range)
 
-    code_parts = [numbers(kind) for kind in ggml_codes.parts(tensor.dtype)]
-    return StoredCodes(code_parts[0], code_parts[1], code_parts[2] if len(code_parts) > 2 else None, zero)
+    codes, scales, *offsets = (build_part(part) for part in ggml_codes.list_parts(tensor.dtype))
+    return StoredCodes(codes, scales, offsets[0] if offsets else None, zero)
 
 
-def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
-    """Returns the slabs of a tensor that is not contiguous, with the elements in order."""
+def _make_strided_slabs(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
+    """Returns a function that yields the slabs of a tensor that is not contiguous, in order."""
 
-    def slabs() -> Iterator[Array]:
+    def read_slabs() -> Iterator[Array]:
         kind = get_numpy_type(tensor.dtype)
         try:
             mapped = input_files.map_file(tensor.path)
@@ -138,6 +150,6 @@ def _strided(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
             view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
         except (OSError, ValueError, TypeError) as error:
             raise BadModel(f"'{tensor.name}' is no longer in it", where=tensor.path) from error
-        yield from (part.reshape(-1) for part in rows_in_slabs(view))
+        yield from (part.reshape(-1) for part in split_into_slabs(view))
 
-    return slabs
+    return read_slabs

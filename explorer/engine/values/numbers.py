@@ -1,4 +1,4 @@
-"""Numbers of a tensor in one form, for every file format and object. They are read in slabs.
+"""The numbers of a tensor, in the same form for every file format and for modules. They are read in slabs.
 
 A slab is a one-dimensional array with at most `SLAB` bytes of a tensor.
 """
@@ -16,6 +16,7 @@ from explorer.engine.progress import Cancel, stop_if
 
 Array = np.ndarray[Any, np.dtype[Any]]
 Slabs = Callable[[], Iterator[Array]]
+"""Function that yields the slabs of a tensor in order."""
 
 SLAB = 1 << 24
 """Maximum bytes of a tensor that are read at a time."""
@@ -78,8 +79,8 @@ class Numbers(Struct, frozen=True):
         scales: Scales of the integers, or None if the integers are the numbers.
         coded: Codes from which `slabs` computes the numbers, or None if they are unknown.
         uncoded: Reason why the codes are unknown, in one line for the user, or ''.
-        opened: Function that unpacks a packed weight (MatMulNBits) to a tensor of shape [K, N], or [N, K] on
-            request; None if the weight is not packed.
+        opened: Function that unpacks a packed weight (MatMulNBits) to a tensor of shape [K, N], or of shape
+            [N, K] if its argument is True. None if the weight is not packed.
         by_rows: Whether the weight has shape [N, K], with a row for each output (Gemm with transB).
     """
 
@@ -106,19 +107,19 @@ class Numbers(Struct, frozen=True):
         return math.prod(self.shape)
 
 
-def slabs_of(array: Array) -> Slabs:
-    """Returns the slabs of an array that is in memory or mapped. An array in C order is not copied."""
+def make_slabs(array: Array) -> Slabs:
+    """Returns a function that yields the slabs of an array in memory. An array in C order is not copied."""
     step = max(SLAB // max(array.itemsize, 1), 1)
 
-    def slabs() -> Iterator[Array]:
+    def read_slabs() -> Iterator[Array]:
         flat = array.reshape(-1)
-        for at in range(0, flat.size, step):
-            yield flat[at : at + step]
+        for start in range(0, flat.size, step):
+            yield flat[start : start + step]
 
-    return slabs
+    return read_slabs
 
 
-def rows_in_slabs(values: Any) -> Iterator[Any]:
+def split_into_slabs(values: Any) -> Iterator[Any]:
     """Yields an array or a torch tensor, which may be strided, in parts of at most `SLAB` bytes."""
     size = math.prod(values.shape) * values.itemsize
     if not size:
@@ -128,15 +129,18 @@ def rows_in_slabs(values: Any) -> Iterator[Any]:
         yield values
     elif not rows:
         for part in values:
-            yield from rows_in_slabs(part)
+            yield from split_into_slabs(part)
     else:
         yield from (values[start : start + rows] for start in range(0, values.shape[0], rows))
 
 
-def file_type(dtype: str) -> np.dtype[Any]:
-    """Returns the type in an .npy file. Types without a numpy equivalent become float32 or 8-bit integers."""
+def choose_file_type(dtype: str) -> np.dtype[Any]:
+    """Returns the type with which an .npy file stores numbers of a type.
+
+    Types that numpy lacks become float32 or 8-bit integers.
+    """
     try:
-        kind = np.dtype(dtype)  # also finds ml_dtypes' types
+        kind = np.dtype(dtype)  # ml_dtypes registers its types, so they are found, too
         if kind.isbuiltin != 2:
             return kind
     except TypeError:
@@ -144,7 +148,7 @@ def file_type(dtype: str) -> np.dtype[Any]:
     return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))
 
 
-def elements_between(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
+def select_elements(slabs: Iterator[Array], start: int, stop: int) -> Iterator[Array]:
     """Yields the elements `[start, stop)` of slabs."""
     position = 0
     for slab in slabs:
@@ -156,7 +160,7 @@ def elements_between(slabs: Iterator[Array], start: int, stop: int) -> Iterator[
             yield piece
 
 
-def chunks(numbers: Numbers, cancel: Cancel = None) -> Iterator[Array]:
+def read_chunks(numbers: Numbers, cancel: Cancel = None) -> Iterator[Array]:
     """Yields the elements of a tensor, in pieces that fit in the processor's cache.
 
     Raises:

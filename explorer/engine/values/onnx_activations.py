@@ -18,15 +18,15 @@ from explorer.engine.runtime.input_files import InputSpec
 from explorer.engine.runtime.observer import BUDGET, WIDER, Observer, nbytes
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
-from explorer.engine.values.numbers import Array, Numbers, slabs_of
-from explorer.engine.values.weights import GroupPaths, paths_of_kinds, select
+from explorer.engine.values.numbers import Array, Numbers, make_slabs
+from explorer.engine.values.weights import GroupPaths, make_kind_test, select
 from explorer.facts import Layer, TensorInfo
 
 _MODULES = "torchvision's name of a model, or FILE.py:callable or package.module:callable"
 
 
-class _NoOutput(BadModel):
-    """The model failed before any node returned an output."""
+class _NoOutputError(BadModel):
+    """The model failed before any observed output was computed."""
 
 
 class _Output(Struct, frozen=True):
@@ -67,15 +67,16 @@ def run(
     """
     if request.backward is not None:
         raise Misuse("what flows back is known of modules only", where="--backward", hint=_MODULES)
-    runs, texts = _run_inputs(model, request, dims, input_shapes)
+    runs, texts = _prepare_inputs(model, request, dims, input_shapes)
     request.begin(len(runs))
     feeds = runs[0]
     observed, skipped = _select_outputs(model, layers, request.layers, request.kinds)
     observed = _add_shapes(model, observed, feeds)
     try:
         _observe_outputs(model, observed, runs, request, skipped)
-    except _NoOutput as error:
-        path, head = _runnable_part(model, layers, feeds, functools.partial(request.step, 0, len(observed)))
+    except _NoOutputError as error:
+        report_step = functools.partial(request.step, 0, len(observed))
+        path, head = _find_runnable_part(model, layers, feeds, report_step)
         head_values = {name for node in head.graph.nodes for name in node.outputs}
         reached = [output for output in observed if output.info.name in head_values]
         if not reached:
@@ -105,7 +106,7 @@ def _observe_outputs(
         skipped: List to which outputs that are not numeric tensors are added, each with the reason.
 
     Raises:
-        _NoOutput: The model does not run.
+        _NoOutputError: The model does not run.
         BadModel: The model ran, but later failed to return an output.
     """
     finished, total = 0, len(outputs) * len(runs)
@@ -114,20 +115,19 @@ def _observe_outputs(
         try:
             observer = Observer(model, [output.info for output in chunk])
         except BadModel as error:
-            raise error if finished else _NoOutput(error.what) from error
+            raise error if finished else _NoOutputError(error.what) from error
         for number, feeds in enumerate(runs):
             try:
                 values = observer.run(feeds)
             except BadModel as error:
-                # onnxruntime runs the whole model for any output, so after the first outputs no node
-                # can be at fault
-                raise error if finished else _NoOutput(error.what) from error
+                # every run covers the whole model, so a run that succeeded shows that all nodes work
+                raise error if finished else _NoOutputError(error.what) from error
             for output in chunk:
                 request.step(finished, total)
                 finished += 1
                 value = values.pop(output.info.name)
                 if isinstance(value, np.ndarray) and value.dtype.kind in "biufcV":
-                    request.take(_numbers(output, value), 0, output.file)
+                    request.take(_build_numbers(output, value), 0, output.file)
                 elif not number:
                     kind = "text" if isinstance(value, np.ndarray) else "a sequence, a map or absent"
                     skipped.append(
@@ -135,10 +135,10 @@ def _observe_outputs(
                     )
 
 
-def _runnable_part(
+def _find_runnable_part(
     model: Model, layers: Sequence[Layer], feeds: Mapping[str, Array], step: Callable[[], None]
 ) -> tuple[str, Model]:
-    """Returns the first layer at which a model fails, and the part of the model before it.
+    """Returns the path of the first layer that fails, and the part of the model before that layer.
 
     Bisection over the nodes finds the layer: the model is cut after a node, and then runs or fails. This also
     works for models that onnxruntime cannot load.
@@ -152,12 +152,8 @@ def _runnable_part(
         part = _keep_first_nodes(model, middle)
         input_names = {name for node in part.graph.nodes for name in node.inputs}
         # values that no node of the part reads become outputs, so that every node runs
-        output_names = [
-            n
-            for node in part.graph.nodes
-            for n in node.outputs
-            if n in outputs_by_name and n not in input_names
-        ]
+        part_names = [name for node in part.graph.nodes for name in node.outputs]
+        output_names = [name for name in part_names if name in outputs_by_name and name not in input_names]
         try:
             Observer(part, [outputs_by_name[name].info for name in output_names]).run(feeds)
         except BadModel:
@@ -185,7 +181,7 @@ def _list_unreached(path: str, reason: str, outputs: Sequence[_Output]) -> list[
     ]
 
 
-def _run_inputs(
+def _prepare_inputs(
     model: Model, request: ActivationRequest, dims: Mapping[str, int] | None, input_shapes: InputShapes | None
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
     """Returns the inputs of each run, and descriptions of their origins."""
@@ -193,12 +189,12 @@ def _run_inputs(
         rules = plan_inputs(model, dims, input_shapes)
         return [draw(rules, request.seed)], tuple(f"{rule.text()}, seed {request.seed}" for rule in rules)
     sizes = dims or {}
-    specs = [
-        InputSpec(
-            v.name, v.dtype, v.shape and tuple(sizes.get(d, d) if isinstance(d, str) else d for d in v.shape)
-        )
-        for v in model.graph.feeds
-    ]
+    specs = []
+    for value in model.graph.feeds:
+        shape = value.shape
+        if shape is not None:
+            shape = tuple(sizes.get(dim, dim) if isinstance(dim, str) else dim for dim in shape)
+        specs.append(InputSpec(value.name, value.dtype, shape))
     runs = [part.fit(specs) for part in request.given.samples(specs, request.batch)]
     return runs, request.given.texts(runs)
 
@@ -208,7 +204,7 @@ def _select_outputs(
 ) -> tuple[list[_Output], list[tuple[str, str]]]:
     """Returns the outputs to observe, in execution order, and the layers that cannot be observed."""
     nodes = [n for n in model.graph.nodes if n.op != "Constant" or n.domain]
-    paths = _row_of_outputs(nodes, layers)
+    paths = _find_output_rows(nodes, layers)
     outputs = []
     for node in nodes:
         names = [name for name in node.outputs if name]
@@ -222,12 +218,14 @@ def _select_outputs(
         if not layer.group and layer.kind != "Constant" and layer.path not in seen_paths
     ]
     groups = GroupPaths(layers)
-    entries = [(o.info.name, groups.list_enclosing_paths(o.layer)) for o in outputs]
-    entries += [(layer.path, groups.list_enclosing_paths(layer.path)) for layer in inner]
-    is_selected = select(globs, entries, "layer", layers)
-    of_kind = paths_of_kinds(kinds, layers)
+    named_entries = [(o.info.name, groups.list_enclosing_paths(o.layer)) for o in outputs]
+    named_entries += [(layer.path, groups.list_enclosing_paths(layer.path)) for layer in inner]
+    is_selected = select(globs, named_entries, "layer", layers)
+    is_of_kind = make_kind_test(kinds, layers)
     owners = [*(o.layer for o in outputs), *(layer.path for layer in inner)]
-    is_selected = [is_hit and of_kind(path) for is_hit, path in zip(is_selected, owners, strict=True)]
+    is_selected = [
+        matches_glob and is_of_kind(path) for matches_glob, path in zip(is_selected, owners, strict=True)
+    ]
     skipped = [
         (layer.path, "it lies in the body of a function, branch or loop, whose values stay inside")
         for layer, is_picked in zip(inner, is_selected[len(outputs) :], strict=True)
@@ -236,10 +234,10 @@ def _select_outputs(
     return [o for o, is_picked in zip(outputs, is_selected, strict=False) if is_picked], skipped
 
 
-def _row_of_outputs(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
-    """Returns the path of the row, the type and the shape of each output of the main graph.
+def _find_output_rows(nodes: Sequence[Node], layers: Sequence[Layer]) -> dict[str, tuple[str, TensorInfo]]:
+    """Returns the path of the row, and the fact, of each output of the main graph, by name.
 
-    Values inside the body of a function may have the same names; their rows have other paths.
+    Values inside the body of a function may have the same names, but their rows have other paths.
     """
     labels = {node.label for node in nodes}
     infos: dict[str, tuple[str, TensorInfo]] = {}
@@ -260,7 +258,7 @@ def _add_shapes(model: Model, outputs: Sequence[_Output], feeds: Mapping[str, Ar
     return [replace(o, info=info_by_name.get(o.info.name, o.info)) for o in outputs]
 
 
-def _numbers(output: _Output, array: Array) -> Numbers:
+def _build_numbers(output: _Output, array: Array) -> Numbers:
     """Returns an array from onnxruntime as `Numbers`, with its type in the graph."""
     name = output.info.dtype or get_element_type(array)
     size = array.nbytes
@@ -271,4 +269,4 @@ def _numbers(output: _Output, array: Array) -> Numbers:
             array = array.astype(get_numpy_type(name))
     else:
         name = get_element_type(array)
-    return Numbers(output.info.name, name, array.shape, size, slabs_of(array), output.layer)
+    return Numbers(output.info.name, name, array.shape, size, make_slabs(array), output.layer)

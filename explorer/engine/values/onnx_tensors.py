@@ -29,9 +29,9 @@ from explorer.engine.graph.model import (
     get_dtype_code,
     list_bodies,
 )
-from explorer.engine.values.numbers import SLAB, Array, Numbers, elements_between
+from explorer.engine.values.numbers import SLAB, Array, Numbers, select_elements
 from explorer.engine.values.slices.packed_weights import build_unpackers
-from explorer.engine.values.slices.scales import scales_of
+from explorer.engine.values.slices.scales import find_scales
 
 _UNPACKED = 4
 """Maximum growth of a slab when packed numbers are unpacked to one byte each."""
@@ -43,31 +43,33 @@ def list_stored(model: Model) -> list[Numbers]:
     The name of a tensor in a branch or body starts with the path of its node. In a local function it starts
     with the function's name.
     """
-    tensor_numbers = list(_graph_tensors(model.graph, ""))
+    tensor_numbers = list(_list_graph_tensors(model.graph, ""))
     for function in model.functions.values():
-        tensor_numbers += _node_tensors(function.nodes, f"{function.name}/")
+        tensor_numbers += _list_node_tensors(function.nodes, f"{function.name}/")
     return tensor_numbers
 
 
-def _graph_tensors(graph: Graph, prefix: str) -> Iterator[Numbers]:
-    users: dict[str, str] = {}
+def _list_graph_tensors(graph: Graph, prefix: str) -> Iterator[Numbers]:
+    """Yields the tensors of a graph and of its bodies. `prefix` precedes their names."""
+    reader_by_tensor: dict[str, str] = {}
     for node in graph.nodes:
         for name in node.inputs:
-            users.setdefault(name, prefix + node.label)
-    stored_tensors = {**graph.initializers, **_constants(graph.nodes)}
-    scales = scales_of(graph.nodes, stored_tensors)
+            reader_by_tensor.setdefault(name, prefix + node.label)
+    stored_tensors = {**graph.initializers, **_collect_constants(graph.nodes)}
+    scales = find_scales(graph.nodes, stored_tensors)
     by_rows = {n.inputs[1] for n in graph.nodes if n.op == "Gemm" and n.attributes.get("transB")}
     packed = build_unpackers(graph.nodes, stored_tensors)
     for name, tensor in graph.initializers.items():
-        numbers = _numbers(tensor, prefix + name, users.get(name, ""))
+        numbers = _build_numbers(tensor, prefix + name, reader_by_tensor.get(name, ""))
         opened = partial(packed[name], numbers) if name in packed else None
         yield replace(numbers, scales=scales.get(name), opened=opened, by_rows=name in by_rows)
     for span in tensors.list_sparse_spans(graph):
-        yield _read_sparse(span, prefix, "", users)
-    yield from _node_tensors(graph.nodes, prefix, users)
+        yield _read_sparse(span, prefix, "", reader_by_tensor)
+    yield from _list_node_tensors(graph.nodes, prefix, reader_by_tensor)
 
 
-def _constants(nodes: Sequence[Node]) -> dict[str, Tensor]:
+def _collect_constants(nodes: Sequence[Node]) -> dict[str, Tensor]:
+    """Returns the tensors of Constant nodes, by the names of their outputs."""
     return {
         node.outputs[0]: value
         for node in nodes
@@ -77,27 +79,36 @@ def _constants(nodes: Sequence[Node]) -> dict[str, Tensor]:
     }
 
 
-def _node_tensors(
-    nodes: Sequence[Node], prefix: str, users: Mapping[str, str] | None = None
+def _list_node_tensors(
+    nodes: Sequence[Node], prefix: str, reader_by_tensor: Mapping[str, str] | None = None
 ) -> Iterator[Numbers]:
+    """Yields the tensors of Constant nodes and of bodies.
+
+    Args:
+        nodes: The nodes.
+        prefix: Text that precedes the names of the tensors.
+        reader_by_tensor: Paths of the first node that reads each value, by the name of the value.
+    """
     for node in nodes:
         if node.op == "Constant" and not node.domain and node.outputs:
-            yield from _constant(node, prefix, users or {})
+            yield from _list_constant(node, prefix, reader_by_tensor or {})
         for name, body in list_bodies(node):
-            yield from _graph_tensors(body, f"{prefix}{node.label}/{name}/")
+            yield from _list_graph_tensors(body, f"{prefix}{node.label}/{name}/")
 
 
-def _constant(node: Node, prefix: str, users: Mapping[str, str]) -> Iterator[Numbers]:
+def _list_constant(node: Node, prefix: str, reader_by_tensor: Mapping[str, str]) -> Iterator[Numbers]:
+    """Yields the tensor of a Constant node, or nothing if its value is no tensor."""
     output = node.outputs[0]
-    name, layer = prefix + output, users.get(output, prefix + node.label)
+    name, layer = prefix + output, reader_by_tensor.get(output, prefix + node.label)
     sparse = node.attributes.get("sparse_value")
     if (tensor := read_constant(node)) is not None:
-        yield _numbers(tensor, name, layer)
+        yield _build_numbers(tensor, name, layer)
     elif isinstance(sparse, FileSpan):
-        yield _read_sparse(sparse, prefix, output, users)
+        yield _read_sparse(sparse, prefix, output, reader_by_tensor)
 
 
-def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
+def _build_numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
+    """Returns the numbers of a stored tensor under another name. `layer` is the path of its first reader."""
     payload = tensor.payload
     identity: Hashable = ("name", name)
     if isinstance(payload, FileSpan) and payload.size:
@@ -108,14 +119,14 @@ def _numbers(tensor: Tensor, name: str, layer: str) -> Numbers:
         tensor.dtype,
         tensor.shape,
         tensor.nbytes,
-        partial(slabs_of_tensor, tensor),
+        partial(read_slabs, tensor),
         layer,
         identity,
-        part=partial(part_of_tensor, tensor),
+        part=partial(read_part, tensor),
     )
 
 
-def _read_sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, str]) -> Numbers:
+def _read_sparse(span: FileSpan, prefix: str, output: str, reader_by_tensor: Mapping[str, str]) -> Numbers:
     """Returns the numbers of a SparseTensorProto. Its missing elements are zero.
 
     Raises:
@@ -127,7 +138,7 @@ def _read_sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, s
     if missing < 0:
         raise BadModel(f"sparse tensor '{name}' holds more values than it has places", where=span.source.path)
     return replace(
-        _numbers(tensor, prefix + name, users.get(name, "")),
+        _build_numbers(tensor, prefix + name, reader_by_tensor.get(name, "")),
         shape=shape,
         nbytes=tensor.nbytes + indices,
         identity=("sparse", span.source.path, span.offset),
@@ -136,14 +147,14 @@ def _read_sparse(span: FileSpan, prefix: str, output: str, users: Mapping[str, s
     )
 
 
-def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
+def read_slabs(tensor: Tensor) -> Iterator[Array]:
     """Yields the elements of a tensor in order, in arrays of at most `SLAB` bytes."""
     payload = tensor.payload
     bits = DTYPES[get_dtype_code(tensor.dtype)].bits
     if payload is None or not bits or not tensor.elements:
         return
     remaining = tensor.elements
-    # four numbers of 6 bits fill three whole bytes
+    # a piece holds whole numbers: four numbers of 6 bits fill three bytes
     for piece in _cut_to_elements(payload.read_pieces(), 3 if bits == 6 else max(bits // 8, 1)):
         if bits >= 8:
             yield np.frombuffer(piece, get_numpy_type(tensor.dtype))
@@ -155,7 +166,7 @@ def slabs_of_tensor(tensor: Tensor) -> Iterator[Array]:
             yield part
 
 
-def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
+def read_part(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
     """Yields the elements `[start, stop)` of a tensor, reading no other bytes of its file."""
     payload = tensor.payload
     bits = DTYPES[get_dtype_code(tensor.dtype)].bits
@@ -170,7 +181,7 @@ def part_of_tensor(tensor: Tensor, start: int, stop: int) -> Iterator[Array]:
         else Inline(bytes(payload.view()[offset:end]))
     )
     part = replace(tensor, shape=(stop - first,), payload=span, record=None)
-    yield from elements_between(slabs_of_tensor(part), start - first, stop - first)
+    yield from select_elements(read_slabs(part), start - first, stop - first)
 
 
 def _cut_to_elements(pieces: Iterator[memoryview], unit: int) -> Iterator[memoryview]:

@@ -18,10 +18,15 @@ from msgspec.structs import replace
 from explorer.engine.progress import Cancel
 from explorer.engine.values.figures.code_counts import CodeCounts, compute_from_counts
 from explorer.engine.values.figures.intervals import QUANTILES
-from explorer.engine.values.figures.moments import Moments, figures, groups_of, moments
+from explorer.engine.values.figures.moments import Moments, compute_moments, compute_statistics, find_groups
 from explorer.engine.values.figures.rank_search import RankSearch
-from explorer.engine.values.numbers import Array, Numbers, chunks
-from explorer.engine.values.statistics import figures_of, quantiles_along, reported_quantiles, shares_of
+from explorer.engine.values.numbers import Array, Numbers, read_chunks
+from explorer.engine.values.statistics import (
+    compute_figures,
+    compute_quantiles_along,
+    list_shares,
+    select_reported_quantiles,
+)
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorStats
 from explorer.settings.statistics import Choice
@@ -62,11 +67,17 @@ class OutputSamples:
         self.runs = self._elements = self._bytes = self.held = 0
 
     def add(self, numbers: Numbers, room: int, cancel: Cancel) -> None:
-        """Adds a run. `room` is the number of further bytes that may be stored."""
+        """Adds a run.
+
+        Args:
+            numbers: Output of the run.
+            room: Number of further bytes that may be stored.
+            cancel: Function called at every slab; True cancels.
+        """
         self.runs += 1
         self._elements += numbers.elements
         self._bytes += numbers.nbytes
-        run_moments = moments(numbers, None, cancel)
+        run_moments = compute_moments(numbers, None, cancel)
         if run_moments is None:
             self._is_ordered = False  # complex numbers
         else:
@@ -79,21 +90,27 @@ class OutputSamples:
             self.held += sum(piece.nbytes for piece in pieces)
             return
         for run in (*self._kept_runs, numbers):
-            for chunk in chunks(run, cancel):
+            for chunk in read_chunks(run, cancel):
                 self._count(chunk)
         self._kept_runs.clear()
         self.held = 0
 
-    def _extend_axis_moments(self, along: Moments, numbers: Numbers, cancel: Cancel) -> Moments | None:
+    def _extend_axis_moments(self, moments: Moments, numbers: Numbers, cancel: Cancel) -> Moments | None:
+        """Adds a run to the moments along the axis.
+
+        Returns None if the numbers have no moments, or if the length of the axis differs between runs.
+        """
         axis = self._axis or 0
-        if axis >= len(numbers.shape) or numbers.shape[axis] != along.groups:
-            return None  # the length of the axis differs between runs
-        run_moments = moments(numbers, axis, cancel)
-        if run_moments is not None:
-            along.join(run_moments)
-        return along if run_moments is not None else None
+        if axis >= len(numbers.shape) or numbers.shape[axis] != moments.groups:
+            return None
+        run_moments = compute_moments(numbers, axis, cancel)
+        if run_moments is None:
+            return None
+        moments.join(run_moments)
+        return moments
 
     def _count(self, values: Array) -> None:
+        """Counts the occurrences of each value, or of the upper 16 bits of each value."""
         if self._counts is None:
             self._kind = values.dtype
             self._has_all_codes = values.dtype.itemsize <= 2
@@ -111,7 +128,8 @@ class OutputSamples:
 
     def search(self) -> RankSearch | None:
         """Returns the search for requested quantiles in further runs, or None if they are exact already."""
-        shares, sums = shares_of(self._choices), self._moments if self._axis is None else self._axis_moments
+        shares = list_shares(self._choices)
+        sums = self._moments if self._axis is None else self._axis_moments
         is_exact = self._counts is None or (self._has_all_codes and self._axis is None)
         if shares and self._has_axis and self._is_ordered and sums is not None and not is_exact:
             searched_shares = sorted({*QUANTILES, *shares}) if self._axis is None else shares
@@ -122,62 +140,66 @@ class OutputSamples:
         """Adds a repeated run to the search."""
         assert self._search is not None
         position = 0
-        for chunk in chunks(numbers, cancel):
+        for chunk in read_chunks(numbers, cancel):
             group = None
             if self._axis is not None:
                 inner = math.prod(numbers.shape[self._axis + 1 :])
-                group = groups_of(position, chunk.size, inner, numbers.shape[self._axis])
+                group = find_groups(position, chunk.size, inner, numbers.shape[self._axis])
             self._search.add(chunk, group)
             position += chunk.size
 
-    def stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
+    def compute_stats(self, bins: int, call: int, cancel: Cancel) -> TensorStats:
         """Returns the statistics over all runs."""
-        shares = shares_of(self._choices)
+        shares = list_shares(self._choices)
         if self._counts is None:
             slabs = [slab for run in self._kept_runs for slab in run.slabs()]
             all_numbers = replace(self._first, shape=(self._elements,), slabs=lambda: iter(slabs))
-            stats_fields = figures_of(all_numbers, bins, shares, cancel)
+            stats_fields = compute_figures(all_numbers, bins, shares, cancel)
         else:
-            stats_fields = self._figures_of_counts(self._counts, bins, shares)
+            stats_fields = self._compute_from_counts(self._counts, bins, shares)
         quantiles = dict(stats_fields.pop("quantiles", ()))
         is_searched = self._search is not None and self._search.steady and self._axis is None
         if is_searched:
-            quantiles = self._add_exact(quantiles)
+            quantiles = self._replace_by_exact(quantiles)
         return TensorStats(
             TensorInfo(self._first.name, self._first.dtype, self._first.shape, "observed"),
             self._first.layer,
             self._elements,
             self._bytes,
             call=call,
-            quantiles=reported_quantiles(quantiles),
+            quantiles=select_reported_quantiles(quantiles),
             quantiles_exact=self._counts is None or self._has_all_codes or is_searched,
             runs=self.runs,
             chosen=self._compute_statistics(quantiles, shares),
             **stats_fields,
         )
 
-    def _add_exact(self, quantiles: dict[float, float]) -> dict[float, float]:
+    def _replace_by_exact(self, quantiles: dict[float, float]) -> dict[float, float]:
+        """Returns the quantiles by share, with the results of the search in place of estimates."""
         assert self._search is not None
-        exact = {q: values[0] for q, values in self._search.quantiles().items()}
+        exact = {q: values[0] for q, values in self._search.compute_quantiles().items()}
         return quantiles | {q: value for q, value in exact.items() if value is not None}
 
     def _compute_statistics(
         self, quantiles: dict[float, float], shares: Sequence[float]
     ) -> dict[str, tuple[float | None, ...]]:
+        """Computes the additional statistics over all runs, by label."""
         if not self._choices or not self._has_axis or not self._is_ordered:
             return {}
         if self._axis is None:
-            return figures(self._moments, self._choices, {q: (value,) for q, value in quantiles.items()})
+            return compute_statistics(
+                self._moments, self._choices, {q: (value,) for q, value in quantiles.items()}
+            )
         if self._axis_moments is None:
             return {}
         quantiles_by_share: Mapping[float, Sequence[float | None]] = {}
         if self._search is not None and self._search.steady:
-            quantiles_by_share = self._search.quantiles()
+            quantiles_by_share = self._search.compute_quantiles()
         elif shares and self._counts is None:
-            quantiles_by_share = quantiles_along(self._kept_runs, self._axis, shares)
-        return figures(self._axis_moments, self._choices, quantiles_by_share)
+            quantiles_by_share = compute_quantiles_along(self._kept_runs, self._axis, shares)
+        return compute_statistics(self._axis_moments, self._choices, quantiles_by_share)
 
-    def _figures_of_counts(
+    def _compute_from_counts(
         self, code_counts: CodeCounts, bins: int, shares: Sequence[float]
     ) -> dict[str, Any]:
         """Returns the figures of counted numbers. Exact values from the moments replace estimated values."""
@@ -191,7 +213,7 @@ class OutputSamples:
         stats_fields = compute_from_counts(
             values, counts, self._zeros, self._elements, bins, sorted({*QUANTILES, *shares})
         )
-        exact = figures(self._moments, [Choice(name, name) for name in _EXACT.values()], {})
+        exact = compute_statistics(self._moments, [Choice(name, name) for name in _EXACT.values()], {})
         return {**stats_fields, **{field: exact[name][0] for field, name in _EXACT.items()}}
 
 
@@ -204,4 +226,4 @@ _EXACT = {
     "nan": "nan",
     "inf": "inf",
 }
-"""Fields of `TensorStats` that follow from moments, and the name of the statistic of each."""
+"""Names of statistics that are computed from moments, by the field of `TensorStats`."""

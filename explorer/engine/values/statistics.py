@@ -15,9 +15,9 @@ import numpy as np
 from explorer.engine.progress import Cancel
 from explorer.engine.values.figures.code_counts import compute_from_codes
 from explorer.engine.values.figures.intervals import QUANTILES
-from explorer.engine.values.figures.moments import figures, moments
+from explorer.engine.values.figures.moments import compute_moments, compute_statistics
 from explorer.engine.values.figures.quantiles import NOTHING, WideStatistics
-from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.engine.values.numbers import Array, Numbers, read_chunks
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorStats
 from explorer.settings.statistics import STATISTICS, Choice
@@ -41,16 +41,16 @@ def measure(
         call: Index of the layer's call that computed the tensor.
         origin: Origin of type and shape, for `TensorInfo`.
         choices: Additional statistics.
-        axis: Axis whose indices get one additional statistic each (negative: from the last), or None for one
-            over all numbers. A tensor without the axis has no additional statistics.
+        axis: Axis whose indices get one additional statistic each, or None for one over all numbers. A
+            negative axis counts from the last one. A tensor without the axis has no additional statistics.
         cancel: Function called at every slab; True cancels.
 
     Raises:
         Cancelled: `cancel` returned True.
         BadModel: The tensor cannot be read.
     """
-    shares = shares_of(choices)
-    stats_fields = figures_of(numbers, bins, shares, cancel)
+    shares = list_shares(choices)
+    stats_fields = compute_figures(numbers, bins, shares, cancel)
     quantiles = dict(stats_fields.pop("quantiles", ()))
     return TensorStats(
         TensorInfo(numbers.name, numbers.dtype, numbers.shape, origin),
@@ -59,28 +59,32 @@ def measure(
         numbers.nbytes,
         call=call,
         trainable=numbers.trainable,
-        quantiles=reported_quantiles(quantiles),
+        quantiles=select_reported_quantiles(quantiles),
         chosen=_compute_statistics(numbers, choices, axis, quantiles, shares, cancel) if choices else {},
         **stats_fields,
     )
 
 
-def shares_of(choices: Iterable[Choice]) -> list[float]:
+def list_shares(choices: Iterable[Choice]) -> list[float]:
     """Returns the shares of the quantiles among the requested statistics, ascending."""
     return sorted({choice.argument for choice in choices if STATISTICS[choice.name].of is None})
 
 
-def reported_quantiles(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
+def select_reported_quantiles(quantiles: Mapping[float, float]) -> tuple[tuple[float, float], ...]:
     """Returns the quantiles that are reported for every tensor."""
     return tuple((q, quantiles[q]) for q in QUANTILES if q in quantiles)
 
 
-def figures_of(
+def compute_figures(
     numbers: Numbers, bins: int, shares: Collection[float] = (), cancel: Cancel = None
 ) -> dict[str, Any]:
-    """Computes the figures of a tensor by the names of `TensorStats`.
+    """Computes the figures of a tensor, as fields of `TensorStats`.
 
-    `shares` are those of additional quantiles.
+    Args:
+        numbers: The tensor.
+        bins: Number of intervals of the histogram.
+        shares: Shares of additional quantiles.
+        cancel: Function called at every slab; True cancels.
 
     Raises:
         Cancelled: `cancel` returned True.
@@ -96,7 +100,7 @@ def figures_of(
     all_shares = sorted({*QUANTILES, *shares})
     if kind.itemsize <= 2:
         return compute_from_codes(numbers, kind, bins, all_shares, cancel)
-    return dict(WideStatistics(numbers, kind, bins, all_shares, cancel).figures())
+    return dict(WideStatistics(numbers, kind, bins, all_shares, cancel).compute_figures())
 
 
 def _compute_statistics(
@@ -112,15 +116,17 @@ def _compute_statistics(
     if axis is not None and not -rank <= axis < rank:
         return {}
     positive_axis = None if axis is None else axis % rank
-    sums = moments(numbers, positive_axis, cancel)
+    sums = compute_moments(numbers, positive_axis, cancel)
     if sums is None or int(sums.elements.sum()) != numbers.elements:
         return {}  # text, complex numbers, or numbers that cannot be read
     if positive_axis is None:
-        return figures(sums, choices, {q: (value,) for q, value in quantiles.items()})
-    return figures(sums, choices, quantiles_along([numbers], positive_axis, shares) if shares else {})
+        return compute_statistics(sums, choices, {q: (value,) for q, value in quantiles.items()})
+    return compute_statistics(
+        sums, choices, compute_quantiles_along([numbers], positive_axis, shares) if shares else {}
+    )
 
 
-def quantiles_along(
+def compute_quantiles_along(
     runs: Sequence[Numbers], axis: int, shares: Sequence[float]
 ) -> dict[float, tuple[float | None, ...]]:
     """Computes the quantiles of each index of an axis, over tensors in which the axis has the same length.
@@ -137,6 +143,7 @@ def quantiles_along(
 
 
 def _load_numbers(numbers: Numbers) -> Array:
+    """Returns all numbers of a tensor, in its shape."""
     slabs = list(numbers.slabs())
     return (np.concatenate(slabs) if slabs else np.zeros(0)).reshape(numbers.shape)
 
@@ -150,7 +157,7 @@ def _compute_unordered_figures(numbers: Numbers, kind: np.dtype[Any], cancel: Ca
         return NOTHING
     nan = inf = 0
     zeros = numbers.zeros
-    for chunk in chunks(numbers, cancel):
+    for chunk in read_chunks(numbers, cancel):
         is_nan = np.isnan(chunk)
         nan += int(is_nan.sum())
         inf += int((np.isinf(chunk) & ~is_nan).sum())

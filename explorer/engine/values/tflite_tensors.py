@@ -7,11 +7,11 @@ from msgspec.structs import replace
 from explorer.engine.formats.tflite.graph import Tflite
 from explorer.engine.values import onnx_tensors
 from explorer.engine.values.numbers import Numbers
-from explorer.engine.values.slices.scales import file_scales
+from explorer.engine.values.slices.scales import build_scales
 
 
 def list_stored(read: Tflite) -> list[Numbers]:
-    """Returns every tensor that the file stores, without those that the reader added."""
+    """Returns every tensor that the file stores. Tensors that the reader added to the graph are left out."""
     tensors = read.model.graph.initializers
     tensor_numbers = []
     for numbers in onnx_tensors.list_stored(read.model):
@@ -21,7 +21,7 @@ def list_stored(read: Tflite) -> list[Numbers]:
             numbers = replace(numbers, zeros=numbers.elements - tensor.held)
         scales = read.scales.get(numbers.name)
         if scales is not None:
-            numbers = replace(numbers, scales=file_scales(*scales.numbers(), scales.axis))
+            numbers = replace(numbers, scales=build_scales(*scales.numbers(), scales.axis))
         if numbers.name not in read.made_up:
             tensor_numbers.append(numbers)
     return tensor_numbers

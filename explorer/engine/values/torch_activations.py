@@ -31,9 +31,9 @@ from explorer.engine.runtime.random_inputs import RandomInput, choose_rule, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
-from explorer.engine.values.torch_gradients import flow_back
-from explorer.engine.values.torch_tensors import build_with_weights, numbers_of
-from explorer.engine.values.weights import paths_of_kinds, select
+from explorer.engine.values.torch_gradients import run_backward
+from explorer.engine.values.torch_tensors import build_numbers, build_with_weights
+from explorer.engine.values.weights import make_kind_test, select
 from explorer.facts import Layer, TensorInfo
 from explorer.host.optional_packages import error_line
 
@@ -109,8 +109,8 @@ def draw_inputs(
 
     Example inputs of the module are used if they have the requested size. Otherwise inputs are drawn.
     """
-    heights = _table_rows(loaded, bound_inputs)
-    rules = [_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
+    heights = _find_table_rows(loaded, bound_inputs)
+    rules = [_choose_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
     arrays = draw(tuple(rules), seed)
     example_tensors = (
         bound_inputs.example.tensors() if bound_inputs.example is not None else [None] * len(rules)
@@ -126,7 +126,7 @@ def draw_inputs(
             inputs.append(example.detach())
             texts.append(f"{printable(info.name)}: {info.dtype} {shape_text(info.shape)}, as given")
         else:
-            inputs.append(torch.from_numpy(arrays[info.name]).to(_kind(info)))
+            inputs.append(torch.from_numpy(arrays[info.name]).to(_get_dtype(info)))
             texts.append(f"{replace(rule, dtype=info.dtype or rule.dtype).text()}, seed {seed}")
     return inputs, texts
 
@@ -145,10 +145,10 @@ def read_inputs(
         bound_inputs = bind(loaded, shapes, dims)
     except Misuse:
         # the module declares no input sizes, so the file's sizes are used
-        bound_inputs = bind(loaded, {**shapes, **_types_and_shapes(loaded, arrays_of_file)}, {})
+        bound_inputs = bind(loaded, {**shapes, **_list_types_and_shapes(loaded, arrays_of_file)}, {})
     # .npy files have no bfloat16, so torch rounds values of another type
     specs = [
-        InputSpec(i.name, i.dtype if dtype_name(_kind(i)) in NUMPY_TYPES else None, None)
+        InputSpec(i.name, i.dtype if dtype_name(_get_dtype(i)) in NUMPY_TYPES else None, None)
         for i in bound_inputs.inputs
     ]
     arrays = arrays_of_file.fit(specs)
@@ -161,32 +161,33 @@ def read_inputs(
         sizes = {bound_inputs.inputs[0].name.partition(".")[0]: (dtype, (len(sizes), *shape))}
     else:
         sizes = {}
-    inputs = [torch.from_numpy(np.array(arrays[i.name])).to(_kind(i)) for i in bound_inputs.inputs]
+    inputs = [torch.from_numpy(np.array(arrays[i.name])).to(_get_dtype(i)) for i in bound_inputs.inputs]
     return bound_inputs, inputs, [arrays_of_file.text(name, array) for name, array in arrays.items()], sizes
 
 
-def _kind(info: TensorInfo) -> torch.dtype:
+def _get_dtype(info: TensorInfo) -> torch.dtype:
+    """Returns torch's type of an input; float32 if the input declares none."""
     kind: torch.dtype = getattr(torch, info.dtype or "float32")
     return kind
 
 
-def _random_input(info: TensorInfo, height: int) -> RandomInput:
-    """Returns the rule to draw an input. ONNX models use the same rule, so a seed gives the same values.
+def _choose_random_input(info: TensorInfo, height: int) -> RandomInput:
+    """Returns the rule to draw an input. For a seed, an equal ONNX model gets the same input.
 
     Args:
         info: The input.
         height: Number of rows of the table that the input indexes, or 0 for no table.
     """
-    dtype = dtype_name(_kind(info))
+    dtype = dtype_name(_get_dtype(info))
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
     # a type that numpy lacks is drawn in float32 and rounded by torch
     return choose_rule(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
 
 
-def _types_and_shapes(
+def _list_types_and_shapes(
     loaded: LoadedModule, arrays_of_file: InputArrays
 ) -> dict[str, tuple[str, tuple[int, ...]]]:
-    """Types and shapes of the arrays in a file, by the names of the module's inputs."""
+    """Returns the types and shapes of the arrays in a file, by the names of the module's inputs."""
     parameters = inspect.signature(loaded.meta().forward).parameters
     names = list(parameters)
     if list(arrays_of_file.arrays) == [""] and sum(p.default is p.empty for p in parameters.values()) > 1:
@@ -197,9 +198,9 @@ def _types_and_shapes(
     return {name: (str(array.dtype), array.shape) for name, array in arrays_of_file.arrays.items()}
 
 
-def _table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
-    """Returns the minimum number of rows over all embedding tables that each input indexes directly."""
-    if all(_kind(info).is_floating_point for info in bound_inputs.inputs):
+def _find_table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, int]:
+    """Returns for each input the smallest number of rows of an embedding table that it indexes directly."""
+    if all(_get_dtype(info).is_floating_point for info in bound_inputs.inputs):
         return {}
     args, kwargs = bound_inputs.arguments(device="meta")
     input_tensors = [t for _, t in tensors([list(args), dict(kwargs)])]
@@ -209,7 +210,7 @@ def _table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, in
     }
     fewest_rows: dict[str, int] = {}
 
-    def look(module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def note_rows(module: nn.Module, inputs: tuple[Any, ...]) -> None:
         if inputs and isinstance(inputs[0], torch.Tensor):
             name = names.get(storage_key(inputs[0].untyped_storage()))
             if name is not None:
@@ -220,7 +221,7 @@ def _table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[str, in
         model = loaded.meta()
         for part in model.modules():
             if isinstance(part, (nn.Embedding, nn.EmbeddingBag)):
-                stack.callback(part.register_forward_pre_hook(look).remove)
+                stack.callback(part.register_forward_pre_hook(note_rows).remove)
         try:
             with loaded.quiet(), torch.no_grad():
                 model(*args, **kwargs)
@@ -240,7 +241,7 @@ class _HookState:
         calls: Number of calls of each module in the present run, by path.
         reason_by_path: Reason why a layer or parameter has no output or gradient, by path or name.
         failed: Path of the innermost module that raised an exception, and the exception.
-        before: Exception that was being handled when the observation started.
+        before: Exception that was being handled when the observation started, or None.
         done: Number of outputs or gradients so far.
     """
 
@@ -254,7 +255,8 @@ class _HookState:
         self.before = sys.exc_info()[1]
         self.done = 0
 
-    def leave(self, module: nn.Module, args: Any, result: Any) -> None:
+    def take_outputs(self, module: nn.Module, args: Any, result: Any) -> None:
+        """Takes the outputs of a module that has just run. This is a forward hook."""
         path = self.paths_by_id[id(module)]
         self.request.step(self.done, max(self.total, self.done))
         call = self.calls[path]
@@ -263,15 +265,15 @@ class _HookState:
         for output_index, tensor in tensors(result):
             has_tensor = True
             name = f"{path}.{output_index}" if output_index else path
-            self.see(tensor, name, path, call)
+            self.take_output(tensor, name, path, call)
         if not has_tensor:
             self.reason_by_path[path] = f"its output is no tensor ({type(result).__name__})"
 
-    def see(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
+    def take_output(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
         """Passes on an output of a module, or registers a hook for its gradient."""
         if self.request.backward is None:
             self.done += 1
-            self.request.take(numbers_of(tensor, name, layer=path), call, name)
+            self.request.take(build_numbers(tensor, name, layer=path), call, name)
             return
         if not tensor.requires_grad:
             self.reason_by_path[path] = (
@@ -282,14 +284,14 @@ class _HookState:
             path, "nothing flows back to it: the loss does not depend on its output"
         )
 
-        def back(gradient: torch.Tensor) -> None:
+        def take_gradient(gradient: torch.Tensor) -> None:
             self.done += 1
             self.reason_by_path.pop(path, None)
-            self.request.take(numbers_of(gradient, name, layer=path), call, name)
+            self.request.take(build_numbers(gradient, name, layer=path), call, name)
 
-        tensor.register_hook(back)  # type: ignore[no-untyped-call]
+        tensor.register_hook(take_gradient)  # type: ignore[no-untyped-call]
 
-    def parameters(self, module: nn.Module, takes_all: bool) -> None:
+    def take_parameter_gradients(self, module: nn.Module, takes_all: bool) -> None:
         """Passes on the gradients of the parameters of observed modules, or of all modules."""
         paths = set(self.paths_by_id.values())
         for name, parameter in module.named_parameters():
@@ -299,24 +301,24 @@ class _HookState:
                 continue
             if parameter.grad is not None:
                 gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-                numbers = numbers_of(gradient, name, layer=owner or type(module).__name__)
+                numbers = build_numbers(gradient, name, layer=owner or type(module).__name__)
                 self.request.take_weight(numbers, 0, name)
             elif not parameter.requires_grad:
                 self.reason_by_path[name] = "it is frozen: no gradient of it is asked for"
             else:
                 self.reason_by_path[name] = "nothing flows back to it: the loss does not depend on it"
 
-    def fail(self, path: str) -> Any:
+    def make_failure_hook(self, path: str) -> Any:
         """Returns a hook that stores the innermost module in which an exception was raised."""
 
-        def hook(module: nn.Module, args: Any, result: Any) -> None:
+        def note_failure(module: nn.Module, args: Any, result: Any) -> None:
             error = sys.exc_info()[1]
             if error is None or error is self.before:
                 return
             if self.failed is None or self.failed[1] is not error:
                 self.failed = path, error
 
-        return hook
+        return note_failure
 
 
 def record(
@@ -356,9 +358,9 @@ def record(
             if isinstance(part, torch.jit.ScriptModule):
                 continue
             if id(part) in watch.paths_by_id:
-                stack.callback(part.register_forward_hook(watch.leave).remove)
-            stack.callback(part.register_forward_hook(watch.fail(path), always_call=True).remove)
-        previous_samples = 0
+                stack.callback(part.register_forward_hook(watch.take_outputs).remove)
+            stack.callback(part.register_forward_hook(watch.make_failure_hook(path), always_call=True).remove)
+        sample_count = 0
         for args, kwargs in calls:
             watch.calls.clear()
             try:
@@ -367,21 +369,17 @@ def record(
                         module(*args, **kwargs)
                 else:
                     takes_all = not (request.layers or request.kinds)
-                    take_gradients = partial(watch.parameters, module, takes_all)
-                    flow_back(
-                        module, args, kwargs, request.backward, request.seed, previous_samples, take_gradients
+                    take_gradients = partial(watch.take_parameter_gradients, module, takes_all)
+                    run_backward(
+                        module, args, kwargs, request.backward, request.seed, sample_count, take_gradients
                     )
             except ExplorerError:
                 raise
             except Exception as error:
-                run_again = partial(module, *args, **kwargs)
-                return (
-                    *skipped,
-                    *_explain_failure(
-                        error, observed_paths, watch, source, partial(failure, module, run_again)
-                    ),
-                )
-            previous_samples += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
+                describe_error = partial(failure, module, partial(module, *args, **kwargs))
+                unreached = _explain_failure(error, observed_paths, watch, source, describe_error)
+                return (*skipped, *unreached)
+            sample_count += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
     return (*skipped, *_list_skipped(module_by_path, observed_paths, watch), *watch.reason_by_path.items())
 
 
@@ -437,16 +435,16 @@ def _select_paths(
     """Returns the paths of the modules to observe, and the layers that cannot be observed, with reasons."""
     # a leaf module never calls its submodules
     leaf_prefixes = tuple(f"{path}." for path, part in module_by_path.items() if is_leaf(part))
-    of_kind = paths_of_kinds(request.kinds, layers)
+    is_of_kind = make_kind_test(request.kinds, layers)
     if not request.layers:
         leaves = (p for p, m in module_by_path.items() if is_leaf(m) and not p.startswith(leaf_prefixes))
-        return [path for path in leaves if of_kind(path)], []
+        return [path for path in leaves if is_of_kind(path)], []
     other_rows = [layer.path for layer in layers if layer.path not in module_by_path]
     picked = select(request.layers, [(path, ()) for path in (*module_by_path, *other_rows)], "layer", layers)
     selected = [
         path
         for path, is_picked in zip((*module_by_path, *other_rows), picked, strict=True)
-        if is_picked and of_kind(path)
+        if is_picked and is_of_kind(path)
     ]
     return [path for path in selected if path in module_by_path], [
         (path, "it is an operator that its module calls, and only modules can be watched")

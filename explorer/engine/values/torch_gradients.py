@@ -15,14 +15,14 @@ from explorer.engine.formats.torch_module.modules import tensors
 from explorer.engine.values.activations import Backward
 
 
-def flow_back(
+def run_backward(
     module: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
     backward: Backward,
     seed: int,
-    at: int,
-    look: Callable[[], None],
+    previous_samples: int,
+    use_gradients: Callable[[], None],
 ) -> None:
     """Runs a module forward and backward, and then restores the earlier gradients of its parameters.
 
@@ -32,8 +32,8 @@ def flow_back(
         kwargs: Keyword arguments.
         backward: Start of the backward pass.
         seed: Seed of a drawn target.
-        at: Number of samples in earlier runs, which selects the target of this run's samples.
-        look: Function called while the parameters have the gradients of this run.
+        previous_samples: Number of samples in earlier runs, which selects the target of this run's samples.
+        use_gradients: Function called while the parameters hold the gradients of this run.
 
     Raises:
         Misuse: The outputs have no gradient, or do not fit the loss.
@@ -48,14 +48,14 @@ def flow_back(
             tensor.requires_grad_()
         with torch.enable_grad():
             # cloned, because torch forbids in-place changes of leaves with a gradient
-            result = module(*_cloned(args), **_cloned(kwargs))
+            result = module(*_clone_tensors(args), **_clone_tensors(kwargs))
             outputs = [t for _, t in tensors(result) if t.is_floating_point() and t.requires_grad]
             if not outputs:
                 message = "no output of it has a gradient"
                 raise Misuse(message, hint="leave --backward out", code="drop_option")
-            start, gradient = _start(outputs, backward, seed, at)
+            start, gradient = _compute_start(outputs, backward, seed, previous_samples)
             start.backward(gradient)  # type: ignore[no-untyped-call]
-        look()
+        use_gradients()
     finally:
         for tensor, had_gradient, gradient in previous_states:
             tensor.grad = gradient
@@ -63,32 +63,36 @@ def flow_back(
                 tensor.requires_grad_(had_gradient)
 
 
-def _cloned(arguments: Any) -> Any:
+def _clone_tensors(arguments: Any) -> Any:
     """Returns the arguments with a copy of every float tensor."""
     if isinstance(arguments, torch.Tensor):
         return arguments.clone() if arguments.is_floating_point() else arguments
     if isinstance(arguments, Mapping):
-        return {key: _cloned(value) for key, value in arguments.items()}
+        return {key: _clone_tensors(value) for key, value in arguments.items()}
     if isinstance(arguments, (list, tuple)) and not hasattr(arguments, "_fields"):
-        return type(arguments)(_cloned(value) for value in arguments)
+        return type(arguments)(_clone_tensors(value) for value in arguments)
     return arguments
 
 
-def _start(
-    outputs: Sequence[torch.Tensor], backward: Backward, seed: int, at: int
+def _compute_start(
+    outputs: Sequence[torch.Tensor], backward: Backward, seed: int, previous_samples: int
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Returns the tensor that the backward pass starts from, and its gradient (None: 1)."""
+    """Returns the tensor that the backward pass starts from, and its gradient (None for 1).
+
+    Raises:
+        Misuse: The target or gradient does not fit the first output.
+    """
     first = outputs[0]
     if backward.gradient is not None:
-        return first, _tensor_like(first, backward.gradient, at, "--loss")
+        return first, _make_tensor_like(first, backward.gradient, previous_samples, "--loss")
     if backward.loss == "sum":
         return torch.stack([t.sum() for t in outputs]).sum(), None
-    generator = torch.Generator().manual_seed(seed + at)
+    generator = torch.Generator().manual_seed(seed + previous_samples)
     if backward.loss == "mse":
         if backward.target is None:
             target = torch.randn(first.shape, generator=generator).to(first)
         else:
-            target = _tensor_like(first, backward.target, at, "--target")
+            target = _make_tensor_like(first, backward.target, previous_samples, "--target")
         return functional.mse_loss(first, target), None
     if first.dim() == 0:
         raise Misuse("a cross entropy needs an output with an axis of classes", where="--loss")
@@ -97,7 +101,7 @@ def _start(
     if backward.target is None:
         target = torch.randint(classes, class_shape, generator=generator).to(first.device)
     else:
-        target_classes = torch.as_tensor(_part_of_run(backward.target, len(first), at))
+        target_classes = torch.as_tensor(_select_run_part(backward.target, len(first), previous_samples))
         shape, kind = tuple(target_classes.shape), target_classes.dtype
         if shape != class_shape or kind.is_floating_point:
             raise Misuse(
@@ -111,13 +115,24 @@ def _start(
     return functional.cross_entropy(first, target), None
 
 
-def _part_of_run(array: Any, size: int, at: int) -> Any:
-    """Returns the part of an array over all samples for a run of `size` samples after `at` others."""
-    return array[at : at + size] if array.ndim and len(array) > size else array
+def _select_run_part(array: Any, size: int, previous_samples: int) -> Any:
+    """Returns the part of an array over all samples that belongs to one run.
+
+    Args:
+        array: Array of all samples, or of one run.
+        size: Number of samples of the run.
+        previous_samples: Number of samples in earlier runs.
+    """
+    return array[previous_samples : previous_samples + size] if array.ndim and len(array) > size else array
 
 
-def _tensor_like(first: torch.Tensor, array: Any, at: int, where: str) -> torch.Tensor:
-    part = torch.as_tensor(_part_of_run(array, len(first) if first.dim() else 1, at))
+def _make_tensor_like(first: torch.Tensor, array: Any, previous_samples: int, where: str) -> torch.Tensor:
+    """Returns the run's part of an array as a tensor like the first output.
+
+    Raises:
+        Misuse: The part has another shape; `where` names the option.
+    """
+    part = torch.as_tensor(_select_run_part(array, len(first) if first.dim() else 1, previous_samples))
     if part.shape != first.shape:
         texts = shape_text(tuple(part.shape)), shape_text(tuple(first.shape))
         raise Misuse(f"it is {texts[0]} and the first output is {texts[1]}", where=where)

@@ -1,4 +1,4 @@
-"""Stored tensors of an nn.Module, and torch's tensors as numpy slabs.
+"""Stored tensors of an nn.Module, and torch's tensors as numpy read_slabs.
 
 torch has types that numpy lacks, and tensors that are not contiguous. This module converts both, a slab at a
 time, so that statistics and files only handle plain arrays.
@@ -22,7 +22,7 @@ from explorer.engine.costs.aten.packed_weights import unpack_weights
 from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
 from explorer.engine.formats.torch_module.width_mismatch import failure
 from explorer.engine.runtime.torch_arrays import convert_to_array
-from explorer.engine.values.numbers import Array, Numbers, Scales, rows_in_slabs
+from explorer.engine.values.numbers import Array, Numbers, Scales, split_into_slabs
 from explorer.host import processor
 
 if TYPE_CHECKING:
@@ -90,30 +90,38 @@ def list_stored(module: nn.Module) -> list[Numbers]:
     The packed weights of quantized layers are unpacked to their stored integers.
     """
     tensor_numbers = [
-        numbers_of(p, n, trainable=p.requires_grad) for n, p in _list_named(module.named_parameters)
+        build_numbers(p, n, trainable=p.requires_grad) for n, p in _list_named(module.named_parameters)
     ]
-    row = None
+    layer_path = None
     for path, part in module.named_modules():
         if is_packed(part):
             # the outermost module is the layer, and the inner modules are its parts
-            row = row if row is not None and path.startswith(f"{row}.") else path
+            layer_path = layer_path if layer_path is not None and path.startswith(f"{layer_path}.") else path
             for name, tensor in unpack_weights(part):
                 full_name = f"{path}.{name}" if path else name
-                numbers = numbers_of(tensor, full_name, layer=row, trainable=False)
+                numbers = build_numbers(tensor, full_name, layer=layer_path, trainable=False)
                 # unpacking creates a new tensor each time, so the storage does not identify it
                 tensor_numbers.append(replace(numbers, identity=(path, name)))
-    tensor_numbers += [numbers_of(b, n, trainable=False) for n, b in _list_named(module.named_buffers)]
+    tensor_numbers += [build_numbers(b, n, trainable=False) for n, b in _list_named(module.named_buffers)]
     return tensor_numbers
 
 
 def _list_named(listing: Any) -> list[tuple[str, torch.Tensor]]:
+    """Returns the names and tensors of `named_parameters` or `named_buffers`; shared tensors are repeated."""
     return [(name, tensor) for name, tensor in listing(remove_duplicate=False) if tensor is not None]
 
 
-def numbers_of(
+def build_numbers(
     tensor: torch.Tensor, name: str, *, layer: str | None = None, trainable: bool | None = None
 ) -> Numbers:
-    """Returns a tensor's numbers. The default of `layer` is the part of `name` before its last dot."""
+    """Returns the numbers of a tensor.
+
+    Args:
+        tensor: The tensor, which may be sparse or quantized.
+        name: Name of the tensor.
+        layer: Path of its layer, or None for the part of `name` before its last dot.
+        trainable: Whether the tensor is a parameter with requires_grad, or None if unknown.
+    """
     source = tensor.detach()
     zeros = 0
     if source.layout is not torch.strided:
@@ -122,7 +130,7 @@ def numbers_of(
         zeros = elements - source.numel()
     scales = None
     if source.is_quantized:
-        scales = _scales(source)
+        scales = _read_scales(source)
         source = source.int_repr()
 
     return Numbers(
@@ -130,7 +138,7 @@ def numbers_of(
         dtype_name(source.dtype),
         tuple(tensor.shape),
         source.numel() * source.element_size(),
-        partial(slabs, source),
+        partial(read_slabs, source),
         name.rpartition(".")[0] if layer is None else layer,
         (
             storage_key(source.untyped_storage()),
@@ -144,7 +152,7 @@ def numbers_of(
     )
 
 
-def _scales(tensor: torch.Tensor) -> Scales:
+def _read_scales(tensor: torch.Tensor) -> Scales:
     """Returns the scales and zero points of a quantized tensor."""
     if tensor.qscheme() in (torch.per_tensor_affine, torch.per_tensor_symmetric):
         steps, zeros, axis = torch.tensor(tensor.q_scale()), torch.tensor(tensor.q_zero_point()), 0
@@ -152,11 +160,11 @@ def _scales(tensor: torch.Tensor) -> Scales:
         steps, zeros = tensor.q_per_channel_scales(), tensor.q_per_channel_zero_points()
         axis = tensor.q_per_channel_axis()
     # torch multiplies in float32, although scales may be stored as float64
-    scale_arrays = steps.float().numpy(), zeros.to(torch.int64).numpy()
-    return Scales(lambda: scale_arrays[0], lambda: scale_arrays[1], axis)
+    scale_array, zero_array = steps.float().numpy(), zeros.to(torch.int64).numpy()
+    return Scales(lambda: scale_array, lambda: zero_array, axis)
 
 
-def slabs(tensor: torch.Tensor) -> Iterator[Array]:
+def read_slabs(tensor: torch.Tensor) -> Iterator[Array]:
     """Yields the elements of a strided tensor in order, in flat numpy arrays of at most `SLAB` bytes."""
-    for part in rows_in_slabs(tensor):
+    for part in split_into_slabs(tensor):
         yield convert_to_array(part.resolve_conj().resolve_neg().contiguous().reshape(-1))

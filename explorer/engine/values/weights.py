@@ -1,8 +1,7 @@
 """Weight statistics of the tensors that a model stores, and which of them are equal.
 
-Two names of one stored tensor are tied: training one changes the other. Two tensors with equal bytes are
-duplicates: one of them could be left out of the file. Tied tensors also have equal bytes; this module
-distinguishes both cases.
+Two names of one stored tensor are tied: training one changes the other. Two stored tensors with equal bytes
+are duplicates: one of them could be left out of the file.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ class GroupPaths:
         self._paths: list[str] = []
         self._parents: list[int | None] = []
         self._row_by_path: dict[str, int] = {}
-        self._groups_of: dict[int, tuple[str, ...]] = {}
+        self._groups_by_row: dict[int, tuple[str, ...]] = {}
         self._prefixes: dict[str, tuple[str, ...]] = {}
         for row, (path, parent, weights) in enumerate(list_places(layers)):
             self._paths.append(path)
@@ -59,16 +58,16 @@ class GroupPaths:
     def _list_groups(self, row: int | None) -> tuple[str, ...]:
         """Returns the path of a group and those of all groups that contain it, or () for None."""
         new_rows = []
-        while row is not None and row not in self._groups_of:
+        while row is not None and row not in self._groups_by_row:
             new_rows.append(row)
             row = self._parents[row]
-        groups = () if row is None else self._groups_of[row]
+        groups = () if row is None else self._groups_by_row[row]
         for new_row in reversed(new_rows):
-            groups = self._groups_of[new_row] = (self._paths[new_row], *groups)
+            groups = self._groups_by_row[new_row] = (self._paths[new_row], *groups)
         return groups
 
     def _list_dotted_groups(self, path: str) -> tuple[str, ...]:
-        """Returns the parts of a path that end before a dot."""
+        """Returns the beginnings of a path that end before a dot: 'a' and 'a.b' for 'a.b.c'."""
         head = path.rpartition(".")[0]
         prefixes = self._prefixes.get(head)
         if prefixes is None:
@@ -80,11 +79,11 @@ class GroupPaths:
 def select(
     globs: Sequence[str], named: Iterable[tuple[str, Sequence[str]]], noun: str, layers: Sequence[Layer]
 ) -> list[bool]:
-    """Returns for each entry of `named` whether a user's globs match it. Without globs, all entries match.
+    """Returns for each entry whether a user's globs match it. Without globs, all entries match.
 
     Args:
         globs: Plain names and patterns. A glob without a match may be a filter, which selects layers.
-        named: Names, each with further paths that a glob may match.
+        named: The entries: names, each with further paths that a glob may match.
         noun: Noun for the entries in messages.
         layers: Rows of the tree, for a filter.
 
@@ -112,15 +111,15 @@ def select(
 
 
 def _build_matcher(glob: str) -> Callable[[str], bool]:
-    """Returns a test whether a text matches a glob. It remembers texts, because groups have many layers."""
+    """Returns a test whether a text matches a glob. The test caches its results, because texts repeat."""
     pattern = re.compile(fnmatch.translate(glob)).match
     return cache(lambda text: text == glob or pattern(text) is not None)
 
 
-def paths_of_kinds(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[str], bool]:
-    """Returns a test whether the layer of a path is of one of these operators or module types, ignoring case.
+def make_kind_test(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[str], bool]:
+    """Returns a test whether the layer at a path has one of these kinds (operators or module types).
 
-    Without kinds, every path passes.
+    The case of letters does not matter. Without kinds, every path passes.
 
     Raises:
         Misuse: No layer is of one of the kinds.
@@ -143,13 +142,13 @@ def check_axis(tensors: Sequence[TensorStats], axis: int | None) -> None:
     Raises:
         Misuse: No tensor has the axis.
     """
-    most = max((len(stats.tensor.shape or ()) for stats in tensors), default=0)
-    if tensors and axis is not None and not -most <= axis < most:
-        hint = f"they have {most} at most, 0 to {most - 1}" if most else "leave it out"
+    max_rank = max((len(stats.tensor.shape or ()) for stats in tensors), default=0)
+    if tensors and axis is not None and not -max_rank <= axis < max_rank:
+        hint = f"they have {max_rank} at max_rank, 0 to {max_rank - 1}" if max_rank else "leave it out"
         raise Misuse(f"no tensor has an axis {axis}", where="--axis", hint=hint)
 
 
-def statistics_rows(
+def build_statistics_rows(
     tensors: Sequence[TensorStats], layers: Sequence[Layer], role: str, axis: int | None
 ) -> tuple[StatisticsRow, ...]:
     """Returns the additional statistics of tensors: one row for each tensor or index of its axis."""
@@ -177,7 +176,7 @@ def statistics_rows(
     return tuple(rows)
 
 
-def weights(
+def measure_weights(
     tensors: Sequence[Numbers],
     names: Sequence[str] = (),
     *,
@@ -198,7 +197,7 @@ def weights(
         source: The user's name of the model.
         layers: Rows of the model. They name the layer of a tensor whose name does not contain it.
         notes: Notes about the values.
-        real: Function that dequantizes a tensor. The dequantized numbers are measured.
+        real: Function that returns a tensor with dequantized numbers, which are measured.
         on_progress: Function called with the number of finished tensors.
         cancel: Function called at every slab; True cancels.
 
@@ -216,14 +215,14 @@ def weights(
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
     if on_progress is not None:
         on_progress(Progress("looking for duplicates"))
-    dequantized_note = (f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for",)
+    dequantized_note = f"of {many_text(quantized, 'quantized tensor')} the numbers that they stand for"
     return Weights(
         source,
         tuple(tensor_stats),
         tuple(tied),
-        _duplicates(list(selected.values()), cancel),
-        (*notes, *(dequantized_note if quantized else ())),
-        statistics_rows(tensor_stats, layers, "weight", options.axis),
+        _find_duplicates(list(selected.values()), cancel),
+        (*notes, *([dequantized_note] if quantized else ())),
+        build_statistics_rows(tensor_stats, layers, "weight", options.axis),
     )
 
 
@@ -257,7 +256,10 @@ def _measure_tensors(
 def _select_tensors(
     tensors: Sequence[Numbers], names: Sequence[str], kinds: Sequence[str], layers: Sequence[Layer]
 ) -> tuple[dict[Hashable, Numbers], dict[Hashable, list[str]]]:
-    """Returns the selected tensors, each once with its layer, and the names of every shared tensor."""
+    """Returns the selected tensors, each once with its layer, and all names of each tensor.
+
+    The keys of both mappings identify a stored tensor.
+    """
     paths = GroupPaths(layers)
     # tensors of a module have their layer already, and their rows use short names such as 'weight'
     owners = [t.layer if t.trainable is not None else paths.owners.get(t.name, t.layer) for t in tensors]
@@ -267,44 +269,50 @@ def _select_tensors(
             (t.name, paths.list_enclosing_paths(owner)) for t, owner in zip(tensors, owners, strict=True)
         )
         is_selected = select(names, named, "stored tensor or layer", layers)
-    of_kind = paths_of_kinds(kinds, layers)
-    is_selected = [is_hit and of_kind(owner) for is_hit, owner in zip(is_selected, owners, strict=True)]
+    is_of_kind = make_kind_test(kinds, layers)
+    is_selected = [
+        matches_glob and is_of_kind(owner) for matches_glob, owner in zip(is_selected, owners, strict=True)
+    ]
     aliases: dict[Hashable, list[str]] = {}
     for tensor in tensors:
         if tensor.identity is not None and tensor.elements:
             aliases.setdefault(tensor.identity, []).append(tensor.name)
     selected: dict[Hashable, Numbers] = {}
-    for tensor, owner, is_hit in zip(tensors, owners, is_selected, strict=True):
-        if is_hit:
+    for tensor, owner, matches_glob in zip(tensors, owners, is_selected, strict=True):
+        if matches_glob:
             is_shared = tensor.identity is not None and tensor.elements
             key = tensor.identity if is_shared else ("alone", tensor.name)
             selected.setdefault(key, replace(tensor, layer=owner))
     return selected, aliases
 
 
-def _duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, ...], ...]:
+def _find_duplicates(tensors: Sequence[Numbers], cancel: Cancel) -> tuple[tuple[str, ...], ...]:
     """Groups the tensors with equal type, shape and bytes.
 
     Only tensors with the same type, shape and first slab are read to the end.
     """
 
-    def rest(tensor: Numbers) -> Hashable:
-        return _digest(tensor, None, cancel) if tensor.nbytes > SLAB // 4 else b""
+    def get_type(tensor: Numbers) -> Hashable:
+        return (tensor.dtype, tensor.shape) if tensor.elements and not tensor.zeros else None
 
-    return tuple(
-        tuple(t.name for t in group)
-        for same_type in _group_by(
-            tensors, lambda t: (t.dtype, t.shape) if t.elements and not t.zeros else None
-        )
-        for similar in _group_by(same_type, lambda t: _digest(t, 1, cancel))
-        for group in _group_by(similar, rest)
-    )
+    def digest_first_slab(tensor: Numbers) -> Hashable:
+        return _compute_digest(tensor, 1, cancel)
+
+    def digest_all(tensor: Numbers) -> Hashable:
+        return _compute_digest(tensor, None, cancel) if tensor.nbytes > SLAB // 4 else b""
+
+    duplicates: list[tuple[str, ...]] = []
+    for same_type in _group_by(tensors, get_type):
+        for same_start in _group_by(same_type, digest_first_slab):
+            for same_bytes in _group_by(same_start, digest_all):
+                duplicates.append(tuple(tensor.name for tensor in same_bytes))
+    return tuple(duplicates)
 
 
 def _group_by(
     tensors: Iterable[Numbers], key: Callable[[Numbers], Hashable | None]
 ) -> Iterable[Sequence[Numbers]]:
-    """Groups tensors with the same key. A tensor with the key None and groups of one tensor are left out."""
+    """Groups tensors with the same key. Groups of one tensor, and tensors with the key None, are left out."""
     groups: dict[Hashable, list[Numbers]] = {}
     for tensor in tensors:
         group_key = key(tensor)
@@ -313,13 +321,13 @@ def _group_by(
     return [group for group in groups.values() if len(group) > 1]
 
 
-def _digest(tensor: Numbers, most: int | None, cancel: Cancel) -> bytes | None:
-    """Returns a digest of the bytes of the first `most` slabs, or None for a tensor without data."""
+def _compute_digest(tensor: Numbers, max_rank: int | None, cancel: Cancel) -> bytes | None:
+    """Returns a digest of the bytes of the first `max_rank` slabs, or None for a tensor without data."""
     digest = hashlib.blake2b(digest_size=16)
     has_data = False
     for number, slab in enumerate((tensor.raw or tensor.slabs)()):
         stop_if(cancel)
-        if most is not None and number >= most:
+        if max_rank is not None and number >= max_rank:
             break
         has_data = True
         digest.update(np.ascontiguousarray(slab).view(np.uint8).data)

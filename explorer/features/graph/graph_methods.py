@@ -119,7 +119,7 @@ def node_figures(
     state_index = session.parts.models.resolve_index(index)
     examined = session.parts.models.examine_or_refuse(state_index, on_progress, cancel)
     outside = figures.load_overlay(session.parts.models, overlay, index)
-    return session.parts.get_part(_graphs).node_figures(
+    return session.parts.get_part(_graphs).compute_node_figures(
         examined, session.parts.models.open_state(state_index), session.parts.models.source, figure, outside
     )
 

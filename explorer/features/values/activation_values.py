@@ -95,7 +95,7 @@ class ModelValues:
         if layers is None:
             layers = self._models.rows(state_index, on_progress, cancel)
         tensors, notes = opened.tensors()
-        return weights.weights(
+        return weights.measure_weights(
             tensors,
             names,
             options=choices,
@@ -130,7 +130,7 @@ class ModelValues:
         if output is not None:
             self._models.check_target(output, overwrite, input)
         rows = self._models.rows(state_index, on_progress, cancel)
-        answer = activations.activations(
+        answer = activations.measure_activations(
             lambda request: self._models.open_state(state_index, on_progress).activations(request, rows),
             layers,
             source=self._models.label(state_index),

@@ -15,7 +15,7 @@ from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.activations import ActivationRequest
 from explorer.engine.values.numbers import Numbers
 from explorer.engine.values.slices import heat
-from explorer.engine.values.slices.table import SlicedTensor, table
+from explorer.engine.values.slices.table import SlicedTensor, read_slice
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer
 from explorer.facts.values import HeatMap, TensorValues
@@ -68,7 +68,7 @@ class TensorNumbers:
             before_slice = self._find_tensor(before, other_name, input, seed, on_progress, cancel)
             sliced, before_slice = _oriented_like(sliced, before_slice), _oriented_like(before_slice, sliced)
         selection = parse_slice(slice_text, sliced.numbers.shape)
-        return table(
+        return read_slice(
             sliced,
             selection,
             slice_text,
@@ -263,12 +263,12 @@ def _build_map(
     cancel: Cancel,
 ) -> HeatMap:
     """Build the heat map of a part of a tensor."""
-    outer, sizes = heat.matrix(sliced.numbers.shape, place)
+    outer, sizes = heat.locate_matrix(sliced.numbers.shape, place)
     row_range, column_range = (
         _range(ends, axis_size) for ends, axis_size in zip((rows, columns), sizes, strict=True)
     )
     heights, widths = (max(min(n, len(r)), 0) for n, r in zip(size, (row_range, column_range), strict=True))
-    cells = heat.cells(sliced, outer, row_range, column_range, heights, widths, cancel)
+    cells = heat.compute_cells(sliced, outer, row_range, column_range, heights, widths, cancel)
     is_complex = sliced.numbers.dtype.startswith("complex")
     fact = HeatMap(
         sliced.source,
@@ -285,7 +285,7 @@ def _build_map(
         (*sliced.notes, *(("complex: magnitudes are drawn",) if is_complex else ())),
     )
     is_each = cells.size == len(row_range) * len(column_range)
-    return replace(fact, **heat.codes(sliced, outer, row_range, column_range)) if is_each else fact
+    return replace(fact, **heat.read_codes(sliced, outer, row_range, column_range)) if is_each else fact
 
 
 def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
@@ -296,7 +296,7 @@ def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap
     return replace(
         fact,
         stats=replace(stats, chosen={}),
-        outliers=heat.outliers(sliced, stats.mean, stats.std, OUTLIERS, cancel),
+        outliers=heat.find_outliers(sliced, stats.mean, stats.std, OUTLIERS, cancel),
         channels=tuple(zip(ranges["min"], ranges["max"], strict=True)) if shape and ranges else (),
     )
 

@@ -16,13 +16,13 @@ from explorer.engine.values.activations import (
     ActivationArchive,
     ActivationRequest,
     ActivationRun,
-    activations,
+    measure_activations,
 )
-from explorer.engine.values.numbers import Numbers, slabs_of
+from explorer.engine.values.numbers import Numbers, make_slabs
 
 
 def numbers(name: str, array: Any, dtype: str = "") -> Numbers:
-    return Numbers(name, dtype or str(array.dtype), array.shape, array.nbytes, slabs_of(array), name)
+    return Numbers(name, dtype or str(array.dtype), array.shape, array.nbytes, make_slabs(array), name)
 
 
 def saved(folder: Path, **named: Any) -> str:
@@ -180,14 +180,14 @@ def two_layers(asked: ActivationRequest) -> ActivationRun:
 
 
 def test_without_a_file_only_figures_are_kept() -> None:
-    found = activations(two_layers, source="m")
+    found = measure_activations(two_layers, source="m")
     assert [(t.tensor.name, t.call, t.mean) for t in found.tensors] == [("a", 0, 0), ("b", 0, 1), ("b", 1, 2)]
     assert (found.output, found.inputs, found.skipped) == ("", ("x: random",), (("c", "did not run"),))
 
 
 def test_with_a_file_the_values_are_there_call_by_call(tmp_path: Path) -> None:
     path = str(tmp_path / "o.npz")
-    assert activations(two_layers, output=path).output == path
+    assert measure_activations(two_layers, output=path).output == path
     with np.load(path) as found:
         assert found.files == ["a", "b", "b#2"]
         assert found["b#2"].mean() == 2
@@ -213,7 +213,7 @@ def test_nothing_is_left_of_a_run_that_does_not_end(why: str, tmp_path: Path) ->
         return len(asked) > 1
 
     with pytest.raises(Cancelled if why == "cancelled" else RuntimeError):
-        activations(run, output=str(path), cancel=cancel)
+        measure_activations(run, output=str(path), cancel=cancel)
     assert path.read_text() == "what was there before"
     assert os.listdir(tmp_path) == ["o.npz"]
 
@@ -229,6 +229,6 @@ def test_values_are_written_while_the_model_runs(tmp_path: Path) -> None:
             sizes.append(staging.stat().st_size)
         return ActivationRun(())
 
-    activations(run, output=str(tmp_path / "o.npz"))
+    measure_activations(run, output=str(tmp_path / "o.npz"))
     assert sizes == sorted(set(sizes))
     assert sizes[0] >= 1 << 18

@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from explorer.engine.values.agreement import Agreement, cosine, snr_db
+from explorer.engine.values.agreement import Agreement, compute_cosine, compute_snr_db
 
 
 def _both(seed: int, shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
@@ -80,10 +80,10 @@ def test_sums_without_end_are_no_perfect_signal():
     found = Agreement()
     found.add(np.full((1, 2), 1e200), np.full((1, 2), 2e200))
     assert found.snr_db is None
-    assert snr_db(0.0, 1.0) == -math.inf
-    assert snr_db(1.0, 0.0) == math.inf
-    assert snr_db(100.0, 1.0) == pytest.approx(20)
-    assert cosine(0.0, 0.0, 1.0) is None
+    assert compute_snr_db(0.0, 1.0) == -math.inf
+    assert compute_snr_db(1.0, 0.0) == math.inf
+    assert compute_snr_db(100.0, 1.0) == pytest.approx(20)
+    assert compute_cosine(0.0, 0.0, 1.0) is None
 
 
 def test_integers_are_compared_as_numbers():

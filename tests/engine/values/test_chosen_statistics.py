@@ -20,7 +20,7 @@ from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.engine.values.figures import moments as accumulated
 from explorer.engine.values.figures.rank_search import RankSearch
-from explorer.engine.values.numbers import Numbers, slabs_of
+from explorer.engine.values.numbers import Numbers, make_slabs
 from explorer.engine.values.statistics import measure
 from explorer.session import Session
 from explorer.settings.statistics import STATISTICS, parse_statistics
@@ -70,7 +70,7 @@ def same(found: Any, values: Any) -> None:
 
 
 def numbers(array: Any) -> Numbers:
-    return Numbers("t", str(array.dtype), array.shape, array.nbytes, slabs_of(array))
+    return Numbers("t", str(array.dtype), array.shape, array.nbytes, make_slabs(array))
 
 
 def odd(dtype: Any) -> Any:
@@ -109,7 +109,7 @@ def test_what_has_no_such_axis_or_no_order_has_none_of_them() -> None:
     assert measure(numbers(np.zeros(3, np.complex64)), choices=choices).chosen == {}
     text = Numbers("t", "string", (3,), 10, lambda: iter(()))
     assert measure(text, choices=choices).chosen == {}
-    sparse = Numbers("t", "float32", (2, 4), 8, slabs_of(np.array([2, -2], np.float32)), zeros=6)
+    sparse = Numbers("t", "float32", (2, 4), 8, make_slabs(np.array([2, -2], np.float32)), zeros=6)
     assert measure(sparse, choices=parse_statistics("rms,zeros")).chosen == {"rms": (1.0,), "zeros": (0.75,)}
     assert measure(sparse, choices=choices, axis=0).chosen == {}
 
@@ -344,13 +344,13 @@ def test_quantiles_of_numbers_that_come_by_again_are_those_of_numpy(kind: str, g
     totals = np.bincount(group[np.isfinite(wide)], minlength=groups)
     search = RankSearch(values.dtype, totals, (0.0, 0.031, 0.5, 1.0))
     while not search.done:
-        search.begin()
+        search.begin_pass()
         for at in range(0, 4000, 1111):
             part = slice(at, at + 1111)
             search.add(values[part], group[part] if groups > 1 else None)
-        search.end()
+        search.end_pass()
     assert search.steady
-    for share, found in search.quantiles().items():
+    for share, found in search.compute_quantiles().items():
         for at in range(groups):
             own = wide[(group == at) & np.isfinite(wide)]
             assert found[at] == (pytest.approx(np.quantile(own, share), rel=1e-14) if own.size else None)

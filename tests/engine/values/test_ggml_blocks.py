@@ -20,7 +20,7 @@ KNOWN = [name for name, _, _ in TYPES.values() if ggml_blocks.can_dequantize(nam
 def numbers(tmp_path: Path, name: str, raw: bytes) -> np.ndarray:
     path = tmp_path / "blocks"
     path.write_bytes(b"padding" + raw)
-    return np.concatenate(list(ggml_blocks.slabs(name, FileSpan(Source(str(path)), 7, len(raw)))))
+    return np.concatenate(list(ggml_blocks.read_slabs(name, FileSpan(Source(str(path)), 7, len(raw)))))
 
 
 def test_the_types_that_models_are_published_in_are_known() -> None:
@@ -49,7 +49,7 @@ def test_blocks_of_q1_0_are_a_scale_and_signs(tmp_path: Path) -> None:
     np.testing.assert_array_equal(numbers(tmp_path, "Q1_0", raw), expected)
 
 
-@pytest.mark.parametrize("name", [n for n in KNOWN if ggml_codes.zero_point(n) is not None])
+@pytest.mark.parametrize("name", [n for n in KNOWN if ggml_codes.get_zero_point(n) is not None])
 def test_codes_scales_and_offsets_of_any_bytes_make_the_numbers(tmp_path: Path, name: str) -> None:
     """To the last bit, where the scales are numbers; each code takes every value that its bits have."""
     size, count = next((size, count) for n, count, size in TYPES.values() if n == name)
@@ -59,9 +59,9 @@ def test_codes_scales_and_offsets_of_any_bytes_make_the_numbers(tmp_path: Path, 
     first, last = count // 2, count * 190 + 1
     told = {
         part: np.concatenate(list(ggml_codes.read_part(name, span, part, first, last)))
-        for part in ggml_codes.parts(name)
+        for part in ggml_codes.list_parts(name)
     }
-    codes = told["codes"].astype(np.float32) - np.float32(ggml_codes.zero_point(name) or 0)
+    codes = told["codes"].astype(np.float32) - np.float32(ggml_codes.get_zero_point(name) or 0)
     offsets = told.get("offsets", np.zeros_like(codes))
     good = np.isfinite(told["scales"]) & np.isfinite(offsets)
     with np.errstate(all="ignore"):
@@ -77,7 +77,7 @@ def test_a_large_tensor_comes_in_slabs(tmp_path: Path) -> None:
     raw = np.random.default_rng(2).integers(0, 200, (170_000, 34), dtype=np.uint8)
     path = tmp_path / "blocks"
     path.write_bytes(raw.tobytes())
-    found = list(ggml_blocks.slabs("Q8_0", FileSpan(Source(str(path)), 0, raw.nbytes)))
+    found = list(ggml_blocks.read_slabs("Q8_0", FileSpan(Source(str(path)), 0, raw.nbytes)))
     assert len(found) == 2
     assert sum(slab.size for slab in found) == 170_000 * 32
     assert all(slab.nbytes <= 1 << 24 for slab in found)

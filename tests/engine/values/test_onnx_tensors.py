@@ -154,7 +154,7 @@ def test_pieces_of_any_size_become_slabs_of_whole_numbers() -> None:
     tensor = Tensor(
         "w", "float32", (1000,), ComputedPayload(len(data), lambda: map(memoryview, iter(pieces)))
     )
-    found = np.concatenate(list(onnx_tensors.slabs_of_tensor(tensor)))
+    found = np.concatenate(list(onnx_tensors.read_slabs(tensor)))
     np.testing.assert_array_equal(found, np.arange(1000, dtype=np.float32))
 
 

@@ -17,13 +17,13 @@ from explorer.base.errors import Cancelled
 from explorer.engine.values import numbers as slabbed
 from explorer.engine.values.figures import quantiles
 from explorer.engine.values.figures.intervals import QUANTILES
-from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
+from explorer.engine.values.numbers import SLAB, Numbers, make_slabs
 from explorer.engine.values.statistics import measure
 from explorer.facts.values import TensorStats
 
 
 def numbers(array: Any, **more: Any) -> Numbers:
-    return Numbers("t", str(array.dtype), array.shape, array.nbytes, slabs_of(array), **more)
+    return Numbers("t", str(array.dtype), array.shape, array.nbytes, make_slabs(array), **more)
 
 
 def agrees(found: TensorStats, array: Any) -> None:
@@ -145,7 +145,7 @@ def test_zeros_that_are_not_stored_count(kind: str, sorting: bool, monkeypatch: 
     dense = np.zeros(500, kind)
     stored = np.array([-3, 5, 7, 0], kind)
     dense[[1, 20, 300, 499]] = stored
-    sparse = Numbers("t", kind, (500,), stored.nbytes, slabs_of(stored), zeros=496)
+    sparse = Numbers("t", kind, (500,), stored.nbytes, make_slabs(stored), zeros=496)
     found, expected = measure(sparse), measure(numbers(dense))
     assert found.zeros == expected.zeros == 497 / 500
     assert found.mean == pytest.approx(expected.mean)
@@ -200,4 +200,4 @@ def test_cancel_stops_between_slabs() -> None:
 
 def test_an_array_in_memory_is_cut_without_a_copy() -> None:
     array = np.zeros(SLAB // 2, np.float32)
-    assert all(np.shares_memory(slab, array) and slab.nbytes <= SLAB for slab in slabs_of(array)())
+    assert all(np.shares_memory(slab, array) and slab.nbytes <= SLAB for slab in make_slabs(array)())

@@ -20,9 +20,9 @@ from onnx.reference import ReferenceEvaluator
 
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
-from explorer.engine.values.numbers import Numbers, slabs_of
-from explorer.engine.values.slices.read import parts, read
-from explorer.engine.values.slices.ulps import ulps
+from explorer.engine.values.numbers import Numbers, make_slabs
+from explorer.engine.values.slices.read import read, split_selection
+from explorer.engine.values.slices.ulps import compute_ulps
 from explorer.session import Session
 from explorer.settings.slices import edges, parse_slice
 from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, write
@@ -43,7 +43,7 @@ STORED = {t.name: numpy_helper.to_array(t) for t in onnx.load(LENET).graph.initi
 )
 def test_a_slice_is_what_numpy_makes_of_it(said: str) -> None:
     array = np.arange(7 * 6 * 5, dtype=np.float32).reshape(7, 6, 5)
-    numbers = Numbers("t", "float32", array.shape, array.nbytes, slabs_of(array))
+    numbers = Numbers("t", "float32", array.shape, array.nbytes, make_slabs(array))
     selection = parse_slice(said, array.shape)
     wanted = eval(f"array[{said.strip('[]') or '...'}]", {"array": array})
     assert selection.shape == wanted.shape
@@ -73,9 +73,9 @@ def test_what_is_no_slice_is_refused(said: str, words: str) -> None:
 def test_parts_of_a_large_slice_are_the_slice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("explorer.engine.values.slices.read.PIECE", 10)
     array = np.arange(420).reshape(4, 3, 35)
-    numbers = Numbers("t", "int64", array.shape, array.nbytes, slabs_of(array))
+    numbers = Numbers("t", "int64", array.shape, array.nbytes, make_slabs(array))
     selection = parse_slice("::2, :, ::3", array.shape)
-    cut = list(parts(selection))
+    cut = list(split_selection(selection))
     assert max(math.prod(part.sizes) for part in cut) <= 10
     whole = np.concatenate([read(numbers, part).reshape(-1) for part in cut])
     np.testing.assert_array_equal(whole, array[::2, :, ::3].reshape(-1))
@@ -396,24 +396,24 @@ def test_ulps_are_the_numbers_between(dtype: Any) -> None:
     steps = [values]
     for n in range(1, 4):
         steps.append(np.nextafter(steps[-1], dtype(-np.inf)))
-        found = ulps(values, steps[n])
+        found = compute_ulps(values, steps[n])
         assert found is not None
         assert found.tolist() == [n] * 4
-    across = ulps(np.array([-0.0], dtype), np.array([0.0], dtype))
+    across = compute_ulps(np.array([-0.0], dtype), np.array([0.0], dtype))
     assert across is not None
     assert across.tolist() == [0]
-    odd = ulps(np.array([np.nan, np.inf], dtype), np.array([1, np.inf], dtype))
+    odd = compute_ulps(np.array([np.nan, np.inf], dtype), np.array([1, np.inf], dtype))
     assert odd is not None
     assert odd.tolist() == [-1, -1]
-    assert ulps(values, np.arange(4)) is None
+    assert compute_ulps(values, np.arange(4)) is None
 
 
 def test_ulps_of_two_types_are_those_of_the_wider() -> None:
     wide = np.array([1 + 2**-12, -3.0, 0.0], np.float32)
-    found = ulps(wide.astype(ml_dtypes.bfloat16), wide)
+    found = compute_ulps(wide.astype(ml_dtypes.bfloat16), wide)
     assert found is not None
     assert found.tolist() == [2**11, 0, 0]
-    deep = ulps(np.array([1 + 2**-40]), np.ones(1, np.float32))
+    deep = compute_ulps(np.array([1 + 2**-40]), np.ones(1, np.float32))
     assert deep is not None
     assert deep.tolist() == [2**12]
 

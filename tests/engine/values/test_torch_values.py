@@ -18,11 +18,11 @@ pytest.importorskip("torchvision")
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, Cancelled, Misuse  # noqa: E402
-from explorer.engine.values.activations import ActivationRequest, ActivationRun, activations  # noqa: E402
+from explorer.engine.values.activations import ActivationRequest, ActivationRun, measure_activations  # noqa: E402
 from explorer.engine.values.numbers import SLAB  # noqa: E402
 from explorer.engine.values.statistics import measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
-from explorer.engine.values.torch_tensors import numbers_of, slabs  # noqa: E402
+from explorer.engine.values.torch_tensors import build_numbers, slabs  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.values import Activations  # noqa: E402
 from explorer.host import processor  # noqa: E402
@@ -41,7 +41,7 @@ def whole(tensor: Any) -> Any:
 def test_every_type_gives_the_numbers_that_torch_holds(kind: str) -> None:
     tensor = (torch.randn(4, 6, generator=torch.Generator().manual_seed(0)) * 5).to(getattr(torch, kind))
     np.testing.assert_array_equal(whole(tensor), tensor.double().numpy().ravel())
-    found = measure(numbers_of(tensor, "a.b.weight"))
+    found = measure(build_numbers(tensor, "a.b.weight"))
     assert (found.tensor.dtype, found.layer, found.bytes) == (kind, "a.b", tensor.nbytes)
 
 
@@ -67,7 +67,7 @@ def test_a_sparse_parameter_counts_the_zeros_that_it_does_not_hold() -> None:
         warnings.simplefilter("ignore")
         rows = dense.to_sparse_csr()
     for tensor in (dense.to_sparse(), rows):
-        found = measure(numbers_of(tensor, "w"))
+        found = measure(build_numbers(tensor, "w"))
         assert (found.zeros, found.maximum, found.mean) == (0.99, 4.0, 0.04)
 
 
@@ -361,7 +361,7 @@ def watched(
     def run(asked: ActivationRequest) -> Any:
         return ActivationRun((), record(model, [(args, kwargs)], asked))
 
-    return activations(run, layers, output=output)
+    return measure_activations(run, layers, output=output)
 
 
 def test_a_module_that_runs_three_times_has_three_entries(tmp_path: Path) -> None:

@@ -11,15 +11,15 @@ from safetensors.numpy import save_file
 
 from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.models.tensors import TensorFile
-from explorer.engine.values.numbers import SLAB, Numbers, slabs_of
-from explorer.engine.values.weights import weights
+from explorer.engine.values.numbers import SLAB, Numbers, make_slabs
+from explorer.engine.values.weights import measure_weights
 from explorer.facts import Layer, Progress, TensorInfo, TileSpec
 from explorer.session import Session
 
 
 def numbers(name: str, array: Any, **more: Any) -> Numbers:
     more.setdefault("identity", name)
-    return Numbers(name, str(array.dtype), array.shape, array.nbytes, slabs_of(array), **more)
+    return Numbers(name, str(array.dtype), array.shape, array.nbytes, make_slabs(array), **more)
 
 
 def layer(at: int, path: str, *names: str, parent: int | None = None, group: bool = False) -> Layer:
@@ -31,7 +31,7 @@ ONES = np.ones(6, np.float32)
 
 
 def test_tied_names_and_equal_bytes_are_told_apart() -> None:
-    found = weights(
+    found = measure_weights(
         [
             numbers("embed", ONES, identity=1),
             numbers("head", ONES, identity=1),
@@ -53,14 +53,14 @@ def test_only_what_was_asked_for_is_called_tied_or_equal() -> None:
         numbers("c", ONES, identity=3),
         numbers("d", 2 * ONES),
     ]
-    found = weights(held, ["d"])
+    found = measure_weights(held, ["d"])
     assert (found.tied, found.duplicates) == ((), ())
 
 
 def test_equal_numbers_of_other_bits_are_no_duplicates() -> None:
     """0.0 and -0.0 compare equal; the bytes differ, and so does what 1/x makes of them."""
     zero = np.zeros(4, np.float32)
-    assert not weights([numbers("a", zero), numbers("b", -zero)]).duplicates
+    assert not measure_weights([numbers("a", zero), numbers("b", -zero)]).duplicates
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_large_tensors_that_differ_at_their_end_are_no_duplicates() -> None:
     a = np.zeros(SLAB // 4 + 8, np.float32)
     b = a.copy()
     b[-1] = 1
-    assert not weights([numbers("a", a), numbers("b", b)]).duplicates
-    assert weights([numbers("a", a), numbers("b", a.copy())]).duplicates == (("a", "b"),)
+    assert not measure_weights([numbers("a", a), numbers("b", b)]).duplicates
+    assert measure_weights([numbers("a", a), numbers("b", a.copy())]).duplicates == (("a", "b"),)
 
 
 def test_globs_mean_tensors_layers_and_the_groups_around_them() -> None:
@@ -81,7 +81,7 @@ def test_globs_mean_tensors_layers_and_the_groups_around_them() -> None:
     held = [numbers("w", ONES), numbers("v", ONES)]
 
     def names(*globs: str) -> list[str]:
-        return [t.tensor.name for t in weights(held, globs, layers=rows).tensors]
+        return [t.tensor.name for t in measure_weights(held, globs, layers=rows).tensors]
 
     assert names("w") == names("/block/*") == names("block") == ["w"]
     assert names("/fc") == ["v"]
@@ -93,22 +93,22 @@ def test_globs_mean_tensors_layers_and_the_groups_around_them() -> None:
 
 def test_an_alias_that_was_asked_for_is_shown_under_its_name() -> None:
     held = [numbers("embed", ONES, identity=1), numbers("head", ONES, identity=1)]
-    found = weights(held, ["head"])
+    found = measure_weights(held, ["head"])
     assert [t.tensor.name for t in found.tensors] == ["head"]
     assert found.tied == (("embed", "head"),)
 
 
 def test_a_tensor_belongs_to_the_layer_that_uses_it() -> None:
-    found = weights([numbers("w", ONES, layer="/Transpose")], layers=[layer(0, "/MatMul", "w")])
+    found = measure_weights([numbers("w", ONES, layer="/Transpose")], layers=[layer(0, "/MatMul", "w")])
     assert found.tensors[0].layer == "/MatMul"
 
 
 def test_progress_counts_tensors_and_cancel_stops() -> None:
     seen: list[Progress] = []
-    weights([numbers("a", ONES), numbers("b", ONES)], on_progress=seen.append)
+    measure_weights([numbers("a", ONES), numbers("b", ONES)], on_progress=seen.append)
     assert [(p.done, p.total) for p in seen if p.total] == [(0, 2), (1, 2)]
     with pytest.raises(Cancelled):
-        weights([numbers("a", ONES)], cancel=lambda: True)
+        measure_weights([numbers("a", ONES)], cancel=lambda: True)
 
 
 def test_a_session_shows_the_weights_of_an_onnx_file(sample: Any) -> None:

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import shape_text
 from explorer.engine.runtime.onnxruntime import Array
-from explorer.engine.values.agreement import snr_db
+from explorer.engine.values.agreement import compute_snr_db
 from explorer.facts import OutputEvidence
 from explorer.facts.verification import Tolerance
 
@@ -90,7 +90,7 @@ def judge(before: Sequence[Array], after: Sequence[Array], tolerance: Tolerance)
         index = int(np.argmax(shares))
         if shares[index] > largest_share:
             largest_share, largest_gap = float(shares[index]), float(gap[index])
-        lowest_snr = min(lowest_snr, snr_db(float(a @ a), float(gap @ gap)))
+        lowest_snr = min(lowest_snr, compute_snr_db(float(a @ a), float(gap @ gap)))
     passed, parts, limit_share = True, [], 0.0
     if tolerance.atol is not None or tolerance.rtol is not None:
         passed = largest_share <= 1.0

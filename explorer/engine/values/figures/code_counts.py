@@ -9,21 +9,21 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.figures.intervals import edges_of, places, quantiles
+from explorer.engine.values.figures.intervals import compute_edges, compute_quantiles, find_intervals
 from explorer.engine.values.figures.quantiles import NOTHING
-from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.engine.values.numbers import Array, Numbers, read_chunks
 from explorer.facts.values import Histogram
 
 
 def compute_from_codes(
     numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
 ) -> dict[str, Any]:
-    """Computes the figures of a tensor with elements of one or two bytes, by the names of `TensorStats`.
+    """Computes the figures of a tensor with elements of one or two bytes, as fields of `TensorStats`.
 
     Such elements have at most 65,536 different values.
     """
     counts = CodeCounts(kind)
-    for chunk in chunks(numbers, cancel):
+    for chunk in read_chunks(numbers, cancel):
         counts.add(chunk)
     return compute_from_counts(*counts.list_occurring_values(), numbers.zeros, numbers.elements, bins, shares)
 
@@ -52,7 +52,7 @@ class CodeCounts:
 def compute_from_counts(
     values: Array, counts: Array, zeros: int, elements: int, bins: int, shares: Sequence[float]
 ) -> dict[str, Any]:
-    """Computes figures by the names of `TensorStats`.
+    """Computes the figures of counted numbers, as fields of `TensorStats`.
 
     Args:
         values: Numbers, including NaN and infinite numbers, in any order.
@@ -77,9 +77,9 @@ def compute_from_counts(
     variance = math.fsum((numeric - mean) ** 2 * merged) / total
     cumulative = np.cumsum(merged)
     low, high = float(numeric[0]), float(numeric[-1])
-    edges = edges_of(low, high, bins)
+    edges = compute_edges(low, high, bins)
     filled = np.zeros(bins, np.int64)
-    np.add.at(filled, places(numeric, edges), merged)
+    np.add.at(filled, find_intervals(numeric, edges), merged)
     return {
         "minimum": low,
         "maximum": high,
@@ -88,7 +88,7 @@ def compute_from_counts(
         "zeros": int(merged[numeric == 0].sum()) / elements,
         "nan": nan,
         "inf": inf,
-        "quantiles": quantiles(
+        "quantiles": compute_quantiles(
             total, lambda rank: float(numeric[np.searchsorted(cumulative, rank, side="right")]), shares
         ),
         "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),

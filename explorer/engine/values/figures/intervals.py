@@ -12,29 +12,36 @@ import numpy as np
 from explorer.engine.values.numbers import Array
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
+"""Shares of the quantiles that are reported for every tensor."""
 
 _LARGEST = sys.float_info.max
 
 
-def ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
+def list_ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
     """Yields each share with the ranks of the two numbers around its quantile, and the fraction between them.
 
     The interpolation is numpy's default (method 7 of Hyndman and Fan).
     """
-    for q in shares:
-        position = q * (total - 1)
+    for share in shares:
+        position = share * (total - 1)
         low = min(int(position), total - 1)
-        yield q, low, min(low + 1, total - 1), position - low
+        yield share, low, min(low + 1, total - 1), position - low
 
 
-def quantiles(
-    total: int, number: Callable[[int], float], shares: Sequence[float]
+def compute_quantiles(
+    total: int, get_number: Callable[[int], float], shares: Sequence[float]
 ) -> tuple[tuple[float, float], ...]:
-    """Returns the quantiles of `total` numbers. `number` returns the number at a rank."""
+    """Returns pairs of a share and its quantile.
+
+    Args:
+        total: Count of the numbers.
+        get_number: Function that returns the get_number at a rank. The smallest get_number has rank 0.
+        shares: Shares of the quantiles, from 0 to 1.
+    """
     pairs = []
-    for q, low, high, fraction in ranks(total, shares):
-        a, b = number(low), number(high)
-        pairs.append((q, a if a == b else a * (1 - fraction) + b * fraction))
+    for share, low, high, fraction in list_ranks(total, shares):
+        lower, upper = get_number(low), get_number(high)
+        pairs.append((share, lower if lower == upper else lower * (1 - fraction) + upper * fraction))
     return tuple(pairs)
 
 
@@ -67,7 +74,7 @@ def convert_from_ordered(keys: Array, kind: np.dtype[Any]) -> Array:
     return bits.view(kind)
 
 
-def edges_of(low: float, high: float, bins: int) -> Array:
+def compute_edges(low: float, high: float, bins: int) -> Array:
     """Returns the edges of equal intervals.
 
     A range of a single value is widened to 1, as numpy does, or to more for large values.
@@ -80,7 +87,7 @@ def edges_of(low: float, high: float, bins: int) -> Array:
     return np.linspace(low / 2, high / 2, bins + 1) * 2
 
 
-def places(values: Array, edges: Array) -> Array:
+def find_intervals(values: Array, edges: Array) -> Array:
     """Returns the index of the interval of each value. The last interval is closed."""
     bins = edges.size - 1
     low, high = float(edges[0]), float(edges[-1])

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.progress import Cancel
-from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.engine.values.numbers import Array, Numbers, read_chunks
 from explorer.settings.statistics import STATISTICS, Choice
 
 _LARGE, _SMALL = 2.0**500, 2.0**-400
@@ -35,8 +35,8 @@ class Moments:
         zeros: Number of elements that are 0.
         mean: Mean of the finite numbers.
         absolute: Mean of their absolute values.
-        least: Smallest finite number.
-        greatest: Largest finite number.
+        least: Smallest finite number, or infinity.
+        greatest: Largest finite number, or minus infinity.
     """
 
     def __init__(self, groups: int = 1) -> None:
@@ -115,6 +115,7 @@ class Moments:
         return sums
 
     def _merge(self, values: Array, group: Array) -> None:
+        """Adds finite numbers to the range, mean and spread of their groups."""
         least, greatest = np.full(self.groups, np.inf), np.full(self.groups, -np.inf)
         if self.groups == 1:
             least[0], greatest[0] = values.min(), values.max()
@@ -123,8 +124,9 @@ class Moments:
             np.maximum.at(greatest, group, values)
         self.least = np.minimum(self.least, least)
         self.greatest = np.maximum(self.greatest, greatest)
-        size = np.maximum(np.abs(least), np.abs(greatest))
-        factors = np.where(size > _LARGE, 2.0**-560, np.where((size < _SMALL) & (size > 0), 2.0**500, 1.0))
+        largest = np.maximum(np.abs(least), np.abs(greatest))
+        is_small = (largest < _SMALL) & (largest > 0)
+        factors = np.where(largest > _LARGE, 2.0**-560, np.where(is_small, 2.0**500, 1.0))
         if (factors != 1).any():
             values = values * factors[group]
         count = self._count_by_group(group)
@@ -136,6 +138,7 @@ class Moments:
         self._join(count, mean / factors, root / factors, absolute / factors)
 
     def _join(self, count: Array, mean: Array, root: Array, absolute: Array) -> None:
+        """Merges the mean and spread of other numbers; `root` is the root of their squared deviations."""
         total = self.count + count
         share = count / np.maximum(total, 1)
         difference = mean - self.mean
@@ -147,7 +150,7 @@ class Moments:
         self.count = total
 
 
-def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) -> Moments | None:
+def compute_moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) -> Moments | None:
     """Computes the moments of a tensor.
 
     The result is None for text, for complex numbers, and for sparse tensors along an axis.
@@ -165,27 +168,37 @@ def moments(numbers: Numbers, axis: int | None = None, cancel: Cancel = None) ->
     sums = Moments(1 if axis is None else numbers.shape[axis])
     inner = 1 if axis is None else math.prod(numbers.shape[axis + 1 :])
     position = 0
-    for chunk in chunks(numbers, cancel):
+    for chunk in read_chunks(numbers, cancel):
         if chunk.dtype.kind in "cOUSM":
             return None
-        sums.add(chunk, None if axis is None else groups_of(position, chunk.size, inner, numbers.shape[axis]))
+        sums.add(
+            chunk, None if axis is None else find_groups(position, chunk.size, inner, numbers.shape[axis])
+        )
         position += chunk.size
     sums.add_zeros(numbers.zeros)
     return sums
 
 
-def groups_of(start: int, size: int, inner: int, groups: int) -> Array:
-    """Returns the index on an axis of consecutive elements."""
+def find_groups(start: int, size: int, inner: int, groups: int) -> Array:
+    """Returns the index of consecutive elements on an axis.
+
+    Args:
+        start: Position of the first element in the tensor.
+        size: Number of elements.
+        inner: Number of elements for each index of the axis: the product of the sizes after it.
+        groups: Size of the axis.
+    """
     positions: Array = np.arange(start, start + size)
     return positions // inner % groups
 
 
-def figures(
+def compute_statistics(
     sums: Moments, choices: Sequence[Choice], quantiles: Mapping[float, Sequence[float | None]]
 ) -> dict[str, tuple[float | None, ...]]:
-    """Computes the requested statistics by label, with a number for each group.
+    """Computes the requested statistics.
 
-    A group without finite numbers has None.
+    Returns:
+        A number for each group, by the label of the statistic. It is None for a group without finite numbers.
 
     Args:
         sums: The moments.

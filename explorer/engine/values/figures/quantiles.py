@@ -2,7 +2,7 @@
 
 Moments are merged in float64 with the update of Chan, Golub and LeVeque (1983). Quantiles are found digit by
 digit: the first pass counts the upper 16 bits of every number. Each further pass counts the next 16 bits of
-the numbers that can still be one of the quantiles. The same counts fill most of the histogram.
+the numbers whose earlier bits are those of a quantile. The first counts also fill most of the histogram.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import numpy as np
 
 from explorer.engine.progress import Cancel
 from explorer.engine.values.figures.intervals import (
+    compute_edges,
+    compute_quantiles,
     convert_from_ordered,
     convert_to_ordered,
-    edges_of,
-    places,
-    quantiles,
-    ranks,
+    find_intervals,
+    list_ranks,
 )
-from explorer.engine.values.numbers import Array, Numbers, chunks
+from explorer.engine.values.numbers import Array, Numbers, read_chunks
 from explorer.facts.values import Histogram
 
-_SORTED = 1 << 16
+_MAX_SORTED = 1 << 16
 """Maximum count of numbers for which sorting is faster than counting."""
 
 _TINY = 2.0**-600
@@ -44,7 +44,22 @@ NOTHING: Mapping[str, Any] = {
 
 
 class WideStatistics:
-    """Statistics of numbers of four or eight bytes."""
+    """Statistics of numbers of four or eight bytes.
+
+    Args:
+        numbers: The tensor.
+        kind: Type of the numbers in slabs.
+        bins: Number of intervals of the histogram.
+        shares: Shares of the quantiles.
+        cancel: Function called at every slab; True cancels.
+
+    Attributes:
+        nan, inf, zeros: Number of NaN, infinite and zero elements.
+        low, high: Smallest and largest finite number.
+        collected: Finite numbers, if they are sorted.
+        sorting: Whether the numbers are sorted instead of counted.
+        upper: Number of finite numbers by their upper 16 bits, if they are counted.
+    """
 
     def __init__(
         self, numbers: Numbers, kind: np.dtype[Any], bins: int, shares: Sequence[float], cancel: Cancel
@@ -58,10 +73,10 @@ class WideStatistics:
         self.zeros = numbers.zeros
         self.low, self.high = math.inf, -math.inf
         self.collected: list[Array] = []
-        self.sorting = numbers.elements <= _SORTED
+        self.sorting = numbers.elements <= _MAX_SORTED
         self.upper = np.zeros(1 << 16, np.int64)
 
-    def figures(self) -> Mapping[str, Any]:
+    def compute_figures(self) -> Mapping[str, Any]:
         """Returns all figures, by the names of `TensorStats`."""
         count, mean, squares = self.make_first_pass()
         figures = {**NOTHING, "nan": self.nan, "inf": self.inf, "zeros": self.zeros / self.numbers.elements}
@@ -69,20 +84,22 @@ class WideStatistics:
             return figures
         if not math.isfinite(squares):
             # only squares of float64 numbers can exceed float64
-            count, mean, squares = self.moments(_TINY)
+            count, mean, squares = self.compute_moments(_TINY)
             mean, deviation = mean / _TINY, math.sqrt(squares / count) / _TINY
         else:
             deviation = math.sqrt(squares / count)
-        edges = edges_of(self.low, self.high, self.bins)
+        edges = compute_edges(self.low, self.high, self.bins)
         filled = np.zeros(self.bins, np.int64)
-        target_ranks = sorted({rank for _, low, high, _ in ranks(count, self.shares) for rank in (low, high)})
+        target_ranks = sorted(
+            {rank for _, low, high, _ in list_ranks(count, self.shares) for rank in (low, high)}
+        )
         if self.sorting:
             values = np.sort(np.concatenate(self.collected)) if self.collected else np.zeros(0)
             if self.numbers.zeros:
                 zero_index = int(np.searchsorted(values, 0))
                 values = np.insert(values, zero_index, np.zeros(self.numbers.zeros, values.dtype))
             numeric = values.astype(np.float64)
-            filled += np.bincount(places(numeric, edges), minlength=self.bins)
+            filled += np.bincount(find_intervals(numeric, edges), minlength=self.bins)
             order = {rank: float(numeric[rank]) for rank in target_ranks}
         else:
             order = self.select(target_ranks, edges, filled)
@@ -92,13 +109,13 @@ class WideStatistics:
             "maximum": self.high,
             "mean": mean,
             "std": deviation,
-            "quantiles": quantiles(count, order.__getitem__, self.shares),
+            "quantiles": compute_quantiles(count, order.__getitem__, self.shares),
             "histogram": Histogram(tuple(edges.tolist()), tuple(filled.tolist())),
         }
 
-    def finite(self) -> Iterator[Array]:
+    def read_finite(self) -> Iterator[Array]:
         """Yields all finite numbers, a chunk at a time."""
-        for chunk in chunks(self.numbers, self.cancel):
+        for chunk in read_chunks(self.numbers, self.cancel):
             if self.kind.kind != "f":
                 yield chunk
                 continue
@@ -114,7 +131,7 @@ class WideStatistics:
         if count:
             self.low = self.high = 0.0
             self.upper[int(convert_to_ordered(np.zeros(1, self.kind))[0]) >> self.shift] += count
-        for chunk in chunks(self.numbers, self.cancel):
+        for chunk in read_chunks(self.numbers, self.cancel):
             if self.kind.kind == "f":
                 is_finite = np.isfinite(chunk)
                 if not is_finite.all():
@@ -135,10 +152,10 @@ class WideStatistics:
             count, mean, squares = _merge_moments(count, mean, squares, chunk.astype(np.float64))
         return count, mean, squares
 
-    def moments(self, scale: float) -> tuple[int, float, float]:
+    def compute_moments(self, scale: float) -> tuple[int, float, float]:
         """Returns count, mean and sum of squared deviations of the finite numbers times `scale`."""
         count, mean, squares = self.numbers.zeros, 0.0, 0.0
-        for chunk in self.finite():
+        for chunk in self.read_finite():
             if chunk.size:
                 count, mean, squares = _merge_moments(count, mean, squares, chunk.astype(np.float64) * scale)
         return count, mean, squares
@@ -149,8 +166,17 @@ class WideStatistics:
         return 8 * self.kind.itemsize - 16
 
     def select(self, target_ranks: Sequence[int], edges: Array, filled: Array) -> dict[int, float]:
-        """Returns the numbers of the ranks `target_ranks`, and completes the histogram."""
-        split = self.fill_histogram(edges, filled)
+        """Finds the numbers at some ranks, and completes the histogram.
+
+        Args:
+            target_ranks: The ranks, ascending.
+            edges: Edges of the histogram.
+            filled: Counts of the histogram, to which the function adds.
+
+        Returns:
+            The number at each rank.
+        """
+        crosses_edge = self.fill_histogram(edges, filled)
         cumulative = np.cumsum(self.upper)
         prefix = {rank: int(np.searchsorted(cumulative, rank, side="right")) for rank in target_ranks}
         rank_in_prefix = {rank: rank - int(cumulative[p] - self.upper[p]) for rank, p in prefix.items()}
@@ -161,17 +187,17 @@ class WideStatistics:
             prefixes = np.array(sorted(set(prefix.values())), dtype=f"u{self.kind.itemsize}")
             counts = np.zeros((prefixes.size, 1 << 16), np.int64)
             is_first = shift == self.shift
-            for chunk in self.finite():
+            for chunk in self.read_finite():
                 keys = convert_to_ordered(chunk)
                 upper = (keys >> self.shift).astype(np.intp)
                 if is_first:
-                    boundary_numbers = chunk[split[upper]].astype(np.float64)
-                    filled += np.bincount(places(boundary_numbers, edges), minlength=self.bins)
+                    boundary_numbers = chunk[crosses_edge[upper]].astype(np.float64)
+                    filled += np.bincount(find_intervals(boundary_numbers, edges), minlength=self.bins)
                 self.count_digits(keys[has_prefix[upper]], prefixes, shift, counts, 1)
             if self.numbers.zeros:
                 zero = convert_to_ordered(np.zeros(1, self.kind))
-                if is_first and split[int(zero[0]) >> self.shift]:
-                    filled[places(np.zeros(1), edges)] += self.numbers.zeros
+                if is_first and crosses_edge[int(zero[0]) >> self.shift]:
+                    filled[find_intervals(np.zeros(1), edges)] += self.numbers.zeros
                 self.count_digits(zero, prefixes, shift, counts, self.numbers.zeros)
             shift -= 16
             index_by_prefix = {int(p): position for position, p in enumerate(prefixes)}
@@ -198,7 +224,7 @@ class WideStatistics:
         low = upper << upper.dtype.type(self.shift)
         high = low | upper.dtype.type((1 << self.shift) - 1)
         first, last = (
-            places(convert_from_ordered(k, self.kind).astype(np.float64), edges) for k in (low, high)
+            find_intervals(convert_from_ordered(k, self.kind).astype(np.float64), edges) for k in (low, high)
         )
         is_inside = first == last
         np.add.at(filled, first[is_inside], self.upper[upper[is_inside]])
@@ -225,7 +251,7 @@ class WideStatistics:
 
 
 def _merge_moments(count: int, mean: float, squares: float, added: Array) -> tuple[int, float, float]:
-    """Returns count, mean and sum of squared deviations after adding the numbers `more`."""
+    """Returns count, mean and sum of squared deviations after the numbers `added` are added."""
     with np.errstate(over="ignore", invalid="ignore"):
         size = added.size
         added_mean = float(added.mean())

@@ -1,7 +1,7 @@
 """Exact quantiles of numbers that arrive several times and are never stored.
 
-The search goes digit by digit, as for the quantiles of one tensor: each pass counts the next bits of the
-numbers that can still be at a rank.
+The search goes digit by digit, as in `quantiles`: each pass counts the next bits of the numbers whose earlier
+bits are those of a quantile.
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from explorer.engine.values.figures.intervals import convert_from_ordered, convert_to_ordered, ranks
+from explorer.engine.values.figures.intervals import convert_from_ordered, convert_to_ordered, list_ranks
 from explorer.engine.values.numbers import Array
 
 _MAX_BYTE_GROUPS = 256
-"""Maximum number of groups for which eight bits are counted per pass; four bits for more groups."""
+"""Maximum number of groups for which a pass counts eight bits. For more groups, a pass counts four bits."""
 
 
 class RankSearch:
     """The numbers at the ranks of quantiles, in each group of the numbers.
 
-    A pass consists of `begin`, `add` for all numbers, and `end`.
+    A pass consists of `begin_pass`, `add` for all numbers, and `end_pass`.
 
     Args:
         kind: Type of the numbers. Keys have 32 bits for floats of at most 4 bytes, and 64 bits for other
@@ -38,7 +38,10 @@ class RankSearch:
         self._totals, self._shares = totals, tuple(shares)
         self._bits = 8 if totals.size <= _MAX_BYTE_GROUPS else 4
         self._shift = 8 * self._kind.itemsize
-        target_ranks = [[r for _, a, b, _ in ranks(max(int(n), 1), shares) for r in (a, b)] for n in totals]
+        target_ranks = [
+            [rank for _, low, high, _ in list_ranks(max(int(total), 1), shares) for rank in (low, high)]
+            for total in totals
+        ]
         self._rank_in_prefix = np.array(target_ranks, np.int64)
         self._expected = np.repeat(totals[:, None], self._rank_in_prefix.shape[1], axis=1)
         self._prefix = np.zeros(self._rank_in_prefix.shape, np.uint64)
@@ -50,7 +53,7 @@ class RankSearch:
         """Whether no further pass is needed."""
         return not self._shift or not self.steady
 
-    def begin(self) -> None:
+    def begin_pass(self) -> None:
         """Starts a pass."""
         self._shift -= self._bits
         self._counts = np.zeros((*self._rank_in_prefix.shape, 1 << self._bits), np.int64)
@@ -59,9 +62,8 @@ class RankSearch:
         """Adds a flat array of numbers, with the group of each, or None if there is one group."""
         numbers = values.astype(self._kind)
         is_finite = np.isfinite(numbers)
-        keys = convert_to_ordered(numbers[is_finite] + 0).astype(
-            np.uint64
-        )  # adding 0 makes -0.0 equal to 0.0
+        # adding 0 makes -0.0 equal to 0.0
+        keys = convert_to_ordered(numbers[is_finite] + 0).astype(np.uint64)
         group = np.zeros(keys.size, np.intp) if group is None else group[is_finite]
         digits = ((keys >> np.uint64(self._shift)) & np.uint64((1 << self._bits) - 1)).astype(np.intp)
         cells = group * (1 << self._bits) + digits
@@ -75,8 +77,8 @@ class RankSearch:
                 groups, size
             )
 
-    def end(self) -> None:
-        """Ends a pass."""
+    def end_pass(self) -> None:
+        """Ends a pass: chooses the next bits of each quantile from the counts."""
         self.steady &= bool((self._counts.sum(axis=2) == self._expected).all())
         if not self.steady:
             return
@@ -89,14 +91,13 @@ class RankSearch:
         self._rank_in_prefix -= np.take_along_axis(cumulative, digit_index, 2)[:, :, 0] - self._expected
         self._prefix = (self._prefix << np.uint64(self._bits)) | digit.astype(np.uint64)
 
-    def quantiles(self) -> dict[float, tuple[float | None, ...]]:
+    def compute_quantiles(self) -> dict[float, tuple[float | None, ...]]:
         """Returns the quantiles of each group by share, or None for a group without numbers."""
         numbers = convert_from_ordered(self._prefix.astype(f"u{self._kind.itemsize}"), self._kind)
-        values_by_share: dict[float, list[float | None]] = {q: [] for q in self._shares}
+        values_by_share: dict[float, list[float | None]] = {share: [] for share in self._shares}
         for row, total in zip(numbers, self._totals.tolist(), strict=True):
-            for index, (q, _, _, fraction) in enumerate(ranks(max(total, 1), self._shares)):
-                a, b = float(row[2 * index]), float(row[2 * index + 1])
-                values_by_share[q].append(
-                    (a if a == b else a * (1 - fraction) + b * fraction) if total else None
-                )
-        return {q: tuple(values) for q, values in values_by_share.items()}
+            for index, (share, _, _, fraction) in enumerate(list_ranks(max(total, 1), self._shares)):
+                lower, upper = float(row[2 * index]), float(row[2 * index + 1])
+                quantile = lower if lower == upper else lower * (1 - fraction) + upper * fraction
+                values_by_share[share].append(quantile if total else None)
+        return {share: tuple(values) for share, values in values_by_share.items()}

@@ -27,9 +27,9 @@ class _Piece(NamedTuple):
     """A range of bytes in a block.
 
     Attributes:
-        role: 'scale' or 'offset' of the block, 'share' (the factors of a group of numbers for both), or
-            'code'.
-        one: Bytes that set the part to 1 (an offset to 0), so that only the other parts remain.
+        role: 'scale' or 'offset' of the block, 'code', or 'share': factors of the scale and the offset for
+            each group of numbers in the block.
+        one: Bytes that set the range to 1 (an offset to 0), so that only the other ranges affect the result.
     """
 
     role: _Role
@@ -37,12 +37,20 @@ class _Piece(NamedTuple):
 
 
 class _Layout(NamedTuple):
+    """The ranges of bytes in the blocks of a type.
+
+    Attributes:
+        pieces: The ranges, in the order of the block.
+        zero: Zero point of the codes.
+        has_integer_codes: Whether the codes are integers. The codes of other types are small floats.
+    """
+
     pieces: tuple[_Piece, ...]
     zero: int = 0
     has_integer_codes: bool = True
 
 
-def _layout(text: str, zero: int = 0, has_integer_codes: bool = True) -> _Layout:
+def _parse_layout(text: str, zero: int = 0, has_integer_codes: bool = True) -> _Layout:
     """Parses a layout from words such as 'scale:003c code:99*16'.
 
     Each word has a role, and bytes in hexadecimal with their count.
@@ -59,29 +67,29 @@ def _layout(text: str, zero: int = 0, has_integer_codes: bool = True) -> _Layout
 
 
 _LAYOUTS: Mapping[str, _Layout] = {
-    "Q1_0": _layout("scale:003c code:ff*16"),
-    "Q4_0": _layout("scale:003c code:99*16", 8),
-    "Q4_1": _layout("scale:003c offset:0000 code:11*16"),
-    "Q5_0": _layout("scale:003c code:ff*4+11*16", 16),
-    "Q5_1": _layout("scale:003c offset:0000 code:00*4+11*16"),
-    "Q8_0": _layout("scale:003c code:01*32"),
-    "Q2_K": _layout("share:01*16 code:55*64 scale:003c offset:0000"),
-    "Q3_K": _layout("code:ff*32+55*64 share:11*8+aa*4 scale:003c", 4),
-    "Q4_K": _layout("scale:003c offset:0000 share:01*4+00*4+01*4 code:11*128"),
-    "Q5_K": _layout("scale:003c offset:0000 share:01*4+00*4+01*4 code:00*32+11*128"),
-    "Q6_K": _layout("code:11*128+aa*64 share:01*16 scale:003c", 32),
-    "Q8_K": _layout("scale:0000803f code:01*256+00*32"),
-    "TQ1_0": _layout("code:ff*52 scale:003c", 1),
-    "TQ2_0": _layout("code:aa*64 scale:003c", 1),
-    "IQ4_NL": _layout("scale:003c code:88*16"),
-    "IQ4_XS": _layout("scale:003c share:aa*2+11*4 code:88*128"),
-    "MXFP4": _layout("scale:7f code:22*16", has_integer_codes=False),
-    "NVFP4": _layout("scale:38*4 code:22*32", has_integer_codes=False),
+    "Q1_0": _parse_layout("scale:003c code:ff*16"),
+    "Q4_0": _parse_layout("scale:003c code:99*16", 8),
+    "Q4_1": _parse_layout("scale:003c offset:0000 code:11*16"),
+    "Q5_0": _parse_layout("scale:003c code:ff*4+11*16", 16),
+    "Q5_1": _parse_layout("scale:003c offset:0000 code:00*4+11*16"),
+    "Q8_0": _parse_layout("scale:003c code:01*32"),
+    "Q2_K": _parse_layout("share:01*16 code:55*64 scale:003c offset:0000"),
+    "Q3_K": _parse_layout("code:ff*32+55*64 share:11*8+aa*4 scale:003c", 4),
+    "Q4_K": _parse_layout("scale:003c offset:0000 share:01*4+00*4+01*4 code:11*128"),
+    "Q5_K": _parse_layout("scale:003c offset:0000 share:01*4+00*4+01*4 code:00*32+11*128"),
+    "Q6_K": _parse_layout("code:11*128+aa*64 share:01*16 scale:003c", 32),
+    "Q8_K": _parse_layout("scale:0000803f code:01*256+00*32"),
+    "TQ1_0": _parse_layout("code:ff*52 scale:003c", 1),
+    "TQ2_0": _parse_layout("code:aa*64 scale:003c", 1),
+    "IQ4_NL": _parse_layout("scale:003c code:88*16"),
+    "IQ4_XS": _parse_layout("scale:003c share:aa*2+11*4 code:88*128"),
+    "MXFP4": _parse_layout("scale:7f code:22*16", has_integer_codes=False),
+    "NVFP4": _parse_layout("scale:38*4 code:22*32", has_integer_codes=False),
 }
 """Layouts of the types in which each number has a code (block_* in ggml-common.h).
 
 The codes of IQ4 and of 4-bit floats are indices of a small table. For these types, this module returns the
-table's entries.
+entries of the table as the codes.
 """
 
 _KEPT_ROLES: Mapping[Part, frozenset[_Role]] = {
@@ -89,21 +97,22 @@ _KEPT_ROLES: Mapping[Part, frozenset[_Role]] = {
     "scales": frozenset(("scale", "share")),
     "offsets": frozenset(("share", "offset")),
 }
+"""Roles of the bytes that are not changed, by the part that is computed."""
 
 
-def zero_point(dtype: str) -> int | None:
+def get_zero_point(dtype: str) -> int | None:
     """Returns the number subtracted from a code before it is scaled, or None for a type without codes."""
     layout = _LAYOUTS.get(dtype)
     return None if layout is None else layout.zero
 
 
-def parts(dtype: str) -> tuple[Part, ...]:
-    """Returns the parts of a type that has codes."""
+def list_parts(dtype: str) -> tuple[Part, ...]:
+    """Returns the parts of a type that has codes: codes, scales, and offsets if it has them."""
     has_offset = any(piece.role == "offset" for piece in _LAYOUTS[dtype].pieces)
     return ("codes", "scales", "offsets") if has_offset else ("codes", "scales")
 
 
-def missing_codes_reason(dtype: str) -> str:
+def explain_missing_codes(dtype: str) -> str:
     """Returns the reason why the numbers of a type have no codes, or '' if they have."""
     is_codebook = ggml_blocks.can_dequantize(dtype) and dtype not in _LAYOUTS
     return f"no codes: {dtype} stores places in a codebook, several numbers each" if is_codebook else ""
@@ -115,9 +124,9 @@ def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> 
     Only the blocks of these numbers are read.
 
     Args:
-        dtype: A type with a `zero_point`.
+        dtype: A type with a `get_zero_point`.
         span: Bytes of the tensor.
-        part: One of `parts`.
+        part: One of `list_parts`.
         start: Index of the first number.
         stop: Index after the last number.
     """
@@ -127,14 +136,13 @@ def read_part(dtype: str, span: FileSpan, part: Part, start: int, stop: int) -> 
         patched_blocks, offset = blocks.copy(), 0
         for role, pattern in layout.pieces:
             if role not in _KEPT_ROLES[part]:
-                bytes_ = np.frombuffer(pattern, np.uint8)
-                patched_blocks[:, offset : offset + len(pattern)] = (
-                    0 if (role, part) == ("code", "offsets") else bytes_
-                )
+                is_code_without_scale = role == "code" and part == "offsets"
+                ones = np.frombuffer(pattern, np.uint8)
+                patched_blocks[:, offset : offset + len(pattern)] = 0 if is_code_without_scale else ones
             offset += len(pattern)
         return patched_blocks
 
-    for slab in ggml_blocks.part(dtype, span, start, stop, patch_blocks):
+    for slab in ggml_blocks.read_part(dtype, span, start, stop, patch_blocks):
         yield (slab + layout.zero).astype(np.int16) if part == "codes" and layout.has_integer_codes else slab
 
 

@@ -11,21 +11,26 @@ import numpy as np
 from explorer.base.errors import Misuse
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.values.numbers import Array, Numbers
-from explorer.engine.values.slices.read import parts
+from explorer.engine.values.slices.read import split_selection
 from explorer.engine.values.slices.table import SlicedTensor, read_with_codes
 from explorer.facts.values import Outlier
 from explorer.settings.slices import Selection
 
 
-def matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, ...], tuple[int, int]]:
-    """Returns the position of a matrix in a tensor, and its numbers of rows and columns.
+def locate_matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, ...], tuple[int, int]]:
+    """Returns the position of a matrix in a tensor, and the number of its rows and columns.
 
-    The position is a range of one index for each axis before the last two.
+    The matrix lies on the last two axes. Its position is a range of one index for each axis before them.
+
+    Args:
+        shape: Shape of the tensor.
+        place: Index of the matrix on the first axes; missing indices are 0.
 
     Raises:
         Misuse: The position is not in the tensor.
     """
-    rows, columns = ((1, 1), *((1, n) for n in shape[-1:]), shape[-2:])[min(len(shape), 2)]
+    columns = shape[-1] if shape else 1
+    rows = shape[-2] if len(shape) > 1 else 1
     outer = shape[:-2]
     if len(place) > len(outer) or any(
         not 0 <= index < size for index, size in zip(place, outer, strict=False)
@@ -35,7 +40,7 @@ def matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[range, .
     return tuple(range(index, index + 1) for index in indices), (rows, columns)
 
 
-def cells(
+def compute_cells(
     sliced: SlicedTensor,
     outer: tuple[range, ...],
     rows: range,
@@ -44,7 +49,7 @@ def cells(
     widths: int,
     cancel: Cancel = None,
 ) -> Array:
-    """Returns the finite number of the largest magnitude in each cell, or NaN for an empty cell.
+    """Returns the finite number with the largest magnitude in each cell, or NaN for a cell without numbers.
 
     Args:
         sliced: The tensor.
@@ -59,10 +64,10 @@ def cells(
     rank = len(sliced.numbers.shape)
     cell_of_column = np.arange(len(columns)) * widths // max(len(columns), 1)
     starts = np.flatnonzero(np.diff(cell_of_column, prepend=-1))
-    for part in parts(Selection((rows, columns))):
+    for part in split_selection(Selection((rows, columns))):
         stop_if(cancel)
         part_selection = Selection((*outer, *part.indices)[len(outer) + 2 - rank :])
-        values = sliced.reals(part_selection).astype(np.float64, copy=False).reshape(part.sizes)
+        values = sliced.read_reals(part_selection).astype(np.float64, copy=False).reshape(part.sizes)
         values[~np.isfinite(values)] = np.nan
         first = part.indices[1][0] - columns[0]
         boundaries = starts[(starts >= first) & (starts < first + values.shape[1])] - first
@@ -79,29 +84,29 @@ def cells(
     return largest
 
 
-def codes(
+def read_codes(
     sliced: SlicedTensor, outer: tuple[range, ...], rows: range, columns: range
 ) -> dict[str, tuple[Any, ...] | None]:
-    """Returns the codes and scales of a matrix as fields of `HeatMap`, or {} if it is not quantized."""
+    """Reads the codes and scales of a matrix as fields of `HeatMap`. Returns {} if it is not quantized."""
     ranges = (*outer, rows, columns)
     return read_with_codes(sliced.numbers, Selection(ranges[len(ranges) - len(sliced.numbers.shape) :]))[1]
 
 
-def outliers(
+def find_outliers(
     sliced: SlicedTensor, mean: float | None, std: float | None, count: int, cancel: Cancel
 ) -> tuple[Outlier, ...]:
-    """Returns the finite numbers that are farthest from the mean, the farthest first.
+    """Returns the `count` finite numbers that are farthest from the mean, the farthest first.
 
-    Of equally far numbers, the first come first.
+    Numbers at the same distance are in the order of the tensor.
     """
     if mean is None:
         return ()
     shape = sliced.numbers.shape
     best: list[tuple[float, int, float]] = []
     position = 0
-    for part in parts(Selection(tuple(range(size) for size in shape))):
+    for part in split_selection(Selection(tuple(range(size) for size in shape))):
         stop_if(cancel)
-        values = sliced.reals(part).reshape(-1)
+        values = sliced.read_reals(part).reshape(-1)
         distances = np.abs(values - mean)
         distances[~np.isfinite(distances)] = -1
         candidates = (
@@ -127,7 +132,10 @@ def outliers(
 
 
 def build_whole(sliced: SlicedTensor) -> Numbers:
-    """Returns the tensor with its dequantized numbers, for its statistics."""
+    """Returns the complete tensor with dequantized numbers, or with magnitudes of complex numbers.
+
+    The statistics of the tensor are computed from them.
+    """
     numbers = sliced.numbers
     if numbers.scales is None and not numbers.dtype.startswith("complex"):
         return numbers
@@ -137,6 +145,6 @@ def build_whole(sliced: SlicedTensor) -> Numbers:
         numbers.dtype,
         numbers.shape,
         numbers.nbytes,
-        lambda: (sliced.reals(part).reshape(-1) for part in parts(everything)),
+        lambda: (sliced.read_reals(part).reshape(-1) for part in split_selection(everything)),
         numbers.layer,
     )

@@ -14,9 +14,10 @@ from explorer.engine.values.numbers import SLAB, Array, Numbers, Scales
 def build_unpackers(
     nodes: Sequence[Node], tensors: Mapping[str, Tensor]
 ) -> dict[str, Callable[..., Numbers]]:
-    """Returns for each packed weight, by name, a function that unpacks it.
+    """Returns a function for each packed weight, by the name of the weight.
 
-    The function returns integers of shape [K, N], laid out as the weight of a MatMul, with their scales.
+    The function unpacks the weight to integers of shape [K, N], as in the weight of a MatMul, with their
+    scales. K is the depth of the product (the axis that is summed), and N is the number of outputs.
 
     Args:
         nodes: The nodes of the graph.
@@ -25,54 +26,62 @@ def build_unpackers(
     return {
         node.inputs[1]: unpack
         for node in nodes
-        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (unpack := _unpacker(node, tensors))
+        if node.op == "MatMulNBits" and len(node.inputs) > 2 and (unpack := _make_unpacker(node, tensors))
     }
 
 
-def _unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
-    bits, block, depth, rows = (
-        int(node.attributes.get(*key)) for key in (("bits", 4), ("block_size", 0), ("K", 0), ("N", 0))
-    )
-    weight, scale = tensors.get(node.inputs[1]), tensors.get(node.inputs[2])
-    name = node.inputs[3] if len(node.inputs) > 3 else ""
-    zero = tensors.get(name)
+def _make_unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Numbers] | None:
+    """Returns a function that unpacks the weight of a MatMulNBits, or None if it is not as declared."""
+    bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
+    depth, rows = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
+    weight, scale_tensor = tensors.get(node.inputs[1]), tensors.get(node.inputs[2])
+    zero_name = node.inputs[3] if len(node.inputs) > 3 else ""
+    zero_tensor = tensors.get(zero_name)
     blocks = -(-depth // block) if block > 0 else 0
-    row = blocks * block * bits // 8
-    if weight is None or scale is None or bits not in (2, 4, 8) or not row:
+    row_bytes = blocks * block * bits // 8
+    if weight is None or scale_tensor is None or bits not in (2, 4, 8) or not row_bytes:
         return None
-    if weight.elements != rows * row or scale.elements != rows * blocks:
+    if weight.elements != rows * row_bytes or scale_tensor.elements != rows * blocks:
         return None
-    if name and (zero is None or zero.dtype != "uint8" or zero.elements != rows * -(-blocks * bits // 8)):
+    if zero_name and (
+        zero_tensor is None
+        or zero_tensor.dtype != "uint8"
+        or zero_tensor.elements != rows * -(-blocks * bits // 8)
+    ):
         return None
 
     packed_weight, numbers_per_byte = weight, 8 // bits
 
-    def columns(first: int, end: int) -> Array:
+    def unpack_depths(first: int, end: int) -> Array:
         """Returns the integers at depths `[first, end)`, of shape [end - first, N]."""
-        packed = packed_weight.array().reshape(rows, row)[
+        packed = packed_weight.array().reshape(rows, row_bytes)[
             :, first // numbers_per_byte : -(-end // numbers_per_byte)
         ]
         return _unpack_bits(np.ascontiguousarray(packed), bits)[:, : end - first].T
 
-    def outputs(first: int, end: int) -> Array:
+    def unpack_outputs(first: int, end: int) -> Array:
         """Returns the integers of outputs `[first, end)`, of shape [end - first, K]."""
-        return _unpack_bits(packed_weight.array().reshape(rows, row)[first:end], bits)[:, :depth]
+        return _unpack_bits(packed_weight.array().reshape(rows, row_bytes)[first:end], bits)[:, :depth]
 
     def read(by_rows: bool, start: int, stop: int) -> Iterator[Array]:
-        unpack_rows, row_count, width = (outputs, rows, depth) if by_rows else (columns, depth, rows)
+        unpack_rows, row_count, width = (
+            (unpack_outputs, rows, depth) if by_rows else (unpack_depths, depth, rows)
+        )
         step = max(SLAB // 4 // max(width, 1) // numbers_per_byte, 1) * numbers_per_byte
         for first in range(start // width // numbers_per_byte * numbers_per_byte, -(-stop // width), step):
             flat = unpack_rows(first, min(first + step, row_count)).reshape(-1)
             yield flat[max(start - first * width, 0) : max(stop - first * width, 0)]
 
-    def zeros() -> Array:
-        if zero is None:
+    def unpack_zero_points() -> Array:
+        if zero_tensor is None:
             return np.full((rows, blocks), 1 << (bits - 1))
-        return _unpack_bits(zero.array().reshape(rows, -1), bits)[:, :blocks]
+        return _unpack_bits(zero_tensor.array().reshape(rows, -1), bits)[:, :blocks]
 
     def unpack(numbers: Numbers, by_rows: bool = False) -> Numbers:
-        of_row = Scales(lambda: scale.array().reshape(rows, blocks), zeros, 1, block)
-        of_column = Scales(lambda: scale.array().reshape(rows, blocks).T, lambda: zeros().T, 0, block)
+        row_scales = Scales(lambda: scale_tensor.array().reshape(rows, blocks), unpack_zero_points, 1, block)
+        column_scales = Scales(
+            lambda: scale_tensor.array().reshape(rows, blocks).T, lambda: unpack_zero_points().T, 0, block
+        )
         return Numbers(
             numbers.name,
             f"uint{bits}",
@@ -81,7 +90,7 @@ def _unpacker(node: Node, tensors: Mapping[str, Tensor]) -> Callable[..., Number
             lambda: read(by_rows, 0, rows * depth),
             numbers.layer,
             part=partial(read, by_rows),
-            scales=of_row if by_rows else of_column,
+            scales=row_scales if by_rows else column_scales,
             opened=partial(unpack, numbers),
         )
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import numpy as np
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.values.numbers import Array, Numbers, Scales, elements_between
+from explorer.engine.values.numbers import Array, Numbers, Scales, select_elements
 from explorer.settings.slices import Selection
 
 PIECE = 1 << 20
 """Maximum count of numbers that are read at a time."""
 
 _GAP = 1024
-"""Maximum gap, in numbers, between two numbers that are read together: some pages of a file."""
+"""Maximum distance between two selected numbers that are read together, with the numbers between them."""
 
 
 def read(numbers: Numbers, selection: Selection) -> Array:
@@ -27,17 +27,17 @@ def read(numbers: Numbers, selection: Selection) -> Array:
     if numbers.zeros:
         raise Misuse(f"'{numbers.name}' is stored without its zeros", where="NAME")
     strides = [math.prod(numbers.shape[at + 1 :]) for at in range(len(numbers.shape))]
-    flat = np.zeros(1, np.int64)
+    flat_indices = np.zeros(1, np.int64)
     for axis, stride in zip(selection.indices, strides, strict=True):
-        flat = (flat[:, None] + np.asarray(axis, np.int64) * stride).reshape(-1)
-    gathered = _gather(numbers, flat) if flat.size else np.zeros(0, np.float32)
-    if gathered.size != flat.size:
+        flat_indices = (flat_indices[:, None] + np.asarray(axis, np.int64) * stride).reshape(-1)
+    gathered = _gather(numbers, flat_indices) if flat_indices.size else np.zeros(0, np.float32)
+    if gathered.size != flat_indices.size:
         raise Misuse(f"the numbers of '{numbers.name}', {numbers.dtype}, are not read", where="NAME")
     return gathered.reshape(selection.sizes)
 
 
-def parts(selection: Selection) -> Iterator[Selection]:
-    """Yields a selection in parts of about `PIECE` numbers, in the order of the numbers."""
+def split_selection(selection: Selection) -> Iterator[Selection]:
+    """Splits a selection into parts of about `PIECE` numbers, in the order of the numbers."""
     indices = selection.indices
     if math.prod(selection.sizes) <= PIECE:
         yield selection
@@ -48,35 +48,35 @@ def parts(selection: Selection) -> Iterator[Selection]:
     axis = indices[split_axis]
     for start in range(0, len(axis), step):
         part_indices = (*indices[:split_axis], axis[start : start + step], *indices[split_axis + 1 :])
-        yield from parts(selection._replace(indices=part_indices))
+        yield from split_selection(selection._replace(indices=part_indices))
 
 
-def _gather(numbers: Numbers, flat: Array) -> Array:
-    """Returns the numbers at these flat indices."""
-    order = np.argsort(flat, kind="stable")
-    places = flat[order]
-    ends = [*(np.flatnonzero(np.diff(places) > _GAP) + 1).tolist(), places.size]
+def _gather(numbers: Numbers, flat_indices: Array) -> Array:
+    """Returns the numbers at these flat_indices indices, or fewer numbers if some are missing."""
+    order = np.argsort(flat_indices, kind="stable")
+    sorted_indices = flat_indices[order]
+    ends = [*(np.flatnonzero(np.diff(sorted_indices) > _GAP) + 1).tolist(), sorted_indices.size]
     pieces: list[Array] = []
     first = 0
     for end in ends:
-        start, stop = int(places[first]), int(places[end - 1]) + 1
+        start, stop = int(sorted_indices[first]), int(sorted_indices[end - 1]) + 1
         slabs = (
-            elements_between(numbers.slabs(), start, stop)
+            select_elements(numbers.slabs(), start, stop)
             if numbers.part is None
             else numbers.part(start, stop)
         )
         position = start
         for slab in slabs:
-            low, high = np.searchsorted(places[first:end], (position, position + slab.size))
+            low, high = np.searchsorted(sorted_indices[first:end], (position, position + slab.size))
             if high > low:
-                pieces.append(slab[places[first + low : first + high] - position])
+                pieces.append(slab[sorted_indices[first + low : first + high] - position])
             position += slab.size
         first = end
-    sorted_ = np.concatenate(pieces) if pieces else np.zeros(0)
-    if sorted_.size != flat.size:
-        return sorted_
-    in_order = np.empty_like(sorted_)
-    in_order[order] = sorted_
+    sorted_numbers = np.concatenate(pieces) if pieces else np.zeros(0)
+    if sorted_numbers.size != flat_indices.size:
+        return sorted_numbers
+    in_order = np.empty_like(sorted_numbers)
+    in_order[order] = sorted_numbers
     return in_order
 
 

@@ -11,9 +11,9 @@ from msgspec import Struct
 from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 from explorer.engine.progress import Cancel, stop_if
-from explorer.engine.values.numbers import Array, Numbers, file_type
-from explorer.engine.values.slices.read import dequantize_selection, parts, read
-from explorer.engine.values.slices.ulps import ulps
+from explorer.engine.values.numbers import Array, Numbers, choose_file_type
+from explorer.engine.values.slices.read import dequantize_selection, read, split_selection
+from explorer.engine.values.slices.ulps import compute_ulps
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorValues, ValuesBefore
 from explorer.host import output_files
@@ -22,8 +22,8 @@ from explorer.settings.slices import Selection, edges
 MAX_NUMBERS = 10_000
 """Maximum number of numbers that are returned."""
 
-_MAX_UNCHOSEN = 1_000
-"""Maximum number of numbers of a tensor that is returned in full without a chosen slice."""
+_MAX_UNSLICED = 1_000
+"""Maximum number of elements of a tensor that is returned completely if the user chose no slice."""
 
 
 class SlicedTensor(Struct, frozen=True):
@@ -56,12 +56,12 @@ class SlicedTensor(Struct, frozen=True):
             return str(self.numbers.scales.scale().dtype)
         return "float32" if self.numbers.coded is not None else self.numbers.dtype
 
-    def reals(self, selection: Selection) -> Array:
+    def read_reals(self, selection: Selection) -> Array:
         """Returns the selected numbers as float64, or the magnitudes of complex numbers."""
-        numbers = self.values(selection)
+        numbers = self.read_values(selection)
         return np.abs(numbers) if numbers.dtype.kind == "c" else numbers.astype(np.float64)
 
-    def values(self, selection: Selection) -> Array:
+    def read_values(self, selection: Selection) -> Array:
         """Returns the selected numbers, dequantized if the tensor is quantized."""
         stored_values = read(self.numbers, selection)
         if self.numbers.scales is None:
@@ -69,7 +69,7 @@ class SlicedTensor(Struct, frozen=True):
         return dequantize_selection(stored_values, self.numbers.scales, selection)[0]
 
 
-def table(
+def read_slice(
     sliced: SlicedTensor,
     selection: Selection,
     slice_text: str,
@@ -102,7 +102,7 @@ def table(
         raise Misuse(f"'{before.numbers.name}' is {shapes[0]} there and {shapes[1]} here", where="--before")
     values, code_fields = read_with_codes(sliced.numbers, shown_part)
     if output is not None:
-        _write(sliced, selection, file_type(str(values.dtype)), output, overwrite, cancel)
+        _write(sliced, selection, choose_file_type(str(values.dtype)), output, overwrite, cancel)
     return TensorValues(
         sliced.source,
         sliced.tensor,
@@ -112,7 +112,7 @@ def table(
         selection.shape,
         tuple(tuple(axis) for axis in shown_part.indices),
         sliced.dtype,
-        _python_numbers(values),
+        _convert_to_python(values),
         before=None if before is None else _compare(sliced, before, selection, shown_part, values, cancel),
         inputs=sliced.inputs,
         calls=sliced.calls,
@@ -133,36 +133,35 @@ def read_with_codes(
     if numbers.scales is not None:
         values, scales, zeros = dequantize_selection(stored_values, numbers.scales, selection)
         return values, {
-            "codes": _python_numbers(stored_values),
-            "scales": _python_numbers(scales),
-            "zero_points": _python_numbers(zeros),
+            "codes": _convert_to_python(stored_values),
+            "scales": _convert_to_python(scales),
+            "zero_points": _convert_to_python(zeros),
         }
     if coded is None:
         return stored_values, {}
     zero_points = (
         (coded.zero,) * stored_values.size
         if isinstance(coded.zero, int)
-        else _python_numbers(read(coded.zero, selection))
+        else _convert_to_python(read(coded.zero, selection))
     )
     return stored_values, {
-        "codes": _python_numbers(read(coded.codes, selection)),
-        "scales": _python_numbers(read(coded.scales, selection)),
+        "codes": _convert_to_python(read(coded.codes, selection)),
+        "scales": _convert_to_python(read(coded.scales, selection)),
         "zero_points": zero_points,
-        "offsets": None if coded.offsets is None else _python_numbers(read(coded.offsets, selection)),
+        "offsets": None if coded.offsets is None else _convert_to_python(read(coded.offsets, selection)),
     }
 
 
 def _select_shown_part(selection: Selection, slice_text: str, output: str | None) -> Selection:
-    """Returns the part of a slice to show.
+    """Returns the part of a slice to show: the full slice, or only its edges.
 
-    It is the full slice, or its edges if the slice is large and was written to a file or not chosen by the
-    user.
+    The edges of a large slice are shown if the slice is written to a file, or if the user chose no slice.
 
     Raises:
         Misuse: The slice has too many numbers.
     """
     count = math.prod(selection.sizes)
-    if count > _MAX_UNCHOSEN and (output is not None or not slice_text):
+    if count > _MAX_UNSLICED and (output is not None or not slice_text):
         return edges(selection, 8, 2)
     if count > MAX_NUMBERS:
         raise Misuse(
@@ -173,7 +172,7 @@ def _select_shown_part(selection: Selection, slice_text: str, output: str | None
     return selection
 
 
-def _python_numbers(values: Array) -> tuple[Any, ...]:
+def _convert_to_python(values: Array) -> tuple[Any, ...]:
     """Converts numbers to Python objects."""
     if values.dtype.kind in "fV":
         values = values.astype(np.float64)
@@ -195,9 +194,9 @@ def _write(
     ):
         header = {"descr": kind.str, "fortran_order": False, "shape": selection.shape}
         np.lib.format.write_array_header_2_0(file, header)
-        for part in parts(selection):
+        for part in split_selection(selection):
             stop_if(cancel)
-            file.write(np.ascontiguousarray(sliced.values(part).astype(kind, copy=False)).data)
+            file.write(np.ascontiguousarray(sliced.read_values(part).astype(kind, copy=False)).data)
 
 
 def _compare(
@@ -208,37 +207,46 @@ def _compare(
     values: Array,
     cancel: Cancel,
 ) -> ValuesBefore:
-    old_values = before.values(shown_part)
-    ulps_apart = ulps(old_values, values)
+    """Compares the numbers of a slice with those of another model.
+
+    Args:
+        sliced: The tensor.
+        before: The tensor of the other model.
+        selection: The slice, over which the differences are computed.
+        shown_part: The part of the slice to show.
+        values: Numbers of `sliced` in the shown part.
+        cancel: Function called at every part; True cancels.
+    """
+    old_values = before.read_values(shown_part)
+    ulps_apart = compute_ulps(old_values, values)
     equal = elements = finite = 0
-    largest, squares, steps = 0.0, 0.0, -1
-    for part in parts(selection):
+    largest_gap, sum_of_squares, largest_ulps = 0.0, 0.0, -1
+    for part in split_selection(selection):
         stop_if(cancel)
-        old, new = before.values(part).reshape(-1), sliced.values(part).reshape(-1)
+        old, new = before.read_values(part).reshape(-1), sliced.read_values(part).reshape(-1)
         elements += old.size
-        gap = _difference(old, new)
-        equal += int(
-            np.count_nonzero((gap == 0) | (np.isnan(_widen_numbers(old)) & np.isnan(_widen_numbers(new))))
-        )
+        gap = _subtract(old, new)
+        is_nan_in_both = np.isnan(_widen_numbers(old)) & np.isnan(_widen_numbers(new))
+        equal += int(np.count_nonzero((gap == 0) | is_nan_in_both))
         finite_gap = gap[np.isfinite(gap)]
         if finite_gap.size:
             finite += finite_gap.size
-            largest = max(largest, float(np.abs(finite_gap).max()))
-            squares += float(np.vdot(finite_gap, finite_gap).real)
-        if (part_ulps := ulps(old, new)) is not None and part_ulps.size:
-            steps = max(steps, int(part_ulps.max()))
+            largest_gap = max(largest_gap, float(np.abs(finite_gap).max()))
+            sum_of_squares += float(np.vdot(finite_gap, finite_gap).real)
+        if (part_ulps := compute_ulps(old, new)) is not None and part_ulps.size:
+            largest_ulps = max(largest_ulps, int(part_ulps.max()))
     return ValuesBefore(
         before.source,
         before.tensor,
         before.dtype,
-        _python_numbers(old_values),
-        _python_numbers(_difference(old_values, values)),
+        _convert_to_python(old_values),
+        _convert_to_python(_subtract(old_values, values)),
         None if ulps_apart is None else tuple(None if n < 0 else n for n in ulps_apart.reshape(-1).tolist()),
         equal,
         elements,
-        largest if finite else None,
-        (squares / finite) ** 0.5 if finite else None,
-        steps if steps >= 0 else None,
+        largest_gap if finite else None,
+        (sum_of_squares / finite) ** 0.5 if finite else None,
+        largest_ulps if largest_ulps >= 0 else None,
     )
 
 
@@ -246,7 +254,7 @@ def _widen_numbers(values: Array) -> Array:
     return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
 
 
-def _difference(old: Array, new: Array) -> Array:
+def _subtract(old: Array, new: Array) -> Array:
     """Returns `new - old` in float64 or complex128. The difference of equal infinities is 0."""
     a, b = _widen_numbers(old), _widen_numbers(new)
     kinds = old.dtype.kind + new.dtype.kind

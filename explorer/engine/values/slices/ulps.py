@@ -7,11 +7,11 @@ import numpy as np
 from explorer.engine.values.numbers import Array
 
 
-def ulps(before: Array, after: Array) -> Array | None:
-    """Returns the ULPs between the numbers of each pair, or -1 if a number is NaN or infinite.
+def compute_ulps(before: Array, after: Array) -> Array | None:
+    """Returns the ULPs between the two numbers of each pair, or -1 if one of them is NaN or infinite.
 
-    For two different types, the unit is float32's, or float64's if one of the types is float64. The
-    result is None unless both are floats.
+    Numbers of two different types are compared as float32, or as float64 if one of the types is float64. The
+    result is None unless both types are floats.
     """
     if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} <= set("fV"):
         wider = np.float64 if np.float64 in (before.dtype, after.dtype) else np.float32
@@ -19,7 +19,7 @@ def ulps(before: Array, after: Array) -> Array | None:
     kind = before.dtype
     if kind != after.dtype or kind.kind not in "fV" or kind.itemsize not in (1, 2, 4, 8):
         return None
-    ranks = [_ranks(values) for values in (before, after)]
+    ranks = [_rank_numbers(values) for values in (before, after)]
     is_finite = np.isfinite(before.astype(np.float64)) & np.isfinite(after.astype(np.float64))
     with np.errstate(over="ignore"):
         # differences of float64 ranks may take all 64 bits
@@ -32,8 +32,8 @@ def ulps(before: Array, after: Array) -> Array | None:
     return np.where(is_finite, clipped, -1)
 
 
-def _ranks(values: Array) -> Array:
-    """Returns the rank of each number among all numbers of its type. Both zeros have rank 0."""
+def _rank_numbers(values: Array) -> Array:
+    """Returns the rank of each number among all numbers of its type; 0.0 and -0.0 have rank 0."""
     width = values.dtype.itemsize
     bits = np.ascontiguousarray(values).view(f"i{width}").astype(np.int64)
     size = bits & ((1 << (8 * width - 1)) - 1)

@@ -20,7 +20,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.torch_activations import draw_inputs, read_inputs
-from explorer.engine.values.torch_tensors import build_with_weights, numbers_of
+from explorer.engine.values.torch_tensors import build_numbers, build_with_weights
 from explorer.facts import Progress, TensorInfo
 from explorer.facts.graph.fx import FxGraph, FxNode
 from explorer.host.optional_packages import error_line
@@ -122,7 +122,7 @@ class _Run(fx.Interpreter):
         self.infos_by_node[n.name] = describe_tensors(result, n.name)
         first = next((tensor for _, tensor in tensors(result)), None)
         if self.choices and first is not None and n.op != "output":
-            measured = measure(numbers_of(first, n.name), choices=self.choices, cancel=self.cancel)
+            measured = measure(build_numbers(first, n.name), choices=self.choices, cancel=self.cancel)
             self.values[n.name] = {label: values[0] for label, values in measured.chosen.items()}
         return result
 
