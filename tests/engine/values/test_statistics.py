@@ -87,12 +87,12 @@ def test_booleans_are_counted_as_zero_and_one() -> None:
 )
 def test_counting_digits_finds_the_same_as_sorting(array: Any, sorting: bool) -> None:
     """Small tensors are sorted and large ones counted: both ways must find the same."""
-    before = quantiles._SORTED, slabbed._CHUNK
-    quantiles._SORTED, slabbed._CHUNK = (10**6 if sorting else 0), 7
+    before = quantiles._MAX_SORTED, slabbed._CHUNK
+    quantiles._MAX_SORTED, slabbed._CHUNK = (10**6 if sorting else 0), 7
     try:
         agrees(measure(numbers(array)), array)
     finally:
-        quantiles._SORTED, slabbed._CHUNK = before
+        quantiles._MAX_SORTED, slabbed._CHUNK = before
 
 
 def test_the_widest_numbers_do_not_overflow() -> None:
@@ -141,7 +141,7 @@ def test_a_number_on_an_edge_belongs_to_the_interval_that_begins_there(bins: int
 @pytest.mark.parametrize("kind", ["float32", "float16", "int8"])
 @pytest.mark.parametrize("sorting", [True, False])
 def test_zeros_that_are_not_stored_count(kind: str, sorting: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(quantiles, "_SORTED", 10**6 if sorting else 0)
+    monkeypatch.setattr(quantiles, "_MAX_SORTED", 10**6 if sorting else 0)
     dense = np.zeros(500, kind)
     stored = np.array([-3, 5, 7, 0], kind)
     dense[[1, 20, 300, 499]] = stored

@@ -22,7 +22,7 @@ from explorer.engine.values.activations import ActivationRequest, ActivationRun,
 from explorer.engine.values.numbers import SLAB  # noqa: E402
 from explorer.engine.values.statistics import measure  # noqa: E402
 from explorer.engine.values.torch_activations import record  # noqa: E402
-from explorer.engine.values.torch_tensors import build_numbers, slabs  # noqa: E402
+from explorer.engine.values.torch_tensors import build_numbers, read_slabs  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
 from explorer.facts.values import Activations  # noqa: E402
 from explorer.host import processor  # noqa: E402
@@ -32,7 +32,7 @@ from explorer.session import Session  # noqa: E402
 
 
 def whole(tensor: Any) -> Any:
-    return np.concatenate([s.astype(np.float64) for s in slabs(tensor)])
+    return np.concatenate([s.astype(np.float64) for s in read_slabs(tensor)])
 
 
 @pytest.mark.parametrize(
@@ -53,11 +53,11 @@ def test_views_are_read_in_order(make: Any) -> None:
 
 def test_a_large_tensor_comes_in_slabs_without_a_copy() -> None:
     tensor = torch.zeros(3, SLAB // 4, dtype=torch.float32)
-    parts = list(slabs(tensor))
+    parts = list(read_slabs(tensor))
     assert [p.nbytes for p in parts] == [SLAB] * 3
     assert all(np.shares_memory(p, tensor.numpy()) for p in parts)
     turned = torch.zeros(SLAB // 4, 3).T
-    assert max(p.nbytes for p in slabs(turned)) <= SLAB
+    assert max(p.nbytes for p in read_slabs(turned)) <= SLAB
 
 
 def test_a_sparse_parameter_counts_the_zeros_that_it_does_not_hold() -> None:

@@ -200,9 +200,7 @@ def test_the_noise_is_that_of_the_original_run_in_float64(tmp_path: Path) -> Non
 
 def as_float16(made: Model, path: Path) -> Model:
     """Everything in float16 but inputs and outputs."""
-    half = {
-        k: t.tensor_from_array(k, v.array().astype(np.float16)) for k, v in made.graph.initializers.items()
-    }
+    half = {k: t.build_tensor(k, v.array().astype(np.float16)) for k, v in made.graph.initializers.items()}
     nodes = [
         Node("Cast", ["x"], ["x16"], attributes={"to": TensorProto.FLOAT16}),
         *(
@@ -290,8 +288,8 @@ def quantised(before: Model, path: Path) -> Model:
         w = constants.pop(f"w{i}").array()
         step = np.float32(np.abs(w).max() / 127)
         scale[f"w{i}/scale"] = step
-        constants[f"w{i}/scale"] = t.tensor_from_array(f"w{i}/scale", np.asarray(step))
-        constants[f"w{i}/int"] = t.tensor_from_array(f"w{i}/int", np.round(w / step).astype(np.int8))
+        constants[f"w{i}/scale"] = t.build_tensor(f"w{i}/scale", np.asarray(step))
+        constants[f"w{i}/int"] = t.build_tensor(f"w{i}/int", np.round(w / step).astype(np.int8))
         nodes.append(Node("DequantizeLinear", [f"w{i}/int", f"w{i}/scale"], [f"w{i}"]))
     graph = replace(before.graph, nodes=(*nodes, *before.graph.nodes), initializers=constants)
     return written(replace(before, graph=graph), path)
@@ -560,7 +558,7 @@ def as_onnxruntime_quantises(before: Model, path: Path) -> Model:
         if n.name not in ("fc0", "relu0")
     ]
     stored = {k: v for k, v in before.graph.initializers.items() if k not in ("w0", "b0")}
-    stored |= {k: t.tensor_from_array(k, v) for k, v in constants.items()}
+    stored |= {k: t.build_tensor(k, v) for k, v in constants.items()}
     made = t.with_graph(before, nodes=(*nodes, *rest), initializers=stored, values=())
     return written(replace(made, opsets={**made.opsets, "com.microsoft": 1}), path)
 
