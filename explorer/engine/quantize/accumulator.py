@@ -13,7 +13,7 @@ import numpy as np
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.choice import BIAS, LayerChoice
-from explorer.engine.quantize.errors import GridOf
+from explorer.engine.quantize.errors import GetGrid
 from explorer.engine.quantize.grids import read_bias
 from explorer.engine.tiling.accumulator import count_signed_bits
 from explorer.facts.quantize import Accumulator
@@ -29,11 +29,11 @@ class WeightSums:
 
     Args:
         choice: Choice for the layer, which must pass `is_supported`.
-        grid_of: Function that returns the grid of an operand.
+        get_grid: Function that returns the grid of an operand.
     """
 
-    def __init__(self, choice: LayerChoice, grid_of: GridOf) -> None:
-        self.choice, self.grid_of = choice, grid_of
+    def __init__(self, choice: LayerChoice, get_grid: GetGrid) -> None:
+        self.choice, self.get_grid = choice, get_grid
         (operand,) = choice.layer.operands_of("weight")
         rank = len(operand.shape)
         depth = (-2 if operand.depth is None else operand.depth) % rank
@@ -46,7 +46,7 @@ class WeightSums:
         self.positive_sums: list[Array] = []
 
     @staticmethod
-    def is_supported(choice: LayerChoice, grid_of: GridOf) -> bool:
+    def is_supported(choice: LayerChoice, get_grid: GetGrid) -> bool:
         """Return whether a layer sums integer products, with one scale for each sum."""
         layer, weights, inputs = (
             choice.layer,
@@ -56,9 +56,9 @@ class WeightSums:
         is_product = layer.op in (*_SUMMED_OVER_ALL, *_MATRICES) and len(weights) == len(inputs) == 1
         if not (is_product and isinstance(choice.weight, Integer) and isinstance(choice.input, Integer)):
             return False
-        if grid_of(choice, inputs[0]).scale.size != 1 or weights[0].channel is None:
+        if get_grid(choice, inputs[0]).scale.size != 1 or weights[0].channel is None:
             return False
-        return not grid_of(choice, weights[0]).block
+        return not get_grid(choice, weights[0]).block
 
     def add(self, steps: Array) -> None:
         """Add a slab of the weight: codes minus zero points, for some rows of the first axis."""
@@ -71,13 +71,13 @@ class WeightSums:
         choice, weight, inputs = self.choice, self.choice.weight, self.choice.input
         assert isinstance(weight, Integer)
         assert isinstance(inputs, Integer)
-        zero = int(self.grid_of(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
+        zero = int(self.get_grid(choice, choice.layer.operands_of("input")[0]).zero.reshape(-1)[0])
         least, largest = inputs.least - zero, inputs.largest - zero
         below, above = self._sum_slabs(self.negative_sums), self._sum_slabs(self.positive_sums)
-        start = _read_bias(choice, self.grid_of, below.size)
+        start = _read_bias(choice, self.get_grid, below.size)
         low, high = below * largest + above * least + start, above * largest + below * least + start
         channel = int(np.argmax(np.maximum(high, -low)))
-        zeros = self.grid_of(choice, choice.layer.operands_of("weight")[0]).zero
+        zeros = self.get_grid(choice, choice.layer.operands_of("weight")[0]).zero
         ends = weight.least - int(zeros.max()), weight.largest - int(zeros.min())
         products = [w * x for w in ends for x in (least, largest)]
         return Accumulator(
@@ -98,12 +98,12 @@ class WeightSums:
         return sums.reshape(-1).astype(np.int64)
 
 
-def _read_bias(choice: LayerChoice, grid_of: GridOf, channels: int) -> Array:
+def _read_bias(choice: LayerChoice, get_grid: GetGrid, channels: int) -> Array:
     """Return the initial value of each sum: the bias in units of the products, or 0 without an int32 bias."""
     biases = choice.layer.operands_of("bias")
     if choice.bias is not BIAS or not biases or biases[0].tensor is None:
         return np.zeros((), np.int64)
-    scale = grid_of(choice, biases[0]).scale.astype(np.float64)
+    scale = get_grid(choice, biases[0]).scale.astype(np.float64)
     codes = np.rint(read_bias(biases[0]).astype(np.float64) / scale).reshape(-1)
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1)
     return codes.astype(np.int64) if codes.size == channels else np.zeros((), np.int64)

@@ -16,7 +16,7 @@ from explorer.engine.number_formats.microscaling import BLOCK, Microscaling
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.accumulator import WeightSums
 from explorer.engine.quantize.choice import BIAS, LayerChoice
-from explorer.engine.quantize.errors import GridOf, LayerErrors, measure_weight_errors
+from explorer.engine.quantize.errors import GetGrid, LayerErrors, measure_weight_errors
 from explorer.engine.quantize.layers import Operand, Part, QuantizableLayer
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import Layer
@@ -33,7 +33,7 @@ from explorer.facts.quantize import (
 
 def build_answer(
     choices: Sequence[LayerChoice],
-    grid_of: GridOf,
+    get_grid: GetGrid,
     rows: Sequence[Layer],
     weight_bytes: int,
     layers: Mapping[str, LayerErrors] | None = None,
@@ -48,7 +48,7 @@ def build_answer(
 
     Args:
         choices: Choices for all layers of the model.
-        grid_of: Function that returns the grid of an operand.
+        get_grid: Function that returns the grid of an operand.
         rows: Rows of the original's layer tree with MACs, analyzed at the sizes of the samples.
         weight_bytes: Bytes of all weights of the original.
         layers: Errors of layers from `run_errors`, or None if the model did not run.
@@ -69,7 +69,7 @@ def build_answer(
     measured = layers or {}
     quantized_layers = [
         _build_layer(
-            choice, grid_of, macs(choice.layer), measured.get(choice.layer.node.outputs[0]), weights=weights
+            choice, get_grid, macs(choice.layer), measured.get(choice.layer.node.outputs[0]), weights=weights
         )
         for choice in choices
     ]
@@ -82,7 +82,7 @@ def build_answer(
         tuple(OperatorCount(op, n, changed[op], n - changed[op]) for op, n in kinds.items()),
         tuple(quantized_layers),
         QuantizeTotals(
-            _bytes(weight_bytes, choices, grid_of, unchanged),
+            _bytes(weight_bytes, choices, get_grid, unchanged),
             _sum_bitops(choices, quantized_layers, rows, float_bits),
         ),
         tuple(
@@ -111,7 +111,7 @@ def _build_output(name: str, agreement: Agreement) -> OutputAgreement:
 
 
 def _build_layer(
-    choice: LayerChoice, grid_of: GridOf, count: int | None, errors: LayerErrors | None, *, weights: bool
+    choice: LayerChoice, get_grid: GetGrid, count: int | None, errors: LayerErrors | None, *, weights: bool
 ) -> QuantizedLayer:
     layer = choice.layer
     formats = _format(choice, "weight"), _format(choice, "input")
@@ -125,8 +125,8 @@ def _build_layer(
         )
     )
     looked = weights and not choice.reason
-    sums = WeightSums(choice, grid_of) if looked and WeightSums.is_supported(choice, grid_of) else None
-    lost = measure_weight_errors(choice, grid_of, sums.add if sums is not None else None) if looked else None
+    sums = WeightSums(choice, get_grid) if looked and WeightSums.is_supported(choice, get_grid) else None
+    lost = measure_weight_errors(choice, get_grid, sums.add if sums is not None else None) if looked else None
     stored_weights = {
         operand.stored: operand for operand in layer.operands_of("weight") if operand.tensor is not None
     }
@@ -137,7 +137,7 @@ def _build_layer(
         input=_name(choice, "input"),
         bias=_name(choice, "bias"),
         before=next((_get_dtype(operand) for operand in layer.operands), "float32"),
-        granularity=_describe_granularity(choice, grid_of),
+        granularity=_describe_granularity(choice, get_grid),
         bits=bits,
         bits_before=original_bits,
         weight_max_error=None if lost is None else lost.max_abs,
@@ -153,7 +153,7 @@ def _build_layer(
             operand.tensor.nbytes for operand in stored_weights.values() if operand.tensor
         ),
         weight_bytes=sum(
-            _count_stored_bytes(choice, operand, grid_of) for operand in stored_weights.values()
+            _count_stored_bytes(choice, operand, get_grid) for operand in stored_weights.values()
         ),
         accumulator=None if sums is None else sums.reach(),
         reason=choice.reason,
@@ -205,7 +205,7 @@ def _compute_bitops(
     return round((macs - between) * ((weight or inputs) * inputs)) + between * 32 * 32
 
 
-def _describe_granularity(choice: LayerChoice, grid_of: GridOf) -> str:
+def _describe_granularity(choice: LayerChoice, get_grid: GetGrid) -> str:
     """Return the part of a weight that shares a scale ('channel', 'block 32'), or '' without scales."""
     weight = _format(choice, "weight")
     operands = choice.layer.operands_of("weight")
@@ -215,16 +215,16 @@ def _describe_granularity(choice: LayerChoice, grid_of: GridOf) -> str:
         return f"block {BLOCK}"
     if not weight.scaled:
         return ""
-    grid = grid_of(choice, operands[0])
+    grid = get_grid(choice, operands[0])
     if grid.block:
         return f"block {grid.block}"
     if grid.axis is None:
         return "tensor"
-    shared = max(operand.channels_per_scale(grid_of(choice, operand).scale.size) for operand in operands)
+    shared = max(operand.channels_per_scale(get_grid(choice, operand).scale.size) for operand in operands)
     return "channel" if shared == 1 else f"{shared} channels"
 
 
-def _count_stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) -> int:
+def _count_stored_bytes(choice: LayerChoice, operand: Operand, get_grid: GetGrid) -> int:
     """Return the bytes of a weight in its format, with its scales and, unless all are 0, its zero points.
 
     A scale takes no bytes if the format's name gives it, or if it is the product of two other scales (integer
@@ -240,7 +240,7 @@ def _count_stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) 
         return code_bytes + operand.tensor.elements // max(depth, 1) * -(-depth // BLOCK)
     if not fmt.scaled or fmt is BIAS:
         return code_bytes
-    grid = grid_of(choice, operand)
+    grid = get_grid(choice, operand)
     return (
         code_bytes
         + 4 * int(grid.scale.size)
@@ -249,7 +249,7 @@ def _count_stored_bytes(choice: LayerChoice, operand: Operand, grid_of: GridOf) 
 
 
 def _bytes(
-    weight_bytes: int, choices: Sequence[LayerChoice], grid_of: GridOf, unchanged: Collection[str]
+    weight_bytes: int, choices: Sequence[LayerChoice], get_grid: GetGrid, unchanged: Collection[str]
 ) -> BeforeAfter:
     """Return the bytes of all weights and biases before and after quantization.
 
@@ -264,7 +264,7 @@ def _bytes(
                 fmt = _format(choice, operand.part)
                 copy = (fmt, operand.axes, operand.channel) if fmt is not None else None
                 copies = bytes_of_copies.setdefault(operand.stored, {})
-                copies[copy] = _count_stored_bytes(choice, operand, grid_of)
+                copies[copy] = _count_stored_bytes(choice, operand, get_grid)
                 if operand.stored in unchanged:
                     copies[None] = operand.tensor.nbytes
                 original_bytes[operand.stored] = operand.tensor.nbytes

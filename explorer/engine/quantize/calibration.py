@@ -64,7 +64,8 @@ class ValueDistribution:
             power of two.
 
     Attributes:
-        low, high: Minimum and maximum of the finite numbers; infinity and -infinity before the first one.
+        low, high: Minimum and maximum of the finite numbers. Before the first number, they are infinity and
+            -infinity.
         counts: Number of elements in each interval between two neighboring `edges`.
         zeros: Number of zeros. Every format represents zero exactly.
         nan: Number of NaNs. Neither NaNs nor infinities enter the range.
@@ -122,9 +123,9 @@ class ValueDistribution:
         if self._exponent is None or top_exponent <= self._exponent:
             self._exponent = top_exponent if self._exponent is None else self._exponent
             return
-        # `fold` old intervals become one; with fewer than `fold`, all go into the two innermost
-        fold = 1 << min(top_exponent - self._exponent, HALF.bit_length() - 1)
-        inner = self.counts.reshape(-1, fold).sum(1)
+        # `group` old intervals become one new interval; at most, all old ones become the two innermost
+        group = 1 << min(top_exponent - self._exponent, HALF.bit_length() - 1)
+        inner = self.counts.reshape(-1, group).sum(1)
         self.counts[:] = 0
         self.counts[HALF - inner.size // 2 : HALF + inner.size // 2] = inner
         self._exponent = top_exponent
@@ -152,10 +153,10 @@ def calibrate_ranges(
         uses: Values with the formats to which they are rounded, by keys of the caller's choice.
         samples: Inputs of the model.
         calibrator: Rule for a range. `minmax`: from the minimum to the maximum. `percentile`: `percentile`
-            per cent of all numbers are inside, and equal shares are outside at both ends. `entropy`: rounding
-            to the format's levels has the least Kullback-Leibler divergence from all numbers. `mse`: the mean
-            squared error of rounding and saturation is the least.
-        percentile: Share of numbers inside the range in per cent, for the calibrator `percentile`.
+            percent of all numbers are inside, and equal shares are outside at both ends. `entropy`: the least
+            Kullback-Leibler divergence between all numbers and the numbers rounded to the format's levels.
+            `mse`: the least mean squared error of rounding and saturation.
+        percentile: Share of numbers inside the range in percent, for the calibrator `percentile`.
         step: Callback for progress and cancellation, as in `observe_values`.
         channel_means: Accumulator of channel means, which also receives the values that it needs.
 
@@ -163,14 +164,14 @@ def calibrate_ranges(
         Misuse: A value holds NaN, or the percentile is out of range.
         BadModel: The model does not run on a sample.
     """
-    ranged = {use.value for use in uses.values()}
+    range_names = {use.value for use in uses.values()}
     names = dict.fromkeys(
         (*(use.value for use in uses.values()), *(channel_means.axes if channel_means else ()))
     )
 
     def observe(take: Callable[[str, Array], None]) -> None:
         def take_value(name: str, value: Array) -> None:
-            if name in ranged:
+            if name in range_names:
                 take(name, value)
             if channel_means is not None:
                 channel_means.add(name, value)
@@ -201,7 +202,7 @@ def calibrate_ranges_of_runs(
             every sample.
         text: Description of the samples, for messages.
         calibrator: Rule for a range, as in `calibrate_ranges`.
-        percentile: Share of numbers inside the range in per cent.
+        percentile: Share of numbers inside the range in percent.
 
     Raises:
         Misuse: A value holds NaN, or the percentile is out of range.
@@ -252,14 +253,14 @@ def _choose_by_percentile(distribution: ValueDistribution, use: RangeUse, percen
 def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentile: float) -> Range:
     """Choose the range with the least Kullback-Leibler divergence, as TensorRT does.
 
-    Each candidate range is a threshold. The reference distribution is the histogram inside the threshold,
-    plus the numbers outside it in the outermost intervals. The other distribution is the histogram inside the
-    threshold at the resolution of the format's levels.
+    Each candidate range ends at a threshold. The first distribution is the histogram inside the threshold,
+    with all numbers outside it added to the outermost intervals. The second distribution is the histogram
+    inside the threshold at the resolution of the format's levels.
     https://on-demand.gputechconf.com/gtc/2017/presentation/s7310-8-bit-inference-with-tensorrt.pdf
     """
     one_sided = distribution.low >= 0
-    both_ways = use.symmetric and getattr(use.format, "signed", True)
-    levels = 1 << (use.format.bits - (one_sided and both_ways))
+    has_negative_codes = use.symmetric and getattr(use.format, "signed", True)
+    levels = 1 << (use.format.bits - (one_sided and has_negative_codes))
     # TensorRT uses 16 intervals for each of 256 levels
     counts = distribution.nonzero.reshape(-1, 2).sum(1)
     half = counts.size // 2
@@ -268,24 +269,24 @@ def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentil
     used_count = min(
         math.floor(max(-distribution.low, distribution.high) / distribution.top * half) + 1, half
     )
-    least = levels if one_sided else levels // 2
-    if least >= used_count:
+    min_width = levels if one_sided else levels // 2
+    if min_width >= used_count:
         return distribution.low, distribution.high
 
     def compute_divergence_at(width: int) -> float:
         first, last = (0, width) if one_sided else (half - width, half + width)
         inner_counts = counts[first:last].astype(np.float64)
         starts = -(-np.arange(levels) * inner_counts.size // levels)
-        filled = np.add.reduceat((inner_counts > 0).astype(np.float64), starts)
+        nonempty_counts = np.add.reduceat((inner_counts > 0).astype(np.float64), starts)
         level = np.repeat(np.arange(levels), np.diff(starts, append=inner_counts.size))
         sums = np.add.reduceat(inner_counts, starts)
-        shared = np.divide(sums, filled, out=np.zeros(levels), where=filled > 0)[level]
+        level_means = np.divide(sums, nonempty_counts, out=np.zeros(levels), where=nonempty_counts > 0)[level]
         reference = inner_counts.copy()
         reference[0] += counts[:first].sum()
         reference[-1] += counts[last:].sum()
-        return _compute_divergence(reference, np.where(inner_counts > 0, shared, 0))
+        return _compute_divergence(reference, np.where(inner_counts > 0, level_means, 0))
 
-    widths = np.unique(np.linspace(least, used_count, 2 * _STEPS).astype(int))
+    widths = np.unique(np.linspace(min_width, used_count, 2 * _STEPS).astype(int))
     best = min(widths.tolist(), key=compute_divergence_at)
     end = best * distribution.top / half
     return min(max(distribution.low, -end), end), max(min(distribution.high, end), -end)
@@ -326,22 +327,24 @@ def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, per
         return float(counts @ (gap * gap))
 
     low, high = distribution.low, distribution.high
-    coarse = [step / _STEPS for step in range(_STEPS, 0, -1)]
-    best = min(coarse, key=lambda part: compute_error(low * part, high * part))
-    near = [min(best + step / (8 * _STEPS), 1.0) for step in range(8, -8, -1)]
-    best = min([part for part in near if part > 0], key=lambda part: compute_error(low * part, high * part))
-    ends = low * best, high * best
+    factors = [step / _STEPS for step in range(_STEPS, 0, -1)]
+    factor = min(factors, key=lambda part: compute_error(low * part, high * part))
+    near_factors = [min(factor + step / (8 * _STEPS), 1.0) for step in range(8, -8, -1)]
+    factor = min(
+        [part for part in near_factors if part > 0], key=lambda part: compute_error(low * part, high * part)
+    )
+    ends = low * factor, high * factor
     if not use.symmetric and low < 0 < high:
         # there may be outliers at one end only
-        first = min([best, *coarse], key=lambda part: compute_error(low * part, ends[1]))
+        first = min([factor, *factors], key=lambda part: compute_error(low * part, ends[1]))
         ends = low * first, ends[1]
-        last = min([best, *coarse], key=lambda part: compute_error(ends[0], high * part))
+        last = min([factor, *factors], key=lambda part: compute_error(ends[0], high * part))
         ends = ends[0], high * last
     return ends
 
 
 _CALIBRATORS: Mapping[Calibrator, Callable[[ValueDistribution, RangeUse, float], Range]] = {
-    "minmax": lambda seen, use, percentile: (seen.low, seen.high),
+    "minmax": lambda distribution, use, percentile: (distribution.low, distribution.high),
     "percentile": _choose_by_percentile,
     "entropy": _choose_by_entropy,
     "mse": _choose_by_squared_error,

@@ -29,12 +29,12 @@ from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.values.agreement import Agreement
 from explorer.facts import TensorInfo
 
-GridOf = Callable[[LayerChoice, Operand], Grid]
+GetGrid = Callable[[LayerChoice, Operand], Grid]
 """Function that returns the grid on which an operand of a layer is rounded."""
 
 Step = Callable[[int, int], None]
 
-_PIECE = 1 << 18
+_PIECE_ELEMENTS = 1 << 18
 """Number of elements rounded at a time, so that they stay in the processor's cache."""
 
 
@@ -56,25 +56,25 @@ class LayerErrors(Struct):
 
 
 def measure_weight_errors(
-    choice: LayerChoice, grid_of: GridOf, look: Callable[[Array], None] | None = None
+    choice: LayerChoice, get_grid: GetGrid, observe_steps: Callable[[Array], None] | None = None
 ) -> Agreement | None:
     """Return the agreement of a layer's rounded weights with the originals, or None if they have no format.
 
     Args:
         choice: Choice for the layer.
-        grid_of: Function that returns the grid of an operand.
-        look: Function called with the integer steps of each slab of the weight, in order. Not called for a
-            float format.
+        get_grid: Function that returns the grid of an operand.
+        observe_steps: Function called with the integer steps of each slab of the weight, in order. It is not
+            called for a float format.
     """
     operands = choice.layer.operands_of("weight") if choice.weight is not None else ()
     agreement = Agreement()
     for operand in operands:
         depth = -1 if operand.depth is None else operand.depth
-        for values, grid in iterate_slabs(operand, grid_of(choice, operand)):
+        for values, grid in iterate_slabs(operand, get_grid(choice, operand)):
             assert choice.weight is not None
-            if look is not None and isinstance(choice.weight, Integer):
+            if observe_steps is not None and isinstance(choice.weight, Integer):
                 steps = choice.weight.steps(values, grid)
-                look(steps)
+                observe_steps(steps)
                 flat = choice.weight.of_steps(steps, grid)
             else:
                 flat = choice.weight.rounded(values, grid, depth)
@@ -86,7 +86,7 @@ def run_errors(
     original: Model,
     quantized_model: Model,
     choices: Sequence[LayerChoice],
-    grid_of: GridOf,
+    get_grid: GetGrid,
     samples: Samples,
     step: Step = lambda done, total: None,
 ) -> tuple[dict[str, LayerErrors], dict[str, Agreement]]:
@@ -98,7 +98,7 @@ def run_errors(
         original: The original.
         quantized_model: The model quantized by `choices`.
         choices: Choices for the layers of the original.
-        grid_of: Function that returns the grid of an operand.
+        get_grid: Function that returns the grid of an operand.
         samples: Inputs of both models.
         step: Function called before each run with the number of completed runs and of all runs. It raises
             `Cancelled` to stop.
@@ -110,11 +110,13 @@ def run_errors(
     Raises:
         BadModel: A model does not run on a sample.
     """
-    ends = [v.name for v in original.graph.outputs]
+    output_names = [v.name for v in original.graph.outputs]
     subgraphs = _LayerSubgraphs(
         original, quantized_model, [choice for choice in choices if not choice.reason]
     )
-    info_by_name = {info.name: info for info in sample_infos(original, {*subgraphs.values, *ends}, samples)}
+    info_by_name = {
+        info.name: info for info in sample_infos(original, {*subgraphs.values, *output_names}, samples)
+    }
     parts = list(
         batches(
             subgraphs.choices,
@@ -123,23 +125,23 @@ def run_errors(
         )
     ) or [[]]
     layers: dict[str, LayerErrors] = {}
-    outputs = {name: Agreement() for name in ends}
+    outputs = {name: Agreement() for name in output_names}
     full_session = RuntimeSession(quantized_model, what="the quantized model")
     for part_index, part in enumerate(parts):
         values = {name for choice in part for name in subgraphs.value_names(choice)} | (
-            set() if part_index else {*ends}
+            set() if part_index else {*output_names}
         )
         observer = Observer(original, [info_by_name[name] for name in sorted(values)], "the original")
-        quantized = subgraphs.session(part, info_by_name)
+        run_quantized = subgraphs.session(part, info_by_name)
         for number, feeds in enumerate(samples):
             step(part_index * samples.count + number, len(parts) * samples.count)
             original_values = observer.run(feeds)
             if not part_index:
                 add_outputs(outputs, original_values, full_session.run(feeds))
-            quantized_values = quantized(original_values)
+            quantized_values = run_quantized(original_values)
             for choice in part:
                 errors = layers.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                add_sample(errors, choice, grid_of, original_values, quantized_values)
+                add_sample(errors, choice, get_grid, original_values, quantized_values)
     return layers, outputs
 
 
@@ -156,7 +158,7 @@ def add_outputs(
 def add_sample(
     errors: LayerErrors,
     choice: LayerChoice,
-    grid_of: GridOf,
+    get_grid: GetGrid,
     original_values: Mapping[str, Any],
     quantized_values: Mapping[str, Any],
 ) -> None:
@@ -166,9 +168,9 @@ def add_sample(
             errors.output.add(original_values[name].reshape(-1, 1), quantized_values[name].reshape(-1, 1))
     for operand in choice.layer.operands_of("input") if choice.input is not None else ():
         assert choice.input is not None
-        values, grid = original_values[operand.value], grid_of(choice, operand)
-        for some, rounded in _iterate_rounded_pairs(choice.input, values, grid, operand.depth):
-            errors.input.add(some.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
+        values, grid = original_values[operand.value], get_grid(choice, operand)
+        for original, rounded in _iterate_rounded_pairs(choice.input, values, grid, operand.depth):
+            errors.input.add(original.reshape(-1, 1), convert_to_layer_dtype(rounded, operand).reshape(-1, 1))
         if not isinstance(choice.input, Microscaling):
             errors.saturated += _count_saturated(choice.input, values, grid)
             errors.inputs += values.size
@@ -177,18 +179,21 @@ def add_sample(
 def _iterate_rounded_pairs(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield pairs of original and rounded elements: in subgraphs, or at once for a format with blocks."""
+    """Yield pieces of the original elements with their rounded elements. A format with blocks is one piece."""
     if isinstance(fmt, Microscaling):
         values = values.astype(np.float32, copy=False)
         yield values, fmt.rounded(values, grid, -1 if depth is None else depth)
         return
-    flat = values.reshape(-1).astype(np.float32, copy=False)
-    for start in range(0, flat.size, _PIECE):
-        yield flat[start : start + _PIECE], fmt.rounded(flat[start : start + _PIECE], grid)
+    flat_values = values.reshape(-1).astype(np.float32, copy=False)
+    for start in range(0, flat_values.size, _PIECE_ELEMENTS):
+        yield (
+            flat_values[start : start + _PIECE_ELEMENTS],
+            fmt.rounded(flat_values[start : start + _PIECE_ELEMENTS], grid),
+        )
 
 
 def _count_saturated(fmt: NumberFormat, values: Array, grid: Grid) -> int:
-    """Count the elements beyond the limits of the format; on a linear grid, by more than half a step."""
+    """Count the elements beyond the limits of the format. On a linear grid, half a step is allowed."""
     low, high = fmt.limits(grid)
     # the float32 scale is rounded, so the maximum itself may be slightly beyond the largest code
     slack = grid.scale / 2 if fmt.writing == "linear" else 1e-6 * np.maximum(-low, high)
@@ -204,14 +209,16 @@ class _LayerSubgraphs:
     """
 
     def __init__(self, original: Model, quantized_model: Model, choices: Sequence[LayerChoice]) -> None:
-        old = GraphProducers(original)
+        producers = GraphProducers(original)
         # integer layers get additional nodes that convert their values to floats
-        model, floats = add_float_outputs(old, GraphProducers(quantized_model))
+        model, floats = add_float_outputs(producers, GraphProducers(quantized_model))
         self._wiring = GraphProducers(model)
         quantized_names = {name: name for name in (*self._wiring.producer, *self._wiring.live)} | floats
-        self._originals = {quantized_names[name]: name for name in old.live if name in quantized_names}
-        read = {name for choice in choices for name in choice.layer.node.inputs if name in old.live}
-        stops = {quantized_names[name] for name in read if name in quantized_names}
+        self._originals = {quantized_names[name]: name for name in producers.live if name in quantized_names}
+        read_names = {
+            name for choice in choices for name in choice.layer.node.inputs if name in producers.live
+        }
+        stops = {quantized_names[name] for name in read_names if name in quantized_names}
         self.choices = choices
         self._regions = {
             choice.layer.node.outputs[0]: [

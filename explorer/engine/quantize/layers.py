@@ -138,21 +138,21 @@ def find_layers(
         sizes: M, K and N of matrix products, by layer name.
     """
     constants = Constants(model.graph, model.defaults)
-    computed = _list_constant_names(model)
+    constant_names = _list_constant_names(model)
     layers: list[QuantizableLayer] = []
-    tiled: set[str] = set()
+    tiled_sites: set[str] = set()
     for node in list_stored_nodes(model.graph.nodes):
         site = node.metadata.get(SITE_KEY)
         if site is not None or node.domain == DOMAIN:
-            if site is not None and site not in tiled:
+            if site is not None and site not in tiled_sites:
                 layers.append(QuantizableLayer(node, site, reason="it is tiled: quantize first, then tile"))
-            tiled.add(site or "")
+            tiled_sites.add(site or "")
             continue
         if node.key in model.functions:
             layers += _list_nested_layers(
                 model.functions[node.key].nodes, node.label, "a function", model, {}
             )
-        elif (layer := _read_layer(node, constants, shapes, computed)) is not None:
+        elif (layer := _read_layer(node, constants, shapes, constant_names)) is not None:
             layers.append(replace(layer, sizes=(sizes or {}).get(layer.name)))
         for branch, body in list_bodies(node):
             tables = {**model.graph.initializers, **body.initializers}
@@ -204,7 +204,7 @@ def _list_constant_names(model: Model) -> set[str]:
 
 
 def _read_layer(
-    node: Node, constants: Constants, shapes: Mapping[str, TensorInfo], computed: Collection[str]
+    node: Node, constants: Constants, shapes: Mapping[str, TensorInfo], constant_names: Collection[str]
 ) -> QuantizableLayer | None:
     """Return the layer record of a node, or None if the node neither multiplies nor holds weights."""
     key = node.domain, node.op
@@ -212,10 +212,10 @@ def _read_layer(
         constants.replaceable = False
         try:
             operands = _KINDS[key](node, constants)
-            _check_operands(operands, constants, shapes, computed)
+            _check_operands(operands, constants, shapes, constant_names)
             operands = _apply_layer_dtype(operands, shapes)
-        except _NotQuantizable as why:
-            reason = REPLACEABLE if constants.replaceable else str(why)
+        except _NotQuantizable as error:
+            reason = REPLACEABLE if constants.replaceable else str(error)
             return QuantizableLayer(node, node.label, reason=reason)
         # a Gather holds weights only if its table is stored
         return (
@@ -233,7 +233,7 @@ def _read_layer(
 def _apply_layer_dtype(
     operands: tuple[Operand, ...], shapes: Mapping[str, TensorInfo]
 ) -> tuple[Operand, ...]:
-    """Return the operands with the layer's element type, which all operands share."""
+    """Return the operands with the layer's element type: that of the first float operand."""
     for operand in operands:
         info = shapes.get(operand.value)
         dtype = (
@@ -248,15 +248,15 @@ def _check_operands(
     operands: Sequence[Operand],
     constants: Constants,
     shapes: Mapping[str, TensorInfo],
-    computed: Collection[str],
+    constant_names: Collection[str],
 ) -> None:
     """Reject operands that are already quantized, are not floats, or have no data."""
-    multiplied = [operand for operand in operands if operand.part != "bias"]
-    if len(multiplied) > 1 and operands[0].input_index == 0 and all(operand.tensor for operand in multiplied):
+    factors = [operand for operand in operands if operand.part != "bias"]
+    if len(factors) > 1 and operands[0].input_index == 0 and all(operand.tensor for operand in factors):
         raise _NotQuantizable("both operands are constant: a runtime folds it away")
-    for operand in multiplied:
-        maker = constants.producers.get(operand.value)
-        if maker is not None and (maker.op == "DequantizeLinear" or maker.domain in QUANTIZERS):
+    for operand in factors:
+        producer = constants.producers.get(operand.value)
+        if producer is not None and (producer.op == "DequantizeLinear" or producer.domain in QUANTIZERS):
             raise _NotQuantizable(QUANTIZED)
         if operand.tensor is not None:
             dtype: str | None = operand.tensor.dtype
@@ -265,7 +265,7 @@ def _check_operands(
             if not operand.tensor.elements:
                 raise _NotQuantizable("it is empty")
         else:
-            if operand.value in computed:
+            if operand.value in constant_names:
                 raise _NotQuantizable(
                     "its weight is computed of what is stored: fold it first (explorer fold)"
                 )
@@ -331,23 +331,25 @@ def set_transposed_axes(weight: Operand, groups: int) -> Operand:
     all groups share its scales. If every group has one input channel (a depthwise layer), the first axis
     holds the groups. Then each output channel has its own scale along the first axis.
     """
-    inputs, of_group, *_ = weight.shape
+    inputs, outputs_of_group, *_ = weight.shape
     rank = len(weight.shape)
-    by_group = groups > 1 and inputs == groups and groups >= of_group
-    return replace(weight, channel=-rank if by_group else 1 - rank, depth=-rank, channels=groups * of_group)
+    is_depthwise = groups > 1 and inputs == groups and groups >= outputs_of_group
+    return replace(
+        weight, channel=-rank if is_depthwise else 1 - rank, depth=-rank, channels=groups * outputs_of_group
+    )
 
 
 def _read_product(node: Node, constants: Constants) -> tuple[Operand, ...]:
-    turned = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
-    sides = []
-    for index, turn in enumerate(turned):
+    transposed = [bool(node.attributes.get(name, 0)) for name in ("transA", "transB")]
+    operands = []
+    for index, is_transposed in enumerate(transposed):
         # A is (rows, depth), B is (depth, columns); transA and transB swap the two axes
-        channel, depth = (-1, -2) if (index == 0) == turn else (-2, -1)
-        side = _read_operand(constants, "weight", index, node.inputs[index], channel=channel, depth=depth)
-        if side.tensor is not None and len(side.shape) == 1:
-            side = replace(side, channel=None, depth=-1)
-        sides.append(_add_channels(node, side))
-    return (*sides, *(_read_bias(node, constants, 2) if node.op == "Gemm" else ()))
+        channel, depth = (-1, -2) if (index == 0) == is_transposed else (-2, -1)
+        operand = _read_operand(constants, "weight", index, node.inputs[index], channel=channel, depth=depth)
+        if operand.tensor is not None and len(operand.shape) == 1:
+            operand = replace(operand, channel=None, depth=-1)
+        operands.append(_add_channels(node, operand))
+    return (*operands, *(_read_bias(node, constants, 2) if node.op == "Gemm" else ()))
 
 
 def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
@@ -356,19 +358,19 @@ def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
     terms = inputs.split(",")
     if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:
         raise _NotQuantizable("its equation is no plain product of two operands")
-    sides = []
+    operands = []
     for index, (term, other_term) in enumerate((terms, terms[::-1])):
         free_axes = [
             i - len(term) for i, letter in enumerate(term) if letter in output and letter not in other_term
         ]
-        summed = [
+        summed_axes = [
             i - len(term) for i, letter in enumerate(term) if letter in other_term and letter not in output
         ]
-        axes = free_axes[-1] if free_axes else None, summed[-1] if summed else None
-        sides.append(
+        axes = free_axes[-1] if free_axes else None, summed_axes[-1] if summed_axes else None
+        operands.append(
             _add_channels(node, _read_operand(constants, "weight", index, node.inputs[index], *axes))
         )
-    return tuple(sides)
+    return tuple(operands)
 
 
 def _read_recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
@@ -382,7 +384,7 @@ def _read_recurrent(node: Node, constants: Constants) -> tuple[Operand, ...]:
     return tuple(_add_channels(node, weight) for weight in weights)
 
 
-def _gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
+def _read_gather(node: Node, constants: Constants) -> tuple[Operand, ...]:
     table = _read_operand(constants, "weight", 0, node.inputs[0], depth=-1)
     rank = 0 if table.tensor is None else len(table.shape)
     if table.tensor is None or rank < 2 or node.attributes.get("axis", 0) not in (0, -rank):
@@ -398,7 +400,7 @@ _KINDS: Mapping[tuple[str, str], Callable[[Node, Constants], tuple[Operand, ...]
     ("com.microsoft", "FusedMatMul"): _read_product,
     ("", "Einsum"): _read_einsum,
     **{("", op): _read_recurrent for op in ("LSTM", "GRU", "RNN")},
-    ("", "Gather"): _gather,
+    ("", "Gather"): _read_gather,
 }
 
 _INTEGERS = frozenset(

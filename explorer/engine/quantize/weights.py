@@ -16,16 +16,16 @@ from explorer.engine.graph.model import ComputedPayload, FileSpan, Inline, Tenso
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, ends
 from explorer.engine.quantize.layers import Operand
 
-_SLAB = 1 << 18
+_SLAB_ELEMENTS = 1 << 18
 """Number of elements processed at a time, so that they stay in the processor's cache."""
 
-_BAND = 1 << 22
+_THREAD_ELEMENTS = 1 << 22
 """Number of elements that each of two threads computes at a time."""
 
 _MIN_SCALE = 1e-30
 """Smallest scale of a weight of zeros. With a smaller one, the product of two scales underflows float32."""
 
-_BLOCKS = 128
+_MAX_BLOCK = 128
 """Length of the longest block of any format."""
 
 
@@ -88,8 +88,8 @@ def find_scale_axis(operand: Operand, *, channel: bool, block: int) -> tuple[int
 def fit_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, product: int) -> Grid:
     """Coarsen the grid of a weight until its layer's bias fits into half of the int32 range.
 
-    The other half is for the products, which onnxruntime adds without saturation. A weight of zeros fits any
-    scale. It gets the scale on which the bias is as large as a product.
+    The other half of the range is for the products, which onnxruntime adds without saturation. A weight of
+    zeros gets the scale at which the bias is as large as the largest product.
 
     Args:
         operand: The weight.
@@ -97,19 +97,22 @@ def fit_bias(operand: Operand, grid: Grid, bias: Array, input_scale: Array, prod
         bias: Bias of the layer, of shape (channels,).
         input_scale: Scale of the layer's input.
         product: Largest product of a weight code and an input code.
+
+    Returns:
+        A grid with larger scales, or `grid` itself if the bias fits.
     """
-    largest = np.abs(bias.astype(np.float64)).reshape(-1) / float(input_scale)
+    bias_ratio = np.abs(bias.astype(np.float64)).reshape(-1) / float(input_scale)
     if grid.axis is None:
-        largest = np.asarray(np.max(largest, initial=0))
-    elif largest.size % grid.scale.size:
+        bias_ratio = np.asarray(np.max(bias_ratio, initial=0))
+    elif bias_ratio.size % grid.scale.size:
         return grid
     elif operand.channel == -len(operand.shape):  # channels that share a scale are consecutive
-        largest = largest.reshape(grid.scale.size, -1).max(axis=1)
+        bias_ratio = bias_ratio.reshape(grid.scale.size, -1).max(axis=1)
     else:  # all groups of a transposed convolution share the scales
-        largest = largest.reshape(-1, grid.scale.size).max(axis=0)
-    scale_from_bias = np.asarray(largest / product, np.float32)
-    dead = _find_zero_weights(operand, grid) & (scale_from_bias > _MIN_SCALE)
-    scale = np.maximum(np.where(dead, scale_from_bias, grid.scale), largest / 2**30).astype(np.float32)
+        bias_ratio = bias_ratio.reshape(-1, grid.scale.size).max(axis=0)
+    scale_from_bias = np.asarray(bias_ratio / product, np.float32)
+    is_zero = _find_zero_weights(operand, grid) & (scale_from_bias > _MIN_SCALE)
+    scale = np.maximum(np.where(is_zero, scale_from_bias, grid.scale), bias_ratio / 2**30).astype(np.float32)
     return grid if np.array_equal(scale, grid.scale) else replace(grid, scale=scale)
 
 
@@ -134,21 +137,23 @@ def _find_zero_weights(operand: Operand, grid: Grid) -> Array:
 def quantize_weight(name: str, operand: Operand, fmt: NumberFormat, grid: Grid) -> Tensor:
     """Return a tensor with the codes of a stored weight, in the shape that its layer reads."""
     shape, bits = operand.shape, fmt.bits
-    first = shape[0] if shape else 1
-    row = max(1, operand.tensor.elements // max(1, first)) if operand.tensor is not None else 1
-    step = _count_rows_per_slab(operand, grid.block, _BAND)
+    row_count = shape[0] if shape else 1
+    row_elements = max(1, operand.tensor.elements // max(1, row_count)) if operand.tensor is not None else 1
+    step = _count_rows_per_slab(operand, grid.block, _THREAD_ELEMENTS)
 
     def count_bytes(start: int, stop: int) -> int:
-        return ((min(stop, first) - start) * row * bits + 7) // 8
+        return ((min(stop, row_count) - start) * row_elements * bits + 7) // 8
 
-    bands = tuple(
+    parts = tuple(
         ComputedPayload(
-            count_bytes(at, at + step), partial(_encode_slabs, operand, fmt, grid, at, at + step), alone=True
+            count_bytes(start_row, start_row + step),
+            partial(_encode_slabs, operand, fmt, grid, start_row, start_row + step),
+            alone=True,
         )
-        for at in range(0, first, step)
+        for start_row in range(0, row_count, step)
     )
     payload = ComputedPayload(
-        count_bytes(0, first), partial(_encode_slabs, operand, fmt, grid, 0, first), bands
+        count_bytes(0, row_count), partial(_encode_slabs, operand, fmt, grid, 0, row_count), parts
     )
     return Tensor(name, fmt.element_type, shape, payload)
 
@@ -165,13 +170,13 @@ def iterate_slabs(
         yield np.asarray(values, np.float32), grid
         return
     end = len(values) if stop is None else min(stop, len(values))
-    step = _count_rows_per_slab(operand, grid.block, _SLAB)
-    for at in range(start, end, step):
-        some = values[at : min(at + step, end)].astype(np.float32, copy=False)
-        yield some, _slice_grid(grid, values.ndim, at, min(at + step, end))
-    plain = operand.axes == tuple(range(values.ndim))
-    if plain or end == len(values):
-        _release_pages(operand, *((start, end) if plain else ()))
+    step = _count_rows_per_slab(operand, grid.block, _SLAB_ELEMENTS)
+    for start_row in range(start, end, step):
+        slab = values[start_row : min(start_row + step, end)].astype(np.float32, copy=False)
+        yield slab, _slice_grid(grid, values.ndim, start_row, min(start_row + step, end))
+    has_stored_order = operand.axes == tuple(range(values.ndim))
+    if has_stored_order or end == len(values):
+        _release_pages(operand, *((start, end) if has_stored_order else ()))
 
 
 def _release_pages(operand: Operand, first: int = 0, last: int | None = None) -> None:
@@ -202,11 +207,11 @@ def _count_rows_per_slab(operand: Operand, block: int, elements: int) -> int:
     """Return the number of rows of the first axis to process at a time, an even number for packed pairs."""
     rows = operand.shape[0] if operand.shape else 1
     assert operand.tensor is not None
-    row = max(1, operand.tensor.elements // max(1, rows))
+    row_elements = max(1, operand.tensor.elements // max(1, rows))
     rank = len(operand.shape)
     depth_is_first = operand.depth is not None and operand.depth % rank == 0
-    even = max(block, _BLOCKS if depth_is_first else 2)
-    return max(1, elements // row // even) * even
+    multiple = max(block, _MAX_BLOCK if depth_is_first else 2)
+    return max(1, elements // row_elements // multiple) * multiple
 
 
 def _slice_grid(grid: Grid, rank: int, start: int, stop: int) -> Grid:

@@ -1,8 +1,8 @@
 """Builds graphs: collects new nodes, weights and functions.
 
 The forms of a tiling write nodes into a `GraphBuilder`: the main graph, the body of a Scan, or a function.
-All builders of a model share an `Emission` with new weights and functions. In later operator sets, some
-attributes became inputs; the methods of `GraphBuilder` write each operator as the model's operator set
+All builders of a model share an `Emission` with new weights and functions. Some attributes became inputs in
+later operator sets. So the methods of `GraphBuilder` write each operator as the model's operator set
 requires.
 """
 
@@ -31,7 +31,7 @@ from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY
 if TYPE_CHECKING:
     import numpy as np
 
-SINCE = {
+FIRST_OPSET = {
     "ConstantOfShape": 9,
     "Expand": 8,
     "MatMulInteger": 10,
@@ -40,7 +40,7 @@ SINCE = {
     "Round": 11,
     "Scan": 9,
 }
-"""The operator set that introduced each operator, for the operators here that opset 7 lacks."""
+"""The operator set that introduced an operator, for the operators that opset 7 lacks."""
 
 Size = int | tuple[str, int]
 """A length: a number, or a pair of a value name and an axis for a length known only at run time."""
@@ -58,7 +58,7 @@ class Emission(Struct):
         named: Names of registered functions, by requested name and operator set.
         roots: Prefixes of the original names, up to each slash.
         bundles: Groups of weights that are cut from one tensor, by key.
-        quantized: Whether the model has DequantizeLinear nodes; values for bodies then need `set_apart`.
+        quantized: Whether the model has DequantizeLinear nodes. If so, values for bodies need `set_apart`.
     """
 
     opset: int
@@ -75,7 +75,7 @@ class Emission(Struct):
         self.roots |= {name[:index] for name in self.used_names for index, c in enumerate(name) if c == "/"}
 
     def prefix(self, base: str) -> str:
-        """Returns `base` and a slash, with a number if a name in use starts with that."""
+        """Returns an unused prefix: `base` and a slash, with a number if a name in use starts so."""
         name, number = base, 2
         while name in self.used_names or name in self.roots:
             name, number = f"{base}_{number}", number + 1
@@ -204,10 +204,11 @@ class GraphBuilder(Struct):
         Raises:
             Misuse: The operator set does not have the operator.
         """
-        if not domain and self.emission.opset < SINCE.get(op, 0):
+        if not domain and self.emission.opset < FIRST_OPSET.get(op, 0):
             raise Misuse(
                 f"this tiling needs the operator {op}, which opset {self.emission.opset} does not have",
-                hint=f"write the model with opset {SINCE[op]} or later first (explorer convert --opset)",
+                hint=f"write the model with opset {FIRST_OPSET[op]} or later first"
+                " (explorer convert --opset)",
             )
         names = tuple(outputs) if outputs is not None else (self.value(label),)
         metadata = {SITE_KEY: self.site} if self.site else {}
@@ -278,8 +279,8 @@ class GraphBuilder(Struct):
 
     def sizes(self, shape: Sequence[Size], label: str) -> str:
         """Writes a shape as a value. If more than one size is open, the sizes are read at run time."""
-        opened = [d for d in shape if not isinstance(d, int) or d == -1]
-        if len(opened) <= 1:
+        open_sizes = [d for d in shape if not isinstance(d, int) or d == -1]
+        if len(open_sizes) <= 1:
             return self.integers([d if isinstance(d, int) else -1 for d in shape], label)
         return self.read_sizes(shape, label)
 
@@ -337,7 +338,7 @@ class GraphBuilder(Struct):
         return self.add("Slice", (x, first, last), label)
 
     def crop(self, x: str, shape: Sequence[Size], label: str) -> str:
-        """Crops `x` to its leading part of the given shape."""
+        """Crops `x` at the end of each axis to the given shape."""
         starts = self.integers((0,) * len(shape), f"{label}_starts")
         return self.add("Slice", (x, starts, self.read_sizes(shape, f"{label}_ends")), label)
 
@@ -369,7 +370,7 @@ class GraphBuilder(Struct):
             label: Label of the node.
             x_shape: Shape of `x`, which may have fewer axes; needed for operator sets without Expand.
         """
-        if self.emission.opset < SINCE["Expand"]:
+        if self.emission.opset < FIRST_OPSET["Expand"]:
             missing = (1,) * (len(shape) - len(x_shape))
             if missing:
                 x = self.reshape(x, (*missing, *x_shape), f"{label}_axes")
@@ -402,12 +403,12 @@ class GraphBuilder(Struct):
             return terms[0]
         if dtype.startswith("float"):
             return self.add("Sum", terms, label)
-        partial = terms[0]  # integers need Add, because Sum supports only floats
+        partial_sum = terms[0]  # integers need Add, because Sum supports only floats
         for index, term in enumerate(terms[1:], 1):
-            partial = self.add(
-                "Add", (partial, term), label if index == len(terms) - 1 else f"{label}_{index}"
+            partial_sum = self.add(
+                "Add", (partial_sum, term), label if index == len(terms) - 1 else f"{label}_{index}"
             )
-        return partial
+        return partial_sum
 
     def scan(
         self,

@@ -16,7 +16,7 @@ from onnx import helper, numpy_helper
 import explorer.engine.tiling as tiling
 from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
-from explorer.engine.tiling.builder import SINCE, Emission, GraphBuilder
+from explorer.engine.tiling.builder import FIRST_OPSET, Emission, GraphBuilder
 from tests.engine.tiling.test_tile import run, weight
 
 node = helper.make_node
@@ -84,7 +84,7 @@ def test_what_tiling_writes_and_opset_7_lacks_is_in_the_table() -> None:
         )
         # the Scan of opset 8 has an axis of its own for the batch
         due = max(first_version, 9 if op == "Scan" else 0)
-        assert SINCE.get(op, 7) == max(due, 7), op
+        assert FIRST_OPSET.get(op, 7) == max(due, 7), op
 
 
 def test_an_operator_that_the_operator_set_lacks_is_refused() -> None:

@@ -36,16 +36,16 @@ INTEGER_KERNELS = frozenset(
 )
 """Operators whose kernels read a weight or an activation as integers."""
 
-_MAX_BYTES = 512 << 20
+_MAX_WEIGHT_BYTES = 512 << 20
 """Limit for the bytes of a model's weights. `run_times` holds the weights of two models in memory."""
 
 _MAX_FUNCTION_BYTES = 16 << 20
-"""Lower limit for a model with functions, which onnxruntime expands to many times their size."""
+"""Limit for the weights of a model with functions, which onnxruntime expands to many times their size."""
 
-_SECONDS, _ROUNDS = 0.3, (3, 25)
+_TIMED_SECONDS, _ROUNDS = 0.3, (3, 25)
 """Seconds of timed runs, and the minimum and maximum number of rounds."""
 
-_LONG = 5.0
+_LONG_RUN = 5.0
 """Seconds of a run from which only one round is timed."""
 
 
@@ -63,7 +63,7 @@ def _create_session(model: Model, optimized: str = "") -> Any:
     """
     if has_bfloat16(model):
         raise NotLoaded("onnxruntime runs no bfloat16 on a processor")
-    limit = _MAX_FUNCTION_BYTES if model.functions else _MAX_BYTES
+    limit = _MAX_FUNCTION_BYTES if model.functions else _MAX_WEIGHT_BYTES
     if sum(tensor.nbytes for tensor in model.graph.initializers.values()) > limit:
         functions = " beside functions" if model.functions else ""
         raise NotLoaded(f"its weights take more than {limit >> 20} MiB{functions}")
@@ -172,8 +172,8 @@ def run_times(
         sessions = [_create_session(model) for model in (original, quantized)]
         samples: list[list[float]] = [[], []]
         warm = [_time_run(session, feeds, check) for session in sessions]
-        least, largest = (1, 1) if max(warm) > _LONG else _ROUNDS
-        until = time.perf_counter() + _SECONDS
+        least, largest = (1, 1) if max(warm) > _LONG_RUN else _ROUNDS
+        until = time.perf_counter() + _TIMED_SECONDS
         while len(samples[0]) < least or (len(samples[0]) < largest and time.perf_counter() < until):
             for times, session in zip(samples, sessions, strict=True):
                 times.append(_time_run(session, feeds, check))

@@ -20,7 +20,7 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.calibration import calibrate_ranges_of_runs
 from explorer.engine.quantize.choice import LayerChoice
-from explorer.engine.quantize.errors import GridOf, LayerErrors, Step, add_sample
+from explorer.engine.quantize.errors import GetGrid, LayerErrors, Step, add_sample
 from explorer.engine.quantize.grids import Ranges, list_range_uses
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.torch.layers import (
@@ -95,7 +95,7 @@ def quantize_copy(
     twin: nn.Module,
     layers: Sequence[ModuleLayer],
     choices: Sequence[LayerChoice],
-    grid_of: GridOf,
+    get_grid: GetGrid,
     *,
     torchao: bool = False,
 ) -> None:
@@ -107,7 +107,7 @@ def quantize_copy(
         twin: The copy, which this function changes. It may share tensors with the original.
         layers: Layers of the original.
         choices: Choices for these layers, in the same order.
-        grid_of: Function that returns the grid of an operand.
+        get_grid: Function that returns the grid of an operand.
         torchao: Whether to store weights as torchao tensors where torchao supports the layer and the format.
     """
     modules = dict(twin.named_modules())
@@ -120,7 +120,7 @@ def quantize_copy(
             fmt: NumberFormat | None = getattr(choice, operand.part)
             if fmt is None:
                 continue
-            grid = grid_of(choice, operand)
+            grid = get_grid(choice, operand)
             depth = -1 if operand.depth is None else operand.depth
             if operand.tensor is None:
                 layer.register_forward_pre_hook(InputRounding(fmt, grid, depth), with_kwargs=True)
@@ -134,18 +134,18 @@ def quantize_copy(
                 key = *key, TORCHAO
                 make = partial(build_torchao_parameter, cast(Integer, fmt), operand, grid)
             else:
-                make = partial(_round_parameter, holder.get_parameter(name), choice, operand, fmt, grid_of)
+                make = partial(_round_parameter, holder.get_parameter(name), choice, operand, fmt, get_grid)
             if key not in parameter_by_key:
                 parameter_by_key[key] = make()
             setattr(holder, name, parameter_by_key[key])
 
 
 def _round_parameter(
-    old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, grid_of: GridOf
+    old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, get_grid: GetGrid
 ) -> nn.Parameter:
     values = np.empty(operand.shape, np.float32)
     start, depth = 0, -1 if operand.depth is None else operand.depth
-    for some, grid in iterate_slabs(operand, grid_of(choice, operand)):
+    for some, grid in iterate_slabs(operand, get_grid(choice, operand)):
         values[start : start + len(some)] = fmt.rounded(some, grid, depth)
         start += len(some)
     return nn.Parameter(torch.from_numpy(values).to(old.device), requires_grad=old.requires_grad)
@@ -156,7 +156,7 @@ def run_errors(
     twin: nn.Module,
     layers: Sequence[ModuleLayer],
     choices: Sequence[LayerChoice],
-    grid_of: GridOf,
+    get_grid: GetGrid,
     samples: Samples,
     run: Run,
     step: Step,
@@ -177,7 +177,7 @@ def run_errors(
             for module_layer, choice in zip(layers, choices, strict=True):
                 if not choice.reason:
                     layer_errors = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                    see = _make_error_hook(layer_errors, choice, grid_of, new[module_layer.path])
+                    see = _make_error_hook(layer_errors, choice, get_grid, new[module_layer.path])
                     hook = old[module_layer.path].register_forward_hook(see, with_kwargs=True)
                     stack.callback(hook.remove)
             original_outputs = run(module, feeds)
@@ -192,7 +192,7 @@ def run_errors(
     return errors, outputs
 
 
-def _make_error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, twin: nn.Module) -> Any:
+def _make_error_hook(errors: LayerErrors, choice: LayerChoice, get_grid: GetGrid, twin: nn.Module) -> Any:
     """Return a forward hook that runs the quantized layer on the inputs of the original layer."""
     (value,), (name,) = choice.layer.node.inputs, choice.layer.node.outputs
 
@@ -207,6 +207,6 @@ def _make_error_hook(errors: LayerErrors, choice: LayerChoice, grid_of: GridOf, 
         original_value, quantized_value = (
             convert_to_array(next(tensors(result))[1]) for result in (output, quantized_output)
         )
-        add_sample(errors, choice, grid_of, {**inputs, name: original_value}, {name: quantized_value})
+        add_sample(errors, choice, get_grid, {**inputs, name: original_value}, {name: quantized_value})
 
     return observe_layer

@@ -44,27 +44,34 @@ def convert_operands(
             if operand.part == "weight" and _has_float_activation(choice):
                 grid = _prevent_fusion(operand, grid)
             is_call = is_function_call(choice, operand.part) or _will_drop_clip(operand, fmt, grid, additions)
-            make = _write_call if is_call else _OPERANDS[operand.part]
-            inputs[operand.input_index] = _wrap_in_casts(make, is_call, operand, fmt, grid, additions)
+            write_operand = _write_call if is_call else _OPERANDS[operand.part]
+            inputs[operand.input_index] = _wrap_in_casts(
+                write_operand, is_call, operand, fmt, grid, additions
+            )
     return inputs
 
 
-_Make = Callable[[Operand, NumberFormat, Grid, Additions], str]
+_WriteOperand = Callable[[Operand, NumberFormat, Grid, Additions], str]
 
 
 def _wrap_in_casts(
-    make: _Make, is_call: bool, operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions
+    write_operand: _WriteOperand,
+    is_call: bool,
+    operand: Operand,
+    fmt: NumberFormat,
+    grid: Grid,
+    additions: Additions,
 ) -> str:
-    """Return the result of `make` for an operand, with casts to float32 and back to the layer's type."""
+    """Write an operand between casts to float32 and back to the layer's type. Return the last value."""
     if operand.dtype == "float32":
-        return make(operand, fmt, grid, additions)
-    flows = operand.tensor is None
+        return write_operand(operand, fmt, grid, additions)
+    is_activation = operand.tensor is None
     source = operand.value
-    if flows or is_call:
-        shape = additions.shape(source) if flows else operand.shape
+    if is_activation or is_call:
+        shape = additions.shape(source) if is_activation else operand.shape
         operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, additions))
-    shape = additions.shape(source) if flows else operand.shape
-    float_value = make(operand, fmt, grid, additions)
+    shape = additions.shape(source) if is_activation else operand.shape
+    float_value = write_operand(operand, fmt, grid, additions)
     return _cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, additions)
 
 
@@ -85,10 +92,10 @@ def _has_float_activation(choice: LayerChoice) -> bool:
 
 
 def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
-    """Return the same grid in a form from which onnxruntime does not make a MatMulNBits.
+    """Return the same grid in a form that onnxruntime does not fuse into a MatMulNBits.
 
-    Version 1.32 also makes a MatMulNBits of an 8-bit weight. It rounds the activation to 8 bits, unless a
-    session option prevents it. The fusion requires a scalar scale or a nonnegative axis.
+    Version 1.32 also fuses an 8-bit weight, and then rounds the activation to 8 bits unless a session option
+    prevents it. The fusion requires a scalar scale or a nonnegative axis.
     """
     if grid.axis is None:
         return replace(grid, scale=grid.scale.reshape(1), zero=grid.zero.reshape(1))
@@ -96,10 +103,10 @@ def _prevent_fusion(operand: Operand, grid: Grid) -> Grid:
 
 
 def _will_drop_clip(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> bool:
-    """Return whether onnxruntime drops the Clip that produces a value, because QuantizeLinear seems to clip.
+    """Return whether onnxruntime drops the Clip that produces a value because QuantizeLinear seems to clip.
 
     Version 1.31 treats ends of ranges as equal if they differ by less than float32's epsilon. In a model with
-    only tiny activations it drops the Clip, and numbers below zero reappear.
+    only tiny activations it therefore drops the Clip, and numbers below zero reappear.
     """
     if operand.value not in additions.clipped or additions.opset < MIN_OPSET or fmt.writing != "linear":
         return False
@@ -112,23 +119,28 @@ def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions:
 
     def make() -> str:
         if fmt.writing == "cast":
-            narrow, narrow_type = f"{value}_{fmt.name}", fmt.element_type
-            narrow = additions.add(
+            narrow_value, narrow_type = f"{value}_{fmt.name}", fmt.element_type
+            narrow_value = additions.add(
                 "Cast",
                 (value,),
-                narrow,
+                narrow_value,
                 like=value,
                 dtype=narrow_type,
                 attributes=_cast_attributes(narrow_type),
             )
-            wide = f"{narrow}_wide"
+            float_value = f"{narrow_value}_wide"
             return additions.add(
-                "Cast", (narrow,), wide, like=value, dtype="float32", attributes=_cast_attributes("float32")
+                "Cast",
+                (narrow_value,),
+                float_value,
+                like=value,
+                dtype="float32",
+                attributes=_cast_attributes("float32"),
             )
         scale = additions.scale(value, fmt, grid)
         codes = add_quantized_activation(value, fmt, grid, additions)
-        wide = f"{value}_dequantized"
-        return additions.add("DequantizeLinear", (codes, *scale), wide, like=value, dtype="float32")
+        float_value = f"{value}_dequantized"
+        return additions.add("DequantizeLinear", (codes, *scale), float_value, like=value, dtype="float32")
 
     return additions.cached(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
@@ -212,4 +224,8 @@ def _cast_attributes(dtype: str) -> Mapping[str, Any]:
     return {"to": get_dtype_code(dtype)}
 
 
-_OPERANDS: Mapping[str, _Make] = {"input": write_activation, "weight": _write_weight, "bias": _write_bias}
+_OPERANDS: Mapping[str, _WriteOperand] = {
+    "input": write_activation,
+    "weight": _write_weight,
+    "bias": _write_bias,
+}

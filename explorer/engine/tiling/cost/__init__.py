@@ -1,13 +1,15 @@
 """Cost model: traffic, buffer sizes and cycles of a plan by closed formulas, without running or writing it.
 
 The machine has one buffer, which holds one tile of each operand and of the sum. A tile is fetched when its
-loop indices change, and stays while only other loops advance: Parashar et al., "Timeloop: A Systematic
-Approach to DNN Accelerator Evaluation" (ISPASS 2019); Mei et al., "ZigZag: Enlarging Joint
-Architecture-Mapping Design Space Exploration for DNN Accelerators" (IEEE Transactions on Computers, 2021).
-Cycles of a systolic array: Samajdar et al., "A Systematic Methodology for Characterizing Scalability of DNN
-Accelerators using SCALE-Sim" (ISPASS 2020). The least traffic: Hong and Kung, "I/O complexity: the red-blue
-pebble game" (STOC 1981), with the constant of Smith et al., "A Tight I/O Lower Bound for Matrix
-Multiplication" (2019).
+loop indices change, and stays while only other loops advance. Sources of the formulas:
+
+- Traffic: Parashar et al., "Timeloop: A Systematic Approach to DNN Accelerator Evaluation" (ISPASS 2019); Mei
+  et al., "ZigZag: Enlarging Joint Architecture-Mapping Design Space Exploration for DNN Accelerators" (IEEE
+  Transactions on Computers, 2021).
+- Cycles of a systolic array: Samajdar et al., "A Systematic Methodology for Characterizing Scalability of DNN
+  Accelerators using SCALE-Sim" (ISPASS 2020).
+- The least traffic: Hong and Kung, "I/O complexity: the red-blue pebble game" (STOC 1981), with the constant
+  of Smith et al., "A Tight I/O Lower Bound for Matrix Multiplication" (2019).
 
 A sweep computes thousands of similar sites, so results that depend only on sizes are cached. This module uses
 only the standard library.
@@ -258,7 +260,7 @@ def _compute_order_costs(
         slots: MACs of full tiles.
     """
     a, b, c = operand_sizes
-    computing = _divide_by_rate(slots, machine.macs_per_cycle)
+    compute_cycles = _divide_by_rate(slots, machine.macs_per_cycle)
     trips = {"": 1, "m": grid[0], "k": grid[1], "n": grid[2]}
     costs = []
     for (order, dataflow), loops in zip(
@@ -270,17 +272,20 @@ def _compute_order_costs(
         # the first visit of a sum reads nothing
         read_c = written_c - c
         traffic = read_a + read_b + read_c + written_c
-        moving = _divide_by_rate(traffic, machine.bytes_per_cycle)
+        memory_cycles = _divide_by_rate(traffic, machine.bytes_per_cycle)
         cycles: int | None = None
         seconds: float | None = None
         limit: Bound = ""
-        if computing is not None and moving is not None:
-            limit, cycles = _name_limit(computing, moving), _combine_cycles(computing, moving, machine)
+        if compute_cycles is not None and memory_cycles is not None:
+            limit, cycles = (
+                _name_limit(compute_cycles, memory_cycles),
+                _combine_cycles(compute_cycles, memory_cycles, machine),
+            )
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
             # the machine's description has only rates
-            least = slots / machine.peak_macs, traffic / machine.bandwidth
-            limit, seconds = _name_limit(*least), _combine_cycles(*least, machine)
+            seconds_by_limit = slots / machine.peak_macs, traffic / machine.bandwidth
+            limit, seconds = _name_limit(*seconds_by_limit), _combine_cycles(*seconds_by_limit, machine)
         costs.append(
             OrderCost(
                 order=order,
@@ -291,8 +296,8 @@ def _compute_order_costs(
                 c_write_bytes=written_c,
                 traffic=traffic,
                 intensity=2 * macs / traffic if traffic else None,
-                compute_cycles=computing,
-                memory_cycles=moving,
+                compute_cycles=compute_cycles,
+                memory_cycles=memory_cycles,
                 cycles=cycles,
                 bound=limit,
                 seconds=seconds,
@@ -301,12 +306,12 @@ def _compute_order_costs(
     return tuple(costs)
 
 
-def _name_limit(computing: float, moving: float) -> Bound:
-    return "compute" if computing >= moving else "memory"
+def _name_limit(compute_time: float, memory_time: float) -> Bound:
+    return "compute" if compute_time >= memory_time else "memory"
 
 
-def _combine_cycles(computing: _Amount, moving: _Amount, machine: Hardware) -> _Amount:
-    return max(computing, moving) if machine.double_buffered else computing + moving
+def _combine_cycles(compute_time: _Amount, memory_time: _Amount, machine: Hardware) -> _Amount:
+    return max(compute_time, memory_time) if machine.double_buffered else compute_time + memory_time
 
 
 @lru_cache(maxsize=64)
@@ -366,8 +371,10 @@ def _compute_systolic(
     whole_folds = -(-sizes[row_axis] // rows) * -(-sizes[column_axis] // columns)
     whole_cycles = shape.batch * whole_folds * (fill + sizes[stream_axis])
     drain_cycles = shape.batch * whole_folds * rows if dataflow == "output-stationary" else 0
-    moving = min((cost for cost in orders if cost.dataflow == dataflow), key=_get_traffic).memory_cycles
-    total = None if moving is None else _combine_cycles(cycles, moving, machine)
+    memory_cycles = min(
+        (cost for cost in orders if cost.dataflow == dataflow), key=_get_traffic
+    ).memory_cycles
+    total = None if memory_cycles is None else _combine_cycles(cycles, memory_cycles, machine)
     return Systolic(
         dataflow, cycles, whole_cycles, whole_cycles - drain_cycles, total, _compute_seconds(total, machine)
     )
@@ -400,20 +407,20 @@ def order_total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int]
     )
 
 
-def _sum_weighted(amounts: Sequence[_Amount | None], turns: Sequence[int]) -> _Amount | None:
+def _sum_weighted(amounts: Sequence[_Amount | None], counts: Sequence[int]) -> _Amount | None:
     """Computes the sum of the amounts times their counts, or None if an amount is unknown."""
     total: _Amount | None = None
-    for amount, turn in zip(amounts, turns, strict=True):
+    for amount, count in zip(amounts, counts, strict=True):
         if amount is None:
             return None
-        total = amount * turn if total is None else total + amount * turn
+        total = amount * count if total is None else total + amount * count
     return 0 if total is None else total
 
 
 def _sum_systolic(rows: Sequence[Systolic], run_counts: Sequence[int], machine: Hardware) -> Systolic:
-    cycles = sum(row.cycles * turn for row, turn in zip(rows, run_counts, strict=True))
-    whole_cycles = sum(row.whole * turn for row, turn in zip(rows, run_counts, strict=True))
-    scalesim_cycles = sum(row.scalesim * turn for row, turn in zip(rows, run_counts, strict=True))
+    cycles = sum(row.cycles * count for row, count in zip(rows, run_counts, strict=True))
+    whole_cycles = sum(row.whole * count for row, count in zip(rows, run_counts, strict=True))
+    scalesim_cycles = sum(row.scalesim * count for row, count in zip(rows, run_counts, strict=True))
     total = _sum_weighted([row.total for row in rows], run_counts)
     return Systolic(
         rows[0].dataflow, cycles, whole_cycles, scalesim_cycles, total, _compute_seconds(total, machine)

@@ -147,10 +147,10 @@ def _write_left_operand(
     builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
 ) -> str | GatheredRows:
     """Writes X as a matrix, or the data from which a Scan over rows gathers its rows."""
-    exact = (geometry.M, geometry.K) == (site.M, site.K)
+    is_unpadded = (geometry.M, geometry.K) == (site.M, site.K)
     if (
         form == "scan"
-        and exact
+        and is_unpadded
         and site.gather_rows is not None
         and not site.stacked
         and _prefers_row_scan(geometry)
@@ -282,17 +282,19 @@ def _is_narrow(geometry: _Geometry) -> bool:
 
 
 def _prefers_row_scan(geometry: _Geometry) -> bool:
-    """Whether a Scan over blocks of rows has a much smaller body than one over columns.
+    """Whether a Scan over blocks of rows has a much smaller body than a Scan over columns.
 
     A convolution has thousands of rows and few columns. The time to load a graph grows with the number of
     products in its bodies.
     """
     m, k, n = len(geometry.ms), len(geometry.ks), len(geometry.ns)
-    beside_n = 2 if geometry.ns[0] != geometry.ns[-1] else 1
-    beside_m = 2 if geometry.ms[0] != geometry.ms[-1] else 1
-    columns = m * k * beside_n
-    rows = (k * n if _is_narrow(geometry) else k * beside_n) * beside_m
-    return m > 1 and columns > _MAX_BODY_PRODUCTS and 2 * rows <= columns
+    distinct_widths = 2 if geometry.ns[0] != geometry.ns[-1] else 1
+    distinct_heights = 2 if geometry.ms[0] != geometry.ms[-1] else 1
+    column_body_products = m * k * distinct_widths
+    row_body_products = (k * n if _is_narrow(geometry) else k * distinct_widths) * distinct_heights
+    return (
+        m > 1 and column_body_products > _MAX_BODY_PRODUCTS and 2 * row_body_products <= column_body_products
+    )
 
 
 def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
@@ -307,20 +309,20 @@ def _scan_columns(
 ) -> str:
     """Writes (M, N) from blocks of rows: a Scan over whole columns, and a ragged last column after it."""
     tn = geometry.tile[2]
-    full = sum(width == tn for width in geometry.ns)
+    full_count = sum(width == tn for width in geometry.ns)
     parts = []
-    if full:
-        stacked = right.columns(builder, full, tn)
+    if full_count:
+        full_columns = right.columns(builder, full_count, tn)
         body = builder.inner("column")
         w_column = body.value("w")
         product = _write_column(body, site, geometry, xs, w_column, tn, "*")
         column = Value(w_column, site.right_dtype, (geometry.K, tn))
         result = Value(product, site.accumulator, (geometry.M, tn))
-        parts.append(scan_columns(builder, body, column, result, stacked, "y_full"))
-    if full < len(geometry.ns):
+        parts.append(scan_columns(builder, body, column, result, full_columns, "y_full"))
+    if full_count < len(geometry.ns):
         width = geometry.ns[-1]
-        last_column = right.matrix(builder, full * tn, width)
-        parts.append(_write_column(builder, site, geometry, xs, last_column, width, str(full)))
+        last_column = right.matrix(builder, full_count * tn, width)
+        parts.append(_write_column(builder, site, geometry, xs, last_column, width, str(full_count)))
     return builder.concat(parts, 1, "y")
 
 
@@ -329,8 +331,8 @@ def _scan_rows(
 ) -> str:
     """Writes a Scan over whole blocks of rows. Its body has the unrolled products, or a Scan over columns."""
     tm, tk, tn = geometry.tile
-    full = sum(height == tm for height in geometry.ms)
-    remaining_rows = geometry.M - full * tm
+    full_count = sum(height == tm for height in geometry.ms)
+    remaining_rows = geometry.M - full_count * tm
     is_narrow = _is_narrow(geometry)
     ws: list[list[str]] = []
     if is_narrow:
@@ -340,7 +342,7 @@ def _scan_rows(
         right = right.cut_columns(builder, geometry.ns, tn)
     rows, width, dtype = (x, geometry.K, site.dtype) if isinstance(x, str) else (x.index, x.taps, "int64")
 
-    def line(builder: GraphBuilder, block: str, height: int) -> str:
+    def write_row_block(builder: GraphBuilder, block: str, height: int) -> str:
         line_geometry = _Geometry(geometry.tile, [height], geometry.ks, geometry.ns)
         if isinstance(x, GatheredRows):
             block = builder.add("Gather", (x.places, block), "x_taken")
@@ -352,11 +354,11 @@ def _scan_rows(
         return _join(builder, _write_products(builder, site, line_geometry, xs, ws, labels), "y")
 
     parts = []
-    top = builder.slice(rows, (0, 0), (full * tm, width), "x_rows") if remaining_rows else rows
-    blocks = builder.reshape(top, (full, tm, width), "x_blocks")
+    top = builder.slice(rows, (0, 0), (full_count * tm, width), "x_rows") if remaining_rows else rows
+    blocks = builder.reshape(top, (full_count, tm, width), "x_blocks")
     body = builder.inner("row")
     x_block = body.value("x")
-    y_block = line(body, x_block, tm)
+    y_block = write_row_block(body, x_block, tm)
     scanned = builder.scan(
         "rows",
         body,
@@ -364,11 +366,11 @@ def _scan_rows(
         outputs=[Value(y_block, site.accumulator, (tm, geometry.N))],
         scanned=[blocks],
     )
-    parts.append(builder.reshape(scanned, (full * tm, geometry.N), "y_rows"))
+    parts.append(builder.reshape(scanned, (full_count * tm, geometry.N), "y_rows"))
     if remaining_rows:
-        tail = builder.slice(rows, (full * tm, 0), (geometry.M, width), "x_rest")
+        tail = builder.slice(rows, (full_count * tm, 0), (geometry.M, width), "x_rest")
         remainder = builder.inner("rest")
-        parts.append(line(remainder, tail, remaining_rows))
+        parts.append(write_row_block(remainder, tail, remaining_rows))
         builder.nodes += remainder.nodes
     return builder.concat(parts, 0, "y")
 

@@ -56,15 +56,15 @@ class StoredOperand:
         return [list(tile_names[k * grid[1] : (k + 1) * grid[1]]) for k in range(grid[0])]
 
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
-        """Returns the value name of `width` columns from `first` on, (K, width)."""
+        """Returns the value name of the matrix (K, width) of `width` columns from `first` on."""
         weight = self.weight
         same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
         has_layout = not weight.transposed and weight.cut is None
         if same_size and has_layout and self.index in (None, 0) and weight.tensor.shape == shape:
             # the stored tensor can be used unchanged
-            of_file = not isinstance(weight.tensor.payload, DerivedPayload)
-            if of_file and (not weight.chain or weight.chain[-1].op != "Constant"):
+            is_in_file = not isinstance(weight.tensor.payload, DerivedPayload)
+            if is_in_file and (not weight.chain or weight.chain[-1].op != "Constant"):
                 # an initializer, maybe behind Identity nodes, that other sites can use, too
                 return weight.name
             tensor = weight.tensor
@@ -99,7 +99,7 @@ class StoredOperand:
         )
 
     def cut_columns(self, builder: GraphBuilder, ns: Sequence[int], width: int) -> StoredOperand:
-        """Returns the operand cut into columns once, outside of a loop over rows."""
+        """Returns the operand cut into columns outside of a loop over rows, so that it is cut only once."""
         return self
 
     def stack_inputs(

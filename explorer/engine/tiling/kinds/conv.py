@@ -40,7 +40,7 @@ def find_convolution_site(
     Raises:
         NoSite: The node cannot be tiled.
     """
-    backwards = node.op == "ConvTranspose"
+    is_transposed = node.op == "ConvTranspose"
     if node.inputs[0] in context.constants:
         raise NoSite("its input is constant: a runtime folds it away")
     if node.inputs[0] == node.inputs[1]:
@@ -49,9 +49,9 @@ def find_convolution_site(
     if dtype not in types:
         raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
     shape, output_shape = context.shape(node.inputs[0]), context.shape(node.outputs[0])
-    opened = context.opened(node.inputs[0])
-    sized = bool(opened - {0})
-    if sized and _needs_sizes(node, opened):
+    open_axes = context.opened(node.inputs[0])
+    has_open_sizes = bool(open_axes - {0})
+    if has_open_sizes and _needs_sizes(node, open_axes):
         context.static(node.inputs[0])
     stored_kernel = context.constants.resolve(node.inputs[1])
     kernel = context.known(node.inputs[1], static=True)
@@ -64,25 +64,25 @@ def find_convolution_site(
     count = int(node.attributes.get("group", 1))
     _check_shapes(node, shape, kernel, output_shape, count)
     axes: tuple[WindowAxis, ...]
-    if backwards:
+    if is_transposed:
         axes = compute_transposed_axes(node.attributes, shape[2:], kernel[2:], output_shape[2:])
     else:
         axes = compute_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != output_shape[2:]:
         raise NoSite(f"its output is said to be {list(output_shape)}, and is not by its attributes")
     in_channels, out_channels = shape[1] // count, output_shape[1] // count
-    groups = group_packing(
+    groups = choose_packing(
         node, context, axes, shape[0], Groups(count, 1, in_channels, out_channels), stored_kernel is not None
     )
-    window = ConvWindow(axes, groups, sized, dtype if dtype in WORDS else "")
-    if stored_kernel is None and backwards:
+    window = ConvWindow(axes, groups, has_open_sizes, dtype if dtype in WORDS else "")
+    if stored_kernel is None and is_transposed:
         raise LeftAsItWas("a transposed convolution with a computed kernel")
     right = (
         _build_computed_kernel(window)
         if stored_kernel is None
         else _build_stored_kernel(node, stored_kernel, window)
     )
-    return _build_site(node, window, shape, kernel[2:], dtype, right, bool(opened), write_fill)
+    return _build_site(node, window, shape, kernel[2:], dtype, right, bool(open_axes), write_fill)
 
 
 def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
@@ -97,16 +97,16 @@ def _build_stored_kernel(
 ) -> Weight:
     """Returns the operand for a stored kernel: the stored layout if possible, else cut tile by tile."""
     tensor, name, order, chain = kernel
-    backwards = node.op == "ConvTranspose"
+    is_transposed = node.op == "ConvTranspose"
     groups = window.groups
-    has_stored_layout = order == tuple(range(len(order))) and not backwards
+    has_stored_layout = order == tuple(range(len(order))) and not is_transposed
     if has_stored_layout and groups.count == 1 and (window.taps == 1 or groups.in_channels == 1):
         # the stored kernel is (output channels, input channels) or (output channels, taps)
         return Weight(tensor, name, True, window.K, window.N, chain)
     layout = (node.op, order, groups.count, groups.pack, *((a.phases, a.taps) for a in window.axes))
-    if backwards:
+    if is_transposed:
         layout = (*layout, *(tuple(a.kernel.reshape(-1).tolist()) for a in window.axes))
-    cut = Kernel(tensor, order, window, backwards)
+    cut = Kernel(tensor, order, window, is_transposed)
     return Weight(tensor, name, True, window.K, window.N, chain, window.batch, cut, layout)
 
 
@@ -118,20 +118,24 @@ def _check_shapes(
     Raises:
         NoSite: They do not match.
     """
-    backwards = node.op == "ConvTranspose"
+    is_transposed = node.op == "ConvTranspose"
     if len(shape) < 3 or len(kernel) != len(shape) or len(output_shape) != len(shape):
         raise NoSite(f"its operands do not fit: {list(shape)} against a kernel of {list(kernel)}")
     if not all((*shape, *kernel, *output_shape)):
         raise NoSite("it is empty")
     if min(node.attributes.get("pads") or (0,)) < 0:
         raise NoSite("its pads are negative")
-    if shape[1] % count or kernel[0] % count or shape[1] != (kernel[0] if backwards else kernel[1] * count):
+    if (
+        shape[1] % count
+        or kernel[0] % count
+        or shape[1] != (kernel[0] if is_transposed else kernel[1] * count)
+    ):
         raise NoSite(
             f"its operands do not fit: {shape[1]} channels, a kernel of {list(kernel)}, {count} groups"
         )
 
 
-def group_packing(
+def choose_packing(
     node: Node, context: SiteContext, axes: Sequence[WindowAxis], images: int, groups: Groups, is_stored: bool
 ) -> Groups:
     """Decides how many groups of a convolution are packed into one product.
@@ -167,14 +171,14 @@ def _build_computed_kernel(window: ConvWindow) -> OperandBuilder:
     """Returns the operand for a computed kernel, (output channels, input channels, ...)."""
     groups = window.groups
 
-    def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
+    def write_kernel(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         grouped_shape = (groups.count, groups.out_channels, groups.in_channels, window.taps)
         w = builder.reshape(inputs[1], grouped_shape, "kernel_apart")
         w = builder.transpose(w, (0, 3, 2, 1), "kernel_turned")
         lead = (groups.count,) if groups.count != 1 else ()
         return builder.reshape(w, (*lead, window.K, window.N), "kernel_matrix")
 
-    return make
+    return write_kernel
 
 
 def _build_site(
@@ -184,7 +188,7 @@ def _build_site(
     size: tuple[int, ...],
     dtype: str,
     right: Weight | OperandBuilder,
-    opened: bool,
+    is_open: bool,
     write_fill: Callable[[GraphBuilder, Sequence[str]], str] | None,
 ) -> Site:
     """Builds the site.
@@ -196,7 +200,7 @@ def _build_site(
         size: Spatial sizes of the kernel.
         dtype: Element type.
         right: The kernel as an operand.
-        opened: Whether the number or the size of the images is known only at run time.
+        is_open: Whether the number or the size of the images is known only at run time.
         write_fill: Writes the padding value of the images, or None for zero.
     """
     x, kernel = node.inputs[0], node.inputs[1]
@@ -204,9 +208,14 @@ def _build_site(
     rank, groups = len(window.axes), window.groups
     inputs = (x,) if isinstance(right, Weight) else (x, kernel)
     # the MACs without the zeros of packed groups and of phases with fewer taps
-    slid = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
+    multiplied_positions = shape[2:] if node.op == "ConvTranspose" else [a.out for a in window.axes]
     macs = (
-        shape[0] * math.prod(slid) * math.prod(size) * groups.count * groups.in_channels * groups.out_channels
+        shape[0]
+        * math.prod(multiplied_positions)
+        * math.prod(size)
+        * groups.count
+        * groups.in_channels
+        * groups.out_channels
     )
 
     def fill(builder: GraphBuilder, names: Sequence[str]) -> str:
@@ -233,6 +242,6 @@ def _build_site(
         right=right,
         finish=finish,
         bias=bool(bias),
-        dynamic=("M",) if opened else (),
+        dynamic=("M",) if is_open else (),
         macs=macs,
     )

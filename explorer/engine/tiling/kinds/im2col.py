@@ -1,8 +1,8 @@
 """im2col: writes the nodes that turn images into rows of a matrix, and rows back into images.
 
-The channels are moved to the last axis, so that a position gathers runs of channels: 25 times as fast as
-single elements. The gather indices are sums of one small constant per axis, added in the graph. A table of
-every position and tap would take 5 MB for the first layer of a ResNet. A runtime folds the sum into a
+The channels are moved to the last axis, so that a position gathers runs of channels. That is 25 times as fast
+as gathering single elements. A table of the gather indices of all positions and taps would take 5 MB for the
+first layer of a ResNet. So nodes add one small constant for each axis, and a runtime folds their sum into one
 constant.
 """
 
@@ -18,7 +18,7 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.convolution_windows import ConvWindow, WindowAxis
 from explorer.engine.tiling.sites import GatheredRows
 
-_ALL = (1 << 31) - 1
+_END = (1 << 31) - 1
 """End of a slice that takes all elements."""
 
 
@@ -43,9 +43,9 @@ def write_unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = 
         x = _write_stride(builder, x, axes)
     if window.batch == 1:
         return builder.reshape(x, (-1, window.K), "met")
-    deep = groups.pack * groups.in_channels
+    pack_depth = groups.pack * groups.in_channels
     # without a Gather, the positions are already in order
-    split_shape = (-1, window.phases, window.positions, window.taps, groups.packs, deep)
+    split_shape = (-1, window.phases, window.positions, window.taps, groups.packs, pack_depth)
     x = builder.reshape(x, split_shape, "met_apart")
     x = builder.transpose(x, (1, 4, 0, 2, 3, 5), "met_turned")
     return builder.reshape(x, (window.batch, -1, window.K), "met")
@@ -64,7 +64,7 @@ def write_gathered_rows(
         fill: Value name of the padding value, or '' for zero.
 
     Returns:
-        The matrix with the places, or None if no Gather is needed or the sizes are open.
+        The matrix of places with the indices that gather X, or None if no Gather is needed or sizes are open.
     """
     if window.opened or window.needs_no_gather or window.batch != 1:
         return None
@@ -82,10 +82,10 @@ def write_gathered_rows(
 def _move_channels_last(builder: GraphBuilder, x: str, window: ConvWindow, fill: str) -> str:
     """Pads the images and moves the channels to the last axis."""
     axes, groups, rank = window.axes, window.groups, len(window.axes)
-    room = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
-    if room or any(any(a.pads) for a in axes):
+    missing_channels = groups.packs * groups.pack * groups.in_channels - groups.count * groups.in_channels
+    if missing_channels or any(any(a.pads) for a in axes):
         pads_before = (0, 0, *(a.pads[0] for a in axes))
-        pads = (*pads_before, 0, room, *(a.pads[1] for a in axes))
+        pads = (*pads_before, 0, missing_channels, *(a.pads[1] for a in axes))
         x = builder.pad(x, pads, "images_around", fill, window.narrow)
     return builder.transpose(x, (0, *range(2, rank + 2), 1), "images_channels_last")
 
@@ -100,7 +100,7 @@ def _write_open_unfold(builder: GraphBuilder, x: str, window: ConvWindow) -> str
         steps = [a.step for a in axes]
         label = "tap_" + "_".join(map(str, tap))
         if any(remaining) or any(starts) or any(s != 1 for s in steps):
-            bounds = starts, [-n or _ALL for n in remaining], range(1, rank + 1), steps
+            bounds = starts, [-n or _END for n in remaining], range(1, rank + 1), steps
             slice_inputs = [
                 builder.integers(values, f"{label}_{index}") for index, values in enumerate(bounds)
             ]
@@ -118,18 +118,18 @@ def _write_open_unfold(builder: GraphBuilder, x: str, window: ConvWindow) -> str
 def _write_index(builder: GraphBuilder, axes: Sequence[WindowAxis]) -> str:
     """Writes the input places of each position, (positions, taps) in C order of the axes, phases first."""
     rank = len(axes)
-    phased = any(a.phases != 1 for a in axes)
-    total = ""
+    has_phases = any(a.phases != 1 for a in axes)
+    index = ""
     inner = 1
     for i in reversed(range(rank)):
         axis = axes[i]
-        shape = [1] * (3 * rank if phased else 2 * rank)
-        for kind, size in enumerate(axis.places.shape if phased else axis.places.shape[1:]):
+        shape = [1] * (3 * rank if has_phases else 2 * rank)
+        for kind, size in enumerate(axis.places.shape if has_phases else axis.places.shape[1:]):
             shape[kind * rank + i] = size
         part = builder.array((axis.places * inner).reshape(shape).astype(np.int64), f"places_{i}")
-        total = builder.add("Add", (part, total), f"places_from_{i}") if total else part
+        index = builder.add("Add", (part, index), f"places_from_{i}") if index else part
         inner *= axis.padded_size
-    return total
+    return index
 
 
 def _write_stride(builder: GraphBuilder, x: str, axes: Sequence[WindowAxis]) -> str:
@@ -151,9 +151,9 @@ def _write_open_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) 
     if groups.packs != 1:
         z = builder.transpose(z, (1, 0, 2), "made_joined")
     # positions = (size + pads - reach) / step + 1
-    sizes = builder.slice(builder.add("Shape", (x,), "images_shape"), (2,), (_ALL,), "images_sizes")
-    room = [sum(a.pads) - (a.taps - 1) * a.dilation - 1 for a in axes]
-    counts = builder.add("Add", (sizes, builder.integers(room, "images_room")), "images_reach")
+    sizes = builder.slice(builder.add("Shape", (x,), "images_shape"), (2,), (_END,), "images_sizes")
+    reaches = [sum(a.pads) - (a.taps - 1) * a.dilation - 1 for a in axes]
+    counts = builder.add("Add", (sizes, builder.integers(reaches, "images_room")), "images_reach")
     if any(a.step != 1 for a in axes):
         steps = builder.integers([a.step for a in axes], "images_steps")
         counts = builder.add("Div", (counts, steps), "images_last")
@@ -164,7 +164,7 @@ def _write_open_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) 
     if packed == groups.count * groups.out_channels:
         return z
     rank, channels = len(axes), groups.count * groups.out_channels
-    return builder.slice(z, (0,) * (rank + 2), (*(_ALL,) * (rank + 1), channels), "made_shown")
+    return builder.slice(z, (0,) * (rank + 2), (*(_END,) * (rank + 1), channels), "made_shown")
 
 
 def write_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str:
@@ -195,5 +195,5 @@ def write_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str
     z = builder.reshape(z, (-1, *sizes, packed), "made_places")
     output_sizes = [a.out for a in axes]
     if [*sizes, packed] != [*output_sizes, channels]:
-        z = builder.slice(z, (0,) * (rank + 2), (_ALL, *output_sizes, channels), "made_shown")
+        z = builder.slice(z, (0,) * (rank + 2), (_END, *output_sizes, channels), "made_shown")
     return z

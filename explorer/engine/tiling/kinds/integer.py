@@ -50,7 +50,7 @@ CODES = (*BYTES, *WORDS)
 Zero = int | Array | str
 """A zero point: a number, an array with one for each row or column, or the value name of a computed one."""
 
-Spread = Callable[[Array], Array]
+Expand = Callable[[Array], Array]
 """Converts values to the product's shape."""
 
 
@@ -81,12 +81,12 @@ class Columns(Struct, frozen=True):
         count: Number of columns of all groups in one phase, or 0 without phases.
     """
 
-    channels: Spread
-    bias: Spread
+    channels: Expand
+    bias: Expand
     count: int = 0
 
 
-Tail = Callable[[GraphBuilder, str, Columns], str]
+WriteOutput = Callable[[GraphBuilder, str, Columns], str]
 """Writes the nodes from the int32 sum to values of the output's type."""
 
 
@@ -124,7 +124,7 @@ def build_integer_site(
     context: SiteContext,
     base: Site,
     terms: Terms,
-    tail: Tail | None,
+    write_output: WriteOutput | None,
     columns: Columns | None = None,
 ) -> Site:
     """Builds the site of an integer operator from the site of the same operator on floats.
@@ -135,7 +135,7 @@ def build_integer_site(
         base: The site of a Gemm, MatMul, Conv, ConvTranspose or Einsum of the same operands. Its `finish`
             must only move elements.
         terms: Zero points and bias.
-        tail: Writes the nodes after the sum, or None if the sum is the output.
+        write_output: Writes the nodes after the sum, or None if the sum is the output.
         columns: Converts values of channels and of the bias to the product's shape, or None for the
             operator's default.
     """
@@ -159,8 +159,8 @@ def build_integer_site(
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         z = _add_corrections(builder, z, inputs, input_index, base, terms, converter)
-        if tail is not None:
-            z = tail(builder, z, converter)
+        if write_output is not None:
+            z = write_output(builder, z, converter)
         return base.finish(builder, z, inputs)
 
     return replace(
@@ -197,10 +197,10 @@ def _compute_needed_accumulator(
 def _fill_zero(weight: Weight, zero: int) -> Weight:
     """Returns a weight cut from kernels, with the zero point instead of 0 outside of the groups' blocks."""
     assert isinstance(weight.cut, Kernel)
-    make = replace(weight.cut, zero=zero)
+    write_operand = replace(weight.cut, zero=zero)
 
     def cut_block(matrix: int, k: int, n: int, height: int, width: int) -> Array:
-        block = make(matrix, k, n, height, width)
+        block = write_operand(matrix, k, n, height, width)
         block[max(0, weight.K - k) :] = 0
         block[:, max(0, weight.N - n) :] = 0
         return block
@@ -323,7 +323,7 @@ def _write_zero_point(
 
 def _write_operand_sums(
     builder: GraphBuilder,
-    make: OperandBuilder,
+    write_operand: OperandBuilder,
     inputs: Sequence[str],
     base: Site,
     axis: int,
@@ -332,7 +332,7 @@ def _write_operand_sums(
 ) -> str:
     """Writes the sums of an operand along the depth: column sums (axis 0) or row sums (axis 1)."""
     inner = builder.inner(f"{label}_sums")
-    matrix = make(inner, inputs)
+    matrix = write_operand(inner, inputs)
     builder.nodes += inner.nodes
     wide = builder.cast(matrix, base.accumulator, f"{label}_wide")
     if zero:
@@ -343,27 +343,27 @@ def _write_operand_sums(
     )
 
 
-def make_requantization(scale: Array, zero: Array) -> Tail:
-    """Returns a tail that multiplies by `scale`, rounds half to even, adds the zero point, and saturates."""
+def make_requantization(scale: Array, zero: Array) -> WriteOutput:
+    """Returns a function that scales the sum, rounds half to even, adds the zero point, and saturates."""
 
-    def tail(builder: GraphBuilder, z: str, converter: Columns) -> str:
+    def write_output(builder: GraphBuilder, z: str, converter: Columns) -> str:
         z = make_rescaling(scale)(builder, z, converter)
         quantum = builder.number(1, np.float32, "quantum")
         point = builder.array(zero.reshape(()), "y_zero")
         return builder.add("QuantizeLinear", (z, quantum, point), "requantised")
 
-    return tail
+    return write_output
 
 
-def make_rescaling(scale: Array) -> Tail:
-    """Returns a tail that multiplies by `scale` in float32."""
+def make_rescaling(scale: Array) -> WriteOutput:
+    """Returns a function that writes the sum times `scale` in float32."""
 
-    def tail(builder: GraphBuilder, z: str, converter: Columns) -> str:
+    def write_output(builder: GraphBuilder, z: str, converter: Columns) -> str:
         z = builder.cast(z, "float32", "y_float")
         values = np.ascontiguousarray(converter.channels(scale if scale.size > 1 else scale.reshape(())))
         return builder.add("Mul", (z, builder.array(values, "scale")), "rescaled")
 
-    return tail
+    return write_output
 
 
 def _read_zero_points(node: Node, context: SiteContext, indices: tuple[int, int]) -> tuple[Zero, Zero]:
@@ -413,7 +413,7 @@ def _refuse_left_weight(node: Node, context: SiteContext) -> None:
 
 
 def _build_integer_kind(node: Node, context: SiteContext) -> Site:
-    """Kind of MatMulInteger and ConvInteger, with inputs X, W and their zero points."""
+    """Returns the site of a MatMulInteger or ConvInteger, whose inputs are X, W and their zero points."""
     zeros = _read_zero_points(node, context, (2, 3))
     x, w = node.inputs[:2]
     _refuse_left_weight(node, context)
@@ -454,20 +454,20 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
         output_index: Index of Y's scale among the inputs.
     """
 
-    def kind(node: Node, context: SiteContext) -> Site:
+    def build_site(node: Node, context: SiteContext) -> Site:
         if node.attributes.get("channels_last", 0):
             raise LeftAsItWas("its channels lie last")
         zeros = _read_zero_points(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
             raise LeftAsItWas("its zero points are computed")
         scale = _sum_scale(context, node, output_index)
-        tail = make_rescaling(scale)
+        write_output = make_rescaling(scale)
         name = _get_input(node, output_index + 1)
         if name:
             point = read_stored_values(context, name)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
                 raise LeftAsItWas("the zero point of its output is not one stored number")
-            tail = make_requantization(scale, point)
+            write_output = make_requantization(scale, point)
         bias_name = _get_input(node, bias) if bias else ""
         bias_values = read_stored_values(context, bias_name) if bias_name else None
         if bias_name and bias_values is None and op == "Conv":
@@ -481,9 +481,9 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
             if conv
             else find_float_product(node, context, x, w, op)
         )
-        return build_integer_site(node, context, base, terms, tail)
+        return build_integer_site(node, context, base, terms, write_output)
 
-    return kind
+    return build_site
 
 
 KINDS: Kinds = {

@@ -22,7 +22,7 @@ from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteC
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-_ROUNDS_INPUT = 4
+_MIN_ROUNDING_LEVEL = 4
 """Accuracy level from which a runtime may round the activation to 8 bits."""
 
 
@@ -36,7 +36,7 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     zeros = read_stored_values(context, names[1]) if names[1] else None
     if names[2]:
         raise LeftAsItWas("its depth is in another order (g_idx)")
-    if int(node.attributes.get("accuracy_level", 0)) >= _ROUNDS_INPUT:
+    if int(node.attributes.get("accuracy_level", 0)) >= _MIN_ROUNDING_LEVEL:
         raise LeftAsItWas("a runtime may round its activation to 8 bits (accuracy_level 4)")
     if context.dtype(x) not in (None, "float32"):
         raise NoSite(f"its type is {context.dtype(x)}, tiled is float32")
@@ -47,17 +47,17 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     blocks = -(-K // block)
     if packed[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
         raise NoSite("its weight does not fit its attributes")
-    make = partial(_unpack_weight, packed[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
-    floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, make))
+    unpack = partial(_unpack_weight, packed[0], scales.reshape(N, blocks), zeros, (K, N, bits, block))
+    floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, unpack))
     context.constants.derived[floats.name] = floats, (1, 0)
     base = find_product_site(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
     bias = names[3]
-    moved = base.finish
+    base_finish = base.finish
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         if bias:
             z = builder.add("Add", (z, inputs[1]), "biased")
-        return moved(builder, z, inputs)
+        return base_finish(builder, z, inputs)
 
     inputs = (*base.inputs, bias) if bias else base.inputs
     reason = "its input is not quantized"
@@ -71,7 +71,14 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
 def _unpack_weight(
     tensor: Tensor, scales: Array, zeros: Array | None, sizes: tuple[int, int, int, int]
 ) -> bytes:
-    """Computes the weight (N, K) in float32, as bytes."""
+    """Returns the bytes of the weight, (N, K) in float32.
+
+    Args:
+        tensor: Packed codes.
+        scales: Scale of each block, (N, blocks).
+        zeros: Zero points of the blocks, packed or as floats; None for the middle of the codes.
+        sizes: K, N, bits of a code, and codes of a block.
+    """
     K, N, bits, block = sizes
     blocks = scales.shape[1]
     floats = _unpack_numbers(tensor.array().reshape(N, -1), bits).reshape(N, blocks, block).astype(np.float32)

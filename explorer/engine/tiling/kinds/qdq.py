@@ -83,7 +83,10 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         # the groups share the scales of their kernels
         scale = np.resize(scale, context.shape(node.outputs[0])[1])
     absorbed = [x.node, w.node] if not x.floats else [w.node]
-    terms, tail = integer.Terms(*zeros, x=x.ends, w=w.ends), integer.make_rescaling(scale * np.float32(alpha))
+    terms, write_output = (
+        integer.Terms(*zeros, x=x.ends, w=w.ends),
+        integer.make_rescaling(scale * np.float32(alpha)),
+    )
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
     if bias and beta:
         bias_values, bias_node = _find_bias(context, bias, scale, (alpha, beta))
@@ -91,8 +94,8 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         if bias_values.dtype == np.int32:
             terms = replace(terms, bias=bias_values)
         else:
-            tail = _add_bias(tail, bias_values)
-    site = integer.build_integer_site(node, context, base, terms, tail, columns)
+            write_output = _add_bias(write_output, bias_values)
+    site = integer.build_integer_site(node, context, base, terms, write_output, columns)
     return replace(convert_to_codes(site, (x, w)), absorbed=tuple(absorbed))
 
 
@@ -195,11 +198,11 @@ def _find_bias(
     return np.float32(beta) * plain.astype(np.float32), operand.node if operand is not None else None
 
 
-def _add_bias(tail: integer.Tail, bias: Array) -> integer.Tail:
-    """Returns a tail that adds a float bias at the end."""
+def _add_bias(write_output: integer.WriteOutput, bias: Array) -> integer.WriteOutput:
+    """Returns a function that writes the output of `write_output` plus a float bias."""
 
     def add_bias(builder: GraphBuilder, z: str, converter: integer.Columns) -> str:
-        z = tail(builder, z, converter)
+        z = write_output(builder, z, converter)
         values = np.ascontiguousarray(converter.bias(bias).astype(np.float32))
         return builder.add("Add", (z, builder.array(values, "bias_float")), "float_biased")
 

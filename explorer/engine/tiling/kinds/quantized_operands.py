@@ -25,8 +25,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 _QONNX = "qonnx.custom_op.general"
 
-_NARROW = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
-"""Types of less than 8 bits, each with the type in which its codes are stored for tiles."""
+_STORAGE_TYPES = {"int4": "int8", "uint4": "uint8", "int2": "int8", "uint2": "uint8"}
+"""For each type of less than 8 bits, the type in which tiles store its codes."""
 
 
 class QuantizedOperand(Struct, frozen=True):
@@ -70,9 +70,9 @@ def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand 
     operand = QuantizedOperand(node, node.inputs[0], scale, zero, axis)
     codes = integer.read_stored_values(context, operand.name) if operand.name in context.constants else None
     dtype = integer.get_operand_type(context, operand.name)
-    if codes is None or dtype not in _NARROW:
+    if codes is None or dtype not in _STORAGE_TYPES:
         return operand
-    wide = _NARROW[dtype]
+    wide = _STORAGE_TYPES[dtype]
     bits = int(dtype[-1])
     ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     name = f"{operand.name}/codes"
@@ -99,7 +99,7 @@ def _read_stored_numbers(context: SiteContext, name: str) -> Array:
 def _register_codes(
     context: SiteContext, name: str, dtype: str, shape: tuple[int, ...], make: Callable[[], Array]
 ) -> None:
-    """Registers stored codes under a name, once: sites that share a weight share its codes."""
+    """Registers stored codes under a name. Sites that share a weight share its codes."""
     if name in context.constants.derived:
         return
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
@@ -148,10 +148,10 @@ def get_code_range(node: Node, bits: int, zero: int) -> Ends:
 
 
 def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
-    """Computes the codes in float32, in the order of operations of IntQuant's function body."""
+    """Computes codes in float32, with the operations of IntQuant's function body in the same order."""
     values = _read_stored_numbers(context, name).astype(np.float32)
-    moved = values / scale + np.float32(zero)
-    codes: Array = np.rint(np.clip(moved, ends[0] + zero, ends[1] + zero)) - zero
+    shifted = values / scale + np.float32(zero)
+    codes: Array = np.rint(np.clip(shifted, ends[0] + zero, ends[1] + zero)) - zero
     return codes
 
 

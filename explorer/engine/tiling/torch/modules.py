@@ -57,8 +57,14 @@ def _extract_windows(
 ) -> Tensor:
     """Returns the input elements under the kernel at each position: (batch x positions, channels x kernel).
 
-    torch's unfold supports only images, but works with every exporter. A signal is treated as an image of
-    height 1. A volume is cut by slices.
+    torch's unfold works with every exporter, but supports only images. So a signal is treated as an image of
+    height 1, and a volume is cut by slices.
+
+    Args:
+        x: Padded input, (batch, channels, *sizes).
+        steps: Kernel size, dilation and stride of each axis.
+        sizes: Number of positions along each axis.
+        depth: Number of input elements under the kernel.
     """
     if all(step == (1, 1, 1) for step in steps):
         return x.flatten(2).transpose(1, 2).reshape(-1, depth)
@@ -96,8 +102,8 @@ class _TiledConvolution(_TiledLayer):
     def forward(self, x: Tensor) -> Tensor:
         """Returns the convolution of x of shape (batch, channels, *sizes), with or without the batch axis."""
         layer: Any = self
-        dims = len(layer.kernel_size)
-        has_no_batch = x.dim() == dims + 1
+        rank = len(layer.kernel_size)
+        has_no_batch = x.dim() == rank + 1
         if has_no_batch:
             x = x.unsqueeze(0)
         padding = _list_padding(layer)
@@ -113,7 +119,7 @@ class _TiledConvolution(_TiledLayer):
         if layer.bias is not None:
             y = y + layer.bias
         y = y.to(x.dtype).reshape(x.shape[0], *sizes, layer.out_channels)
-        y = y.permute(0, dims + 1, *range(1, dims + 1))
+        y = y.permute(0, rank + 1, *range(1, rank + 1))
         return y.squeeze(0) if has_no_batch else y
 
 
