@@ -86,15 +86,12 @@ def resolve(
     )
     export_sizes = _list_sizes(export_inputs.inputs, inputs)
     other_inputs: dict[tuple[int, ...], BoundInputs] = {}
-    for candidate_sizes in (
-        (
-            _list_sizes_to_try(export_sizes),
-            _list_sizes_from(export_sizes, 3),
-            _list_sizes_from(export_sizes, 17),
-        )
-        if sizes
-        else ()
-    ):
+    candidate_lists = (
+        _list_sizes_to_try(export_sizes),
+        _list_sizes_from(export_sizes, 3),
+        _list_sizes_from(export_sizes, 17),
+    )
+    for candidate_sizes in candidate_lists if sizes else ():
         resized = (
             (tuple(sizes_to_test.values()), _resize_inputs(export_inputs, inputs, sizes_to_test))
             for sizes_to_test in candidate_sizes
@@ -106,7 +103,7 @@ def resolve(
     return OpenAxes(inputs, export_sizes, export_inputs, tuple(other_inputs.values()))
 
 
-def list_specifications(loaded: LoadedModule, axes: OpenAxes) -> Any:
+def build_dynamic_shapes(loaded: LoadedModule, axes: OpenAxes) -> Any:
     """Returns `dynamic_shapes` for torch.export, by argument name, or None if no dimension is open."""
     if not axes.open:
         return None
@@ -128,7 +125,7 @@ def describe_inputs(axes: OpenAxes) -> tuple[TensorInfo, ...]:
 
 
 def list_notes(axes: OpenAxes) -> tuple[str, ...]:
-    """Notes about the open dimensions, for the report."""
+    """Returns notes about the open dimensions, for the report."""
     if not axes.open:
         return ()
     sizes = ", ".join(f"{name}={size}" for name, size in axes.sizes.items())
@@ -138,7 +135,7 @@ def list_notes(axes: OpenAxes) -> tuple[str, ...]:
 
 
 def describe_outputs(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, ...]:
-    """Facts of the outputs; names replace the sizes that depend on open dimensions. Empty if unknown."""
+    """Returns the facts of the outputs, or () if unknown. Names replace sizes that are open."""
     infos = outputs_of(loaded, axes.export_inputs) or ()
     other_infos = outputs_of(loaded, axes.other_inputs[0]) if axes.other_inputs else None
     if other_infos is None or len(infos) != len(other_infos):
@@ -149,8 +146,8 @@ def describe_outputs(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, 
         shape = list(a.shape or ())
         for axis, (old, new) in enumerate(zip(a.shape or (), b.shape or (), strict=False)):
             if old != new:
-                alike = (n for n, size in axes.sizes.items() if (size, other_sizes[n]) == (old, new))
-                shape[axis] = next(alike, f"output{index}_{axis}")
+                matching_names = (n for n, size in axes.sizes.items() if (size, other_sizes[n]) == (old, new))
+                shape[axis] = next(matching_names, f"output{index}_{axis}")
         named_infos.append(replace(a, shape=tuple(shape)))
     return tuple(named_infos)
 
@@ -188,7 +185,7 @@ def _resize_inputs(
 def _list_sizes_to_try(sizes: Mapping[str, int]) -> Iterator[dict[str, int]]:
     """Yields candidate sizes to test, likeliest first.
 
-    Dimensions that differ in size still differ in the first one.
+    In the first candidate, different dimensions grow by different amounts.
     """
     yield {name: size + 1 + index for index, (name, size) in enumerate(sizes.items())}
     yield {name: size + 1 for name, size in sizes.items()}

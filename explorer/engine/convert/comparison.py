@@ -1,8 +1,8 @@
 """Numerical comparison of a conversion: source and result run on the same random inputs.
 
-Each model runs in its own framework. The source also runs in float64: the error of its normal run against the
-float64 run is the noise floor. The result must be at least as accurate (`proof.outputs.run.compare`). If
-dimensions are open, both models also run at sizes that the export did not use.
+Each model runs in its own framework. The source also runs in float64, which measures the error of its normal
+run. The result must be at least as accurate (`proof.outputs.run.compare`). If dimensions are open, both
+models also run at sizes that the export did not use.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class _Case(NamedTuple):
 
 
 def _list_cases(bound_inputs: BoundInputs, other_inputs: Sequence[BoundInputs], draws: int) -> list[_Case]:
-    """Cases to compare: the sizes used for the export, and further sizes if dimensions are open."""
+    """Returns the cases to compare: the sizes used for the export, and further sizes of open dimensions."""
     cases = [_Case(bound_inputs, draws)]
     for resized in other_inputs:
         pairs = zip(bound_inputs.inputs, resized.inputs, strict=True)
@@ -101,27 +101,36 @@ def prove(
     """
     started = time.perf_counter()
     original = _load_original(job, loaded)
-    exact, failure = _copy_to_float64(original)
+    float64_copy, no_float64_reason = _copy_to_float64(original)
     seeds = tuple(job.seed + index for index in range(job.draws))
     evidence: list[OutputEvidence] = []
-    texts: list[str] = []
+    input_texts: list[str] = []
     cases = _list_cases(bound_inputs, other_inputs, job.draws)
     step = job.make_step_counter("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
         input_plans = _plan_inputs(
             loaded, case.inputs, plan_inputs(case.inputs) if plan_inputs is not None else {}
         )
-        texts += [plan.text() for plan in input_plans]
+        input_texts += [plan.text() for plan in input_plans]
         feeds = [_keep_user_integers(case.inputs, draw(input_plans, seed)) for seed in seeds[: case.draws]]
-        old, references, text = _run_source(loaded, original, exact, case.inputs, feeds, step)
-        new = run.run_each(make_result_runner(case.inputs), (), feeds, step)
-        named = tuple(names) if len(names) == len(old.draws[0]) else tuple(_number_names(old.draws[0]))
-        old, new = replace(old, names=named), replace(new, names=_match_names(named, new.draws[0]))
-        true_by_name = [dict(zip(named, values, strict=True)) for values in references]
-        noise = run.Noise(failure or text, depth)
-        compared = run.compare(old, new, true_by_name, noise)
-        evidence += [replace(output, name=f"{output.name}{case.label}") for output in compared]
-    return _summarize(job, seeds, texts, tuple(evidence), started)
+        source_outputs, references, text = _run_source(
+            loaded, original, float64_copy, case.inputs, feeds, step
+        )
+        result_outputs = run.run_each(make_result_runner(case.inputs), (), feeds, step)
+        output_names = (
+            tuple(names)
+            if len(names) == len(source_outputs.draws[0])
+            else tuple(_number_names(source_outputs.draws[0]))
+        )
+        source_outputs, result_outputs = (
+            replace(source_outputs, names=output_names),
+            replace(result_outputs, names=_match_names(output_names, result_outputs.draws[0])),
+        )
+        true_by_name = [dict(zip(output_names, values, strict=True)) for values in references]
+        noise = run.Noise(no_float64_reason or text, depth)
+        case_evidence = run.compare(source_outputs, result_outputs, true_by_name, noise)
+        evidence += [replace(output, name=f"{output.name}{case.label}") for output in case_evidence]
+    return _summarize(job, seeds, input_texts, tuple(evidence), started)
 
 
 def prove_written(
@@ -226,9 +235,9 @@ def draw_inputs(loaded: LoadedModule, bound_inputs: BoundInputs, seed: int) -> d
 def _plan_inputs(
     loaded: LoadedModule, bound_inputs: BoundInputs, plans: Mapping[str, RandomInput]
 ) -> tuple[RandomInput, ...]:
-    """Random-input plan of each input.
+    """Returns the random-input plan of each input.
 
-    Integers without a plan stay below the row count of the smallest embedding.
+    Integers without a plan stay below the number of rows of the smallest embedding.
     """
     height = 0 if len(plans) == len(bound_inputs.inputs) else _find_smallest_table(loaded)
     input_plans = []
@@ -253,7 +262,7 @@ def _plan_input(name: str, dtype: str, shape: tuple[int, ...], height: int) -> R
 
 
 def _find_smallest_table(loaded: LoadedModule) -> int:
-    """Row count of the smallest embedding, or 0 if the model has none. Every index below it is valid."""
+    """Returns the number of rows of the smallest embedding, or 0 without one. Smaller indices are valid."""
     from torch import nn
 
     tables = [m for m in loaded.meta().modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
@@ -261,10 +270,7 @@ def _find_smallest_table(loaded: LoadedModule) -> int:
 
 
 def _keep_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> dict[str, Array]:
-    """Replaces drawn integers by those of the user's example.
-
-    Lengths and positions must keep their meaning.
-    """
+    """Replaces drawn integers by those of the user's example, as they may be lengths or positions."""
     if bound_inputs.example is None:
         return drawn
     for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.tensors(), strict=True):
@@ -275,17 +281,19 @@ def _keep_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> d
 
 def _shift_by_one_step(feeds: Feeds) -> Feeds:
     """Shifts the inputs by one 8-bit quantization step, alternately up and down."""
-    moved = {}
+    shifted = {}
     for name, value in feeds.items():
         signs = np.where(np.arange(value.size) % 2, 1, -1).reshape(value.shape)
         if value.dtype.type in QUANTIZED_TYPES:
             limits = np.iinfo(value.dtype)
-            moved[name] = np.clip(value.astype(np.int32) + signs, limits.min, limits.max).astype(value.dtype)
+            shifted[name] = np.clip(value.astype(np.int32) + signs, limits.min, limits.max).astype(
+                value.dtype
+            )
         elif value.dtype.kind == "f" and value.size:
-            moved[name] = (value + signs * (np.ptp(value) / 255)).astype(value.dtype)
+            shifted[name] = (value + signs * (np.ptp(value) / 255)).astype(value.dtype)
         else:
-            moved[name] = value
-    return moved
+            shifted[name] = value
+    return shifted
 
 
 class _FailedRun(BadModel):
@@ -319,7 +327,7 @@ def make_module_runner(module: Any, bound_inputs: BoundInputs, source: str) -> C
     return call
 
 
-def _run_torchscript(path: str) -> Any:
+def _load_torchscript(path: str) -> Any:
     import torch
 
     load: Any = torch.jit.load
@@ -327,14 +335,17 @@ def _run_torchscript(path: str) -> Any:
         return load(file, map_location="cpu").eval()
 
 
-def _run_program(path: str) -> Any:
+def _load_program(path: str) -> Any:
     import torch
 
     with input_files.binary(path) as file:
         return torch.export.load(file).module()
 
 
-LOADERS: Mapping[str, Callable[[str], Any]] = {"torchscript": _run_torchscript, "torch.export": _run_program}
+LOADERS: Mapping[str, Callable[[str], Any]] = {
+    "torchscript": _load_torchscript,
+    "torch.export": _load_program,
+}
 """Torch's own loader for each format; it may run code from the file."""
 
 
@@ -354,39 +365,39 @@ def _load_original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
 def _run_source(
     loaded: LoadedModule,
     original: nn.Module,
-    exact: nn.Module | None,
+    float64_copy: nn.Module | None,
     bound_inputs: BoundInputs,
     feeds: Sequence[Feeds],
     step: Callable[[], None],
 ) -> tuple[run.ModelOutputs, list[list[Array]], str]:
     """Runs the source; returns its outputs, its float64 outputs, and a description of the float64 run."""
     with loaded.quiet():
-        old = run.run_each(
+        source_outputs = run.run_each(
             make_module_runner(original, bound_inputs, loaded.source),
             (),
             feeds,
             step,
             shake=run.shift_by_one_ulp,
         )
-    if exact is None:
-        return old, [], "none"
+    if float64_copy is None:
+        return source_outputs, [], "none"
     step()
-    wide = [{name: _convert_to_float64(value) for name, value in feed.items()} for feed in feeds]
+    float64_feeds = [{name: _convert_to_float64(value) for name, value in feed.items()} for feed in feeds]
     try:
         with loaded.quiet():
-            call = make_module_runner(exact, bound_inputs, loaded.source)
-            return old, [call(feed) for feed in wide], "float64"
+            call = make_module_runner(float64_copy, bound_inputs, loaded.source)
+            return source_outputs, [call(feed) for feed in float64_feeds], "float64"
     except BadModel as error:
-        why = error.cause if isinstance(error, _FailedRun) else error.what
-        return old, [], f"none: the module does not run in float64 {why}"
+        reason = error.cause if isinstance(error, _FailedRun) else error.what
+        return source_outputs, [], f"none: the module does not run in float64 {reason}"
 
 
 def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     """Returns a float64 copy of a module, or None and the reason, such as too little memory."""
-    needed = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
-    free = processor.free_bytes()
-    if free is not None and needed > free // 2:
-        return None, f"none: it would take {bytes_text(needed)}"
+    needed_bytes = 2 * sum(t.nbytes for t in (*model.parameters(), *model.buffers()))
+    free_bytes = processor.free_bytes()
+    if free_bytes is not None and needed_bytes > free_bytes // 2:
+        return None, f"none: it would take {bytes_text(needed_bytes)}"
     try:
         return copy.deepcopy(model).double(), ""
     except Exception as error:
@@ -394,8 +405,8 @@ def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
 
 
 def _convert_to_float64(value: Array) -> Array:
-    floats = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
-    return value.astype(np.float64) if floats else value
+    is_float = value.dtype.kind == "f" or value.dtype.name == "bfloat16"
+    return value.astype(np.float64) if is_float else value
 
 
 def estimate_module_depth(module: nn.Module) -> int:

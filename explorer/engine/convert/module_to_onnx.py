@@ -65,7 +65,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         weights=weights,
         axes=open_axes.inputs,
         output_axes=tuple(sizes),
-        shapes=axes.list_specifications(loaded, open_axes),
+        shapes=axes.build_dynamic_shapes(loaded, open_axes),
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
     job.tell("reading what was written")

@@ -36,7 +36,7 @@ def convert(job: ConversionJob) -> ConversionResult:
                 model,
                 tuple(args),
                 kwargs,
-                dynamic_shapes=axes.list_specifications(loaded, open_axes),
+                dynamic_shapes=axes.build_dynamic_shapes(loaded, open_axes),
                 strict=False,
             )
     except Exception as error:

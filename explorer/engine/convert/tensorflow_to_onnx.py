@@ -32,11 +32,11 @@ Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
 
 _SIGNATURE = "serving_default"
-"""Name of the function that TensorFlow serves of a SavedModel."""
+"""Name of the SavedModel's function that TensorFlow serves."""
 
 
 _CODE = ("Lambda", "__lambda__", "function")
-"""Class names of a Keras description that stand for code. Keras looks such a function up by its module."""
+"""Class names in a Keras description that stand for code, which Keras imports by module and name."""
 
 
 _MAX_DESCRIPTION = 1 << 28
@@ -64,7 +64,7 @@ def convert_keras(job: ConversionJob) -> ConversionResult:
         Misuse: The model has code of its own, and the user does not trust it.
         MissingExtra: tf2onnx or TensorFlow is not installed.
         BadModel: The file is broken, or tf2onnx cannot write this model.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     if not job.trust:
         _refuse_code(job.source)
@@ -78,7 +78,7 @@ def convert_saved_model(job: ConversionJob) -> ConversionResult:
         Misuse: The user does not trust the model, or it has no such function.
         MissingExtra: tf2onnx or TensorFlow is not installed.
         BadModel: The folder is broken, or tf2onnx cannot write this model.
-        Cancelled: `job.cancel` said so.
+        Cancelled: The user canceled (`job.cancel`).
     """
     if not job.trust:
         hint = "if you know where it comes from, add --trust"
@@ -188,7 +188,12 @@ def _list_objects(value: Any) -> Iterator[Mapping[str, Any]]:
 
 
 def _name_dimensions(path: str, batch: str) -> None:
-    """Gives open dimensions names that last: tf2onnx numbers them anew in each run."""
+    """Renames open dimensions, because tf2onnx gives them other numbers in each run.
+
+    Args:
+        path: The ONNX file to change.
+        batch: Name for the first dimension of every value, or '' to name it like the other dimensions.
+    """
     onnx = require("onnx", path)
     with input_files.binary(path, internal=True) as file:
         proto = onnx.load(file)

@@ -179,7 +179,7 @@ def add_sample(
 def _iterate_rounded_pairs(
     fmt: NumberFormat, values: Array, grid: Grid, depth: int | None
 ) -> Iterator[tuple[Array, Array]]:
-    """Yield pieces of the original elements with their rounded elements. A format with blocks is one piece."""
+    """Yield pieces of the original with their rounded elements. A format with blocks gets one piece."""
     if isinstance(fmt, Microscaling):
         values = values.astype(np.float32, copy=False)
         yield values, fmt.rounded(values, grid, -1 if depth is None else depth)

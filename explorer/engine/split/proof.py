@@ -6,8 +6,8 @@ default settings the runtime may fuse operators of the whole across a cut; the o
 rounding.
 
 Inside a graph, onnxruntime keeps float32 between float16 operators, but a value that crosses a cut is rounded
-to float16. The stages of such a model are compared with a copy of the whole that rounds its values at the
-cuts, too: an Identity node forces a value to its type.
+to float16. So the stages of such a model are compared with a copy of the whole that rounds its values at the
+cuts, by Identity nodes.
 """
 
 from __future__ import annotations
@@ -66,25 +66,37 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
         BadModel: onnxruntime cannot load or run the whole or a stage.
     """
     names = [value.name for value in whole.graph.outputs]
-    plain: dict[str, Any] = {"optimise": False, "threads": 1}
-    whole_outputs = RuntimeSession(whole, what="the whole", **plain).run(feeds)
-    stage_outputs = run_stages(stages, feeds, names, **plain)
-    drawn = find_random_outputs(whole)
-    exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), ""
-    cut = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
-    if exact is False and cut:
-        whole_outputs = RuntimeSession(round_values(whole, cut, names), what="the whole", **plain).run(feeds)
-        exact, rounded = _has_equal_bits(names, whole_outputs, stage_outputs, drawn), _get_types(cut)
-    usual = RuntimeSession(whole, what="the whole").run(feeds)
-    default_outputs = run_stages(stages, feeds, names)
-    outputs = _mark_random(_compare(whole, names, usual, default_outputs, drawn), drawn)
-    return SplitRuns(exact, outputs, rounded)
+    exact_settings: dict[str, Any] = {"optimise": False, "threads": 1}
+    whole_outputs = RuntimeSession(whole, what="the whole", **exact_settings).run(feeds)
+    stage_outputs = run_stages(stages, feeds, names, **exact_settings)
+    random_names = find_random_outputs(whole)
+    are_equal, rounded_types = _has_equal_bits(names, whole_outputs, stage_outputs, random_names), ""
+    narrow_values = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
+    if are_equal is False and narrow_values:
+        whole_outputs = RuntimeSession(
+            round_values(whole, narrow_values, names), what="the whole", **exact_settings
+        ).run(feeds)
+        are_equal, rounded_types = (
+            _has_equal_bits(names, whole_outputs, stage_outputs, random_names),
+            _word_types(narrow_values),
+        )
+    default_whole_outputs = RuntimeSession(whole, what="the whole").run(feeds)
+    default_stage_outputs = run_stages(stages, feeds, names)
+    outputs = _mark_random(
+        _compare(whole, names, default_whole_outputs, default_stage_outputs, random_names), random_names
+    )
+    return SplitRuns(are_equal, outputs, rounded_types)
 
 
 def _has_equal_bits(
-    names: Sequence[str], expected: Mapping[str, Array], actual: Mapping[str, Array], drawn: Collection[str]
+    names: Sequence[str],
+    expected: Mapping[str, Array],
+    actual: Mapping[str, Array],
+    random_names: Collection[str],
 ) -> bool | None:
-    equal_outputs = [run.is_identical(expected[name], actual[name]) for name in names if name not in drawn]
+    equal_outputs = [
+        run.is_identical(expected[name], actual[name]) for name in names if name not in random_names
+    ]
     return all(equal_outputs) if equal_outputs else None
 
 
@@ -93,7 +105,7 @@ def _find_narrow_types(values: Sequence[Value]) -> dict[str, str]:
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
 
-def _get_types(narrow: Mapping[str, str]) -> str:
+def _word_types(narrow: Mapping[str, str]) -> str:
     return " and ".join(sorted(set(narrow.values())))
 
 
@@ -109,10 +121,12 @@ def round_values(model: Model, names: Collection[str], output_names: Sequence[st
     """
     nodes: list[Node] = []
     for node in model.graph.nodes:
-        cut = [name for name in node.outputs if name in names]
-        outputs = tuple(f"{name}::unrounded" if name in cut else name for name in node.outputs)
-        nodes.append(node.replace_values(node.inputs, outputs) if cut else node)
-        nodes += [Node("Identity", (f"{name}::unrounded",), (name,), f"{name}::rounded") for name in cut]
+        rounded_names = [name for name in node.outputs if name in names]
+        outputs = tuple(f"{name}::unrounded" if name in rounded_names else name for name in node.outputs)
+        nodes.append(node.replace_values(node.inputs, outputs) if rounded_names else node)
+        nodes += [
+            Node("Identity", (f"{name}::unrounded",), (name,), f"{name}::rounded") for name in rounded_names
+        ]
     produced = {name for node in model.graph.nodes for name in node.outputs}
     extra_outputs = [name for name in names if name in produced and name not in output_names]
     return expose(
@@ -125,29 +139,33 @@ def exclude_random_outputs(proof: Verification, whole: Model) -> Verification:
 
     Even if two runs drew the same numbers, this proves nothing for another runtime or seed.
     """
-    drawn = find_random_outputs(whole)
-    if not drawn or not proof.passed:
+    random_names = find_random_outputs(whole)
+    if not random_names or not proof.passed:
         return proof
-    equal_count = sum(output.equal and output.name not in drawn for output in proof.outputs)
+    equal_count = sum(output.equal and output.name not in random_names for output in proof.outputs)
     parts = [f"{many_text(proof.nodes or 0, 'node')} equal by construction"]
     if equal_count:
         parts.append(f"{many_text(equal_count, 'output')} bit for bit the same")
-    parts.append(f"{many_text(len(drawn), 'output')} made with random numbers, which no two runs share")
+    parts.append(
+        f"{many_text(len(random_names), 'output')} made with random numbers, which no two runs share"
+    )
     return replace(
         proof,
         verdict_kind="evidence",
         verdict=f"equal on evidence: {'; '.join(parts)}",
-        outputs=_mark_random(proof.outputs, drawn),
+        outputs=_mark_random(proof.outputs, random_names),
     )
 
 
-def _mark_random(outputs: Sequence[OutputEvidence], drawn: Collection[str]) -> tuple[OutputEvidence, ...]:
-    """Removes the figures of the outputs in `drawn`, which depend on random numbers."""
-    nothing: dict[str, Any] = dict.fromkeys(_FIGURES)
+def _mark_random(
+    outputs: Sequence[OutputEvidence], random_names: Collection[str]
+) -> tuple[OutputEvidence, ...]:
+    """Removes the figures of the outputs in `random_names`, which depend on random numbers."""
+    no_figures: dict[str, Any] = dict.fromkeys(_FIGURES)
     return tuple(
         [
-            replace(output, drawn=True, equal=False, reference=_RANDOM, reason=NOT_SHARED, **nothing)
-            if output.name in drawn
+            replace(output, drawn=True, equal=False, reference=_RANDOM, reason=NOT_SHARED, **no_figures)
+            if output.name in random_names
             else output
             for output in outputs
         ]
@@ -170,26 +188,36 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     """
     names = [value.name for value in part.graph.outputs]
     input_names = [value.name for value in part.graph.feeds]
-    drawn = find_random_outputs(part)
+    random_names = find_random_outputs(part)
     exposed = [name for name in dict.fromkeys((*input_names, *names)) if name not in feeds]
-    plain: dict[str, Any] = {"optimise": False, "threads": 1}
-    whole_values = {**feeds, **RuntimeSession(expose(whole, exposed), what="the whole", **plain).run(feeds)}
+    exact_settings: dict[str, Any] = {"optimise": False, "threads": 1}
+    whole_values = {
+        **feeds,
+        **RuntimeSession(expose(whole, exposed), what="the whole", **exact_settings).run(feeds),
+    }
     part_feeds = {name: whole_values[name] for name in input_names}
-    part_values = RuntimeSession(part, what="the part", **plain).run(part_feeds)
-    exact, rounded = _has_equal_bits(names, whole_values, part_values, drawn), ""
-    cut = _find_narrow_types(part.graph.feeds)
-    if exact is False and cut:
+    part_values = RuntimeSession(part, what="the part", **exact_settings).run(part_feeds)
+    are_equal, rounded_types = _has_equal_bits(names, whole_values, part_values, random_names), ""
+    narrow_values = _find_narrow_types(part.graph.feeds)
+    if are_equal is False and narrow_values:
         whole_values = {
             **feeds,
-            **RuntimeSession(round_values(whole, cut, exposed), what="the whole", **plain).run(feeds),
+            **RuntimeSession(
+                round_values(whole, narrow_values, exposed), what="the whole", **exact_settings
+            ).run(feeds),
         }
-        part_values = RuntimeSession(part, what="the part", **plain).run(
+        part_values = RuntimeSession(part, what="the part", **exact_settings).run(
             {name: whole_values[name] for name in input_names}
         )
-        exact, rounded = _has_equal_bits(names, whole_values, part_values, drawn), _get_types(cut)
-    usual = RuntimeSession(part, what="the part").run({name: whole_values[name] for name in input_names})
-    compared = _compare(whole, names, whole_values, usual, drawn)
-    return SplitRuns(exact, _mark_random(compared, drawn), rounded)
+        are_equal, rounded_types = (
+            _has_equal_bits(names, whole_values, part_values, random_names),
+            _word_types(narrow_values),
+        )
+    default_part_values = RuntimeSession(part, what="the part").run(
+        {name: whole_values[name] for name in input_names}
+    )
+    evidence = _compare(whole, names, whole_values, default_part_values, random_names)
+    return SplitRuns(are_equal, _mark_random(evidence, random_names), rounded_types)
 
 
 def _compare(
@@ -210,17 +238,26 @@ def _compare(
 def run_stages(
     stages: Sequence[Model], feeds: Mapping[str, Array], names: Sequence[str], **options: Any
 ) -> dict[str, Array]:
-    """Runs the stages one after another; returns the values called `names`.
+    """Runs the stages one after another.
 
     A value is freed after the last stage that reads it.
+
+    Args:
+        stages: The stages, in order.
+        feeds: Inputs of the whole, by name.
+        names: Names of the values to return.
+        **options: Options of each stage's session.
+
+    Returns:
+        The values by name.
     """
-    last = {value.name: index for index, stage in enumerate(stages) for value in stage.graph.feeds}
+    last_use = {value.name: index for index, stage in enumerate(stages) for value in stage.graph.feeds}
     values: dict[str, Array] = dict(feeds)
     for index, stage in enumerate(stages):
         session = RuntimeSession(stage, what=f"stage {index + 1}", **options)
         inputs = {value.name: values[value.name] for value in stage.graph.feeds}
         values.update(session.run({name: np.asarray(value) for name, value in inputs.items()}))
         values = {
-            name: value for name, value in values.items() if last.get(name, -1) > index or name in names
+            name: value for name, value in values.items() if last_use.get(name, -1) > index or name in names
         }
     return values

@@ -1,7 +1,7 @@
 """Computes pipeline schedules (GPipe and 1F1B) from the times of stages and links.
 
-A work is the forward or the backward pass of one micro-batch in one stage. A stage starts a work when its
-previous work has ended and its inputs have arrived.
+A work is the forward or the backward pass of one micro-batch in one stage. A stage starts a work when the
+stage's previous work has ended and the inputs of the work have arrived.
 
 GPipe runs all forward passes and then all backward passes (Huang et al., 2019). 1F1B starts with one forward
 pass for each later stage, then alternates one forward and one backward pass. It keeps fewer activations
@@ -50,34 +50,35 @@ def compute_forecast(
     stages = len(seconds)
     forwards: list[tuple[Work, int]] = [("forward", index) for index in range(micro_batches)]
     depths = [count_in_flight(index, stages, micro_batches, schedule) for index in range(stages)]
-    works = lay_out_works(seconds, links, [forwards] * stages)
-    steps = lay_out_works(seconds, links, [[*_order(depth, micro_batches)] for depth in depths], BACKWARD)
-    forward_end = max(work.end for work in works)
-    training_end = max(work.end for work in steps)
-    busy = micro_batches * sum(seconds)
-    available = stages * forward_end
+    forward_works = lay_out_works(seconds, links, [forwards] * stages)
+    training_works = lay_out_works(
+        seconds, links, [[*_list_works(depth, micro_batches)] for depth in depths], BACKWARD
+    )
+    forward_end = max(work.end for work in forward_works)
+    training_end = max(work.end for work in training_works)
+    busy_seconds = micro_batches * sum(seconds)
+    available_seconds = stages * forward_end
     return PipelineForecast(
         micro_batches,
         sum(seconds) + sum(links),
         max((*seconds, *links)),
         micro_batches / forward_end if forward_end else 0.0,
-        1 - busy / available if available else 0.0,
+        1 - busy_seconds / available_seconds if available_seconds else 0.0,
         forward_end,
         schedule,
         training_end,
-        1 - busy * (1 + BACKWARD) / (stages * training_end) if training_end else 0.0,
-        tuple(works[:_MAX_WORKS]),
-        tuple(steps[:_MAX_WORKS]),
+        1 - busy_seconds * (1 + BACKWARD) / (stages * training_end) if training_end else 0.0,
+        tuple(forward_works[:_MAX_WORKS]),
+        tuple(training_works[:_MAX_WORKS]),
     )
 
 
-def _order(depth: int, micro_batches: int) -> Iterator[tuple[Work, int]]:
+def _list_works(depth: int, micro_batches: int) -> Iterator[tuple[Work, int]]:
     """Yields a stage's works in a training step, in order.
 
     `depth` forward passes come first, then backward and forward passes alternate.
     """
     for index in range(micro_batches + depth):
-        # from here on each forward pass is followed by a backward pass
         if index < micro_batches:
             yield "forward", index
         if index >= depth - 1 and index - depth + 1 < micro_batches:
@@ -100,11 +101,11 @@ def lay_out_works(
     """
     stages = len(seconds)
     ends: dict[tuple[Work, int, int], float] = {}
-    free, next_work = [0.0] * stages, [0] * stages
+    free_at, next_work = [0.0] * stages, [0] * stages
     scheduled: list[ScheduledWork] = []
-    waiting = True
-    while waiting:
-        waiting = False
+    has_progress = True
+    while has_progress:
+        has_progress = False
         for stage in range(stages):
             while next_work[stage] < len(orders[stage]):
                 work, batch = orders[stage][next_work[stage]]
@@ -117,10 +118,10 @@ def lay_out_works(
                     arrival, link = ends.get((work, stage + 1, batch)), links[stage]
                 if arrival is None:
                     break
-                start = max(free[stage], arrival + link)
+                start = max(free_at[stage], arrival + link)
                 end = start + seconds[stage] * (1.0 if work == "forward" else backward)
-                ends[work, stage, batch] = free[stage] = end
+                ends[work, stage, batch] = free_at[stage] = end
                 next_work[stage] += 1
-                waiting = True
+                has_progress = True
                 scheduled.append(ScheduledWork(stage, batch, work, start, end))
     return sorted(scheduled, key=lambda entry: (entry.start, entry.stage))

@@ -133,7 +133,7 @@ def build_graph_sequence(subject: SplitSubject) -> CutSequence:
 
 
 def get_measured_seconds(profile: Profile) -> dict[int, float]:
-    """Measured seconds by row id; a profile of training gives the seconds of the forward pass."""
+    """Returns the measured seconds by row id. Of a profile of training, it takes the forward pass."""
     seconds_by_row = {timing.layer: timing.forward_seconds for timing in profile.layers}
     return {row: seconds for row, seconds in seconds_by_row.items() if seconds is not None}
 
@@ -147,7 +147,7 @@ class StageSearch:
         types, units, sizes: Taken from `subject`.
         count: Number of units.
         crossing: Bytes over a cut before each unit.
-        known: Whether a cut is possible before each unit: all sizes are known and no reason forbids it.
+        can_cut: Whether a cut is possible before each unit: all sizes are known and no reason forbids it.
         memory: Cost function of a stage's memory: stored tensors and peak activations.
         seconds: Seconds of each unit: one array, or one for each machine; empty if unknown.
     """
@@ -159,11 +159,11 @@ class StageSearch:
         if self.count < 2:
             raise Misuse("there is nothing to cut: fewer than two operators", where="split")
         self.crossing, sizes_known = count_crossing_bytes(self.units)
-        self.known = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
-        alive = costs.compute_live_bytes(self.units)
-        alive = alive if subject.inside is None else np.maximum(alive, subject.inside)
+        self.can_cut = [size_known and at not in subject.closed for at, size_known in enumerate(sizes_known)]
+        live_bytes = costs.compute_live_bytes(self.units)
+        live_bytes = live_bytes if subject.inside is None else np.maximum(live_bytes, subject.inside)
         self.memory = costs.sum_of_costs(
-            costs.build_stored_bytes(self.units, self.sizes), costs.make_maximum_cost(alive)
+            costs.build_stored_bytes(self.units, self.sizes), costs.make_maximum_cost(live_bytes)
         )
         self.seconds = self._seconds()
         if not spec.cuts:
@@ -199,13 +199,13 @@ class StageSearch:
             return [self.subject.took]
         return [costs.sum_by_unit(self.units, layers, seconds_by_row.get, groups=True)]
 
-    def kinds(self, stages: int) -> list[int]:
+    def list_kinds(self, stages: int) -> list[int]:
         """Returns the kind of each stage. Stages of one kind have the same cost function."""
         if self.spec.by == "training" or len(self.subject.machines) > 1:
             return list(range(stages))
         return [0] * stages
 
-    def cost(self, stages: int) -> Row:
+    def make_cost(self, stages: int) -> Row:
         """Returns the function of the cost that the search balances between stages.
 
         Raises:
@@ -233,7 +233,7 @@ class StageSearch:
 
     @cached_property
     def _fixed_cost(self) -> Row:
-        """Function of the costs 'params', 'memory' and 'macs', which need no number of stages."""
+        """Function of a cost that does not depend on the number of stages: 'params', 'memory' or 'macs'."""
         layers = self.subject.layers
         if self.spec.by == "params":
             return costs.build_stored_bytes(self.units, self.subject.elements)
@@ -245,7 +245,7 @@ class StageSearch:
             (layer for layer in layers if not layer.group and layer.counted and layer.macs is None), None
         )
         if missing is not None:
-            raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.remedy())
+            raise Misuse(f"the MACs of {missing.path} are not known", where="split", **self.suggest_remedy())
         return costs.sum_of_units(costs.sum_by_unit(self.units, layers, lambda at: layers[at].macs))
 
     def _make_training_memory(self, stages: int) -> Row:
@@ -256,7 +256,7 @@ class StageSearch:
         *static, activations = self.training.values()
         layers = costs.sum_of_units(np.sum(static, axis=0))
         return costs.sum_of_costs(
-            layers, costs.scale_by_kind(costs.sum_of_units(activations), self.flights(stages))
+            layers, costs.scale_by_kind(costs.sum_of_units(activations), self.list_in_flight(stages))
         )
 
     @cached_property
@@ -274,7 +274,7 @@ class StageSearch:
         unknown = next((layer.path for layer in fact.layers if layer.activation_bytes is None), None)
         if unknown is not None:
             message = f"how much {unknown} puts out is not known"
-            raise Misuse(message, where="--by training", **self.remedy())
+            raise Misuse(message, where="--by training", **self.suggest_remedy())
 
         def figure(name: str, row: int) -> int:
             return getattr(rows[row], name) if row in rows else 0
@@ -284,35 +284,35 @@ class StageSearch:
             for name in _TRAINING_FIELDS
         }
 
-    def flights(self, stages: int) -> list[int]:
+    def list_in_flight(self, stages: int) -> list[int]:
         """Computes the number of micro-batches whose activations each stage keeps at the same time."""
         spec = self.spec
         return [count_in_flight(stage, stages, spec.micro_batches, spec.schedule) for stage in range(stages)]
 
-    def remedy(self, otherwise: str = "balance something else") -> Mapping[str, Any]:
+    def suggest_remedy(self, otherwise: str = "balance something else") -> Mapping[str, Any]:
         """Returns the hint and code of an error about an unknown size.
 
         The hint names the options that bind the open sizes, or is `otherwise` if no size is open.
         """
-        free = " ".join(f"--dim {name}=1" for name in self.subject.free)
-        return {"hint": f"bind a size: {free}", "code": "open_sizes"} if free else {"hint": otherwise}
+        options = " ".join(f"--dim {name}=1" for name in self.subject.free)
+        return {"hint": f"bind a size: {options}", "code": "open_sizes"} if options else {"hint": otherwise}
 
     # places of cuts
 
-    def allowed(self) -> list[int]:
+    def list_allowed_places(self) -> list[int]:
         """Returns the units before which a cut is allowed.
 
         Raises:
             Misuse: No cut is allowed anywhere, or no module matches `--at`.
         """
-        places = [unit for unit in range(1, self.count) if self.known[unit]]
+        places = [unit for unit in range(1, self.count) if self.can_cut[unit]]
         if not places:
             if why := next(iter(self.subject.closed.values()), ""):
                 raise Misuse(
                     f"no place is left for a cut: {why}", where="split", hint="balance something else"
                 )
-            remedy = self.remedy("its values have no size of their own")
-            raise Misuse("no size of what crosses a cut is known", where="split", **remedy)
+            suggest_remedy = self.suggest_remedy("its values have no size of their own")
+            raise Misuse("no size of what crosses a cut is known", where="split", **suggest_remedy)
         if not self.spec.at:
             return places
         modules = [self._find_cut_module(row) for row in self.units.rows]
@@ -333,7 +333,7 @@ class StageSearch:
             row = layer.parent
         return outermost
 
-    def cuts(self) -> Cuts:
+    def find_cuts(self) -> Cuts:
         """Returns the cuts that the user specified, or the best cuts.
 
         Raises:
@@ -341,7 +341,7 @@ class StageSearch:
         """
         if self.spec.cuts:
             return self._find_named_cuts()
-        allowed = self.allowed()
+        allowed = self.list_allowed_places()
         stages = self.spec.stages
         if stages is None:
             stages = self._find_fewest_stages(allowed)
@@ -357,7 +357,7 @@ class StageSearch:
                 where="-n",
                 hint="fewer stages",
             )
-        best = self.best(stages, allowed)
+        best = self.find_best(stages, allowed)
         if best is None:
             raise Misuse(
                 f"no {stages:,} stages of {bytes_text(self.spec.stage_memory or 0)} hold the model",
@@ -366,9 +366,9 @@ class StageSearch:
             )
         return best
 
-    def best(self, stages: int, allowed: Sequence[int]) -> Cuts | None:
+    def find_best(self, stages: int, allowed: Sequence[int]) -> Cuts | None:
         """Returns the best cuts at the allowed places, or None if no partition fits into the memory."""
-        cost, limit = self.cost(stages), self.spec.stage_memory
+        cost, limit = self.make_cost(stages), self.spec.stage_memory
         if limit is not None:
             memory = self._make_training_memory(stages) if self.spec.by == "training" else self.memory
             cost = costs.apply_memory_limit(cost, memory, limit)
@@ -378,7 +378,9 @@ class StageSearch:
             def link(crossed: int) -> float:
                 return crossed / rate
 
-        return find_best_cuts(self.count, self.kinds(stages), cost, self.crossing, allowed, link, self.cancel)
+        return find_best_cuts(
+            self.count, self.list_kinds(stages), cost, self.crossing, allowed, link, self.cancel
+        )
 
     def _find_fewest_stages(self, allowed: Sequence[int]) -> int:
         """Computes the smallest number of stages that hold the model, each with as many units as fit.
@@ -391,22 +393,22 @@ class StageSearch:
             raise Misuse("into how many stages is not said", where="split", hint="-n 4, or --stage-memory 2G")
         if self.spec.by == "training":  # the micro-batches in flight depend on the stages
             for stages in range(2, min(len(allowed) + 1, _MAX_TRIED_STAGES) + 1):
-                if self.best(stages, allowed) is not None:
+                if self.find_best(stages, allowed) is not None:
                     return stages
-            self._build_size_error(limit)
+            self._refuse_size(limit)
         places = np.array([*allowed, self.count])
         start, stages = 0, 0
         while start < self.count:
-            row = self.memory(0, start)
+            costs_from_start = self.memory(0, start)
             ends = places[places > start]
-            reach = int(np.searchsorted(row[ends - start - 1], limit, "right"))
-            if not reach:
-                self._build_size_error(limit, start)
-            start, stages = int(ends[reach - 1]), stages + 1
+            fitting_count = int(np.searchsorted(costs_from_start[ends - start - 1], limit, "right"))
+            if not fitting_count:
+                self._refuse_size(limit, start)
+            start, stages = int(ends[fitting_count - 1]), stages + 1
         return max(stages, 2)
 
-    def _build_size_error(self, limit: int, start: int | None = None) -> None:
-        where = "a layer" if start is None else self.path(start) or "a layer"
+    def _refuse_size(self, limit: int, start: int | None = None) -> None:
+        where = "a layer" if start is None else self.get_path(start) or "a layer"
         raise Misuse(
             f"{where} alone takes more than {bytes_text(limit)}", where="--stage-memory", hint="more memory"
         )
@@ -433,11 +435,11 @@ class StageSearch:
             if unit in self.subject.closed:
                 why = self.subject.closed[unit]
                 raise Misuse(f"no stage can begin with '{name}': {why}", where="--cuts")
-            if not self.known[unit]:
+            if not self.can_cut[unit]:
                 raise Misuse(
                     f"what crosses the cut before '{name}' is not known",
                     where="--cuts",
-                    **self.remedy("cut elsewhere"),
+                    **self.suggest_remedy("cut elsewhere"),
                 )
             places.append(unit)
         places.sort()
@@ -447,7 +449,7 @@ class StageSearch:
             )
         return self.cut_at(places)
 
-    def named(self) -> list[int]:
+    def list_named_places(self) -> list[int]:
         """Returns the units at which the user can cut by a layer's name: the first unit of each layer."""
         layers = self.subject.layers
         paths = {layer.path: layer.id for layer in layers}
@@ -455,7 +457,7 @@ class StageSearch:
         for unit, row in enumerate(self.units.rows):
             if row is not None and paths[layers[row].path] == row:
                 first.setdefault(row, unit)
-        return sorted(unit for unit in first.values() if unit and self.known[unit])
+        return sorted(unit for unit in first.values() if unit and self.can_cut[unit])
 
     def cut_at(self, places: Sequence[int]) -> Cuts:
         """Returns the cuts before the units `places`, with their cost.
@@ -467,24 +469,26 @@ class StageSearch:
         self._check_machines(stages)
         if any(last <= first for first, last in itertools.pairwise((0, *places, self.count))):
             raise Misuse(f"cuts lie before units 1 to {self.count - 1:,}, ascending", where="places")
-        stage_costs = self.stage_costs(places, self.cost(stages), self.kinds(stages))
-        return Cuts(tuple(places), max(stage_costs), sum(self.crossing[at] for at in places))
+        compute_stage_costs = self.compute_stage_costs(
+            places, self.make_cost(stages), self.list_kinds(stages)
+        )
+        return Cuts(tuple(places), max(compute_stage_costs), sum(self.crossing[at] for at in places))
 
-    def stage_costs(self, places: Sequence[int], cost: Row, kinds: Sequence[int]) -> list[float]:
+    def compute_stage_costs(self, places: Sequence[int], cost: Row, kinds: Sequence[int]) -> list[float]:
         """Computes the cost of each stage between the cuts at `places`."""
         ends = [0, *places, self.count]
         spans = zip(kinds, itertools.pairwise(ends), strict=True)
         return [float(cost(kind, first)[last - first - 1]) for kind, (first, last) in spans]
 
-    def stage_seconds(self, places: Sequence[int], stages: int) -> list[float]:
+    def compute_stage_seconds(self, places: Sequence[int], stages: int) -> list[float]:
         """Computes the seconds of each stage between the cuts at `places`; empty if unknown."""
         if not self.seconds:
             return []
-        return self.stage_costs(
+        return self.compute_stage_costs(
             places, costs.make_cost_by_kind(self._make_stage_seconds(stages)), range(stages)
         )
 
-    def path(self, unit: int) -> str:
+    def get_path(self, unit: int) -> str:
         """Returns the path of a unit's layer, or the unit's label if it has no row."""
         row = self.units.rows[unit]
         if row is not None:

@@ -32,14 +32,14 @@ def build_stage_models(
     Raises:
         Misuse: The type of a value that crosses a cut is unknown.
     """
-    stage = make_stage_builder(model, units, types)
-    return [stage(*ends) for ends in itertools.pairwise((0, *places, len(units.positions)))]
+    build_stage = make_stage_builder(model, units, types)
+    return [build_stage(*bounds) for bounds in itertools.pairwise((0, *places, len(units.positions)))]
 
 
 def make_stage_builder(
     model: Model, units: GraphUnits, types: Mapping[str, TensorInfo]
 ) -> Callable[[int, int], Model]:
-    """Returns a function that builds a stage from its first unit and the unit after its last.
+    """Returns a function that builds the stage from a first unit up to, but without, a last unit.
 
     The arguments are those of `build_stage_models`.
     """
@@ -49,13 +49,13 @@ def make_stage_builder(
     # graph outputs that no unit produces: inputs or constants that pass through
     passed_through = tuple([value.name for value in model.graph.outputs if value.name not in produced])
 
-    def stage(first: int, last: int) -> Model:
+    def build_stage(first: int, last: int) -> Model:
         span = range(first, last)
         return _build_stage(
             model, units, span, born, dies, types, passed_through if last == len(units.positions) else ()
         )
 
-    return stage
+    return build_stage
 
 
 def _build_stage(
@@ -68,21 +68,21 @@ def _build_stage(
     passed_through: Sequence[str],
 ) -> Model:
     graph = model.graph
-    places = {units.positions[unit] for unit in span} | {
+    node_indices = {units.positions[unit] for unit in span} | {
         node_index for unit in span for node_index in units.constants[unit]
     }
     if passed_through:
-        places.update(Wiring.from_graph(graph).find_needed_indices(passed_through))
-    read = {name for node_index in places for name in list_reads(graph.nodes[node_index])} | set(
+        node_indices.update(Wiring.from_graph(graph).find_needed_indices(passed_through))
+    read_names = {name for node_index in node_indices for name in list_reads(graph.nodes[node_index])} | set(
         passed_through
     )
     feeds = {value.name for value in graph.feeds}
-    outside = (name for name in read if name in feeds or (name in born and born[name] not in span))
-    inputs = sorted(outside, key=lambda name: (born.get(name, -1), name))
+    outer_names = (name for name in read_names if name in feeds or (name in born and born[name] not in span))
+    inputs = sorted(outer_names, key=lambda name: (born.get(name, -1), name))
     outputs = {value.name for value in graph.outputs}
     produced = [name for unit in span for name in graph.nodes[units.positions[unit]].outputs if name]
     part_outputs = [name for name in produced if name in outputs or dies.get(name, -1) >= span.stop]
-    return build_part_model(model, places, inputs, (*part_outputs, *passed_through), types)
+    return build_part_model(model, node_indices, inputs, (*part_outputs, *passed_through), types)
 
 
 def build_part_model(
@@ -106,18 +106,18 @@ def build_part_model(
     """
     graph = model.graph
     nodes = [graph.nodes[place] for place in sorted(places)]
-    ends = {value.name: value for value in (*graph.inputs, *graph.outputs)}
-    read = {name for node in nodes for name in list_reads(node)} | set(outputs)
-    initializers = {name: tensor for name, tensor in graph.initializers.items() if name in read}
+    declarations = {value.name: value for value in (*graph.inputs, *graph.outputs)}
+    read_names = {name for node in nodes for name in list_reads(node)} | set(outputs)
+    initializers = {name: tensor for name, tensor in graph.initializers.items() if name in read_names}
     inner_names = {name for node in nodes for name in node.outputs} - {*inputs, *outputs}
     part = Graph(
         name=graph.name,
         nodes=tuple(nodes),
         inputs=(
-            *(ends.get(name) or _declare_value(name, types) for name in inputs),
+            *(declarations.get(name) or _declare_value(name, types) for name in inputs),
             *(value for value in graph.inputs if value.name in initializers),
         ),
-        outputs=tuple([ends.get(name) or _declare_value(name, types) for name in outputs]),
+        outputs=tuple([declarations.get(name) or _declare_value(name, types) for name in outputs]),
         initializers=initializers,
         values=tuple([value for value in graph.values if value.name in inner_names]),
     )
@@ -152,23 +152,27 @@ def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
         BadModel: Two stages contain the same node or store different numbers under one name.
     """
     nodes: list[Node] = []
-    makers: dict[str, tuple[int, Node]] = {}
+    node_by_output: dict[str, tuple[int, Node]] = {}
     initializers: dict[str, Tensor] = {}
     functions: dict[tuple[str, str, str], Function] = {}
     for index, stage in enumerate(stages):
         input_names = {value.name for value in stage.graph.feeds}
-        free = _find_constant_nodes(stage, input_names)
+        constant_nodes = _find_constant_nodes(stage, input_names)
         for name, tensor in stage.graph.initializers.items():
             if name in initializers and not _is_same_tensor(initializers[name], tensor):
                 raise BadModel(f"two stages hold other numbers as '{name}'")
             initializers.setdefault(name, tensor)
         for place, node in enumerate(stage.graph.nodes):
             key = next((name for name in node.outputs if name), "")
-            if key in makers:
-                if makers[key][0] < index and place in free and makers[key][1].key == node.key:
-                    continue  # a constant node, of which each stage that reads it has a copy
+            if key in node_by_output:
+                if (
+                    node_by_output[key][0] < index
+                    and place in constant_nodes
+                    and node_by_output[key][1].key == node.key
+                ):
+                    continue  # each stage that reads a constant node has a copy of it
                 raise BadModel(f"'{node.label}' is in two stages")
-            makers[key] = index, node
+            node_by_output[key] = index, node
             nodes.append(node)
         functions.update(stage.functions)
     graph = replace(whole.graph, nodes=tuple(nodes), initializers=initializers, values=(), extra=())
@@ -178,13 +182,13 @@ def join_stages(whole: Model, stages: Sequence[Model]) -> Model:
 
 def _find_constant_nodes(stage: Model, input_names: Iterable[str]) -> set[int]:
     """Returns the indices of the nodes that depend on no input."""
-    live = set(input_names)
+    dependent_names = set(input_names)
     constants = set()
     for index, node in enumerate(stage.graph.nodes):
-        if live.isdisjoint(list_reads(node)):
+        if dependent_names.isdisjoint(list_reads(node)):
             constants.add(index)
         else:
-            live.update(node.outputs)
+            dependent_names.update(node.outputs)
     return constants
 
 

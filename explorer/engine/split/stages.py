@@ -62,7 +62,7 @@ def split(
     report(on_progress, cancel, "reading the graph")
     search = StageSearch(build_graph_sequence(subject), spec, cancel)
     report(on_progress, cancel, "searching cuts")
-    cuts = search.cuts()
+    cuts = search.find_cuts()
     report(on_progress, cancel, "counting the stages")
     parts = build_stage_models(subject.model, search.units, cuts.places, infer(subject.model).values)
     spans = list_stage_spans(search, cuts.places)
@@ -98,7 +98,7 @@ class StageDraft:
             Misuse: The model cannot be cut at these places.
         """
         search = self.search
-        cuts = search.cuts() if places is None else search.cut_at(places)
+        cuts = search.find_cuts() if places is None else search.cut_at(places)
         stages = [self._stage(span) for span in list_stage_spans(search, cuts.places)]
         with_other_counts = places is None and not search.spec.cuts
         fact = split_figures(
@@ -110,7 +110,7 @@ class StageDraft:
         """Returns the places where the user may cut."""
         search = self.search
         rows = tuple([-1 if row is None else row for row in search.units.rows])
-        return CutPlaces(rows, tuple(search.crossing), tuple(search.named()))
+        return CutPlaces(rows, tuple(search.crossing), tuple(search.list_named_places()))
 
 
 def create_graph_draft(subject: SplitSubject, search: StageSearch) -> StageDraft:
@@ -152,8 +152,8 @@ def split_figures(
         with_other_counts: Whether to add the figures for other numbers of stages.
     """
     subject, spec, count = search.subject, search.spec, len(stages)
-    stage_costs = search.stage_costs(cuts.places, search.cost(count), search.kinds(count))
-    seconds = search.stage_seconds(cuts.places, count)
+    stage_costs = search.compute_stage_costs(cuts.places, search.make_cost(count), search.list_kinds(count))
+    seconds = search.compute_stage_seconds(cuts.places, count)
     stages = [
         replace(stage, cost=stage_costs[index], seconds=seconds[index] if seconds else None)
         for index, stage in enumerate(stages)
@@ -184,8 +184,8 @@ def _compute_stage(search: StageSearch, part: Model, span: range, dims: Mapping[
         file="",
         inputs=tuple(inputs),
         outputs=tuple([_describe_stage(search, value) for value in part.graph.outputs]),
-        first=search.path(span[0]),
-        last=search.path(span[-1]),
+        first=search.get_path(span[0]),
+        last=search.get_path(span[-1]),
         layers=len(span),
         params=totals.params,
         macs=totals.macs,
@@ -213,7 +213,7 @@ def _describe_stage(search: StageSearch, value: Value) -> TensorInfo:
 def _add_training_memory(search: StageSearch, stages: Sequence[Stage], spans: Sequence[range]) -> list[Stage]:
     """Adds the memory of a training step to the stages."""
     with_training = []
-    for stage, span, flying in zip(stages, spans, search.flights(len(stages)), strict=True):
+    for stage, span, flying in zip(stages, spans, search.list_in_flight(len(stages)), strict=True):
         figures = [int(part[span.start : span.stop].sum()) for part in search.training.values()]
         weights, gradients, optimizer, activations = figures
         total = weights + gradients + optimizer + activations * flying
@@ -226,7 +226,7 @@ def _compute_cut_figures(search: StageSearch, place: int) -> StageCut:
     crossed, rate = search.crossing[place], search.spec.links
     seconds = None if rate is None else crossed / rate
     tensors = tuple([value.info for value in list_crossing_values(search.units, place)])
-    return StageCut(crossed, tensors, search.path(place), seconds)
+    return StageCut(crossed, tensors, search.get_path(place), seconds)
 
 
 def find_shared_names(names_by_stage: Iterable[Set[str]]) -> list[str]:
@@ -260,16 +260,18 @@ def _compute_other_counts(search: StageSearch, stages: int) -> tuple[StageCount,
 
     Empty if the search would be slow, or if the user named one machine for each stage.
     """
-    allowed, rate = search.allowed(), search.spec.links
+    allowed, rate = search.list_allowed_places(), search.spec.links
     if len(allowed) > _MAX_PLACES or len(search.subject.machines) > 1:
         return ()
     counts = []
     for count in sorted({*range(2, _MAX_OTHER_COUNT + 1), stages}):
-        best = search.best(count, allowed) if count <= len(allowed) + 1 else None
+        best = search.find_best(count, allowed) if count <= len(allowed) + 1 else None
         if best is None:
             continue
-        stage_costs = search.stage_costs(best.places, search.cost(count), search.kinds(count))
-        seconds = search.stage_seconds(best.places, count)
+        stage_costs = search.compute_stage_costs(
+            best.places, search.make_cost(count), search.list_kinds(count)
+        )
+        seconds = search.compute_stage_seconds(best.places, count)
         links = [search.crossing[place] / rate for place in best.places] if rate is not None else []
         period = max((*seconds, *links)) if seconds else None
         counts.append(

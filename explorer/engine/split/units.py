@@ -1,8 +1,8 @@
 """Divides a graph into units, the smallest parts that a split assigns to stages.
 
-A unit is a node that depends on an input of the graph or draws random numbers; units are in file order and
-each one belongs to exactly one stage. A node that depends on no input, such as a DequantizeLinear of a
-weight, is a constant node. Each stage that reads its value gets a copy of it.
+A unit is a node that depends on an input of the graph or draws random numbers. Units are in file order, and
+each unit belongs to exactly one stage. Any other node, such as a DequantizeLinear of a weight, is a constant
+node. Each stage that reads the value of a constant node gets a copy of the node.
 """
 
 from __future__ import annotations
@@ -65,51 +65,53 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
     """
     nodes, initializers = model.graph.nodes, model.graph.initializers
     feeds = [value.name for value in model.graph.feeds]
-    live = set(feeds)
+    dependent_names = set(feeds)
     positions: list[int] = []
     for index, node in enumerate(nodes):
-        if not live.isdisjoint(list_reads(node)) or any_draws_random(model, (node,)):
+        if not dependent_names.isdisjoint(list_reads(node)) or any_draws_random(model, (node,)):
             positions.append(index)
-            live.update(name for name in node.outputs if name)
+            dependent_names.update(name for name in node.outputs if name)
     position_set = set(positions)
     wiring = Wiring.from_graph(model.graph)
-    place = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
+    node_by_output = {name: index for index, node in enumerate(nodes) for name in node.outputs if name}
     constant_sources: dict[str, tuple[tuple[int, ...], tuple[str, ...]]] = {}
 
-    def constant(name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    def find_sources(name: str) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Returns the nodes and stored tensors from which a constant value is computed."""
         if name not in constant_sources:
-            here = wiring.find_needed_indices([name])
-            read = {source for index in here for source in list_reads(nodes[index])} | {name}
+            source_nodes = wiring.find_needed_indices([name])
+            read_names = {source for index in source_nodes for source in list_reads(nodes[index])} | {name}
             constant_sources[name] = (
-                tuple(here),
-                tuple(sorted(source for source in read if source in initializers)),
+                tuple(source_nodes),
+                tuple(sorted(source for source in read_names if source in initializers)),
             )
         return constant_sources[name]
 
     stored_names: list[tuple[str, ...]] = []
     constants: list[tuple[int, ...]] = []
-    born = dict.fromkeys(feeds, -1)
-    dies: dict[str, int] = {}
+    birth_unit = dict.fromkeys(feeds, -1)
+    last_reader: dict[str, int] = {}
     for unit, index in enumerate(positions):
         tensor_names: dict[str, None] = {}
         constant_nodes: set[int] = set()
         for name in list_reads(nodes[index]):
-            if name in live:
-                dies[name] = unit
+            if name in dependent_names:
+                last_reader[name] = unit
             elif name in initializers:
                 tensor_names[name] = None
-            elif name in place and place[name] not in position_set:
-                before, constant_tensors = constant(name)
-                constant_nodes.update(before)
+            elif name in node_by_output and node_by_output[name] not in position_set:
+                constant_nodes_before, constant_tensors = find_sources(name)
+                constant_nodes.update(constant_nodes_before)
                 tensor_names.update(dict.fromkeys(constant_tensors))
         stored_names.append(tuple(tensor_names))
         constants.append(tuple(sorted(constant_nodes)))
-        born.update(dict.fromkeys((name for name in nodes[index].outputs if name), unit))
+        birth_unit.update(dict.fromkeys((name for name in nodes[index].outputs if name), unit))
     values = []
-    for name, last in (dies | {n: unit for n, unit in born.items() if unit >= 0 and n not in dies}).items():
+    for name, last_unit in (
+        last_reader | {n: unit for n, unit in birth_unit.items() if unit >= 0 and n not in last_reader}
+    ).items():
         info = types.get(name) or TensorInfo(name, None, None, "unknown")
-        values.append(CrossingValue(name, born[name], last, info, tensor_bytes((info,))))
+        values.append(CrossingValue(name, birth_unit[name], last_unit, info, tensor_bytes((info,))))
     rows = NodeRows(layers, model.functions).find_rows(nodes, None)
     return GraphUnits(
         tuple(positions),
@@ -121,9 +123,11 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
 
 
 def count_crossing_bytes(units: GraphUnits) -> tuple[list[int], list[bool]]:
-    """Computes, for a cut before each unit, the bytes that cross it and whether all their sizes are known.
+    """Counts the bytes that cross a cut before each unit.
 
-    A cut is allowed only where all sizes are known.
+    Returns:
+        For each unit, the bytes; and for each unit, whether the sizes of all crossing values are known. A cut
+        is allowed only where they are known.
     """
     count = len(units.positions)
     change, unknown = [0] * (count + 1), [0] * (count + 1)
@@ -136,11 +140,11 @@ def count_crossing_bytes(units: GraphUnits) -> tuple[list[int], list[bool]]:
         unknown[first] += value.size is None
         unknown[end] -= value.size is None
     sizes, all_known = [], []
-    live_bytes = missing = 0
-    for at in range(count):
-        live_bytes, missing = live_bytes + change[at], missing + unknown[at]
+    live_bytes = unknown_count = 0
+    for unit in range(count):
+        live_bytes, unknown_count = live_bytes + change[unit], unknown_count + unknown[unit]
         sizes.append(live_bytes)
-        all_known.append(not missing)
+        all_known.append(not unknown_count)
     return sizes, all_known
 
 

@@ -77,7 +77,7 @@ class TorchSplitter:
         loaded = self._opened.loaded
         inputs, program, search = self._search(spec, machines)
         report(self._on_progress, self._cancel, "searching cuts")
-        cuts = search.cuts()
+        cuts = search.find_cuts()
         facts = [_describe_stage(search, span) for span in list_stage_spans(search, cuts.places)]
         fact = split_figures(
             search, cuts, facts, _find_shared(search, cuts.places), with_other_counts=not spec.cuts
@@ -274,8 +274,8 @@ def _describe_stage(search: StageSearch, span: range) -> Stage:
             [v.info for v in search.units.values if v.name not in born and v.born < span.start <= v.dies]
         ),
         outputs=tuple([v.info for v in search.units.values if v.name in born and v.dies >= span.stop]),
-        first=search.path(span[0]),
-        last=search.path(span[-1]),
+        first=search.get_path(span[0]),
+        last=search.get_path(span[-1]),
         layers=len(span),
         params=sum(subject.elements.get(name, 0) for name in weights),
         macs=macs,

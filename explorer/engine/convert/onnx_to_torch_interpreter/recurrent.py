@@ -1,6 +1,6 @@
 """Rules for LSTM, GRU and RNN, step by step, with ONNX's gates, directions, lengths and peepholes.
 
-Torch's own layers support only some of these features.
+Torch's own layers support only some of these features. Tensors have the letters of the ONNX standard.
 """
 
 from __future__ import annotations
@@ -51,38 +51,56 @@ def _read_activations(call: OperatorCall, direction: int) -> list[Activation]:
 
 
 def _run_lstm_step(
-    call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
+    call: OperatorCall,
+    x: Tensor,
+    state: State,
+    r: Tensor,
+    rb: Tensor,
+    activations: Sequence[Activation],
+    peepholes: Any,
 ) -> State:
     h, c = state
     i, o, f, g = (x + h @ r.t() + rb).chunk(4, -1)
-    p = extra.chunk(3) if extra is not None else (0, 0, 0)
-    i = acts[0](_clip_value(call, i + p[0] * c))
-    f = 1 - i if call.get("input_forget", 0) else acts[0](_clip_value(call, f + p[2] * c))
-    c = f * c + i * acts[1](_clip_value(call, g))
-    o = acts[0](_clip_value(call, o + p[1] * c))
-    return o * acts[2](c), c
+    p = peepholes.chunk(3) if peepholes is not None else (0, 0, 0)
+    i = activations[0](_clip_value(call, i + p[0] * c))
+    f = 1 - i if call.get("input_forget", 0) else activations[0](_clip_value(call, f + p[2] * c))
+    c = f * c + i * activations[1](_clip_value(call, g))
+    o = activations[0](_clip_value(call, o + p[1] * c))
+    return o * activations[2](c), c
 
 
 def _run_gru_step(
-    call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
+    call: OperatorCall,
+    x: Tensor,
+    state: State,
+    r: Tensor,
+    rb: Tensor,
+    activations: Sequence[Activation],
+    peepholes: Any,
 ) -> State:
     (h,) = state
     xz, xr, xh = x.chunk(3, -1)
     rz, rr, rh = r.chunk(3)
     bz, br, bh = rb.chunk(3)
-    z = acts[0](_clip_value(call, xz + h @ rz.t() + bz))
-    reset = acts[0](_clip_value(call, xr + h @ rr.t() + br))
+    z = activations[0](_clip_value(call, xz + h @ rz.t() + bz))
+    reset = activations[0](_clip_value(call, xr + h @ rr.t() + br))
     if call.get("linear_before_reset", 0):
-        candidate = acts[1](_clip_value(call, xh + reset * (h @ rh.t() + bh)))
+        candidate = activations[1](_clip_value(call, xh + reset * (h @ rh.t() + bh)))
     else:
-        candidate = acts[1](_clip_value(call, xh + (reset * h) @ rh.t() + bh))
+        candidate = activations[1](_clip_value(call, xh + (reset * h) @ rh.t() + bh))
     return ((1 - z) * candidate + z * h,)
 
 
 def _run_rnn_step(
-    call: OperatorCall, x: Tensor, state: State, r: Tensor, rb: Tensor, acts: Sequence[Activation], extra: Any
+    call: OperatorCall,
+    x: Tensor,
+    state: State,
+    r: Tensor,
+    rb: Tensor,
+    activations: Sequence[Activation],
+    peepholes: Any,
 ) -> State:
-    return (acts[0](_clip_value(call, x + state[0] @ r.t() + rb)),)
+    return (activations[0](_clip_value(call, x + state[0] @ r.t() + rb)),)
 
 
 def _clip_value(call: OperatorCall, x: Tensor) -> Tensor:
@@ -94,29 +112,39 @@ _STEPS = {"LSTM": _run_lstm_step, "GRU": _run_gru_step, "RNN": _run_rnn_step}
 
 
 def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: Any) -> tuple[Tensor, ...]:
-    """Outputs of all directions: (Y, Y_h), or (Y, Y_h, Y_c) for an LSTM."""
+    """Returns the outputs of all directions: (Y, Y_h), or (Y, Y_h, Y_c) for an LSTM.
+
+    Args:
+        call: The operator.
+        x: Input, (length, batch, features).
+        w: Input weights, (directions, gates x hidden, features).
+        r: Recurrent weights, (directions, gates x hidden, hidden).
+        *rest: Bias, sequence lengths, initial hidden and cell state, and peepholes; each may be missing.
+    """
     op = call.node.op
-    b, lengths, h0, c0, peep = (*rest, *(None,) * 5)[:5]
-    size = int(r.shape[-1])
+    bias_pairs, lengths, h0, c0, peepholes = (*rest, *(None,) * 5)[:5]
+    hidden_size = int(r.shape[-1])
     if call.get("layout", 0):
         x = x.transpose(0, 1)
         h0, c0 = (s if s is None else s.transpose(0, 1) for s in (h0, c0))
-    count, batch = x.shape[0], x.shape[1]
-    if not isinstance(count, int):
+    length, batch = x.shape[0], x.shape[1]
+    if not isinstance(length, int):
         raise BadModel(f"torch cannot leave the length of a sequence open in {op}")
     starts = [h0, c0] if op == "LSTM" else [h0]
     outputs_by_direction: list[Tensor] = []
-    finals: list[list[Tensor]] = []
+    final_states: list[list[Tensor]] = []
     direction = str(call.get("direction", "forward"))
     for direction_index in range(w.shape[0]):
         backwards = direction == "reverse" or direction_index == 1
         gate_rows = w.shape[1]
-        bias = b[direction_index] if b is not None else w.new_zeros(2 * gate_rows)
-        state: State = tuple(w.new_zeros(batch, size) if s is None else s[direction_index] for s in starts)
+        bias = bias_pairs[direction_index] if bias_pairs is not None else w.new_zeros(2 * gate_rows)
+        state: State = tuple(
+            w.new_zeros(batch, hidden_size) if s is None else s[direction_index] for s in starts
+        )
         activations = _read_activations(call, direction_index)
         projected = x @ w[direction_index].t() + bias[:gate_rows]
-        steps = reversed(range(count)) if backwards else range(count)
-        outputs: list[Tensor] = [x] * count
+        steps = reversed(range(length)) if backwards else range(length)
+        outputs: list[Tensor] = [x] * length
         for step in steps:
             next_state = _STEPS[op](
                 call,
@@ -125,7 +153,7 @@ def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: A
                 r[direction_index],
                 bias[gate_rows:],
                 activations,
-                None if peep is None else peep[direction_index],
+                None if peepholes is None else peepholes[direction_index],
             )
             if lengths is None:
                 state, outputs[step] = next_state, next_state[0]
@@ -134,13 +162,13 @@ def _run_recurrent(call: OperatorCall, x: Tensor, w: Tensor, r: Tensor, *rest: A
                 outputs[step] = torch.where(is_active, next_state[0], torch.zeros_like(next_state[0]))
                 state = tuple(torch.where(is_active, n, o) for n, o in zip(next_state, state, strict=True))
         outputs_by_direction.append(torch.stack(outputs))
-        finals.append(list(state))
+        final_states.append(list(state))
     y = torch.stack(outputs_by_direction, 1)
-    last = [torch.stack(states) for states in zip(*finals, strict=True)]
+    stacked_states = [torch.stack(states) for states in zip(*final_states, strict=True)]
     if call.get("layout", 0):
         y = y.permute(2, 0, 1, 3)
-        last = [final.transpose(0, 1) for final in last]
-    return (y, *last)
+        stacked_states = [final.transpose(0, 1) for final in stacked_states]
+    return (y, *stacked_states)
 
 
 TABLE: Mapping[str, Callable[..., Any]] = dict.fromkeys(_STEPS, _run_recurrent)

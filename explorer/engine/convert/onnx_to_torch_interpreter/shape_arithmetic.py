@@ -2,8 +2,8 @@
 
 In ONNX, shapes, indices and axes pass through the same operators as data. If they were tensors, the
 interpreter would have to read their values during the run, and torch.export could not leave a dimension open.
-Python numbers can also be torch symbols, which this arithmetic keeps. The numbers are in numpy object arrays:
-numpy does the indexing and broadcasting, and Python operators do the arithmetic.
+A Python number can also be a torch symbol, which this arithmetic keeps. The numbers are in numpy object
+arrays: numpy does the indexing and broadcasting, and Python operators do the arithmetic.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from typing import Any
 
 import numpy as np
 
-Host = np.ndarray[Any, Any]
+HostArray = np.ndarray[Any, Any]
 Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 
 
-def convert_to_host(values: Any) -> Host:
-    """Converts numbers or torch symbols to an object array."""
+def convert_to_host(values: Any) -> HostArray:
+    """Converts numbers or torch symbols to an object array. An array stays unchanged."""
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, (list, tuple)):
-        host = np.empty(len(values), object)
+        array = np.empty(len(values), object)
         for index, value in enumerate(values):
-            host[index] = value
-        return host
-    host = np.empty((), object)
-    host[()] = values
-    return host
+            array[index] = value
+        return array
+    array = np.empty((), object)
+    array[()] = values
+    return array
 
 
-def _convert_to_objects(value: Any) -> Host:
-    objects: Host = value if value.dtype == object else value.astype(object)
+def _convert_to_objects(value: Any) -> HostArray:
+    objects: HostArray = value if value.dtype == object else value.astype(object)
     return objects
 
 
 def _make_elementwise_rule(function: Callable[..., Any]) -> Rule:
     """Makes a rule that applies a function to each element, with numpy's broadcasting."""
 
-    def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+    def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
         arrays = np.broadcast_arrays(*(_convert_to_objects(a) for a in args))
         result = np.empty(arrays[0].shape, object)
         for index in np.ndindex(result.shape):
@@ -68,12 +68,12 @@ def _read_axes(attributes: Mapping[str, Any], args: Sequence[Any]) -> tuple[int,
     return None if axes is None else tuple(axes)
 
 
-def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+def _gather(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
     elements: Any = np.take(args[0], args[1].astype(np.int64), axis=attributes.get("axis", 0))
     return convert_to_host(elements)
 
 
-def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
     array = args[0]
     if len(args) < 3:
         starts, ends = attributes["starts"], attributes["ends"]
@@ -90,33 +90,33 @@ def _slice(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
     return np.asarray(array[tuple(slices)])
 
 
-def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host:
+def _reshape(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray:
     shape = [int(s) for s in args[1].reshape(-1)]
-    array: Host = args[0]
+    array: HostArray = args[0]
     return array.reshape([array.shape[i] if s == 0 else s for i, s in enumerate(shape)])
 
 
-def _make_reduction_rule(function: Callable[[Any, Any], Any], first: Any) -> Rule:
-    def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+def _make_reduction_rule(function: Callable[[Any, Any], Any], initial: Any) -> Rule:
+    def rule(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
         axes = _read_axes(attributes, args)
         if args[0].ndim != 1 or (axes is not None and axes not in ((0,), (-1,))):
             return None
         values = list(args[0])
-        start = values.pop(0) if first is None and values else first
+        start = values.pop(0) if initial is None and values else initial
         total = reduce(function, values, start)
         return convert_to_host([total]) if attributes.get("keepdims", 1) else convert_to_host(total)
 
     return rule
 
 
-def _range(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+def _range(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
     values = [a.reshape(-1)[0] for a in args]
     if not all(isinstance(v, (int, np.integer)) for v in values):
         return None  # the length depends on a symbol
     return np.arange(*(int(v) for v in values))
 
 
-def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
     value = attributes.get("value")
     sizes = list(args[0].reshape(-1))
     is_small = len(sizes) <= 1 and all(isinstance(s, (int, np.integer)) and s <= 64 for s in sizes)
@@ -125,7 +125,7 @@ def _constant_of_shape(attributes: Mapping[str, Any], args: Sequence[Any]) -> Ho
     return np.full([int(s) for s in sizes], value.array().reshape(-1)[0], object)
 
 
-def _compute_where(attributes: Mapping[str, Any], args: Sequence[Any]) -> Host | None:
+def _compute_where(attributes: Mapping[str, Any], args: Sequence[Any]) -> HostArray | None:
     if any(not isinstance(c, (bool, np.bool_)) for c in args[0].reshape(-1)):
         return None
     return np.where(args[0].astype(bool), _convert_to_objects(args[1]), _convert_to_objects(args[2]))

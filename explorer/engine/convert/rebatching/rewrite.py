@@ -1,9 +1,9 @@
 """Batch rewriting: changes the fixed batch of a graph to another size or an open size.
 
-The rewriter traces the batch from the inputs, node by node (`rules`). It replaces target shapes that contain
-the batch size. It expands stored values that must grow with the batch, such as a class token or the first
-state of an LSTM. After a Reshape of a batch of 1, several axes can be the batch: the rewriter then takes the
-likeliest axis that all later nodes accept.
+The rewriter follows the batch axis from the inputs, node by node (`rules`). It replaces target shapes that
+contain the batch size. It expands stored values that must grow with the batch, such as a class token or the
+first state of an LSTM. After a Reshape of a batch of 1, several axes can be the batch axis. The rewriter then
+takes the likeliest axis that all later nodes accept.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from explorer.engine.graph.repeated_nodes import list_value_names
 from explorer.engine.shapes import find_captured_names, infer
 
 _MAX_TRIES = 400
-"""Most combinations of options at ambiguous Reshapes that are tried."""
+"""Maximum number of combinations of batch axes that are tried at ambiguous Reshapes."""
 
-_SIZES = ("Shape", "Size")
+_SIZE_OPERATORS = ("Shape", "Size")
 _DOMAINS = ("", "com.microsoft")
 
 
@@ -39,7 +39,7 @@ class RebatchedModel(Struct, frozen=True):
 
     Attributes:
         model: New model.
-        old: Original batch size.
+        old: Batch size of the original.
         batched: Batch axes of inputs, values and outputs.
         changed: Names of the nodes and values that were rewritten.
     """
@@ -94,7 +94,7 @@ def rewrite_batch(model: Model, batch: int | str, axes: Mapping[str, int] | None
     raise Misuse(f"the batch cannot be rewritten: {last_error.why}", where="rebatch", hint=hint)
 
 
-def _run(model: Model, r: Rewriting) -> RebatchedModel:
+def _run(model: Model, rewriting: Rewriting) -> RebatchedModel:
     """Rewrites the whole graph with one combination of options at its ambiguous Reshapes.
 
     Raises:
@@ -103,71 +103,74 @@ def _run(model: Model, r: Rewriting) -> RebatchedModel:
     graph = model.graph
     for node_index, node in enumerate(graph.nodes):
         try:
-            r.nodes.append(_rewrite_node(model, r, node))
+            rewriting.nodes.append(_rewrite_node(model, rewriting, node))
         except RewriteError as error:
             raise RewriteError(f"{node.op} '{printable(node.label)}': {error.why}", node_index) from None
     for value in graph.outputs:
-        if value.name in r.size_values:
+        if value.name in rewriting.size_values:
             raise RewriteError(
                 f"output '{printable(value.name)}' tells the size of the batch", len(graph.nodes)
             )
-    nodes, initializers = _drop_unused(r.nodes, r.initializers, graph)
+    nodes, initializers = _drop_unused(rewriting.nodes, rewriting.initializers, graph)
     rewritten = Graph(
         name=graph.name,
         nodes=nodes,
-        inputs=tuple(_update_shape(r, value) for value in graph.inputs),
-        outputs=tuple(_update_shape(r, value) for value in graph.outputs),
+        inputs=tuple(_update_shape(rewriting, value) for value in graph.inputs),
+        outputs=tuple(_update_shape(rewriting, value) for value in graph.outputs),
         initializers=initializers,
-        values=tuple(_update_shape(r, value) for value in graph.values),
+        values=tuple(_update_shape(rewriting, value) for value in graph.values),
         extra=graph.extra,
     )
     return RebatchedModel(
-        replace(model, graph=rewritten, path=""), r.old, r.batched, tuple(dict.fromkeys(r.changed))
+        replace(model, graph=rewritten, path=""),
+        rewriting.old,
+        rewriting.batched,
+        tuple(dict.fromkeys(rewriting.changed)),
     )
 
 
-def _rewrite_node(model: Model, r: Rewriting, node: Node) -> Node:
+def _rewrite_node(model: Model, rewriting: Rewriting, node: Node) -> Node:
     """Returns the node for the new batch, and records the batch axes of its outputs."""
     captured_values = {n for _, body in list_bodies(node) for n in find_captured_names(body)}
-    if captured_values & (r.batched.keys() | r.size_values):
-        r.refuse("a body reads values of the batch")
-    if node.op in _SIZES and not node.domain and node.inputs[0] in r.batched:
-        r.size_values.update(node.outputs)
+    if captured_values & (rewriting.batched.keys() | rewriting.size_values):
+        rewriting.refuse("a body reads values of the batch")
+    if node.op in _SIZE_OPERATORS and not node.domain and node.inputs[0] in rewriting.batched:
+        rewriting.size_values.update(node.outputs)
         return node
-    node = _replace_known_sizes(r, node)
-    if not any(name in r.batched for name in node.inputs):
-        if any(name in r.size_values for name in node.inputs):
-            r.size_values.update(node.outputs)
+    node = _replace_known_sizes(rewriting, node)
+    if not any(name in rewriting.batched for name in node.inputs):
+        if any(name in rewriting.size_values for name in node.inputs):
+            rewriting.size_values.update(node.outputs)
         return node
     rule = RULES.get(node.op) if node.domain in _DOMAINS else None
     if rule is None or node.key in model.functions:
-        r.refuse("where its batch goes is not known")
-    return rule(r, node)
+        rewriting.refuse("where its batch goes is not known")
+    return rule(rewriting, node)
 
 
-def _replace_known_sizes(r: Rewriting, node: Node) -> Node:
+def _replace_known_sizes(rewriting: Rewriting, node: Node) -> Node:
     """Replaces inputs that are computed from the batch size by their values, which rules can rewrite.
 
     A node whose results are known and that has no batched input stays unchanged.
     """
-    if not any(name in r.size_values for name in node.inputs):
+    if not any(name in rewriting.size_values for name in node.inputs):
         return node
-    all_known = all(r.contents(name) is not None for name in node.outputs if name)
-    if all_known and not any(name in r.batched for name in node.inputs):
+    all_known = all(rewriting.contents(name) is not None for name in node.outputs if name)
+    if all_known and not any(name in rewriting.batched for name in node.inputs):
         return node
     inputs = list(node.inputs)
     for index, name in enumerate(inputs):
-        if name in r.size_values:
-            array = r.contents(name)
+        if name in rewriting.size_values:
+            array = rewriting.contents(name)
             if array is None:
-                r.refuse(f"'{name}' is computed from the size of the batch")
-            inputs[index] = r.fresh(name)
-            r.initializers[inputs[index]] = build_tensor(inputs[index], array)
+                rewriting.refuse(f"'{name}' is computed from the size of the batch")
+            inputs[index] = rewriting.fresh(name)
+            rewriting.initializers[inputs[index]] = build_tensor(inputs[index], array)
     return node.replace_values(inputs, node.outputs)
 
 
-def _update_shape(r: Rewriting, value: Value) -> Value:
-    shape = None if value.shape is None else r.declared(value.name, value.shape)
+def _update_shape(rewriting: Rewriting, value: Value) -> Value:
+    shape = None if value.shape is None else rewriting.declared(value.name, value.shape)
     return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
 
@@ -177,15 +180,15 @@ def _drop_unused(
     """Removes nodes and initializers that only computed shapes which are now constants."""
     needed = {value.name for value in graph.outputs} | {value.name for value in graph.inputs}
     read_before = {name for node in graph.nodes for name in node.inputs}
-    # nodes that the original did not use either are kept
+    # nodes and tensors that the original does not use either stay
     unused_ids = {id(node) for node in graph.nodes if read_before.isdisjoint(node.outputs)}
-    kept_nodes = []
+    used_nodes = []
     for node in reversed(nodes):
         if id(node) in unused_ids or any(name in needed for name in node.outputs):
-            kept_nodes.append(node)
+            used_nodes.append(node)
             needed.update(list_reads(node))
-    still_unread = {name for name in graph.initializers if name not in read_before and name not in needed}
-    kept_initializers = {
-        name: tensor for name, tensor in initializers.items() if name in needed or name in still_unread
+    unread_before = {name for name in graph.initializers if name not in read_before and name not in needed}
+    used_initializers = {
+        name: tensor for name, tensor in initializers.items() if name in needed or name in unread_before
     }
-    return kept_nodes[::-1], kept_initializers
+    return used_nodes[::-1], used_initializers

@@ -16,46 +16,46 @@ from explorer.facts import Dim
 Rule = Callable[[Rewriting, Node], Node]
 
 
-def _get_batch(r: Rewriting, node: Node, index: int) -> BatchAxis | None:
-    return r.batched.get(node.inputs[index]) if index < len(node.inputs) else None
+def _get_batch(rewriting: Rewriting, node: Node, index: int) -> BatchAxis | None:
+    return rewriting.batched.get(node.inputs[index]) if index < len(node.inputs) else None
 
 
-def _require_batch_axis(r: Rewriting, node: Node, index: int, axis: int) -> BatchAxis:
+def _require_batch_axis(rewriting: Rewriting, node: Node, index: int, axis: int) -> BatchAxis:
     """Returns the batch of an input, which must be exactly the axis `axis`."""
-    batch = _get_batch(r, node, index)
+    batch = _get_batch(rewriting, node, index)
     if batch is None or batch.axis != axis or not batch.is_unmerged:
-        r.refuse(f"the batch of '{node.inputs[index]}' would have to be axis {axis}, alone")
+        rewriting.refuse(f"the batch of '{node.inputs[index]}' would have to be axis {axis}, alone")
     return batch
 
 
-def _check_others(r: Rewriting, node: Node, *allowed: int) -> None:
+def _check_others(rewriting: Rewriting, node: Node, *allowed: int) -> None:
     """Refuses a node if an input outside `allowed` has a batch."""
     for index, name in enumerate(node.inputs):
-        if name in r.batched and index not in allowed:
-            r.refuse(f"input {index} ('{name}') must not depend on the batch")
+        if name in rewriting.batched and index not in allowed:
+            rewriting.refuse(f"input {index} ('{name}') must not depend on the batch")
 
 
-def _find_first_input_batch(r: Rewriting, node: Node) -> BatchAxis:
+def _find_first_input_batch(rewriting: Rewriting, node: Node) -> BatchAxis:
     """Returns the batch of the first input, and refuses a batch in any other input."""
-    _check_others(r, node, 0)
-    return r.batched[node.inputs[0]]
+    _check_others(rewriting, node, 0)
+    return rewriting.batched[node.inputs[0]]
 
 
-def _broadcast_input(r: Rewriting, node: Node, index: int, axis: int, batch: BatchAxis) -> Node:
+def _broadcast_input(rewriting: Rewriting, node: Node, index: int, axis: int, batch: BatchAxis) -> Node:
     """Makes an input without a batch fit a batched input: keeps only its first row along the batch axis."""
     name = node.inputs[index]
-    shape = r.shape(name)
+    shape = rewriting.shape(name)
     if axis < 0 or shape[axis] == 1:
         return node
-    if not batch.is_unmerged or shape[axis] != r.old:
-        r.refuse(f"'{name}' meets the batch with an axis of {shape[axis]}")
-    return _replace_input(node, index, r.take_first_row(name, axis))
+    if not batch.is_unmerged or shape[axis] != rewriting.old:
+        rewriting.refuse(f"'{name}' meets the batch with an axis of {shape[axis]}")
+    return _replace_input(node, index, rewriting.take_first_row(name, axis))
 
 
-def _set_outputs(r: Rewriting, node: Node, *batches: BatchAxis | None) -> Node:
+def _set_outputs(rewriting: Rewriting, node: Node, *batches: BatchAxis | None) -> Node:
     for name, batch in zip(node.outputs, batches, strict=False):
         if name and batch is not None:
-            r.batched[name] = batch
+            rewriting.batched[name] = batch
     return node
 
 
@@ -69,37 +69,39 @@ def _replace_input(node: Node, index: int, name: str) -> Node:
     return node.replace_values(inputs, node.outputs)
 
 
-def _elementwise(r: Rewriting, node: Node) -> Node:
+def _elementwise(rewriting: Rewriting, node: Node) -> Node:
     """Elementwise operators: all batches must be on the same axis, counted from the last."""
-    rank = max(len(r.shape(name)) for name in node.inputs if name)
+    rank = max(len(rewriting.shape(name)) for name in node.inputs if name)
     batches = {
-        batch.move_to(batch.axis + rank - len(r.shape(n)))
+        batch.move_to(batch.axis + rank - len(rewriting.shape(n)))
         for n in node.inputs
-        if n and (batch := r.batched.get(n))
+        if n and (batch := rewriting.batched.get(n))
     }
     if len(batches) != 1:
-        r.refuse("two batches meet on different axes")
+        rewriting.refuse("two batches meet on different axes")
     batch = batches.pop()
     for index, name in enumerate(node.inputs):
-        if name and name not in r.batched:
-            node = _broadcast_input(r, node, index, batch.axis - rank + len(r.shape(name)), batch)
-    return _set_outputs(r, node, *(batch for _ in node.outputs))
+        if name and name not in rewriting.batched:
+            node = _broadcast_input(
+                rewriting, node, index, batch.axis - rank + len(rewriting.shape(name)), batch
+            )
+    return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
 
-def _rewrite_first_axis(r: Rewriting, node: Node) -> Node:
+def _rewrite_first_axis(rewriting: Rewriting, node: Node) -> Node:
     """Operators on images and similar: the batch is the first axis of the first input and of the output."""
-    batch = _find_first_input_batch(r, node)
+    batch = _find_first_input_batch(rewriting, node)
     if batch.axis != 0:
-        r.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
-    return _set_outputs(r, node, batch)
+        rewriting.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
+    return _set_outputs(rewriting, node, batch)
 
 
-def _fused(r: Rewriting, node: Node) -> Node:
+def _fused(rewriting: Rewriting, node: Node) -> Node:
     """Fused operators: the batch is the first axis of every value that has a batch."""
     for index, name in enumerate(node.inputs):
-        if name in r.batched:
-            _require_batch_axis(r, node, index, 0)
-    return _set_outputs(r, node, *(BatchAxis(0) for _ in node.outputs))
+        if name in rewriting.batched:
+            _require_batch_axis(rewriting, node, index, 0)
+    return _set_outputs(rewriting, node, *(BatchAxis(0) for _ in node.outputs))
 
 
 def _build_axis_rule(default: int, *, coerced: int = 0) -> Rule:
@@ -108,103 +110,103 @@ def _build_axis_rule(default: int, *, coerced: int = 0) -> Rule:
     Before opset `coerced`, such an operator also runs over all later axes.
     """
 
-    def rule(r: Rewriting, node: Node) -> Node:
-        batch = _find_first_input_batch(r, node)
-        rank = len(r.shape(node.inputs[0]))
-        is_old_opset = r.opset < coerced
+    def rule(rewriting: Rewriting, node: Node) -> Node:
+        batch = _find_first_input_batch(rewriting, node)
+        rank = len(rewriting.shape(node.inputs[0]))
+        is_old_opset = rewriting.opset < coerced
         axis = _read_axis(node, rank, 1 if is_old_opset else default)
         covers_later_axes = node.op in _NORMALISE or is_old_opset
         if batch.axis == axis or (covers_later_axes and batch.axis > axis):
-            r.refuse("it works along the batch")
-        return _set_outputs(r, node, *(batch for _ in node.outputs))
+            rewriting.refuse("it works along the batch")
+        return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
     return rule
 
 
-def _reduce(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    rank = len(r.shape(node.inputs[0]))
+def _reduce(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    rank = len(rewriting.shape(node.inputs[0]))
     listed_axes = node.attributes.get("axes")
     if listed_axes is None and len(node.inputs) > 1:
-        listed_axes = r.numbers(node.inputs[1])
+        listed_axes = rewriting.numbers(node.inputs[1])
     if not listed_axes and node.attributes.get("noop_with_empty_axes"):
-        return _set_outputs(r, node, batch)
+        return _set_outputs(rewriting, node, batch)
     if node.op in ("ArgMax", "ArgMin"):
         listed_axes = [node.attributes.get("axis", 0)]
     axes = {axis % rank for axis in listed_axes or range(rank)}
     if batch.axis in axes:
-        r.refuse("it reduces over the batch")
+        rewriting.refuse("it reduces over the batch")
     removed = 0 if node.attributes.get("keepdims", 1) else sum(axis < batch.axis for axis in axes)
-    return _set_outputs(r, node, batch.move_to(batch.axis - removed))
+    return _set_outputs(rewriting, node, batch.move_to(batch.axis - removed))
 
 
-def _matmul(r: Rewriting, node: Node) -> Node:
+def _matmul(rewriting: Rewriting, node: Node) -> Node:
     second = _SECOND.get(node.op, 1)
-    _check_others(r, node, 0, second)
-    ranks = [len(r.shape(node.inputs[index])) for index in (0, second)]
+    _check_others(rewriting, node, 0, second)
+    ranks = [len(rewriting.shape(node.inputs[index])) for index in (0, second)]
     rank = max(*ranks, 2)
     batches: set[BatchAxis] = set()
     for index, own_rank, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
-        batch = _get_batch(r, node, index)
+        batch = _get_batch(rewriting, node, index)
         if batch is None:
             continue
         if own_rank == 1 or batch.axis - own_rank == depth:
-            r.refuse("it multiplies over the batch")
+            rewriting.refuse("it multiplies over the batch")
         batches.add(batch.move_to(batch.axis + rank - own_rank))
         other_index, other_rank = (second, ranks[1]) if index == 0 else (0, ranks[0])
-        if batch.axis - own_rank < -2 and _get_batch(r, node, other_index) is None:
-            node = _broadcast_input(r, node, other_index, batch.axis - own_rank + other_rank, batch)
+        if batch.axis - own_rank < -2 and _get_batch(rewriting, node, other_index) is None:
+            node = _broadcast_input(rewriting, node, other_index, batch.axis - own_rank + other_rank, batch)
     if len(batches) != 1 or (
-        all(_get_batch(r, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
+        all(_get_batch(rewriting, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
     ):
-        r.refuse("two batches meet on different axes")
+        rewriting.refuse("two batches meet on different axes")
     batch = batches.pop()
     # a vector operand has no axis in the result
     if ranks[1] == 1 and ranks[0] > 1:
-        return _set_outputs(r, node, batch)
+        return _set_outputs(rewriting, node, batch)
     if ranks[0] == 1 and batch.axis == rank - 1:
         batch = batch.move_to(batch.axis - 1)
-    return _set_outputs(r, node, batch)
+    return _set_outputs(rewriting, node, batch)
 
 
-def _gemm(r: Rewriting, node: Node) -> Node:
+def _gemm(rewriting: Rewriting, node: Node) -> Node:
     batches = set()
     for index, depth in (
         (0, 0 if node.attributes.get("transA", 0) else 1),
         (1, 1 if node.attributes.get("transB", 0) else 0),
     ):
-        batch = _get_batch(r, node, index)
+        batch = _get_batch(rewriting, node, index)
         if batch is not None and batch.axis == depth:
-            r.refuse("it multiplies over the batch")
+            rewriting.refuse("it multiplies over the batch")
         if batch is not None:
             batches.add(batch.move_to(index))
     if len(batches) != 1:
-        r.refuse("two batches meet on different axes")
+        rewriting.refuse("two batches meet on different axes")
     batch = batches.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
-        shape, bias = r.shape(node.inputs[2]), _get_batch(r, node, 2)
+        shape, bias = rewriting.shape(node.inputs[2]), _get_batch(rewriting, node, 2)
         if bias is not None and bias.move_to(bias.axis + 2 - len(shape)) != batch:
-            r.refuse("two batches meet on different axes")
+            rewriting.refuse("two batches meet on different axes")
         if bias is None:
-            node = _broadcast_input(r, node, 2, batch.axis - 2 + len(shape), batch)
-    return _set_outputs(r, node, batch)
+            node = _broadcast_input(rewriting, node, 2, batch.axis - 2 + len(shape), batch)
+    return _set_outputs(rewriting, node, batch)
 
 
-def _transpose(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    rank = len(r.shape(node.inputs[0]))
+def _transpose(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    rank = len(rewriting.shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
-    return _set_outputs(r, node, batch.move_to(order.index(batch.axis)))
+    return _set_outputs(rewriting, node, batch.move_to(order.index(batch.axis)))
 
 
 def _list_possible_batches(
-    r: Rewriting, batch: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]
+    rewriting: Rewriting, batch: BatchAxis, source: Sequence[Dim], target: Sequence[Dim]
 ) -> list[BatchAxis]:
     """Possible batch axes in a new shape of the same elements, likeliest first.
 
     The number of elements before the batch does not change. For a batch of 1, several axes can match.
     """
-    leading_size = r.product(source[: batch.axis]) * batch.outer
+    leading_size = rewriting.product(source[: batch.axis]) * batch.outer
     candidates, leading_product = [], 1
     for axis, size in enumerate(target):
         if not isinstance(size, int):
@@ -212,10 +214,10 @@ def _list_possible_batches(
         if (
             leading_size % leading_product == 0
             and size
-            and size % (leading_size // leading_product * r.old) == 0
+            and size % (leading_size // leading_product * rewriting.old) == 0
         ):
             outer = leading_size // leading_product
-            candidates.append(BatchAxis(axis, outer, size // (outer * r.old)))
+            candidates.append(BatchAxis(axis, outer, size // (outer * rewriting.old)))
         leading_product *= size
     return sorted(
         candidates,
@@ -228,22 +230,22 @@ def _list_possible_batches(
     )
 
 
-def _choose_batch(r: Rewriting, candidates: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
+def _choose_batch(rewriting: Rewriting, candidates: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
     if not candidates:
-        r.refuse(f"the batch is mixed with another axis: no axis of {list(shape)} can hold it")
+        rewriting.refuse(f"the batch is mixed with another axis: no axis of {list(shape)} can hold it")
     if len(candidates) == 1:
         return candidates[0]
-    turn = len(r.option_counts)
-    r.option_counts.append(len(candidates))
-    return candidates[r.choices[turn] if turn < len(r.choices) else 0]
+    turn = len(rewriting.option_counts)
+    rewriting.option_counts.append(len(candidates))
+    return candidates[rewriting.choices[turn] if turn < len(rewriting.choices) else 0]
 
 
-def _reshape(r: Rewriting, node: Node) -> Node:
-    source_batch = _find_first_input_batch(r, node)
-    source, target = r.shape(node.inputs[0]), r.shape(node.outputs[0])
-    batch = _choose_batch(r, _list_possible_batches(r, source_batch, source, target), target)
-    _set_outputs(r, node, batch)
-    requested = list(node.attributes.get("shape") or ()) or r.numbers(node.inputs[1]) or []
+def _reshape(rewriting: Rewriting, node: Node) -> Node:
+    source_batch = _find_first_input_batch(rewriting, node)
+    source, target = rewriting.shape(node.inputs[0]), rewriting.shape(node.outputs[0])
+    batch = _choose_batch(rewriting, _list_possible_batches(rewriting, source_batch, source, target), target)
+    _set_outputs(rewriting, node, batch)
+    requested = list(node.attributes.get("shape") or ()) or rewriting.numbers(node.inputs[1]) or []
     copied_axes = {
         index for index, size in enumerate(requested) if size == 0 and not node.attributes.get("allowzero", 0)
     }
@@ -258,68 +260,72 @@ def _reshape(r: Rewriting, node: Node) -> Node:
         target[index] if size == -1 or index in copied_axes else size for index, size in enumerate(requested)
     ]
     multiple = batch.outer * batch.inner
-    sizes[batch.axis] = r.new * multiple if isinstance(r.new, int) else -1
+    sizes[batch.axis] = rewriting.new * multiple if isinstance(rewriting.new, int) else -1
     numbers = [
         size if isinstance(size, int) else 0 if index in copied_axes else -1
         for index, size in enumerate(sizes)
     ]
     if numbers.count(-1) > 1:
-        r.refuse("a size beside the batch is open (--dim binds it)")
-    r.changed.append(node.label)
+        rewriting.refuse("a size beside the batch is open (--dim binds it)")
+    rewriting.changed.append(node.label)
     if "shape" in node.attributes:
         return node.replace_attributes({**node.attributes, "shape": tuple(numbers)})
-    return _replace_input(node, 1, r.store(numbers, node.label))
+    return _replace_input(node, 1, rewriting.store(numbers, node.label))
 
 
-def _flatten(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    source = r.shape(node.inputs[0])
+def _flatten(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    source = rewriting.shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
     axis = axis + len(source) if axis < 0 else axis
     start, stop, output_axis = (0, axis, 0) if batch.axis < axis else (axis, len(source), 1)
-    outer = r.product(source[start : batch.axis]) * batch.outer
-    inner = batch.inner * r.product(source[batch.axis + 1 : stop])
-    return _set_outputs(r, node, BatchAxis(output_axis, outer, inner))
+    outer = rewriting.product(source[start : batch.axis]) * batch.outer
+    inner = batch.inner * rewriting.product(source[batch.axis + 1 : stop])
+    return _set_outputs(rewriting, node, BatchAxis(output_axis, outer, inner))
 
 
-def _change_rank(r: Rewriting, node: Node) -> Node:
+def _change_rank(rewriting: Rewriting, node: Node) -> Node:
     """Squeeze and Unsqueeze."""
-    batch = _find_first_input_batch(r, node)
+    batch = _find_first_input_batch(rewriting, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
-        axes = r.numbers(node.inputs[1])
-    shape = r.shape(node.inputs[0])
+        axes = rewriting.numbers(node.inputs[1])
+    shape = rewriting.shape(node.inputs[0])
     if node.op == "Unsqueeze":
         rank = len(shape) + len(axes or ())
         new = {axis % rank for axis in axes or ()}
         free = [axis for axis in range(rank) if axis not in new]
-        return _set_outputs(r, node, batch.move_to(free[batch.axis]))
+        return _set_outputs(rewriting, node, batch.move_to(free[batch.axis]))
     if not axes:
         axes = [index for index, size in enumerate(shape) if size == 1]
     removed = {axis % len(shape) for axis in axes}
     if batch.axis in removed:
-        r.refuse("it drops the axis of the batch")
-    return _set_outputs(r, node, batch.move_to(batch.axis - sum(axis < batch.axis for axis in removed)))
+        rewriting.refuse("it drops the axis of the batch")
+    return _set_outputs(
+        rewriting, node, batch.move_to(batch.axis - sum(axis < batch.axis for axis in removed))
+    )
 
 
-def _concat(r: Rewriting, node: Node) -> Node:
-    batches = {r.batched[name] for name in node.inputs if name in r.batched}
+def _concat(rewriting: Rewriting, node: Node) -> Node:
+    batches = {rewriting.batched[name] for name in node.inputs if name in rewriting.batched}
     if len(batches) != 1:
-        r.refuse("two batches meet on different axes")
+        rewriting.refuse("two batches meet on different axes")
     batch = batches.pop()
-    if batch.axis == _read_axis(node, len(r.shape(node.outputs[0])), 0):
-        r.refuse("it puts something behind the batch, along its axis")
+    if batch.axis == _read_axis(node, len(rewriting.shape(node.outputs[0])), 0):
+        rewriting.refuse("it puts something behind the batch, along its axis")
     for index, name in enumerate(node.inputs):
-        if name not in r.batched:
+        if name not in rewriting.batched:
             if not batch.is_unmerged:
-                r.refuse(f"'{name}' has no batch, and stands beside one that is mixed with another axis")
-            node = _replace_input(node, index, r.spread(name, batch.axis))
-    return _set_outputs(r, node, batch)
+                rewriting.refuse(
+                    f"'{name}' has no batch, and stands beside one that is mixed with another axis"
+                )
+            node = _replace_input(node, index, rewriting.spread(name, batch.axis))
+    return _set_outputs(rewriting, node, batch)
 
 
-def _slice(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    rank = len(r.shape(node.inputs[0]))
+def _slice(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    rank = len(rewriting.shape(node.inputs[0]))
     attributes = node.attributes
     if "starts" in attributes:
         starts, ends, steps = (
@@ -329,133 +335,140 @@ def _slice(r: Rewriting, node: Node) -> Node:
         )
         axes = list(attributes.get("axes") or range(len(starts)))
     else:
-        starts, ends = r.numbers(node.inputs[1]) or [], r.numbers(node.inputs[2]) or []
-        axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(len(starts)))
-        steps = (r.numbers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(starts)
+        starts, ends = rewriting.numbers(node.inputs[1]) or [], rewriting.numbers(node.inputs[2]) or []
+        axes = (rewriting.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(
+            range(len(starts))
+        )
+        steps = (rewriting.numbers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(starts)
     index = next((i for i, axis in enumerate(axes) if axis % rank == batch.axis), None)
     if index is not None:
-        size = r.shape(node.inputs[0])[batch.axis]
+        size = rewriting.shape(node.inputs[0])[batch.axis]
         if starts[index] != 0 or steps[index] != 1 or not isinstance(size, int) or ends[index] < size:
-            r.refuse("it takes a part of the batch")
+            rewriting.refuse("it takes a part of the batch")
         if ends[index] < _END:
             ends[index] = _END
-            r.changed.append(node.label)
+            rewriting.changed.append(node.label)
             if "starts" in attributes:
                 node = node.replace_attributes({**attributes, "ends": tuple(ends)})
             else:
-                node = _replace_input(node, 2, r.store(ends, node.label))
-    return _set_outputs(r, node, batch)
+                node = _replace_input(node, 2, rewriting.store(ends, node.label))
+    return _set_outputs(rewriting, node, batch)
 
 
-def _split(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    if batch.axis == _read_axis(node, len(r.shape(node.inputs[0])), 0):
-        r.refuse("it splits the batch")
-    return _set_outputs(r, node, *(batch for _ in node.outputs))
+def _split(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    if batch.axis == _read_axis(node, len(rewriting.shape(node.inputs[0])), 0):
+        rewriting.refuse("it splits the batch")
+    return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
 
-def _gather(r: Rewriting, node: Node) -> Node:
-    table_batch, index_batch = _get_batch(r, node, 0), _get_batch(r, node, 1)
-    axis = _read_axis(node, len(r.shape(node.inputs[0])), 0)
+def _gather(rewriting: Rewriting, node: Node) -> Node:
+    table_batch, index_batch = _get_batch(rewriting, node, 0), _get_batch(rewriting, node, 1)
+    axis = _read_axis(node, len(rewriting.shape(node.inputs[0])), 0)
     if table_batch is not None and index_batch is not None:
-        r.refuse("table and indices both hold the batch")
+        rewriting.refuse("table and indices both hold the batch")
     if index_batch is not None:
-        return _set_outputs(r, node, index_batch.move_to(index_batch.axis + axis))
+        return _set_outputs(rewriting, node, index_batch.move_to(index_batch.axis + axis))
     assert table_batch is not None
     if table_batch.axis == axis:
-        r.refuse("it takes rows out of the batch")
-    rank = len(r.shape(node.inputs[1]))
+        rewriting.refuse("it takes rows out of the batch")
+    rank = len(rewriting.shape(node.inputs[1]))
     return _set_outputs(
-        r, node, table_batch.move_to(table_batch.axis + (rank - 1 if table_batch.axis > axis else 0))
+        rewriting, node, table_batch.move_to(table_batch.axis + (rank - 1 if table_batch.axis > axis else 0))
     )
 
 
-def _pad(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    rank = len(r.shape(node.inputs[0]))
-    pads = list(node.attributes.get("pads") or ()) or r.numbers(node.inputs[1]) or []
-    axes = (r.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
+def _pad(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    rank = len(rewriting.shape(node.inputs[0]))
+    pads = list(node.attributes.get("pads") or ()) or rewriting.numbers(node.inputs[1]) or []
+    axes = (rewriting.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
     for index, axis in enumerate(axes):
         if axis % rank == batch.axis and (pads[index] or pads[index + len(axes)]):
-            r.refuse("it pads the batch")
-    return _set_outputs(r, node, batch)
+            rewriting.refuse("it pads the batch")
+    return _set_outputs(rewriting, node, batch)
 
 
-def _tile(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    if (r.numbers(node.inputs[1]) or [])[batch.axis] != 1:
-        r.refuse("it repeats the batch")
-    return _set_outputs(r, node, batch)
+def _tile(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    if (rewriting.numbers(node.inputs[1]) or [])[batch.axis] != 1:
+        rewriting.refuse("it repeats the batch")
+    return _set_outputs(rewriting, node, batch)
 
 
-def _expand(r: Rewriting, node: Node) -> Node:
-    batch = _find_first_input_batch(r, node)
-    target, rank = r.numbers(node.inputs[1]) or [], len(r.shape(node.inputs[0]))
+def _expand(rewriting: Rewriting, node: Node) -> Node:
+    batch = _find_first_input_batch(rewriting, node)
+    target, rank = rewriting.numbers(node.inputs[1]) or [], len(rewriting.shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
     position = batch.axis - rank + len(target)
     if position >= 0 and target[position] != 1:
-        if target[position] != r.shape(node.inputs[0])[batch.axis]:
-            r.refuse("it repeats the batch")
-        r.changed.append(node.label)
+        if target[position] != rewriting.shape(node.inputs[0])[batch.axis]:
+            rewriting.refuse("it repeats the batch")
+        rewriting.changed.append(node.label)
         # an axis of 1 stays 1
         node = _replace_input(
-            node, 1, r.store([1 if index == position else v for index, v in enumerate(target)], node.label)
+            node,
+            1,
+            rewriting.store([1 if index == position else v for index, v in enumerate(target)], node.label),
         )
-    return _set_outputs(r, node, batch.move_to(batch.axis + shift))
+    return _set_outputs(rewriting, node, batch.move_to(batch.axis + shift))
 
 
-def _resize(r: Rewriting, node: Node) -> Node:
-    _check_others(r, node, 0)
-    batch = _require_batch_axis(r, node, 0, 0)
-    sizes = r.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
+def _resize(rewriting: Rewriting, node: Node) -> Node:
+    _check_others(rewriting, node, 0)
+    batch = _require_batch_axis(rewriting, node, 0, 0)
+    sizes = rewriting.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
     listed_axes = node.attributes.get("axes")
-    axes = [axis % len(r.shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
+    axes = [axis % len(rewriting.shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
     index = 0 if axes is None else axes.index(0) if 0 in axes else None
     if index is not None and sizes is None:
         scale_inputs = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
-        scales = r.contents(scale_inputs[0]) if scale_inputs else None
+        scales = rewriting.contents(scale_inputs[0]) if scale_inputs else None
         if scales is None or scales.size <= index or scales.reshape(-1)[index] != 1:
-            r.refuse("it resizes the batch")
+            rewriting.refuse("it resizes the batch")
     elif index is not None and sizes is not None:
-        if sizes[index] != r.old:
-            r.refuse("it resizes the batch")
-        r.changed.append(node.label)
+        if sizes[index] != rewriting.old:
+            rewriting.refuse("it resizes the batch")
+        rewriting.changed.append(node.label)
         node = _replace_input(
-            node, 3, r.sizes([None if i == index else v for i, v in enumerate(sizes)], 1, node.label)
+            node, 3, rewriting.sizes([None if i == index else v for i, v in enumerate(sizes)], 1, node.label)
         )
-    return _set_outputs(r, node, batch)
+    return _set_outputs(rewriting, node, batch)
 
 
-def _recurrent(r: Rewriting, node: Node) -> Node:
+def _recurrent(rewriting: Rewriting, node: Node) -> Node:
     """RNN, GRU, LSTM: axes are sequence, batch, features; with `layout`, the batch comes first."""
     has_batch_first = bool(node.attributes.get("layout", 0))
-    _check_others(r, node, 0, 4, 5, 6)
-    _require_batch_axis(r, node, 0, 0 if has_batch_first else 1)
+    _check_others(rewriting, node, 0, 4, 5, 6)
+    _require_batch_axis(rewriting, node, 0, 0 if has_batch_first else 1)
     for index, axis in ((4, 0), (5, 0 if has_batch_first else 1), (6, 0 if has_batch_first else 1)):
         if index < len(node.inputs) and node.inputs[index]:
-            if node.inputs[index] in r.batched:
-                _require_batch_axis(r, node, index, axis)
+            if node.inputs[index] in rewriting.batched:
+                _require_batch_axis(rewriting, node, index, axis)
             else:
-                node = _replace_input(node, index, r.spread(node.inputs[index], axis))
+                node = _replace_input(node, index, rewriting.spread(node.inputs[index], axis))
     batch = BatchAxis(0 if has_batch_first else 1)
-    return _set_outputs(r, node, BatchAxis(0 if has_batch_first else 2), batch, batch)
+    return _set_outputs(rewriting, node, BatchAxis(0 if has_batch_first else 2), batch, batch)
 
 
-def _einsum(r: Rewriting, node: Node) -> Node:
+def _einsum(rewriting: Rewriting, node: Node) -> Node:
     equation = node.attributes["equation"].replace(" ", "")
     operands, _, output_term = equation.partition("->")
     terms = operands.split(",")
     if "..." in equation or "->" not in equation:
-        r.refuse("its equation does not name all axes")
+        rewriting.refuse("its equation does not name all axes")
     batch_by_letter = {
-        terms[index][s.axis]: s for index, n in enumerate(node.inputs) if (s := r.batched.get(n))
+        terms[index][s.axis]: s for index, n in enumerate(node.inputs) if (s := rewriting.batched.get(n))
     }
     if len(batch_by_letter) != 1 or next(iter(batch_by_letter)) not in output_term:
-        r.refuse("it sums over the batch, or mixes two")
+        rewriting.refuse("it sums over the batch, or mixes two")
     letter, batch = next(iter(batch_by_letter.items()))
-    if any(letter in term and name not in r.batched for term, name in zip(terms, node.inputs, strict=True)):
-        r.refuse("something without a batch stands beside it")
-    return _set_outputs(r, node, batch.move_to(output_term.index(letter)))
+    if any(
+        letter in term and name not in rewriting.batched
+        for term, name in zip(terms, node.inputs, strict=True)
+    ):
+        rewriting.refuse("something without a batch stands beside it")
+    return _set_outputs(rewriting, node, batch.move_to(output_term.index(letter)))
 
 
 _END = (1 << 63) - 1

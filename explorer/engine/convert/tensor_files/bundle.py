@@ -3,7 +3,7 @@
 A checkpoint, a safetensors file and a folder of shards all become one list. Each entry has a name as in a
 state_dict, and a function that reads the tensor's bytes from the file, 16 MiB at a time. Other parts of a
 checkpoint (an optimizer, an averaged copy) are skipped, with a note. Values other than tensors become
-metadata. A value that can be neither is reported as unknown.
+metadata. A value that is no tensor and has no text form is reported as unknown.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text, many_text, printable
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.tensor_files.checkpoint_values import METADATA, collect_values, simplify
+from explorer.engine.convert.tensor_files.checkpoint_values import METADATA, collect_values, convert_to_plain
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, format_names
 from explorer.engine.formats.torch_files import checkpoint, checkpoint_modules
@@ -33,9 +33,6 @@ VERSIONS = "torch.state_dict._metadata"
 """Key in safetensors metadata for the module versions that torch stores in a state_dict, as JSON."""
 
 _CHUNK_BYTES = 1 << 24
-
-_DEPTH = 32
-"""Most containers around a tensor's value."""
 
 
 class BundledTensor(NamedTuple):
@@ -102,7 +99,7 @@ def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
 
 
 def copy_description(tensors: Sequence[BundledTensor]) -> str:
-    """Returns the description such as 'copying 12 tensors, 3.50 MiB'."""
+    """Returns a description such as 'copying 12 tensors, 3.50 MiB'."""
     return f"copying {many_text(len(tensors), 'tensor')}, {bytes_text(_count_bytes(tensors))}"
 
 
@@ -212,7 +209,7 @@ def read_checkpoint(path: str) -> StateDict:
     texts = {key: json.dumps(text) if text in names else text for key, text in other_values.metadata.items()}
     return state_dict._replace(
         metadata={**state_dict.metadata, **texts},
-        versions=simplify(attributes.get("_metadata")) or state_dict.versions,
+        versions=convert_to_plain(attributes.get("_metadata")) or state_dict.versions,
         notes=[*notes, *other_values.notes, *state_dict.notes],
         unknown=(*saved_tensors.unclaimed, *other_values.unknown),
         left_count=count,
@@ -228,7 +225,7 @@ def _build_bundle(
 ) -> StateDict:
     """Builds a state dict from stored tensors.
 
-    Removes the prefix of the names, and restores the aliases that the metadata lists.
+    The names lose `prefix`. Aliases that the metadata lists become names of the same tensor.
     """
     unread = [tensor for tensor in tensors if tensor.unread]
     if unread:
@@ -253,7 +250,7 @@ def _build_bundle(
     text = metadata.get(VERSIONS)
     if text is not None:
         try:
-            versions = simplify(json.loads(text))
+            versions = convert_to_plain(json.loads(text))
         except (ValueError, RecursionError):
             versions = None
         if versions is not None:
@@ -280,7 +277,7 @@ def _build_bundle_tensor(
 def _list_strided_readers(
     tensors: Sequence[StoredTensor], strides: Mapping[str, Sequence[int]]
 ) -> dict[str, Any]:
-    """Readers for tensors whose elements are not contiguous, by name."""
+    """Returns readers for tensors whose elements are not contiguous, by name."""
     if not strides:
         return {}
     strided_tensors = [t for t in tensors if t.name in strides]

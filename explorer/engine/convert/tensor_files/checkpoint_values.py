@@ -23,9 +23,11 @@ METADATA = "metadata"
 """Attribute of a state_dict that stores safetensors metadata."""
 
 _MAX_CHARACTERS = 1 << 24
-"""Most characters of one value as text."""
+"""Maximum number of characters of one value as text."""
 _MAX_VALUES = 1 << 20
+"""Maximum number of values in one JSON text."""
 _MAX_DEPTH = 32
+"""Maximum number of containers around a value."""
 
 _PLAIN_CLASSES = ("torch.nn.parameter.Parameter", "torch.Tensor", "torch._tensor.Tensor", "")
 """Classes of tensors without further attributes."""
@@ -119,7 +121,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 def _walk_values(root: Any, skipped_keys: set[str]) -> Iterator[tuple[str, Any]]:
-    """Yields the path and value of each outermost part without tensors; skips modules."""
+    """Yields the path and value of each outermost part without tensors. Modules are skipped."""
     stack: list[tuple[str, Any, int]] = [("", root, 0)]
     first_paths: dict[int, str] = {}
     while stack:
@@ -169,7 +171,7 @@ def _explain_exclusion(value: Any) -> str:
 
 
 def _convert_to_text(value: Any) -> str | None:
-    """Text of a value: a string unchanged, any other value as JSON, or None if JSON has no form for it."""
+    """Returns a string unchanged and any other value as JSON, or None for a value without a JSON form."""
     if isinstance(value, str):
         return value if len(value) <= _MAX_CHARACTERS else None
     description = _convert_to_json(value, _convert_to_json_form)
@@ -185,7 +187,7 @@ def _encode_json(value: Any) -> str | None:
 
 
 def _describe_wrapper(tensor: WrappedTensor, attributes: Mapping[str, Any]) -> str | None:
-    """Returns description of a wrapper tensor: its class, dtype and shape, inner tensors and attributes."""
+    """Returns the class, type, shape, inner tensors and attributes of a wrapper as JSON, or None."""
     description = _convert_to_json(dict(attributes), _convert_to_json_form)
     if description is _NO_JSON:
         return None
@@ -233,8 +235,8 @@ def _convert_to_json(value: Any, convert_other: Callable[[Any, Callable[[Any], A
         return _NO_JSON
 
 
-def simplify(value: Any) -> Any:
-    """A value made of numbers, text, lists and dictionaries, or None for any other or a too large value."""
+def convert_to_plain(value: Any) -> Any:
+    """Returns a value of numbers, text, lists and dictionaries, or None for any other or too large value."""
 
     def refuse(value: Any, convert: Callable[[Any], Any]) -> Any:
         raise ValueError("something else")
@@ -244,7 +246,7 @@ def simplify(value: Any) -> Any:
 
 
 def _convert_to_json_form(value: Any, convert: Callable[[Any], Any]) -> Any:
-    """JSON form of a value that JSON lacks.
+    """Returns the JSON form of a value that JSON lacks.
 
     Raises:
         ValueError: The value has no JSON form.

@@ -113,18 +113,18 @@ def _find_differing_metadata(source: StateDict, result: StateDict) -> list[str]:
 def _iterate_chunk_pairs(
     a: Iterator[memoryview], b: Iterator[memoryview]
 ) -> Iterator[tuple[memoryview, memoryview]]:
-    """Yields two byte streams in chunks of equal length.
+    """Yields chunks of two byte streams in pairs of equal length.
 
-    The rest of a longer stream comes with an empty chunk.
+    If one stream is longer, its rest comes last, paired with an empty chunk.
     """
-    rest_a, rest_b = memoryview(b""), memoryview(b"")
+    chunk_a, chunk_b = memoryview(b""), memoryview(b"")
     while True:
-        rest_a = rest_a or next(a, memoryview(b""))
-        rest_b = rest_b or next(b, memoryview(b""))
-        size = min(rest_a.nbytes, rest_b.nbytes)
+        chunk_a = chunk_a or next(a, memoryview(b""))
+        chunk_b = chunk_b or next(b, memoryview(b""))
+        size = min(chunk_a.nbytes, chunk_b.nbytes)
         if not size:
             break
-        yield rest_a[:size], rest_b[:size]
-        rest_a, rest_b = rest_a[size:], rest_b[size:]
-    if rest_a.nbytes or rest_b.nbytes:
-        yield rest_a, rest_b
+        yield chunk_a[:size], chunk_b[:size]
+        chunk_a, chunk_b = chunk_a[size:], chunk_b[size:]
+    if chunk_a.nbytes or chunk_b.nbytes:
+        yield chunk_a, chunk_b

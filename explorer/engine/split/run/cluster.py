@@ -1,8 +1,8 @@
 """Runs stages on the workers of a Dask cluster.
 
 Each stage runs on one fixed worker, and the workers send the values to each other. A task is the run of one
-stage on one micro-batch. If a stage's worker ends, its tasks would wait forever; therefore the workers are
-polled while tasks are running.
+stage on one micro-batch. The tasks of a worker that ends would wait forever, so the workers are polled while
+tasks are running.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _MAX_SILENT_SECONDS = 60.0
 """Seconds without a heartbeat after which a worker counts as gone; loading a large stage delays it."""
 _RETRY_HINT = "run it again on another"
 _BATCHES_PER_STAGE = 2
-"""The limit of micro-batches in flight, divided by the number of stages."""
+"""Maximum number of micro-batches in flight for each stage of the pipeline."""
 
 
 class ClusterLine:
@@ -54,16 +54,16 @@ class ClusterLine:
     def __init__(
         self,
         client: Any,
-        look: Callable[[], None],
+        check_scheduler: Callable[[], None],
         configs: Sequence[Mapping[str, Any]],
-        where: Sequence[str],
+        addresses: Sequence[str],
     ) -> None:
         self.run_times: dict[tuple[int, int], tuple[float, float, float]] = {}
         self.outputs_by_batch: dict[int, dict[str, Array]] = {}
         self.count = len(configs)
         self.pids: list[int] = []
-        self.workers = list(where)
-        self._client, self._check_scheduler, self._configs = client, look, configs
+        self.workers = list(addresses)
+        self._client, self._check_scheduler, self._configs = client, check_scheduler, configs
         self._run = uuid.uuid4().hex[:12]
         self._waiting: deque[tuple[int, Mapping[str, Array]]] = deque()
         self._tasks_by_batch: dict[int, list[Any]] = {}
@@ -160,7 +160,7 @@ class ClusterLine:
         except ExplorerError:
             raise
         except Exception as error:
-            self._find_missing(cancel)
+            self._check_workers(cancel)
             raise EngineDied(
                 f"stage {stage + 1} ended: {error_line(error)}", where=self._configs[stage]["file"]
             ) from None
@@ -170,9 +170,9 @@ class ClusterLine:
         if time.monotonic() - self._last_poll > _POLL_SECONDS:
             self._last_poll = time.monotonic()
             self._check_scheduler()
-            self._find_missing(cancel)
+            self._check_workers(cancel)
 
-    def _find_missing(self, cancel: Cancel) -> None:
+    def _check_workers(self, cancel: Cancel) -> None:
         """Checks that the scheduler and the worker of every stage are alive.
 
         Raises:
@@ -205,10 +205,13 @@ def open_line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Canc
         Misuse: No scheduler answers at `scheduler`, or it has no workers.
     """
     distributed = require("distributed", scheduler)
-    with silence_logs(), connect(distributed, scheduler, cancel, _RETRY_HINT) as (client, look):
+    with silence_logs(), connect(distributed, scheduler, cancel, _RETRY_HINT) as (client, check_scheduler):
         addresses = list(workers(client, cancel, scheduler))
         cluster_line = ClusterLine(
-            client, look, configs, [addresses[stage % len(addresses)] for stage in range(len(configs))]
+            client,
+            check_scheduler,
+            configs,
+            [addresses[stage % len(addresses)] for stage in range(len(configs))],
         )
         try:
             yield cluster_line
@@ -221,12 +224,12 @@ def open_line(configs: Sequence[Mapping[str, Any]], scheduler: str, cancel: Canc
 
 def _load_stage(config: Mapping[str, Any]) -> int:
     """Loads a stage; returns the id of the worker's process."""
-    _load_stage_of(config)
+    _get_loaded_stage(config)
     return os.getpid()
 
 
 def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
-    names, outputs, run = _load_stage_of(config)
+    names, outputs, run = _get_loaded_stage(config)
     values, times = passing
     began = time.time()
     try:
@@ -240,20 +243,29 @@ def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
     )
 
 
-def _load_stage_of(config: Mapping[str, Any]) -> Any:
-    reads, makes = tuple(config["reads"]), tuple(config["makes"])
-    return _load_checked(config["path"], config["sha256"], config["file"], config["threads"], reads, makes)
+def _get_loaded_stage(config: Mapping[str, Any]) -> Any:
+    input_names, output_names = tuple(config["reads"]), tuple(config["makes"])
+    return _load_checked(
+        config["path"], config["sha256"], config["file"], config["threads"], input_names, output_names
+    )
 
 
 @functools.lru_cache(maxsize=16)
 def _load_checked(
-    path: str, sha256: str, file: str, threads: int, reads: tuple[str, ...], makes: tuple[str, ...]
+    path: str,
+    sha256: str,
+    file: str,
+    threads: int,
+    input_names: tuple[str, ...],
+    output_names: tuple[str, ...],
 ) -> Any:
     if not os.path.isfile(path):
         raise BadModel("a worker has no such file", where=path, hint="stages lie at the same path everywhere")
     if manifest.compute_sha256(path) != sha256:
         raise BadModel("a worker has another file of this name", where=path, hint="copy the stages anew")
     try:
-        return stage_process.load_stage({"path": path, "threads": threads, "reads": reads, "makes": makes})
+        return stage_process.load_stage(
+            {"path": path, "threads": threads, "reads": input_names, "makes": output_names}
+        )
     except Exception as error:
         raise BadModel(f"the stage cannot be loaded: {error_line(error)}", where=file) from None

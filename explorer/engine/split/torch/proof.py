@@ -55,7 +55,7 @@ def run_whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) ->
     """Runs the original module forward and backward on each micro-batch, without changing a parameter."""
     weights = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     outputs: list[list[torch.Tensor]] = []
-    added: dict[str, torch.Tensor] = {}
+    gradient_sums: dict[str, torch.Tensor] = {}
     for batch in batches:
         batch_outputs = [tensor for _, tensor in tensors(call(batch))]
         outputs.append([tensor.detach() for tensor in batch_outputs])
@@ -63,8 +63,8 @@ def run_whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) ->
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
         for name, gradient in zip(weights, gradients, strict=True):
             if gradient is not None:
-                added[name] = added[name] + gradient if name in added else gradient
-    return WholeStep(outputs, {name: total / len(batches) for name, total in added.items()})
+                gradient_sums[name] = gradient_sums[name] + gradient if name in gradient_sums else gradient
+    return WholeStep(outputs, {name: total / len(batches) for name, total in gradient_sums.items()})
 
 
 def prove(
@@ -93,7 +93,8 @@ def prove(
 
     Returns:
         The evidence; whether the stages reproduced the outputs bit for bit; and the proof of each schedule's
-        training step. If a stage's weight differs from the original, no step runs, and the last is empty.
+        training step. If a stage's weight differs from the original, no training step runs, and this tuple is
+        empty.
 
     Raises:
         BadModel: A stage cannot run.
@@ -215,9 +216,9 @@ def _prove_step(
     gradients, count = _get_gradients(parts, results), len(whole.outputs)
     names = list(whole.gradients)
     zeros = {name: torch.zeros_like(gradient) for name, gradient in whole.gradients.items()}
-    last = [output.chunk(count) for output in results[-1]["outputs"]]
+    last_outputs = [output.chunk(count) for output in results[-1]["outputs"]]
     rows = [
-        [chunks[index].reshape(expected.shape) for chunks, expected in zip(last, row, strict=True)]
+        [chunks[index].reshape(expected.shape) for chunks, expected in zip(last_outputs, row, strict=True)]
         for index, row in enumerate(whole.outputs)
     ]
     all_gradients = [{**zeros, **gradients}[name] for name in names]
@@ -234,11 +235,11 @@ def _get_gradients(parts: ModuleStages, results: Sequence[Mapping[str, Any]]) ->
 
     Each copy of a shared weight has the full gradient, so the first copy's is used.
     """
-    by_name: dict[str, list[torch.Tensor]] = defaultdict(list)
+    gradients_by_name: dict[str, list[torch.Tensor]] = defaultdict(list)
     for stage, result in zip(parts.stages, results, strict=True):
         for name, gradient in result["gradients"].items():
-            by_name[stage.parameters.get(name, name)].append(gradient)
-    return {name: some[0] for name, some in by_name.items()}
+            gradients_by_name[stage.parameters.get(name, name)].append(gradient)
+    return {name: copies[0] for name, copies in gradients_by_name.items()}
 
 
 def _compare(
@@ -247,9 +248,9 @@ def _compare(
     after: Sequence[Sequence[torch.Tensor]],
     depth: int,
 ) -> tuple[OutputEvidence, ...]:
-    def draw_values(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
+    def convert_outputs(rows: Sequence[Sequence[torch.Tensor]]) -> run.ModelOutputs:
         return run.ModelOutputs(
             tuple(names), tuple([tuple([convert_to_array(tensor) for tensor in row]) for row in rows])
         )
 
-    return run.compare(draw_values(before), draw_values(after), (), run.Noise(_REFERENCE, depth))
+    return run.compare(convert_outputs(before), convert_outputs(after), (), run.Noise(_REFERENCE, depth))

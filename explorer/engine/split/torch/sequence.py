@@ -1,7 +1,7 @@
 """Builds the units of an exported program (torch.export).
 
-A unit is an operator call. Its row in the layer tree is that of its module, or of the function with the
-operator's name if the module's code calls functions directly.
+A unit is an operator call. Its row in the layer tree is the row of its module. If the module's code calls
+functions directly, it is the row of the function with the operator's name.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from explorer.settings.columns import tensor_bytes
 
 _PROBABILITY_ARGUMENTS = ("p", "dropout_p", "dropout", "train", "training")
 """Arguments of random operators. An operator draws no random numbers if one of these is 0 or False."""
-_IN_PLACE = "what is made before it is changed in place behind it"
+_CHANGED_IN_PLACE = "what is made before it is changed in place behind it"
 
 
 def export_module(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
@@ -87,11 +87,11 @@ def check(program: Any) -> None:
 
 
 def _list_written_nodes(node: Node) -> Iterator[Node]:
-    """Yields the nodes that a call writes into, with the running mean of batch normalization in training."""
+    """Yields the nodes that a call writes into. In training, batch normalization writes its running mean."""
     yield from _list_written_arguments(node)
-    named = {argument.name: value for argument, value in _list_named_arguments(node)}
-    if named.get("training") and isinstance(named.get("running_mean"), Node):
-        yield named["running_mean"]
+    arguments = {argument.name: value for argument, value in _list_named_arguments(node)}
+    if arguments.get("training") and isinstance(arguments.get("running_mean"), Node):
+        yield arguments["running_mean"]
 
 
 def find_random_calls(calls: Iterable[Any]) -> set[Any]:
@@ -168,7 +168,7 @@ def build_program_sequence(
         layers=layers,
         macs=_count_macs(calls, units, layers),
         took=unit_seconds,
-        closed=closed_units | dict.fromkeys(_find_closed_units(calls), _IN_PLACE),
+        closed=closed_units | dict.fromkeys(_find_closed_units(calls), _CHANGED_IN_PLACE),
         profile=profile,
         **facts,
     )
@@ -194,13 +194,13 @@ def _list_live_values(program: Any, calls: Sequence[Node]) -> list[CrossingValue
     """Returns the values that are live over more than one unit. Outputs stay live until the last unit."""
     unit_by_node = {node: unit for unit, node in enumerate(calls)}
     input_names = set(program.graph_signature.user_inputs)
-    ends = set(program.graph_signature.user_outputs)
+    output_names = set(program.graph_signature.user_outputs)
     values = []
     for node in program.graph.nodes:
         if node not in unit_by_node and not (node.op == "placeholder" and node.name in input_names):
             continue
         reads = [unit_by_node[user] for user in node.users if user in unit_by_node]
-        dies = len(calls) - 1 if node.name in ends else max(reads, default=-1)
+        dies = len(calls) - 1 if node.name in output_names else max(reads, default=-1)
         info, size = _get_type_and_bytes(node)
         values.append(CrossingValue(node.name, unit_by_node.get(node, -1), dies, info, size))
     return [value for value in values if value.dies > value.born]
@@ -223,10 +223,10 @@ def list_rows_of_calls(
     Calls of the same operator in a module are matched to the module's rows of that kind in order.
     """
     by_path = {layer.path: layer for layer in layers}
-    waiting: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
+    unused_rows: dict[tuple[int | None, str], deque[int]] = defaultdict(deque)
     for layer in layers:
         if not layer.group:
-            waiting[layer.parent, layer.kind].append(layer.id)
+            unused_rows[layer.parent, layer.kind].append(layer.id)
     for node, operator in calls:
         path = get_module_path(node)
         while path and path not in by_path:
@@ -236,7 +236,7 @@ def list_rows_of_calls(
         if module is not None and not module.group:
             yield group, group
             continue
-        candidates = waiting[group, operator]
+        candidates = unused_rows[group, operator]
         yield candidates.popleft() if candidates else None, group
 
 
@@ -245,21 +245,21 @@ def _get_operator(node: Node) -> str:
 
 
 def _count_macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
-    """Computes the MACs of each call by the rules of ATen; by the rows if a call has no rule."""
-    per_call = []
+    """Counts the MACs of each call by the rules of ATen, or by the layer rows if a call has no rule."""
+    macs_per_call = []
     for node in calls:
         if not isinstance(node.target, OpOverload):
             if getattr(node.target, "__name__", "") != "getitem":
                 return _assign_macs_of_rows(units, layers)
-            per_call.append(0)
+            macs_per_call.append(0)
             continue
-        args: Any = map_arg(node.args, lambda at: at.meta.get("val"))
-        kwargs: Any = map_arg(node.kwargs, lambda at: at.meta.get("val"))
+        args: Any = map_arg(node.args, lambda node_argument: node_argument.meta.get("val"))
+        kwargs: Any = map_arg(node.kwargs, lambda node_argument: node_argument.meta.get("val"))
         macs = dispatch.cost(node.target, args, kwargs, node.meta.get("val")).macs
         if macs is None:
             return _assign_macs_of_rows(units, layers)
-        per_call.append(macs)
-    return np.array(per_call, dtype=np.float64)
+        macs_per_call.append(macs)
+    return np.array(macs_per_call, dtype=np.float64)
 
 
 def _assign_macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | None:
@@ -267,14 +267,14 @@ def _assign_macs_of_rows(units: GraphUnits, layers: Sequence[Layer]) -> Array | 
 
     The MACs of a row without a call go to the unit of the row before it.
     """
-    place = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
+    unit_by_row = {row: unit for unit, row in reversed(list(enumerate(units.rows))) if row is not None}
     macs, argument = np.zeros(len(units.rows)), 0
     for layer in layers:
         if layer.group or not layer.counted:
             continue
         if layer.macs is None:
             return None
-        argument = place.get(layer.id, argument)
+        argument = unit_by_row.get(layer.id, argument)
         macs[argument] += layer.macs
     return macs
 
@@ -311,6 +311,10 @@ def _find_viewed_argument(node: Node) -> Node | None:
 def _list_named_arguments(node: Node) -> Iterator[tuple[Any, Any]]:
     if node.op == "call_function" and isinstance(node.target, OpOverload):
         arguments = schema_of(node.target).arguments
-        named: Mapping[str, Any] = node.kwargs
+        keyword_values: Mapping[str, Any] = node.kwargs
         yield from zip(arguments, node.args, strict=False)
-        yield from ((argument, named[argument.name]) for argument in arguments if argument.name in named)
+        yield from (
+            (argument, keyword_values[argument.name])
+            for argument in arguments
+            if argument.name in keyword_values
+        )
