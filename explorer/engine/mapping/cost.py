@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
@@ -542,21 +543,22 @@ class _Pipeline:
         last_store = self._transfer({}, self._stores(last, None))
         if self.compute(self._part(first)) is None:
             return None
-        total = Fraction(0)
+        # steps that compute and move the same take the same time
+        alike: Counter[tuple[Triple, tuple[int, int], tuple[int, int]]] = Counter()
         for chosen in itertools.product(*positions):
             step: Triple = tuple(position for position, _ in chosen)  # type: ignore[assignment]
             weight = math.prod(count for _, count in chosen)
             after, before = self._neighbor(step, 1), self._neighbor(step, -1)
             loads = self._loads(after, step) if after is not None else {}
             stores = self._stores(before, step) if before is not None else {}
-            computing = self.compute(self._part(step)) or Fraction(0)
             reads, writes = self._passing(step, before, after)
-            hidden = self._transfer(
-                {**self._select(loads, True), "passing": reads},
-                {**self._select(stores, True), "passing": writes},
-            )
-            waiting = self._transfer(self._select(loads, False), self._select(stores, False))
-            total += weight * (max(computing, hidden) + waiting)
+            hidden = self._sum(loads, True) + reads, self._sum(stores, True) + writes
+            waiting = self._sum(loads, False), self._sum(stores, False)
+            alike[self._part(step), hidden, waiting] += weight
+        total = Fraction(0)
+        for (part, hidden, waiting), number in alike.items():
+            computing = self.compute(part) or Fraction(0)
+            total += number * (max(computing, self.transfer(*hidden)) + self.transfer(*waiting))
         return first_load, total, last_store
 
     def _positions(self, trips: int) -> list[tuple[int, int]]:
@@ -650,8 +652,9 @@ class _Pipeline:
         nest, core = self.nest._replace(size=lengths), _first_core(level + 1)
         return all(sum(core_extents(nest, level, core, axis).values()) == 1 for axis in OPERAND_AXES[operand])
 
-    def _select(self, sizes: Mapping[str, int], overlapping: bool) -> dict[str, int]:
-        return {name: size for name, size in sizes.items() if self.overlaps[name] is overlapping}
+    def _sum(self, sizes: Mapping[str, int], overlapping: bool) -> int:
+        """Adds up the bytes of the operands that move during a computation, or of the others."""
+        return sum(size for name, size in sizes.items() if self.overlaps[name] is overlapping)
 
     def _transfer(self, loads: Mapping[str, int], stores: Mapping[str, int]) -> Fraction:
         """Computes the cycles in which the outermost memory moves bytes."""

@@ -180,6 +180,9 @@ def core_classes(
     Yields:
         Index of a core along M, K and N for each level up to `level`, and the number of cores in its class.
     """
+    if all(step.split == (1, 1, 1) for step in nest.levels[: level + 1]):
+        yield ((0, 0, 0),) * (level + 1), 1
+        return
     choices = []
     for index in range(level + 1):
         for axis in range(3):
