@@ -257,6 +257,15 @@ async def test_the_tiles_of_the_first_memory_play_in_the_order_of_the_nest() -> 
         level = shown._mapping.levels[0]
         assert tiles.site.tile == level.tile
         assert tiles._steps.order == level.order
+        inside = shown._mapping.levels[1]
+        grid = [-(-outer // inner) for outer, inner in zip(level.tile, inside.tile, strict=True)]
+        steps = grid[0] * grid[1] * grid[2]
+        first = "\n".join(line_text(line) for line in tiles.query_one("#block", LineView).lines)
+        assert f"In array 1 of {steps:,}  {inside.order}" in first
+        await hands.press("s")
+        assert tiles._inner_step == 1 % steps
+        await hands.press("S", "]")
+        assert (tiles.place.depth, tiles._inner_step) == (1, 0)
         await hands.press("q")
         assert hands.pilot.app.screen is shown
 

@@ -15,6 +15,7 @@ from explorer.engine.tiling.cost import compute_site_cost
 from explorer.engine.tiling.cost.steps import tile_steps
 from explorer.facts import LeftOver, SitePlan, TiledMacs, TileSpec
 from explorer.facts.cost import ORDERS
+from explorer.features.tiling.inner_loops import InnerLoops
 from explorer.features.tiling.tile_blocks import Scale, TileAxis, TileGrid, TilePlace
 from explorer.features.tiling.tile_view import TILE_KEYS, TileView
 from explorer.features.tiling.tile_view_page import (
@@ -358,6 +359,40 @@ async def test_the_loops_are_walked_and_the_last_step_has_moved_what_the_plan_co
 
 
 @pytest.mark.slow
+@settings(deadline=None, max_examples=40)
+@given(sizes, sizes, sizes, st.tuples(tiles, tiles, tiles), st.sampled_from(sorted(ORDERS)), st.data())
+def test_two_levels_visit_every_element_once_in_the_order_of_their_loops(
+    M: int, K: int, N: int, tile: tuple[int, int, int], order: str, data: st.DataObject
+) -> None:
+    blocks = TileGrid.of(site(M, K, N, tile, 2))
+    inner_tile = tuple(data.draw(st.integers(1, size)) for size in tile)
+    inner = InnerLoops("array", inner_tile, data.draw(st.sampled_from(sorted(ORDERS))))  # type: ignore[arg-type]
+    place, step, seen, walked = TilePlace(), 0, set[tuple[int, ...]](), list[tuple[TilePlace, int]]()
+    while True:
+        walked.append((place, step))
+        outer = blocks.product(place, place.depth)
+        grid = inner.grid(blocks, place)
+        at = grid.at_step(step, inner.order)
+        part = grid.product(at, at.depth)
+        starts = outer.rows[0], outer.depth[0], outer.cols[0]
+        spans = [
+            range(start + first, start + stop)
+            for start, (first, stop) in zip(starts, (part.rows, part.depth, part.cols), strict=True)
+        ]
+        for element in itertools.product(*spans):
+            assert (place.batch, *element) not in seen
+            seen.add((place.batch, *element))
+        following = inner.move(blocks, place, step, 1, order)
+        if following == (place, step):
+            break
+        assert inner.move(blocks, *following, -1, order) == (place, step)
+        place, step = following
+    assert len(seen) == 2 * M * K * N
+    numbers = [blocks.step_of(place, order) for place, _ in walked]
+    assert numbers == sorted(numbers)
+    assert inner.move(blocks, TilePlace(), 0, len(walked) + 5, order) == walked[-1]
+
+
 async def test_space_plays_step_after_step_and_stops() -> None:
     async with screen(size=(140, 45)) as hands:
         await hands.press("end", "i", *["plus"] * 18)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, count_text, many_text, sizes_text
 from explorer.features.mapping.nest_words import (
+    MEMORY_SEPARATOR,
     NestRow,
     cost_table,
     cost_totals,
@@ -95,7 +96,7 @@ def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
     indent = " " * (1 + each * (depth + (row.level >= 0)))
     if row.kind == "memory":  # the tile stays visible
         rest = line_width(cell_line(row_cell(row)[1:]))
-        row = row._replace(name=cut_middle(row.name, max(8, width - len(indent) - rest)))
+        row = row._replace(name=_cut_names(row.name, max(8, width - len(indent) - rest)))
     cell = row_cell(row, "  ")
     if row.kind == "loop" and (width < _STEPS or row.number == 1):
         cell = cell[:1]
@@ -103,6 +104,15 @@ def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
     if row.kind == "loop" and row.number == 1:
         line = tuple((text, "dim") for text, _ in line)
     return cut_line(((indent, "text"), *((escape_name(text), role) for text, role in line)), width)
+
+
+def _cut_names(names: str, width: int) -> str:
+    """Cut the names of the memories of a level to a width, each at its end."""
+    if len(names) <= width:
+        return names
+    parts = names.split(MEMORY_SEPARATOR)
+    room = max((width - len(parts) + 1) // len(parts), 3)
+    return "+".join(fit(part, room).rstrip() for part in parts)
 
 
 def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:

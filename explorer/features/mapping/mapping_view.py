@@ -33,7 +33,7 @@ from explorer.features.mapping.mapping_page import (
     title_lines,
     total_lines,
 )
-from explorer.features.mapping.nest_words import NestRow, level_names, nest_rows
+from explorer.features.mapping.nest_words import MEMORY_SEPARATOR, NestRow, level_names, nest_rows
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.memories import memories_of, named_with_memories
 from explorer.settings.site_mappings import site_mapping
@@ -147,7 +147,8 @@ class MappingView(SubScreen[None]):
         start: Index of the first one to show.
         engine: Engine process that costs and searches mappings.
         store: State of the main screen, whose machine the view uses and changes.
-        open_tiles: Function that opens the tile view of a site with an order of its loops, or None.
+        open_tiles: Function that opens the tile view of a site with an order of its loops and the loops
+            inside its tiles, or None.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -175,7 +176,7 @@ class MappingView(SubScreen[None]):
         engine: EngineProcess,
         store: ScreenStore,
         *,
-        open_tiles: Callable[[SitePlan, str], None] | None = None,
+        open_tiles: Callable[..., None] | None = None,
     ) -> None:
         super().__init__()
         self._open_tiles = open_tiles
@@ -667,8 +668,12 @@ class MappingView(SubScreen[None]):
         if self._mapping is None or self._open_tiles is None:
             self._refuse("there is no mapping yet")
         else:
-            level = self._mapping.levels[0]
-            self._open_tiles(tiled_site(self.site, level), level.order)
+            level, *inside = self._mapping.levels
+            inner = None
+            if inside and self._machine is not None and self._cost is not None:
+                name = MEMORY_SEPARATOR.join(level_names(self._machine, self._cost)[1])
+                inner = (name, inside[0].tile, inside[0].order)
+            self._open_tiles(tiled_site(self.site, level), level.order, inner)
 
     # the front
 

@@ -17,6 +17,10 @@ _BAR = 10
 """Cells of a bar in a table."""
 
 
+MEMORY_SEPARATOR = " + "
+"""Text between the names of the memories of one level."""
+
+
 class NestRow(NamedTuple):
     """A row of a printed nest.
 
@@ -69,7 +73,7 @@ def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str
         for axis, cores in zip("mkn", level.split, strict=True):
             if cores > 1:
                 rows.append(NestRow("cores", index, axis, cores))
-        name = " + ".join(names[index])
+        name = MEMORY_SEPARATOR.join(names[index])
         rows.append(
             NestRow("memory", index, name=name, tile=sizes_text(level.tile), keep="".join(sorted(level.keep)))
         )

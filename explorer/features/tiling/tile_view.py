@@ -18,10 +18,12 @@ from explorer.base.errors import ExplorerError
 from explorer.base.units import sizes_text
 from explorer.facts import TileSpec
 from explorer.facts.cost import ORDERS, TileSteps
+from explorer.features.tiling.inner_loops import InnerLoops
 from explorer.features.tiling.steps_words import steps_blocks
 from explorer.features.tiling.tile_blocks import TileGrid, TilePlace
 from explorer.features.tiling.tile_view_page import (
     BESIDE,
+    FULL,
     block_at,
     block_page,
     grid_page,
@@ -91,6 +93,8 @@ TILE_KEYS = key_group(
 
 AskSteps = Callable[..., Awaitable[TileSteps]]
 _NO_STEPS = TileSteps("", "mnk", "output-stationary", 0, 0, ())
+_INNER = 3
+"""Maximum number of lines about the inner loops."""
 _COPIED_STEPS = 16
 """Number of steps in a copy of the page."""
 _WINDOW = 512
@@ -125,6 +129,7 @@ class TileView(SubScreen[None]):
         ask: Async function that returns steps of a site (`Session.tile_steps`), or None without an engine.
         planned: Whether the model is not tiled yet.
         order: Order of the loops to show first, or 'best'.
+        inner: Loops inside each tile, which the view plays, too; or None for one level.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = bindings(TILE_KEYS)
@@ -144,9 +149,11 @@ class TileView(SubScreen[None]):
         ask: AskSteps | None = None,
         planned: bool = False,
         order: str = "best",
+        inner: InnerLoops | None = None,
     ) -> None:
         super().__init__()
         self._planned = planned
+        self._inner, self._inner_step = inner, 0
         self._ask, self._order, self._steps = ask, order, _NO_STEPS
         self._speed = 2
         self._timer: Timer | None = None
@@ -215,10 +222,17 @@ class TileView(SubScreen[None]):
         for pane in self.query(_Pane):
             pane.again()
 
-    def _go(self, place: TilePlace) -> None:
-        if place != self.place:
-            self.place = place
+    def _go(self, place: TilePlace, inner_step: int = 0) -> None:
+        if (place, inner_step) != (self.place, self._inner_step):
+            self.place, self._inner_step = place, inner_step
             self._show_place()
+
+    @property
+    def _is_last(self) -> bool:
+        """Whether the displayed step is the last one."""
+        inside = self._inner.grid(self._blocks, self.place).products if self._inner is not None else 1
+        is_last = self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1
+        return is_last and self._inner_step == inside - 1
 
     # the loops
 
@@ -236,7 +250,15 @@ class TileView(SubScreen[None]):
         if step is None:
             return ((("" if self._steps.steps else " asking the engine…", "dim"),),)
         playing = f"▶ {self._speed:,}/s" if self._timer is not None else ""
-        return step_lines(self._steps, step, playing, width, room)
+        if self._inner is None:
+            return step_lines(self._steps, step, playing, width, room)
+        inner_room = 1 if room < _INNER + FULL else _INNER
+        inner_room = 2 if 3 <= room < _INNER + FULL else inner_room
+        grid = self._inner.grid(self._blocks, self.place)
+        inner_lines = self._inner.lines(grid, self._inner_step, width, inner_room)
+        if room < 3:  # one line: the inner steps say that the tile changes
+            return inner_lines
+        return [*step_lines(self._steps, step, playing, width, room - inner_room), *inner_lines]
 
     @work(group="steps", exclusive=True, exit_on_error=False)
     async def _fetch(self) -> None:
@@ -263,7 +285,7 @@ class TileView(SubScreen[None]):
         if self._timer is not None:
             self._stop()
         elif self._ask is not None and self._steps.steps:
-            if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
+            if self._is_last:
                 self._go(TilePlace())
             self._timer = self.set_interval(max(1 / self._speed, _FRAME_SECONDS), self._tick)
         self._show_place()
@@ -272,7 +294,7 @@ class TileView(SubScreen[None]):
         """Advance by the number of steps that are due since the last picture."""
         if self._step is not None:  # otherwise the next steps are still loading
             self.action_tile_loop(max(1, round(self._speed * _FRAME_SECONDS)))
-            if self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1:
+            if self._is_last:
                 self._stop()
                 self._show_place()
 
@@ -282,8 +304,11 @@ class TileView(SubScreen[None]):
             self._timer = None
 
     def action_tile_loop(self, count: int) -> None:
-        """Move by `count` steps in the loop order."""
-        if self._steps.steps:
+        """Move by `count` steps in the loop order, of the inner loops if there are any."""
+        if self._steps.steps and self._inner is not None:
+            order, blocks = self._steps.order, self._blocks
+            self._go(*self._inner.move(blocks, self.place, self._inner_step, count, order))
+        elif self._steps.steps:
             step_index = self._blocks.step_of(self.place, self._steps.order) + count
             step_index = max(0, min(step_index, self._steps.count - 1))
             self._go(self._blocks.at_step(step_index, self._steps.order))
@@ -327,7 +352,7 @@ class TileView(SubScreen[None]):
         """Show the next or the previous site."""
         if len(self._sites) > 1:
             self._site_index = (self._site_index + step) % len(self._sites)
-            self._blocks, self.place = TileGrid.of(self.site), TilePlace()
+            self._blocks, self.place, self._inner_step = TileGrid.of(self.site), TilePlace(), 0
             self._stop()
             self._steps, self._order = _NO_STEPS, "best"
             self._show_site()
@@ -354,10 +379,20 @@ _MAX_SIZE = 1 << 48
 class TileViewCommand(SiteCommand):
     """Command that shows the tiles of a matmul."""
 
-    def open_tile(self, site: SitePlan, order: str) -> None:
-        """Open the tile view of one site, with its loops in an order."""
+    def open_tile(
+        self, site: SitePlan, order: str, inner: tuple[str, tuple[int, int, int], str] | None = None
+    ) -> None:
+        """Open the tile view of one site, with its loops in an order.
+
+        Args:
+            site: The site, with its tile.
+            order: Order of its loops.
+            inner: Name, tile and order of the loops inside each tile; see `InnerLoops`. None for one level.
+        """
         ask = partial(self.jobs.ask, "tile_steps")
-        self.context.app.push_screen(TileView([site], ask=ask, planned=True, order=order))
+        loops = InnerLoops(*inner) if inner is not None else None
+        view = TileView([site], ask=ask, planned=True, order=order, inner=loops)
+        self.context.app.push_screen(view)
 
     def open(
         self, sites: Sequence[SitePlan], index: int, chosen_layers: Sequence[Layer], *, is_planned: bool

@@ -1,0 +1,95 @@
+"""Loops inside one tile of a nest: the tiles of the next level, in their order, for the tile view."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from explorer.base.units import sizes_text
+from explorer.features.tiling.tile_blocks import TileAxis, TileGrid, TilePlace
+from explorer.tui.text.lines import Line, cut_line, escape_name
+
+_CELLS = 12
+"""Most tiles along an axis that are drawn one by one."""
+
+
+class InnerLoops(Struct, frozen=True):
+    """Loops over the tiles of the next level inside each tile of a site.
+
+    Attributes:
+        name: Memory that holds a tile of the next level, or 'array'.
+        tile: M, K and N of such a tile.
+        order: Loops from the outermost to the innermost.
+    """
+
+    name: str
+    tile: tuple[int, int, int]
+    order: str
+
+    def grid(self, blocks: TileGrid, place: TilePlace) -> TileGrid:
+        """Return the tiles of the next level inside a tile matmul, which may be smaller at an edge."""
+        product = blocks.product(place, place.depth)
+        rows, depth, cols = (stop - first for first, stop in (product.rows, product.depth, product.cols))
+        tm, tk, tn = self.tile
+        return TileGrid(TileAxis(rows, tm), TileAxis(depth, tk), TileAxis(cols, tn))
+
+    def move(
+        self, blocks: TileGrid, place: TilePlace, inner_step: int, count: int, order: str
+    ) -> tuple[TilePlace, int]:
+        """Move by a number of inner steps, into the next or the previous tile where one ends.
+
+        Args:
+            blocks: Tiles of the site.
+            place: Tile matmul of the site.
+            inner_step: Index of the inner step in it.
+            count: Number of inner steps, negative for back.
+            order: Order of the loops of the site.
+
+        Returns:
+            The tile matmul and the inner step, at most the first or the last.
+        """
+        step, last = blocks.step_of(place, order), blocks.products - 1
+        target = inner_step + count
+        while target < 0 and step > 0:
+            step -= 1
+            target += self.grid(blocks, blocks.at_step(step, order)).products
+        while (steps := self.grid(blocks, blocks.at_step(step, order)).products) <= target and step < last:
+            step += 1
+            target -= steps
+        return blocks.at_step(step, order), max(0, min(target, steps - 1))
+
+    def lines(self, grid: TileGrid, inner_step: int, width: int, room: int) -> list[Line]:
+        """Describe an inner step in at most three lines.
+
+        Args:
+            grid: Tiles inside the current tile matmul.
+            inner_step: Index of the inner step.
+            width: Width in cells.
+            room: Maximum number of lines.
+        """
+        place = grid.at_step(inner_step, self.order)
+        before = grid.at_step(inner_step - 1, self.order) if inner_step else None
+        changed = [
+            operand
+            for operand, axes in (("A", ("row", "depth")), ("B", ("depth", "col")), ("C", ("row", "col")))
+            if before is None or any(getattr(place, axis) != getattr(before, axis) for axis in axes)
+        ]
+        head: Line = (
+            (f" In {escape_name(self.name)} ", "head"),
+            (f"{inner_step + 1:,} of {grid.products:,}", "number"),
+            (f"  {self.order}", "accent"),
+            (f"  new: {' '.join(changed) or 'nothing'}", "dim"),
+        )
+        product = grid.product(place, place.depth)
+        spans = product.rows, product.depth, product.cols
+        size = sizes_text(tuple(stop - first for first, stop in spans))
+        axes = (("m", place.row, grid.m), ("k", place.depth, grid.k), ("n", place.col, grid.n))
+        bars: Line = tuple((f" {name} {_bar(index, axis.count)}", "bar") for name, index, axis in axes)
+        tile: Line = ((" tile ", "dim"), (size, "number"), (f"  of {sizes_text(self.tile)}", "dim"))
+        return [cut_line(line, width) for line in (head, bars, tile)[:room]]
+
+
+def _bar(index: int, count: int) -> str:
+    """Draw the tiles along an axis with the current one, or their numbers if there are many."""
+    if count > _CELLS:
+        return f"{index + 1:,}/{count:,}"
+    return "░" * index + "◆" + "░" * (count - index - 1)
