@@ -11,7 +11,7 @@ from textual.widgets import Input
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import MachineMemory, MemoryMachine
-from explorer.features.mapping import mapping_view
+from explorer.features.mapping import mapping_search_view
 from explorer.features.mapping.mapping_view import MappingView, NestList
 from explorer.features.tiling.tile_screen import TileDialog
 from explorer.features.tiling.tile_view import TileView
@@ -95,7 +95,7 @@ async def test_every_edit_is_a_mapping_of_a_machine_with_cores_and_three_levels(
         ),
         unit=(1, 16, 8),
     )
-    monkeypatch.setattr(mapping_view, "memories_of", lambda hardware: machine)
+    monkeypatch.setattr(mapping_search_view, "memories_of", lambda hardware: machine)
     async with screen(size=(100, 30)) as hands:
         shown = await open_view(hands)
         before = shown._mapping
@@ -115,7 +115,7 @@ async def test_a_tile_that_is_too_large_is_shown_with_the_bytes_that_are_missing
     hardware = Hardware("small", macs_per_cycle=64, bytes_per_cycle=16)
     memories = MachineMemory("DRAM"), MachineMemory("buffer", size=1300)
     machine = MemoryMachine(hardware, memories, unit=(1, 16, 16))
-    monkeypatch.setattr(mapping_view, "memories_of", lambda hardware: machine)
+    monkeypatch.setattr(mapping_search_view, "memories_of", lambda hardware: machine)
     async with screen(size=(100, 30)) as hands:
         await open_view(hands)
         await hands.press("right")

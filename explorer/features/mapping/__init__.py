@@ -11,7 +11,7 @@ FEATURE = Feature(
         "mapping_cost": "mapper.mapping_cost",
     },
     keys={
-        "mapping": "mapping_view.MAPPING_KEYS",
+        "mapping": "mapping_keys.MAPPING_KEYS",
     },
     commands={
         "mapping": "keys.COMMANDS",

@@ -111,8 +111,10 @@ def _cut_names(names: str, width: int) -> str:
     if len(names) <= width:
         return names
     parts = names.split(MEMORY_SEPARATOR)
-    room = max((width - len(parts) + 1) // len(parts), 3)
-    return "+".join(fit(part, room).rstrip() for part in parts)
+    room = width - len(parts) + 1
+    if sum(map(len, parts)) > room:
+        parts = [fit(part, max(room // len(parts), 3)).rstrip() for part in parts]
+    return "+".join(parts)
 
 
 def empty_lines(names: Sequence[str], complaint: str, width: int) -> list[Line]:
