@@ -592,7 +592,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> Conversion:
-        """Write the current model with another batch size than its fixed one, and compare each row."""
+        """Write the current model with another batch size than its fixed batch size, and compare each row."""
         raise NotImplementedError
 
     def split(
@@ -928,7 +928,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> SizeCurves:
-        """Count MACs, memory and least time over one size, and where one figure passes another."""
+        """Count MACs, memory and least time over one size, and find sizes at which one figure passes another."""
         raise NotImplementedError
 
     def decode(
@@ -976,7 +976,7 @@ class PublicMethods:
         raise NotImplementedError
 
     def module_digest(self) -> str:
-        """Return a digest of the opened module: its layers, its values, and the files of its classes."""
+        """Return a digest of the opened module: of its layers, its values, and the files of its classes."""
         raise NotImplementedError
 
     def sweep(
@@ -1096,7 +1096,7 @@ def blame_files(
     cancel: Cancel = None,
     **options: Unpack[PairKeywords],
 ) -> Blame:
-    """Find the layers at which the model `b` departs from `a`."""
+    """Find the layers at which the values of the model `b` begin to differ from those of `a`."""
     raise NotImplementedError
 
 
