@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from explorer.base.verdicts import VerdictKind
-from explorer.facts.mapping import MemoryMachine, SiteMapping
+from explorer.facts.mapping import GroupForm, MemoryMachine, SiteMapping
 
 MANIFEST = "mapping.json"
 """Name of the manifest in a folder of emitted code."""
@@ -76,6 +76,7 @@ class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
         fuse: Operators that are fused into the products: 'epilogue', or '' for none.
         sites: Matrix products in the order of the model.
         machine_sha256: Digest of the machine, or '' in a manifest that an older version wrote.
+        grouped: Handling of grouped convolutions.
     """
 
     version: int
@@ -87,6 +88,7 @@ class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
     fuse: CodeFusion
     sites: tuple[CodeSite, ...]
     machine_sha256: str = ""
+    grouped: GroupForm = "leave"
 
 
 class CounterDifference(Struct, frozen=True):

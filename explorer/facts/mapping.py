@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
 from explorer.facts.cost import Formula, Hardware
+from explorer.facts.tiling import TileSpec
 
 Sizes = tuple[Count, Count, Count]
 """Numbers along M, K and N, in this order."""
@@ -23,6 +24,13 @@ LoopOrder = Literal["mkn", "mnk", "kmn", "knm", "nmk", "nkm"]
 
 Objective = Literal["cycles", "energy", "traffic", "edp"]
 """Figure that a search minimizes. `edp` is the product of energy and cycles."""
+
+GroupForm = Literal["batch", "pack", "leave"]
+"""Handling of grouped and depthwise convolutions.
+
+'batch' maps a batch with one product for each group. 'pack' packs as many groups as fit block-diagonally into
+one unit of the array. 'leave' does not map them.
+"""
 
 Overlap = Literal["ideal", "none", "double"]
 """Cycles that a systolic array needs besides one per streamed row.
@@ -184,6 +192,20 @@ class SiteMapping(Spec, frozen=True):
     def output(self) -> str:
         """Number type in which C leaves."""
         return self.epilogue.output or self.accumulator
+
+
+def products_spec(grouped: GroupForm, unit: Sizes, sites: tuple[str, ...] = ()) -> TileSpec:
+    """Returns the settings of a plan whose sites are the matrix products that are mapped.
+
+    Args:
+        grouped: Handling of grouped convolutions.
+        unit: M, K and N of the unit of the machine, into which groups are packed.
+        sites: Globs of the names of matrix products. Empty selects all.
+    """
+    if grouped == "leave":
+        return TileSpec(sites=sites)
+    # no two groups fit a tile of one element
+    return TileSpec(tile=unit if grouped == "pack" else (1, 1, 1), sites=sites, grouped="pack")
 
 
 class LevelMoves(Struct, frozen=True):
@@ -356,6 +378,7 @@ class ModelMapping(Struct, frozen=True):
         pj: Energy in picojoules, or None if unknown.
         capacity: Least traffic by size of the first memory. Empty unless it was requested.
         assumptions: Assumptions behind the figures, in words.
+        grouped: Handling of grouped convolutions.
     """
 
     machine: MemoryMachine
@@ -369,3 +392,4 @@ class ModelMapping(Struct, frozen=True):
     pj: float | None
     capacity: tuple[CapacityPoint, ...] = ()
     assumptions: tuple[str, ...] = ()
+    grouped: GroupForm = "batch"

@@ -17,6 +17,7 @@
     order = "mnk"
     tile = [64, 64, 64]
 
+Groups of convolutions that are not one product each have a line `grouped = "pack"` or `grouped = "leave"`.
 A site may also have `right`, the number type of B, and `output`, the number type in which C leaves. A level
 may also have `split`, the cores along M, K and N, and `keep`, the operands that it holds whole.
 """
@@ -27,7 +28,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
 from explorer.base.errors import Misuse, nearest
-from explorer.facts.mapping import LoopOrder, NestLevel, SiteMapping
+from explorer.facts.mapping import GroupForm, LoopOrder, NestLevel, SiteMapping
 from explorer.host import input_files
 from explorer.settings.toml_lines import line_of
 
@@ -65,25 +66,32 @@ class MappingFile(NamedTuple):
         path: Path of the file.
         machine: Name of the machine.
         sites: Sites by name.
+        grouped: Handling of grouped convolutions.
     """
 
     path: str
     machine: str
     sites: Mapping[str, FileSite]
+    grouped: GroupForm = "batch"
 
 
-def mapping_text(machine: str, sites: Sequence[tuple[SiteMapping, Sequence[str]]]) -> str:
+def mapping_text(
+    machine: str, sites: Sequence[tuple[SiteMapping, Sequence[str]]], grouped: GroupForm = "batch"
+) -> str:
     """Writes mappings as TOML.
 
     Args:
         machine: Name of the machine.
         sites: Mapping of each site, and the names of the memories of its levels.
+        grouped: Handling of grouped convolutions.
     """
     import tomlkit  # imported late: only writing needs it
 
     document = tomlkit.document()
     document.add("version", tomlkit.item(VERSION))
     document.add("machine", tomlkit.item(machine))
+    if grouped != "batch":
+        document.add("grouped", tomlkit.item(grouped))
     tables = tomlkit.aot()
     for mapping, memories in sites:
         table = tomlkit.table()
@@ -126,7 +134,7 @@ def read_mapping(path: str) -> MappingFile:
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
     reader = _Reader(path, text)
-    reader.check_keys(content, ("version", "machine", "site"), [])
+    reader.check_keys(content, ("version", "machine", "grouped", "site"), [])
     version = content.get("version")
     if version != VERSION:
         raise Misuse(
@@ -138,6 +146,10 @@ def read_mapping(path: str) -> MappingFile:
     machine = content.get("machine")
     if not isinstance(sites, list) or not sites or not isinstance(machine, str):
         raise Misuse("it holds no mapping", where=path, hint="explorer map MODEL -o FILE writes one")
+    grouped = content.get("grouped", "batch")
+    if grouped not in get_args(GroupForm):
+        hint = nearest(str(grouped), get_args(GroupForm)) or 'write grouped = "batch"'
+        raise reader.misuse(f"'grouped' is {_short(grouped)}, not batch, pack or leave", [], "grouped", hint)
     entries: dict[str, FileSite] = {}
     for index, entry in enumerate(sites):
         table = [("site", index)]
@@ -148,7 +160,7 @@ def read_mapping(path: str) -> MappingFile:
                 f"a second mapping of '{entry['name']}'", table, "name", hint="leave one of them out"
             )
         entries[entry["name"]] = reader.site(entry, table)
-    return MappingFile(path, machine, entries)
+    return MappingFile(path, machine, entries, grouped)
 
 
 _Table = Sequence[tuple[str, int]]

@@ -319,6 +319,15 @@ FUSE = Option(
     "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
     choices=("epilogue",),
 )
+GROUPED = Option(
+    "--grouped",
+    "map each group of a convolution as a matmul (batch, the default), pack groups into one unit of\n"
+    "the array, or leave grouped and depthwise convolutions out",
+    choices=("batch", "pack", "leave"),
+    manual="grouped and depthwise convolutions: `batch` (the default) maps a batch with one matmul for each"
+    " group, `pack` packs as many groups as fit into one unit of the array, `leave` leaves them out;"
+    " with `--mapping` the default is that of the file",
+)
 OBJECTIVE = Option(
     "--objective",
     "what to minimize: cycles, energy, traffic, or edp (energy x cycles)",

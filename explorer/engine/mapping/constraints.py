@@ -42,6 +42,15 @@ class Constraints(NamedTuple):
         for axis, sign, value in self.limits:
             yield f"{axis}{sign}{value}", _TESTS[sign](lengths["mkn".index(axis)], value)
 
+    def axis_masks(self, lengths: list[_Numbers]) -> Iterator[tuple[str, int, _Numbers]]:
+        """Yields each limit as text, with its axis and the lengths of the axis that meet it.
+
+        The caller may shorten the lengths of an axis before it asks for the next limit.
+        """
+        for axis, sign, value in self.limits:
+            index = "mkn".index(axis)
+            yield f"{axis}{sign}{value}", index, _TESTS[sign](lengths[index], value)
+
 
 def parse_constraints(text: str) -> Constraints:
     """Reads constraints: 'n%32 k<=256 order=mnk'.

@@ -31,6 +31,18 @@ C_TYPES = {
 }
 """Types of C by number type."""
 
+HALVES = {
+    "float16": """  const uint32_t sign = (uint32_t)(code & 0x8000u) << 16;
+  const uint32_t exponent = code >> 10 & 31, fraction = code & 1023;
+  if (!exponent) return (sign ? -0x1p-24f : 0x1p-24f) * (float)fraction;
+  const uint32_t bits = sign | (exponent == 31 ? 0x7f800000u : (exponent + 112) << 23) | fraction << 13;""",
+    "bfloat16": "  const uint32_t bits = (uint32_t)code << 16;",
+}
+"""C code that computes the `bits` of the float with the value of a 16-bit `code`, by number type.
+
+C11 has no type for these operands. Every one of their values is a float, so the conversion does not round.
+"""
+
 COUNTERS = (
     *("A loads", "B loads", "C loads", "C stores", "A reads", "B reads", "C reads", "C writes"),
     *("bias reads", "residual reads"),
@@ -111,6 +123,11 @@ def emit_site(
     )
 
 
+def _operand_type(dtype: str, site: str) -> str:
+    """Returns the type in which the code stores an operand."""
+    return "uint16_t" if dtype in HALVES else _c_type(dtype, site)
+
+
 def _c_type(dtype: str, site: str) -> str:
     if dtype not in C_TYPES:
         raise Misuse(f"C code cannot be written for {dtype}", where=site, hint=f"types: {', '.join(C_TYPES)}")
@@ -130,11 +147,12 @@ class _Emitter:
         self.has_doubles = sums == "double"
         self.epilogue = mapping.epilogue
         self.types = {
-            "A": _c_type(mapping.dtype, mapping.site),
-            "B": _c_type(right_dtype, mapping.site),
+            "A": _operand_type(mapping.dtype, mapping.site),
+            "B": _operand_type(right_dtype, mapping.site),
             "C": sums,
             "O": _c_type(mapping.epilogue.output or mapping.accumulator, mapping.site),
         }
+        self.halves = {"left": mapping.dtype, "right": right_dtype}
         self.finishing = epilogue_level(self.nest)
         self.last = len(self.nest.levels) - 1
         split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
@@ -212,6 +230,14 @@ class _Emitter:
         if self.adding is not None:
             yield f"static uint32_t visit[{self.instances[self.adding]}];"
             yield "static uint8_t added[(size_t)M * N];"
+        for name, dtype in self.halves.items():
+            if dtype in HALVES:
+                yield f"static inline float {name}(uint16_t code) {{"
+                yield HALVES[dtype]
+                yield "  float value;"
+                yield "  memcpy(&value, &bits, sizeof value);"
+                yield "  return value;"
+                yield "}"
         yield from self.finish()
 
     def finish(self) -> Iterator[str]:
@@ -502,13 +528,16 @@ class _Emitter:
         _, c_width = self.tile("C", level)
         yield f"for (long x = 0; x < lm{level}; x++)"
         yield f"  for (long z = 0; z < lk{level}; z++) {{"
-        yield f"    const sum_t a = (sum_t)A{level}[id{level}][x * {a_width} + z] - (sum_t)zero_a;"
+        left = self.number_of("left", f"A{level}[id{level}][x * {a_width} + z]")
+        right = self.number_of("right", f"B{level}[id{level}][z * {b_width} + y]")
+        yield f"    const sum_t a = {left} - (sum_t)zero_a;"
         yield f"    for (long y = 0; y < ln{level}; y++)"
-        yield (
-            f"      C{level}[id{level}][x * {c_width} + y] += "
-            f"a * ((sum_t)B{level}[id{level}][z * {b_width} + y] - (sum_t)zero_b);"
-        )
+        yield (f"      C{level}[id{level}][x * {c_width} + y] += a * ({right} - (sum_t)zero_b);")
         yield "  }"
+
+    def number_of(self, name: str, element: str) -> str:
+        """Writes the value of an element of an operand in the type of the sums."""
+        return f"(sum_t){name}({element})" if self.halves[name] in HALVES else f"(sum_t){element}"
 
 
 DRIVER = """#include <stdint.h>

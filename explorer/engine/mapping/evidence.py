@@ -147,7 +147,7 @@ _NO_REFERENCE = Reference(*(np.zeros((1, 1, 1)),) * 3)
 
 
 def _reference(inputs: RunInputs) -> Reference | None:
-    return reference_of(inputs) if inputs.A.dtype.kind == "f" else None
+    return None if inputs.A.dtype.kind in "iu" else reference_of(inputs)
 
 
 def _residual(end: FusedEpilogue, product: ModelProduct) -> _Array | None:

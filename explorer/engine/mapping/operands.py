@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.engine.graph.dtypes import get_element_type
+from explorer.engine.graph.dtypes import get_element_type, get_numpy_type
 from explorer.engine.graph.interpreter import Wiring
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.graph.repeated_nodes import list_value_names
@@ -133,12 +133,12 @@ def _operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -> Run
             zero = integers.zero
         elif point is not None and point.size == 1:
             zero = int(point.reshape(()))
-    right = np.ascontiguousarray(meaning.weight(values), np.dtype(site.right_dtype))
+    right = np.ascontiguousarray(meaning.weight(values), get_numpy_type(site.right_dtype))
     if zero:
         # images are padded with the zero point, which is 0 after the subtraction
         values[0] = values[0].astype(np.int32) - zero
     rows = meaning.left(values)
-    left = np.empty((meaning.batch, meaning.M, meaning.K), np.dtype(site.dtype))
+    left = np.empty((meaning.batch, meaning.M, meaning.K), get_numpy_type(site.dtype))
     step = max(1, _ROWS // max(meaning.K, 1))
     for index in range(meaning.batch):
         for first in range(0, meaning.M, step):
@@ -152,13 +152,14 @@ def dense_operands(site: Site, seed: int) -> RunInputs:
     generator = np.random.default_rng((seed, 5))
 
     def values(dtype: str, shape: tuple[int, int, int]) -> _Array:
-        kind = np.dtype(dtype)
-        if kind.kind != "f":
+        kind = get_numpy_type(dtype)
+        if kind.kind in "iu":
             limits = np.iinfo(kind)
             return generator.integers(limits.min, limits.max, shape, kind, endpoint=True)
-        numbers: _Array = generator.random(shape, kind) - kind.type(0.5)
-        numbers += np.copysign(kind.type(0.5), numbers)
-        return numbers
+        drawn = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
+        numbers: _Array = generator.random(shape, drawn) - drawn.type(0.5)
+        numbers += np.copysign(drawn.type(0.5), numbers)
+        return numbers.astype(kind)
 
     return RunInputs(
         values(site.dtype, (site.batch, site.M, site.K)),

@@ -129,7 +129,7 @@ class Programs:
             words.append("-" if values is None else name)
             if values is not None:
                 with output_files.binary(self._path(name)) as target:
-                    target.write(np.ascontiguousarray(values).data)
+                    target.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
         numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
         for name in ("output", "counters"):  # those of another run must not count
             with contextlib.suppress(FileNotFoundError):

@@ -1,14 +1,15 @@
 """Search for the best mapping of a matrix product to a machine.
 
 The search space has one tile size for each level, in multiples of the array's unit, every order of the loops
-at every level, and, at the first level, the choice to keep one whole operand. For each number of trips only
-the smallest tile is tried: a larger tile with as many trips holds more and moves no less.
+at every level, and, at the first level, the choice to keep one whole operand.
 
-With one memory between the outermost memory and the array, and without constraints, the least traffic is
-exact. Energy is the best of these tiles; a larger tile with as many trips can leave a smaller rest and need
-less. Cycles are those of a pipeline, which is computed for the most promising mappings; the result is exact
-if it reaches the bound that no mapping goes below. With more memories, or with several cores, the search
-computes the most promising mappings.
+With one level of memory between the outermost memory and the array, every tile that fits is compared. Bounds
+that no order of the inner loops goes below leave out most of them, so the result is exact for each
+objective. If too many tiles fit, only the smallest tile for each number of trips is tried: a larger tile with
+as many trips holds more and moves no less, so the least traffic is still exact. A larger tile can leave a
+smaller rest, though, and need less energy or fewer cycles.
+
+With more levels of memory, or with several cores, the search computes the most promising mappings.
 """
 
 from __future__ import annotations
@@ -18,16 +19,30 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple, TypeAlias, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import MemoryTooSmall, Misuse
 from explorer.engine.mapping.constraints import Constraints
-from explorer.engine.mapping.cost import compulsory_bytes, mapping_cost, memory_levels
-from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
-from explorer.engine.tiling.cost import dimensions
+from explorer.engine.mapping.cost import (
+    capacity_on_chip,
+    compulsory_bytes,
+    mapping_cost,
+    memory_levels,
+    traffic_bound,
+)
+from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Triple
+from explorer.engine.mapping.tile_figures import (
+    Figures,
+    Numbers,
+    TileFigures,
+    Tiles,
+    operand_dtype,
+    packed,
+    transfer_time,
+)
 from explorer.facts.mapping import (
     LoopOrder,
     MachineMemory,
@@ -39,19 +54,28 @@ from explorer.facts.mapping import (
     SiteMapping,
 )
 
-_Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
-
 ORDERS: tuple[LoopOrder, ...] = get_args(LoopOrder)
 _DATAFLOWS: tuple[LoopOrder, ...] = ("mnk", "knm", "mkn")
 """One order for each operand that stays in the innermost loop."""
 _BEST = 5
 """Number of mappings that a search returns."""
-_EVALUATED = 60
-"""Largest number of mappings whose exact cycles or exact cost the search computes."""
-_SEEDS = 3
-"""Number of outer orders, with the operand kept whole, that a search looks at first."""
-_CHUNK = 1 << 13
+_POOL = 30
+"""Number of mappings whose exact cost the search computes at the end."""
+_CERTAIN = 8
+"""Number of mappings that are certainly the best ones: no tile that could be among them is left out."""
+_FIRST_LOOK = 8
+"""Number of tiles of each outer order, with the operand kept whole, that a search looks at first."""
+_CHUNK = 1 << 9
 """Number of tiles whose figures are computed at the same time."""
+_MOST_PAIRS = 1 << 21
+"""Largest number of pairs of rows and columns of which all tiles are listed."""
+_MOST_TILES = 1 << 17
+"""Largest number of tiles that are all compared. Of more, only one for each number of trips is."""
+_MOST_EVALUATED = 1 << 16
+"""Largest number of tiles that are computed with every inner order."""
+_ROUNDING = 1e-12
+"""Relative error of figures that are sums of floats."""
+_NO_SEPARATE_RATES: Any = {"read_bytes_per_cycle": None, "write_bytes_per_cycle": None}
 _OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
@@ -102,35 +126,43 @@ def search_mappings(
             where="--constrain",
             hint="leave the limits out, or write order=mnk",
         )
-    has_cores = any(memory.cores > 1 for memory in machine.memories)
-    candidates, left_out = _first_tiles(mapping, machine, constraints)
+    is_flat = len(groups) == 1 and all(memory.cores == 1 for memory in machine.memories)
+    space = _whole_space(mapping, machine, constraints) if is_flat else None
+    candidates, left_out = space or _first_tiles(mapping, machine, constraints)
+    bound = _least_objective(mapping, machine, objective)
     if not groups:
-        ranked, count, bound = _array_only(mapping, machine, constraints)
-        exact = not constraints.orders
-    elif len(groups) == 1 and not has_cores:
-        ranked, count, bound = _two_boundaries(mapping, machine, objective, constraints, candidates)
+        ranked, count = _array_only(mapping, machine, constraints)
+        key = _objective_key(objective, ranked, machine)
+        exact = True
+    elif is_flat:
+        smallest = _Entry((), candidates[0].tile(0), ORDERS[0], ORDERS[0], "").mapping(mapping, machine)
+        key = _objective_key(objective, [mapping_cost(smallest, machine)], machine)
+        ranking = _Ranking(mapping, machine, objective, constraints, candidates)
+        ranking.run()
+        ranked, count = (
+            [mapping_cost(entry.mapping(mapping, machine), machine) for entry in ranking.pool],
+            ranking.count,
+        )
+        value = min(float(key(cost)[0]) for cost in ranked)
         # only for traffic does the smallest tile for a number of trips never lose, and only without limits
-        exact = objective in ("traffic", "cycles") and constraints == Constraints()
+        is_whole = space is not None or (objective == "traffic" and not constraints.limits)
+        exact = is_whole and ranking.is_exact(value)
+        if is_whole:
+            bound = max(bound, min(ranking.least_left, ranking.pool[0].ranks[0]))
     else:
         ranked, count = _many_levels(mapping, machine, constraints, candidates)
-        exact, bound = False, 0.0  # no bound is known
-    key = _objective_key(objective, ranked, machine)
+        key = _objective_key(objective, ranked, machine)
+        exact = False
     ordered = sorted(ranked, key=lambda cost: (key(cost), _tie(cost)))
-    best = ordered[0]
-    value = float(key(best)[0])
-    if objective == "cycles" and groups:
-        # the pipeline is computed for the most promising mappings: one that reaches the bound is the best
-        exact = exact and value <= bound
-    elif objective != "traffic":
-        exact, bound = exact and not groups, 0.0
+    value = float(key(ordered[0])[0])
     return MappingSearch(
         best=tuple(_distinct(ordered)),
         front=tuple(_pareto(ordered)),
         objective=objective,
         count=count,
         left_out=left_out,
-        exact=exact,
-        bound=value if exact else bound if bound <= value else 0.0,
+        exact=exact or value <= bound,
+        bound=value if exact else min(bound, value),
         seconds=time.perf_counter() - start,
     )
 
@@ -220,24 +252,9 @@ def _pareto(costs: Iterable[MappingCost]) -> list[MappingCost]:
 # -- tiles of the first level
 
 
-class _Tiles(NamedTuple):
-    """Tiles of the first level: their lengths along M, K and N, and the operand that each keeps whole."""
-
-    lengths: tuple[_Numbers, _Numbers, _Numbers]
-    keep: str
-
-    def chosen(self, mask: _Numbers) -> _Tiles:
-        m, k, n = (axis[mask] for axis in self.lengths)
-        return _Tiles((m, k, n), self.keep)
-
-    def tile(self, index: int) -> Triple:
-        m, k, n = (int(axis[index]) for axis in self.lengths)
-        return m, k, n
-
-
 def _first_tiles(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
-) -> tuple[list[_Tiles], dict[str, int]]:
+) -> tuple[list[Tiles], dict[str, int]]:
     """Lists the tiles of the first level that fit and meet the constraints.
 
     Raises:
@@ -258,32 +275,23 @@ def _first_tiles(
                 where="--constrain",
                 hint=f"sizes: M {mapping.size[0]}, K {mapping.size[1]}, N {mapping.size[2]}",
             )
-    cores = groups[0][0].cores
-    kept = []
-    for keep in ("", "A", "B", "C"):
-        tiles = _Tiles((m[allowed], k[allowed], n[allowed]), keep)
-        fits = np.ones(len(tiles.lengths[0]), dtype=bool)
-        for memory in groups[0]:
-            if memory.size is None:
-                continue
-            held = _held(mapping, memory, tiles)
-            # cores share the tile among them
-            mask = held <= memory.size * cores
-            if not keep:
-                left_out[memory.name] += int((fits & ~mask).sum())
-            fits &= mask
-        if keep and keep not in "".join(memory.holds for memory in groups[0]):
+    tiles = Tiles((m[allowed], k[allowed], n[allowed]), "")
+    fits = np.ones(len(tiles), dtype=bool)
+    for memory in groups[0]:
+        if memory.size is None:
             continue
-        if fits.any():
-            kept.append(tiles.chosen(fits))
-    if not kept:
-        raise _too_small(mapping, machine, _Tiles((m[allowed], k[allowed], n[allowed]), ""))
-    return kept, dict(left_out)
+        # cores share the tile among them
+        mask = _held(mapping, memory, tiles) <= memory.size * groups[0][0].cores
+        left_out[memory.name] += int((fits & ~mask).sum())
+        fits &= mask
+    if not fits.any():
+        raise _too_small(mapping, machine, tiles)
+    return _with_kept_operands(mapping, machine, tiles.chosen(fits)), dict(left_out)
 
 
-def _held(mapping: SiteMapping, memory: MachineMemory, tiles: _Tiles) -> _Numbers:
+def _held(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles) -> Numbers:
     """Computes the bytes that a memory holds for each tile, with all its buffers."""
-    total: _Numbers = np.zeros(len(tiles.lengths[0]), dtype=np.int64)
+    total: Numbers = np.zeros(len(tiles), dtype=np.int64)
     for operand, (rows, columns) in OPERAND_AXES.items():
         if operand not in memory.holds:
             continue
@@ -292,9 +300,11 @@ def _held(mapping: SiteMapping, memory: MachineMemory, tiles: _Tiles) -> _Number
             if operand == tiles.keep
             else tiles.lengths[rows] * tiles.lengths[columns]
         )
-        sizes = [getattr(memory.buffers, operand) * _packed(elements, _dtype(mapping, operand), mapping.site)]
+        sizes = [
+            getattr(memory.buffers, operand) * packed(elements, operand_dtype(mapping, operand), mapping.site)
+        ]
         if operand == "C":
-            sizes.append(memory.buffers.out * _packed(elements, mapping.output, mapping.site))
+            sizes.append(memory.buffers.out * packed(elements, mapping.output, mapping.site))
         if memory.ways and memory.size is not None:
             way = max(memory.size // memory.ways, 1)
             sizes = [-(-size // way) * way for size in sizes]
@@ -302,15 +312,7 @@ def _held(mapping: SiteMapping, memory: MachineMemory, tiles: _Tiles) -> _Number
     return total
 
 
-def _dtype(mapping: SiteMapping, operand: Operand) -> str:
-    return {"A": mapping.dtype, "B": mapping.right_dtype, "C": mapping.accumulator}[operand]
-
-
-def _packed(elements: _Numbers, dtype: str, site: str) -> _Numbers:
-    return dimensions.count_packed_bytes(elements, dimensions.get_type_bits(dtype, site))
-
-
-def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | None = None) -> MemoryTooSmall:
+def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None = None) -> MemoryTooSmall:
     """Describes the tile that misses the fewest bytes, and the memory in which they are missing.
 
     Args:
@@ -326,7 +328,7 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | Non
     )
     if tiles is None:
         m, k, n = (np.array([min(unit, size)]) for unit, size in zip(machine.unit, mapping.size, strict=True))
-        tiles = _Tiles((m, k, n), "")
+        tiles = Tiles((m, k, n), "")
     missing = np.array(
         [
             _held(mapping, memory, tiles) - (memory.size or 0) * (first[0].cores if memory in first else 1)
@@ -349,114 +351,147 @@ def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles | Non
 
 def _array_only(
     mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
-) -> tuple[list[MappingCost], int, float]:
+) -> tuple[list[MappingCost], int]:
     costs = []
     for order in constraints.orders or ORDERS:
         tried = replace(mapping, levels=(NestLevel(order, machine.unit),))
         costs.append(mapping_cost(tried, machine))
-    return costs, len(costs), math.inf
+    return costs, len(costs)
 
 
-class _Figures(NamedTuple):
-    """Figures of many tiles in one pair of orders; arrays with an entry for each tile.
+class _Entry(NamedTuple):
+    """A mapping with its figures. Entries sort by figures, then by tile and orders."""
+
+    ranks: tuple[float, ...]
+    tile: Triple
+    outer: LoopOrder
+    inner: LoopOrder
+    keep: str
+
+    def mapping(self, site: SiteMapping, machine: MemoryMachine) -> SiteMapping:
+        """Returns the mapping of a site."""
+        levels = NestLevel(self.outer, self.tile, keep=self.keep), NestLevel(self.inner, machine.unit)
+        return replace(site, levels=levels)
+
+
+class _Branch(NamedTuple):
+    """Tiles in one outer order, with the figures that no inner order goes below."""
+
+    figures: TileFigures
+    outer: LoopOrder
+    bounds: tuple[Numbers, Numbers]
+
+    def promising(self, threshold: tuple[float, float]) -> Numbers:
+        """Lists the tiles whose bounds do not exceed the figures of a mapping, the smallest bound first."""
+        first, second = self.bounds
+        indices = np.flatnonzero(
+            (first < threshold[0]) | ((first == threshold[0]) & (second <= threshold[1]))
+        )
+        return indices[np.lexsort([second[indices], first[indices]])]
+
+
+class _Ranking:
+    """Search over all tiles and orders with one level of memory on the chip.
+
+    A branch has all tiles in one outer order. Figures that no inner order goes below leave out most tiles;
+    the others are computed with every inner order.
 
     Attributes:
-        traffic: Bytes at the outermost memory.
-        inner: Bytes between the first level and the array.
-        pj: Energy of all transfers, or zeros.
-        cycles: Cycles of the busiest of the array and the memories.
-        least: Cycles that no pipeline of the mapping goes below.
+        pool: The best mappings so far, one for each tile, outer order and whole operand.
+        threshold: First two figures that a mapping must reach to be among the best.
+        count: Number of mappings in the space.
+        least_left: Objective that no mapping goes below which was left out for lack of time, or infinity.
     """
 
-    traffic: _Numbers
-    inner: _Numbers
-    pj: _Numbers
-    cycles: _Numbers
-    least: _Numbers
+    def __init__(
+        self,
+        mapping: SiteMapping,
+        machine: MemoryMachine,
+        objective: Objective,
+        constraints: Constraints,
+        candidates: Sequence[Tiles],
+    ) -> None:
+        self._objective = objective
+        self._budget = _MOST_EVALUATED
+        self.pool: list[_Entry] = []
+        self.threshold = (math.inf, math.inf)
+        self.least_left = math.inf
+        self._branches = []
+        for tiles in candidates:
+            figures = TileFigures(mapping, machine, tiles)
+            for outer in constraints.orders or ORDERS:
+                bound = figures.figures(outer, None, with_cycles=True)
+                first, second, _ = _ranks(objective, bound)
+                self._branches.append(_Branch(figures, outer, (first, second)))
+        self.count = sum(len(branch.figures.tiles) for branch in self._branches) * len(ORDERS)
+        self._branches.sort(key=lambda branch: float(branch.bounds[0].min()))
 
+    def run(self) -> None:
+        """Fills the pool."""
+        # a first look at the most promising tiles of each branch sets the threshold for the rest
+        for branch in self._branches:
+            self._evaluate(branch, branch.promising(self.threshold)[:_FIRST_LOOK])
+        for branch in self._branches:
+            rest = branch.promising(self.threshold)[_FIRST_LOOK:]
+            for start in range(0, len(rest), _CHUNK):
+                indices = rest[start : start + _CHUNK]
+                if branch.bounds[0][indices[0]] > self.threshold[0]:
+                    break
+                if self._budget <= 0:
+                    self.least_left = min(self.least_left, float(branch.bounds[0][indices[0]]))
+                    break
+                self._evaluate(branch, indices)
 
-def _two_boundaries(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    objective: Objective,
-    constraints: Constraints,
-    candidates: Sequence[_Tiles],
-) -> tuple[list[MappingCost], int, float]:
-    """Computes every tile and pair of orders, and the exact cost of the best ones.
-
-    A bound on each tile and outer order leaves out the tiles that no inner order can bring among the best
-    mappings.
-    """
-    # vectors hold a bound of the cycles, so the exact cycles of many mappings decide between them
-    limit = _BEST * 6 if objective == "energy" else _EVALUATED
-    pairs = []
-    for tiles in candidates:
-        for outer in constraints.orders or ORDERS:
-            figures = _figures(mapping, machine, tiles, outer, None)
-            pairs.append((tiles, outer, _ranks(objective, figures)[:2], figures.least))
-    count = sum(len(tiles.lengths[0]) for tiles, *_ in pairs) * len(ORDERS)
-    # a first look at the most promising tiles of each pair sets the threshold for the rest
-    seeds: list[_Entry] = []
-    for tiles, outer, bounds, _ in sorted(pairs, key=lambda pair: float(pair[2][0].min()))[:_SEEDS]:
-        promising = np.lexsort([*reversed(bounds)])[:limit]
-        seeds += _evaluated(mapping, machine, objective, tiles.chosen(promising), outer, limit)[0]
-    threshold = sorted(seeds)[:limit][-1][0][:2]
-    pool: list[_Entry] = []
-    least = math.inf
-    for tiles, outer, bounds, lower in pairs:
-        is_promising = (bounds[0] < threshold[0]) | (
-            (bounds[0] == threshold[0]) & (bounds[1] <= threshold[1])
-        )
-        least = min(least, float(lower[~is_promising].min(initial=math.inf)))
-        indices = np.flatnonzero(is_promising)
-        for start in range(0, len(indices), _CHUNK):
-            chosen = tiles.chosen(indices[start : start + _CHUNK])
-            entries, least_of_chunk = _evaluated(mapping, machine, objective, chosen, outer, limit)
-            least = min(least, least_of_chunk)
-            pool = sorted([*pool, *entries])[:limit]
-            threshold = min(threshold, pool[-1][0][:2]) if len(pool) == limit else threshold
-    return [_exact_cost(mapping, machine, entry) for entry in pool], count, least
-
-
-_Entry: TypeAlias = tuple[tuple[float, ...], Triple, LoopOrder, LoopOrder, str]
-"""Figures, tile, both orders and whole operand of a mapping. Entries sort by figures, then by tile."""
-
-
-def _exact_cost(mapping: SiteMapping, machine: MemoryMachine, entry: _Entry) -> MappingCost:
-    _, tile, outer, inner, keep = entry
-    levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, machine.unit)
-    return mapping_cost(replace(mapping, levels=levels), machine)
-
-
-def _evaluated(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    objective: Objective,
-    tiles: _Tiles,
-    outer: LoopOrder,
-    limit: int,
-) -> tuple[list[_Entry], float]:
-    """Computes the figures of tiles in an outer order and every inner order.
-
-    Returns:
-        The best mappings, and the cycles that none of the tiles goes below.
-    """
-    entries: list[_Entry] = []
-    least = math.inf
-    for inner in ORDERS:
-        figures = _figures(mapping, machine, tiles, outer, inner)
-        least = min(least, float(figures.least.min()))
-        ranks = _ranks(objective, figures)
+    def _evaluate(self, branch: _Branch, indices: Numbers) -> None:
+        """Computes tiles with every inner order, and puts the best into the pool."""
+        if not len(indices):
+            return
+        self._budget -= len(indices)
+        figures = branch.figures.chosen(indices)
+        best: list[Numbers] = []
+        chosen = np.zeros(len(indices), dtype=np.int64)
+        for number, inner in enumerate(ORDERS):
+            ranks = _ranks(
+                self._objective,
+                figures.figures(branch.outer, inner, with_cycles=self._objective != "energy"),
+            )
+            if not best:
+                best = ranks
+                continue
+            is_better = np.zeros(len(indices), dtype=bool)
+            is_equal = ~is_better
+            for theirs, ours in zip(best, ranks, strict=True):
+                is_better |= is_equal & (ours < theirs)
+                is_equal &= ours == theirs
+            chosen = np.where(is_better, number, chosen)
+            best = [np.where(is_better, ours, theirs) for theirs, ours in zip(best, ranks, strict=True)]
+        tiles = figures.tiles
         # ties by tile, then by order, so that the result does not depend on the order of the search
-        chosen = np.lexsort([*reversed(tiles.lengths), *reversed(ranks)])[:limit]
-        entries += [
-            (tuple(float(rank[i]) for rank in ranks), tiles.tile(i), outer, inner, tiles.keep)
-            for i in map(int, chosen)
+        promising = np.lexsort([*reversed(tiles.lengths), *reversed(best)])[:_POOL]
+        self.pool += [
+            _Entry(
+                tuple(float(rank[i]) for rank in best),
+                tiles.tile(i),
+                branch.outer,
+                ORDERS[int(chosen[i])],
+                tiles.keep,
+            )
+            for i in map(int, promising)
         ]
-    return sorted(entries)[:limit], least
+        # the first look and the rest may meet the same tile
+        self.pool = sorted(set(self.pool))[:_POOL]
+        if len(self.pool) >= _CERTAIN:
+            first, second, *_ = self.pool[_CERTAIN - 1].ranks
+            self.threshold = first, second
+
+    def is_exact(self, value: float) -> bool:
+        """Whether no mapping of the space has a smaller objective than `value`, the smallest of the pool."""
+        least = self.pool[0].ranks[0]
+        is_complete = len(self.pool) < _POOL or value < self.threshold[0]
+        return self.least_left >= value and (value <= least * (1 + _ROUNDING) or is_complete)
 
 
-def _ranks(objective: Objective, figures: _Figures) -> list[_Numbers]:
+def _ranks(objective: Objective, figures: Figures) -> list[Numbers]:
     return {
         "cycles": [figures.cycles, figures.traffic, figures.inner],
         "energy": [figures.pj, figures.traffic, figures.inner],
@@ -465,215 +500,85 @@ def _ranks(objective: Objective, figures: _Figures) -> list[_Numbers]:
     }[objective]
 
 
-def _counts(
-    mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles, outer: LoopOrder, inner: LoopOrder | None
-) -> dict[Operand, _Numbers]:
-    """Counts the elements loaded into the first level, or into the array if an inner order is given."""
-    holds = "".join(memory.holds for memory in memory_levels(machine)[1])
-    return {
-        operand: _loaded(mapping.size, tiles, machine.unit, outer, inner, operand, machine.registers)
-        for operand in OPERAND_AXES
-        if inner is not None or operand in holds
-    }
+def _whole_space(
+    mapping: SiteMapping, machine: MemoryMachine, constraints: Constraints
+) -> tuple[list[Tiles], dict[str, int]] | None:
+    """Lists every tile in multiples of the unit that fits and meets the constraints, and counts the others.
 
-
-def _loaded(
-    size: Triple,
-    tiles: _Tiles,
-    unit: Triple,
-    outer: LoopOrder,
-    inner: LoopOrder | None,
-    operand: Operand,
-    registers: bool = True,
-) -> _Numbers:
-    """Computes `nest.fetched` for many tiles at the same time, without cores."""
-    own_axes = OPERAND_AXES[operand]
-    number = len(tiles.lengths[0])
-    if inner is None and operand == tiles.keep:
-        return np.full(number, size[own_axes[0]] * size[own_axes[1]], dtype=np.int64)
-    loops = [(0, AXES.index(axis)) for axis in outer]
-    if inner is not None:
-        loops += [(1, AXES.index(axis)) for axis in inner]
-    memo: dict[Any, tuple[_Numbers, _Numbers]] = {}
-
-    def count(
-        position: int, key: tuple[str, ...], lengths: tuple[_Numbers, ...]
-    ) -> tuple[_Numbers, _Numbers]:
-        """Returns the elements loaded from a loop on, and whether the tile changed.
-
-        Args:
-            position: Index of the loop.
-            key: For each axis, which full ('f') and last ('r') tiles led to its length.
-            lengths: Lengths of the current tile.
-        """
-        place = position, key
-        if place in memo:
-            return memo[place]
-        if position == len(loops):
-            rereads = inner is not None and not registers
-            result = lengths[own_axes[0]] * lengths[own_axes[1]], np.full(number, rereads)
-            memo[place] = result
-            return result
-        level, axis = loops[position]
-        tile = tiles.lengths[axis] if level == 0 else unit[axis]
-        length = lengths[axis]
-        full = length // tile
-        rest = length - full * tile
-
-        def inside(letter: str, part: _Numbers) -> tuple[_Numbers, _Numbers]:
-            inner_key = (*key[:axis], key[axis] + letter, *key[axis + 1 :])
-            return count(position + 1, inner_key, (*lengths[:axis], part, *lengths[axis + 1 :]))
-
-        full_count, full_changed = inside("f", np.minimum(tile, length))
-        rest_count, rest_changed = inside("r", rest)
-        has_rest, has_full = rest > 0, full > 0
-        if axis in own_axes:
-            total = full_count * full + np.where(has_rest, rest_count, 0)
-            changed = (full + has_rest > 1) | (has_full & full_changed) | (has_rest & rest_changed)
-        else:
-            first = np.where(full_changed, full_count * full, np.where(has_full, full_count, 0))
-            last = np.where(rest_changed | ~has_full, rest_count, 0)
-            total = first + np.where(has_rest, last, 0)
-            changed = (has_full & full_changed) | (has_rest & rest_changed)
-        memo[place] = total, changed
-        return memo[place]
-
-    sizes = tuple(np.full(number, length, dtype=np.int64) for length in size)
-    return count(0, ("", "", ""), sizes)[0]
-
-
-def _figures(
-    mapping: SiteMapping,
-    machine: MemoryMachine,
-    tiles: _Tiles,
-    outer: LoopOrder,
-    inner: LoopOrder | None,
-) -> _Figures:
-    """Computes the figures of many tiles in a pair of orders, or figures that no inner order goes below."""
-    number = len(tiles.lengths[0])
-    outputs = mapping.size[0] * mapping.size[2]
-    first = _counts(mapping, machine, tiles, outer, None)
-    if inner is not None:
-        last = _counts(mapping, machine, tiles, outer, inner)
-    else:  # the array loads each element as often as the first level does, or once
-        last = {
-            operand: first.get(operand, np.full(number, mapping.size[rows] * mapping.size[columns]))
-            for operand, (rows, columns) in OPERAND_AXES.items()
-        }
-    reads: dict[tuple[str, str], _Numbers] = {}
-    writes: dict[tuple[str, str], _Numbers] = {}
-
-    def add(sizes: dict[tuple[str, str], _Numbers], place: tuple[str, str], amount: _Numbers) -> None:
-        sizes[place] = sizes.get(place, np.zeros(number, dtype=np.int64)) + mapping.batch * amount
-
-    inner_bytes = np.zeros(number, dtype=np.int64)
-    holder = {
-        operand: next((memory.name for memory in memory_levels(machine)[1] if operand in memory.holds), "")
-        for operand in OPERAND_AXES
-    }
-    outermost = machine.memories[0].name
-    for operand in OPERAND_AXES:
-        name = holder[operand]
-        levels = [(first[operand], outermost, name)] if name else []
-        levels.append((last[operand], name or outermost, ""))
-        for elements, outside, inside in levels:
-            if operand != "C":
-                loads, stores = (
-                    _packed(elements, _dtype(mapping, operand), mapping.site),
-                    np.zeros(number, dtype=np.int64),
-                )
-            else:
-                fresh = outputs if not machine.first_read else np.where(elements > outputs, 0, outputs)
-                loads = _packed(elements - fresh, mapping.accumulator, mapping.site)
-                # sums leave the innermost memory that holds them as outputs when they are finished
-                is_output = inside == name
-                finished = outputs if is_output else 0
-                stores = _packed(elements - finished, mapping.accumulator, mapping.site) + int(
-                    _packed(np.array(finished), mapping.output, mapping.site)
-                )
-            add(reads, (outside, operand), loads)
-            add(writes, (outside, operand), stores)
-            if inside:
-                add(writes, (inside, operand), loads)
-                add(reads, (inside, operand), stores)
-            else:
-                inner_bytes = inner_bytes + mapping.batch * (loads + stores)
-    fixed = mapping_epilogue_bytes(mapping, tiles)
-    add(reads, (outermost, "C"), fixed)
-    traffic = sum(
-        (amount for sizes in (reads, writes) for (name, _), amount in sizes.items() if name == outermost),
-        np.zeros(number, dtype=np.int64),
-    )
-    pj = np.zeros(number)
-    cycles = np.zeros(number)
-    for memory in machine.memories:
-        totals = []
-        for sizes, words, energy in (
-            (reads, memory.read_word, memory.read_pj),
-            (writes, memory.write_word, memory.write_pj),
-        ):
-            total = np.zeros(number)
-            for (place, loaded), amount in sizes.items():
-                if place == memory.name:
-                    total = total + amount
-                    pj = pj + amount / {str(key): size for key, size in words.items()}.get(loaded, 1) * (
-                        energy or 0
-                    )
-            totals.append(total)
-        for rate, amount in (
-            (memory.bytes_per_cycle, totals[0] + totals[1]),
-            (memory.read_bytes_per_cycle, totals[0]),
-            (memory.write_bytes_per_cycle, totals[1]),
-        ):
-            if rate:
-                cycles = np.maximum(cycles, amount / rate)
-    pj = pj + mapping.batch * math.prod(mapping.size) * (machine.mac_pj or 0)
-    computing, ends = _least_computing(mapping, machine, tiles)
-    least = np.maximum(np.floor(cycles), np.floor(computing + ends))
-    cycles = np.maximum(cycles, computing)
-    return _Figures(traffic, inner_bytes, pj, cycles, least)
-
-
-def _least_computing(
-    mapping: SiteMapping, machine: MemoryMachine, tiles: _Tiles
-) -> tuple[_Numbers, _Numbers]:
-    """Computes the cycles of all products, and those of the first load and the last store."""
-    number = len(tiles.lengths[0])
-    rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
-    if rate is None or machine.overlap != "ideal":
-        return np.zeros(number), np.zeros(number)
-    products = np.ones(number)
-    for size, tile, unit in zip(mapping.size, tiles.lengths, machine.unit, strict=True):
-        full, rest = size // tile, size % tile
-        products = products * (full * -(-tile // unit) + -(-rest // unit))
-    outer = machine.memories[0]
-    ends = np.zeros(number)
-    reading, writing = (
-        each or outer.bytes_per_cycle for each in (outer.read_bytes_per_cycle, outer.write_bytes_per_cycle)
-    )
-    holds = "".join(memory.holds for memory in memory_levels(machine)[1])
-    for operand, (rows, columns) in OPERAND_AXES.items():
-        if operand not in holds or operand == tiles.keep:
+    Returns:
+        The tiles, and the number of tiles that were left out, by reason; or None if there are too many tiles
+        to list them, or none.
+    """
+    lengths: list[Numbers] = []
+    left_out: dict[str, int] = {}
+    for size, unit in zip(mapping.size, machine.unit, strict=True):
+        lengths.append(np.minimum(np.arange(unit, size + unit, unit, dtype=np.int64), size))
+    for text, axis, mask in constraints.axis_masks(lengths):
+        number = math.prod(map(len, lengths))
+        lengths[axis] = lengths[axis][mask]
+        left_out[text] = left_out.get(text, 0) + number - math.prod(map(len, lengths))
+    m, k, n = lengths
+    if not 0 < len(m) * len(n) <= _MOST_PAIRS or not len(k):
+        return None
+    rows, columns = (axis.ravel() for axis in np.meshgrid(m, n, indexing="ij"))
+    depths = np.full(len(rows), len(k))
+    for memory in memory_levels(machine)[1]:
+        if memory.size is None:
             continue
-        rate_of = writing if operand == "C" else reading
-        lengths = [np.minimum(tiles.lengths[axis], mapping.size[axis]) for axis in (rows, columns)]
-        if operand == "C":  # the last tile may be smaller
-            lengths = [
-                np.where(mapping.size[axis] % length, mapping.size[axis] % length, length)
-                for axis, length in zip((rows, columns), lengths, strict=True)
-            ]
-        dtype = mapping.output if operand == "C" else _dtype(mapping, operand)
-        if rate_of:
-            ends = ends + _packed(lengths[0] * lengths[1], dtype, mapping.site) / rate_of
-    computing = products * math.prod(machine.unit) / rate
-    return mapping.batch * computing, mapping.batch * ends
+        before = int(depths.sum())
+        depths = np.minimum(depths, _fitting_depths(mapping, memory, (rows, k, columns)))
+        left_out[memory.name] = before - int(depths.sum())
+    total = int(depths.sum())
+    if not 0 < total <= _MOST_TILES:
+        return None
+    starts = np.repeat(np.cumsum(depths) - depths, depths)
+    tiles = Tiles((np.repeat(rows, depths), k[np.arange(total) - starts], np.repeat(columns, depths)), "")
+    return _with_kept_operands(mapping, machine, tiles), left_out
 
 
-def mapping_epilogue_bytes(mapping: SiteMapping, tiles: _Tiles) -> _Numbers:
-    """Computes the bytes of bias and residual of one product for each tile."""
-    M, _, N = mapping.size
-    rows = -(-M // tiles.lengths[0])
-    return rows * N * mapping.epilogue.bias_bytes + M * N * mapping.epilogue.residual_bytes
+def _fitting_depths(
+    mapping: SiteMapping, memory: MachineMemory, lengths: tuple[Numbers, Numbers, Numbers]
+) -> Numbers:
+    """Counts for each pair of rows and columns how many of the depths fit a memory, the smallest first."""
+    rows, depths, columns = lengths
+    low, high = np.zeros(len(rows), dtype=np.int64), np.full(len(rows), len(depths))
+    while (low < high).any():
+        middle = (low + high + 1) // 2
+        tiles = Tiles((rows, depths[np.maximum(middle, 1) - 1], columns), "")
+        fits = (_held(mapping, memory, tiles) <= (memory.size or 0)) | (middle == 0)
+        low, high = np.where(fits, middle, low), np.where(fits, high, middle - 1)
+    return low
+
+
+def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles) -> list[Tiles]:
+    """Lists tiles that fit, and those of them that fit with one operand kept whole."""
+    candidates = [tiles]
+    first = memory_levels(machine)[1]
+    for keep in OPERAND_AXES:
+        if not any(keep in memory.holds for memory in first):
+            continue
+        kept = Tiles(tiles.lengths, keep)
+        fits = np.ones(len(kept), dtype=bool)
+        for memory in first:
+            if memory.size is not None:
+                fits &= _held(mapping, memory, kept) <= memory.size * first[0].cores
+        if fits.any():
+            candidates.append(kept.chosen(fits))
+    return candidates
+
+
+def _least_objective(mapping: SiteMapping, machine: MemoryMachine, objective: Objective) -> float:
+    """Computes a value that the objective of no mapping goes below, or 0 if none is known."""
+    traffic = traffic_bound(mapping, capacity_on_chip(machine))
+    if objective == "traffic":
+        return float(traffic)
+    rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
+    if objective != "cycles" or rate is None:
+        return 0.0
+    cores = math.prod(memory.cores for memory in machine.memories)
+    array = mapping.batch * math.prod(mapping.size) / (rate * cores)
+    moving = float(transfer_time(replace(machine.memories[0], **_NO_SEPARATE_RATES), traffic, 0)[0])
+    return float(max(math.ceil(array * (1 - _ROUNDING)), math.ceil(moving * (1 - _ROUNDING))))
 
 
 # -- several memories, or several cores
@@ -683,7 +588,7 @@ def _many_levels(
     mapping: SiteMapping,
     machine: MemoryMachine,
     constraints: Constraints,
-    candidates: Sequence[_Tiles],
+    candidates: Sequence[Tiles],
 ) -> tuple[list[MappingCost], int]:
     """Computes the most promising tiles of the first level, and for each the best levels inside.
 
@@ -692,20 +597,18 @@ def _many_levels(
     """
     pool: list[tuple[float, Triple, LoopOrder, str]] = []
     count = 0
+    held = "".join(memory.holds for memory in memory_levels(machine)[1])
     for tiles in candidates:
+        figures = TileFigures(mapping, machine, tiles)
         for outer in constraints.orders or ORDERS:
-            first = _counts(mapping, machine, tiles, outer, None)
-            traffic = sum(
-                (
-                    _packed(elements, _dtype(mapping, operand), mapping.site)
-                    for operand, elements in first.items()
-                    if operand != "C"
-                ),
-                np.zeros(len(tiles.lengths[0]), dtype=np.int64),
-            )
-            if "C" in first:
-                twice = 2 * first["C"] - mapping.size[0] * mapping.size[2]
-                traffic = traffic + _packed(twice, mapping.accumulator, mapping.site)
+            traffic = np.zeros(len(tiles), dtype=np.int64)
+            for operand in OPERAND_AXES:
+                if operand not in held:
+                    continue
+                elements = figures.first_loads(operand, outer)
+                if operand == "C":
+                    elements = 2 * elements - mapping.size[0] * mapping.size[2]
+                traffic = traffic + packed(elements, operand_dtype(mapping, operand), mapping.site)
             count += len(traffic)
             order = np.lexsort([*reversed(tiles.lengths), traffic])[:_OUTER_TILES]
             pool += [(float(traffic[i]), tiles.tile(i), outer, tiles.keep) for i in map(int, order)]
@@ -776,17 +679,18 @@ def _largest_inside(
         for length, unit in zip(outer, machine.unit, strict=True)
     ]
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
-    tiles = _Tiles((m, k, n), "")
+    tiles = Tiles((m, k, n), "")
     if memory.size is not None:
         fits = _held(mapping, memory, tiles) <= memory.size
         if not fits.any():
             raise _too_small(mapping, machine)
         tiles = tiles.chosen(fits)
-    moved: _Numbers = np.zeros(len(tiles.lengths[0]), dtype=np.int64)
+    moved: Numbers = np.zeros(len(tiles), dtype=np.int64)
+    figures = TileFigures(replace(mapping, size=outer), machine, tiles)
     for operand in OPERAND_AXES:
         if operand in memory.holds:
-            elements = _loaded(outer, tiles, machine.unit, order, None, operand)
-            moved = moved + _packed(elements, _dtype(mapping, operand), mapping.site)
+            elements = figures.first_loads(operand, order)
+            moved = moved + packed(elements, operand_dtype(mapping, operand), mapping.site)
     index = int(np.lexsort([*reversed(tiles.lengths), moved])[0])
     return tiles.tile(index)
 
@@ -815,25 +719,26 @@ def least_traffic(mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[
     least = np.full(len(sizes), np.inf)
     for keep in ("", *(operand for operand in OPERAND_AXES if operand in held_operands)):
         tiles = _all_tiles(mapping, machine, keep)
-        fits = np.ones(len(tiles.lengths[0]), dtype=bool)
+        fits = np.ones(len(tiles), dtype=bool)
         for memory in rest:
             if memory.size is not None:
                 fits &= _held(mapping, memory, tiles) <= memory.size * varied.cores
         tiles = tiles.chosen(fits)
-        traffic = np.full(len(tiles.lengths[0]), np.inf)
+        traffic = np.full(len(tiles), np.inf)
+        figures = TileFigures(mapping, machine, tiles)
         for outer, inner in itertools.product(ORDERS, inner_orders):
-            traffic = np.minimum(traffic, _figures(mapping, machine, tiles, outer, inner).traffic)
+            traffic = np.minimum(traffic, figures.figures(outer, inner, with_cycles=False).traffic)
         for index, size in enumerate(sizes):
             held = _held(mapping, replace(varied, size=size), tiles)
             least[index] = min(least[index], traffic[held <= size * varied.cores].min(initial=np.inf))
     return [int(amount) if np.isfinite(amount) else None for amount in least]
 
 
-def _all_tiles(mapping: SiteMapping, machine: MemoryMachine, keep: str = "") -> _Tiles:
+def _all_tiles(mapping: SiteMapping, machine: MemoryMachine, keep: str = "") -> Tiles:
     """Lists the smallest tiles for each number of trips along the three axes."""
     axes = [
         np.array(trip_tiles(size, unit), dtype=np.int64)
         for size, unit in zip(mapping.size, machine.unit, strict=True)
     ]
     m, k, n = (axis.ravel() for axis in np.meshgrid(*axes, indexing="ij"))
-    return _Tiles((m, k, n), keep)
+    return Tiles((m, k, n), keep)

@@ -17,7 +17,7 @@ from explorer.engine import shapes
 from explorer.engine.costs import layer_tree
 from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
-from explorer.engine.graph.model import Model, Node
+from explorer.engine.graph.model import Model, Node, list_bodies
 from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
 from explorer.engine.operators.call import Rules
@@ -57,6 +57,20 @@ class Products(Struct, frozen=True):
     free: tuple[str, ...]
     undecomposed_model: Model
     decomposed: tuple[str, ...] = ()
+
+
+def has_groups(model: Model) -> bool:
+    """Whether a convolution of the model has several groups, so that their treatment matters."""
+    nodes = [*list_stored_nodes(model.graph.nodes)]
+    for function in model.functions.values():
+        nodes += function.nodes
+    while nodes:
+        node = nodes.pop()
+        if "Conv" in node.op and node.attributes.get("group", 1) != 1:
+            return True
+        for _, inner in list_bodies(node):
+            nodes += list_stored_nodes(inner.nodes)
+    return False
 
 
 def find_products(

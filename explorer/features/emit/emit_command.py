@@ -6,7 +6,7 @@ import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import FUSE, HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import FUSE, GROUPED, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -30,6 +30,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             machine=args.machine,
             form=args.to,
             fuse=args.fuse or "",
+            grouped=args.grouped,
             sites=args.site or (),
             overwrite=args.force,
             verify=not args.no_verify,
@@ -59,6 +60,7 @@ COMMAND = Command(
             " `mapping.json` alone: machine, mapping and loops, for an emitter of your own",
         ),
         FUSE,
+        GROUPED,
         Option("--output", "folder for the code; it is written whole or not at all", "FOLDER", short="-o"),
         *declared_options(explorer.TileSpec, "sites"),
         *("--force", "--no-verify", "--seed"),

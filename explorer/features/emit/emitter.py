@@ -14,7 +14,7 @@ from explorer.base.checked import Natural, PathText
 from explorer.base.errors import BadModel, Misuse, nearest
 from explorer.base.units import many_text
 from explorer.base.version import __version__
-from explorer.facts import SitePlan, TileSpec
+from explorer.facts import SitePlan
 from explorer.facts.emission import (
     MANIFEST,
     MANIFEST_VERSION,
@@ -26,7 +26,15 @@ from explorer.facts.emission import (
     CodeRunner,
     CodeSite,
 )
-from explorer.facts.mapping import Epilogue, MappedSite, MappingCost, MemoryMachine
+from explorer.facts.mapping import (
+    Epilogue,
+    GroupForm,
+    MappedSite,
+    MappingCost,
+    MemoryMachine,
+    Sizes,
+    products_spec,
+)
 from explorer.features.emit import code_folder
 from explorer.features.emit.machine_check import check_counts, check_manifest_machine, machine_digest
 from explorer.features.tiling.tiling import Tiler
@@ -50,6 +58,7 @@ def emit(
     machine: str | MemoryMachine | None = None,
     form: CodeForm = "c",
     fuse: CodeFusion = "",
+    grouped: GroupForm | None = None,
     sites: tuple[str, ...] = (),
     overwrite: bool = False,
     verify: bool = True,
@@ -69,6 +78,9 @@ def emit(
         form: 'c' for C files with `mapping.json`, 'json' for `mapping.json` alone.
         fuse: 'epilogue' to apply the operators after a product to its finished sums: bias, activation,
             requantization and residual.
+        grouped: Handling of grouped and depthwise convolutions: 'batch' (one product for each group), 'pack'
+            (groups block-diagonally in one unit of the array) or 'leave' (no code). None takes that of the
+            mapping file, or 'batch'.
         sites: Globs of the names of matrix products. Empty emits all.
         overwrite: Whether to replace emitted code in `output`.
         verify: Whether to prove the code. Code that differs is not written.
@@ -89,11 +101,12 @@ def emit(
         raise Misuse("code needs a mapping", where="emit", hint=hint)
     named = read_mapping(mapping).machine if machine is None and mapping is not None else machine
     assert named is not None
-    mapped = session.map(named, mapping=mapping, sites=sites, on_progress=on_progress)
+    mapped = session.map(named, grouped=grouped, mapping=mapping, sites=sites, on_progress=on_progress)
     check_counts(mapped.machine, "--machine")
     for site in mapped.sites:
         _check_fit(site.cost, mapping or "--machine")
-    task = _Task(session, tuple(site.name for site in mapped.sites), on_progress)
+    names = tuple(site.name for site in mapped.sites)
+    task = _Task(session, names, mapped.grouped, mapped.machine.unit, on_progress)
     fused = task.epilogues() if fuse else {}
     manifest = CodeManifest(
         MANIFEST_VERSION,
@@ -108,6 +121,7 @@ def emit(
             for number, site in enumerate(mapped.sites, 1)
         ),
         machine_digest(mapped.machine),
+        mapped.grouped,
     )
     fused = {
         site.mapping.site: fused[site.mapping.site] for site in manifest.sites if site.mapping.epilogue.ops
@@ -125,16 +139,24 @@ def emit(
     return replace(proof, form=form, seconds=time.perf_counter() - started)
 
 
-def epilogues(session: Facade, *, on_progress: OnProgress = None) -> dict[str, Epilogue]:
+def epilogues(
+    session: Facade,
+    *,
+    grouped: GroupForm = "batch",
+    unit: Sizes = (1, 1, 1),
+    on_progress: OnProgress = None,
+) -> dict[str, Epilogue]:
     """Find the operators that can be fused into the matrix products of the current model.
 
     Args:
+        grouped: Handling of grouped convolutions.
+        unit: M, K and N of the unit of the array, into which groups are packed.
         on_progress: Callback that receives the progress.
 
     Returns:
         Epilogue of each matrix product that has one, by the name of the site.
     """
-    found = _Task(session, (), on_progress).epilogues()
+    found = _Task(session, (), grouped, unit, on_progress).epilogues()
     return {name: epilogue.record for name, epilogue in found.items()}
 
 
@@ -174,7 +196,8 @@ def verify_code(
             where=folder,
             hint=f"it was emitted of {manifest.model}",
         )
-    task = _Task(session, tuple(site.mapping.site for site in manifest.sites), on_progress)
+    products = tuple(site.mapping.site for site in manifest.sites)
+    task = _Task(session, products, manifest.grouped, manifest.machine.unit, on_progress)
     for site in manifest.sites:
         _check_site(site, task.sites[site.mapping.site], folder)
     manifest = replace(
@@ -190,9 +213,17 @@ def verify_code(
 class _Task:
     """Sites of a session's model by name, and their proof."""
 
-    def __init__(self, session: Facade, names: Sequence[str], on_progress: OnProgress) -> None:
+    def __init__(
+        self,
+        session: Facade,
+        names: Sequence[str],
+        grouped: GroupForm,
+        unit: Sizes,
+        on_progress: OnProgress,
+    ) -> None:
         self._session, self._on_progress = session, on_progress
-        plan, products, sites = session.parts.get_part(Tiler).plan(TileSpec(), on_progress, will_write=True)
+        spec = products_spec(grouped, unit)
+        plan, products, sites = session.parts.get_part(Tiler).plan(spec, on_progress, will_write=True)
         self._model: Model = products.bound_model
         self._dims = products.dims
         self.sites: dict[str, Site] = {site.name: site for site in sites}
@@ -269,6 +300,11 @@ class _Task:
         )
         if unpacked and kind != "different":
             verdict += f"; the weights of {many_text(unpacked, 'matmul')} are unpacked, and planned as floats"
+        halves = {site.mapping.dtype for site in manifest.sites} & {"float16", "bfloat16"}
+        if halves and kind != "different":
+            verdict += (
+                f"; {' and '.join(sorted(halves))} operands are multiplied as float32, and sums stay float32"
+            )
         name = manifest.machine.hardware.name
         return CodeProof("", "c", name, len(files), runner, evidence, kind, verdict, 0.0)
 

@@ -7,7 +7,7 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, IF_DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import declared_options
-from explorer.cli.arguments.options import FUSE, HARDWARE, OBJECTIVE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import FUSE, GROUPED, HARDWARE, OBJECTIVE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -33,6 +33,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             sites=args.site or (),
             constrain=args.constrain or "",
             fuse=args.fuse or "",
+            grouped=args.grouped,
             mapping=args.mapping,
             capacity=args.capacity or "",
             formulas=bool(args.formulas),
@@ -79,6 +80,7 @@ COMMAND = Command(
             "WORDS",
         ),
         FUSE,
+        GROUPED,
         Option(
             "--mapping", "mapping file (as -o writes one) whose cost is computed, without a search", "FILE"
         ),

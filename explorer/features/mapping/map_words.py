@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import msgspec
 from msgspec.structs import replace
 
 from explorer.base.units import many_text, runs_text, seconds_text, sizes_text
@@ -72,7 +73,7 @@ def _totals(fact: ModelMapping) -> Fields:
 
 
 def _sites(fact: ModelMapping) -> list[Block]:
-    groups = group_rows(fact.sites, _without_name)
+    groups = group_rows(fact.sites, _content)
 
     def name(group: Sequence[MappedSite]) -> Cell:
         runs = runs_text(group[0].calls)
@@ -107,10 +108,11 @@ def _sites(fact: ModelMapping) -> list[Block]:
     ]
 
 
-def _without_name(site: MappedSite) -> MappedSite:
+def _content(site: MappedSite) -> bytes:
+    """Return the content of a row without the name of its site, to compare rows."""
     cost = replace(site.cost, mapping=replace(site.cost.mapping, site=""))
     search = site.search and replace(site.search, best=(), front=(), seconds=0.0)
-    return replace(site, name="", cost=cost, search=search)
+    return msgspec.json.encode(replace(site, name="", cost=cost, search=search))
 
 
 def _certainty(site: MappedSite) -> Cell:

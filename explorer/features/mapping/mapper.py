@@ -10,11 +10,12 @@ from msgspec.structs import replace
 from explorer.base.checked import PathText
 from explorer.base.errors import Misuse
 from explorer.base.units import dims_text, many_text, printable
-from explorer.facts import SitePlan, SkippedSite, TileSpec
+from explorer.facts import SitePlan, SkippedSite
 from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import (
     CapacityPoint,
     Epilogue,
+    GroupForm,
     MappedSite,
     MappingCost,
     MappingSearch,
@@ -23,6 +24,7 @@ from explorer.facts.mapping import (
     NestLevel,
     Objective,
     SiteMapping,
+    products_spec,
 )
 from explorer.host.output_files import atomic_write, check_target, text
 from explorer.session.methods.facade import Facade
@@ -45,6 +47,7 @@ def map(
     sites: tuple[str, ...] = (),
     constrain: str = "",
     fuse: CodeFusion = "",
+    grouped: GroupForm | None = None,
     mapping: PathText | None = None,
     capacity: str = "",
     formulas: bool = False,
@@ -61,6 +64,9 @@ def map(
         constrain: Constraints on the tile of the first memory, such as 'n%32 k<=256 order=mnk'.
         fuse: 'epilogue' to count the operators after a product as fused into it: bias, activation,
             requantization and residual.
+        grouped: Handling of grouped and depthwise convolutions: 'batch' (one product for each group), 'pack'
+            (groups block-diagonally in one unit of the array) or 'leave' (not mapped). None takes that of the
+            mapping file, or 'batch'.
         mapping: Path of a mapping file whose cost is computed, or None to search.
         capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
             between commas.
@@ -80,15 +86,18 @@ def map(
     sizes = parse_capacity(capacity) if capacity else []
     if output is not None:
         check_target(output, overwrite=overwrite, models=(), weights=())
-    plan = session.plan(TileSpec(sites=sites), on_progress=on_progress)
+    file = read_mapping(mapping) if mapping is not None else None
+    grouped = grouped or (file.grouped if file is not None else "batch")
+    plan = session.plan(products_spec(grouped, found_machine.unit, sites), on_progress=on_progress)
     if not plan.sites:
         raise Misuse("no matmul here can be mapped", where="map")
-    file = read_mapping(mapping) if mapping is not None else None
     if file is not None:
         from explorer.engine.mapping.file_check import check_file
 
         check_file(file, plan.sites, found_machine)
-    fused = session.epilogues(on_progress=on_progress) if fuse else {}
+    fused = (
+        session.epilogues(grouped=grouped, unit=found_machine.unit, on_progress=on_progress) if fuse else {}
+    )
     mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file, fused))
     if formulas:
         from explorer.engine.mapping.formulas import with_formulas
@@ -96,7 +105,7 @@ def map(
         mapped = tuple(replace(site, cost=with_formulas(site.cost, found_machine)) for site in mapped)
     left_out = _left_out(() if sites else plan.skipped)
     assumptions = *_assumptions(found_machine, mapped, plan.dims), *left_out
-    result = replace(_total(found_machine, objective, mapped), assumptions=assumptions)
+    result = replace(_total(found_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
     if sizes:
         result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, sizes)))
     if output is not None:
@@ -269,4 +278,5 @@ def _file_text(result: ModelMapping) -> str:
     from explorer.engine.mapping.file_check import level_texts
 
     names = level_texts(result.machine)
-    return mapping_text(result.machine.hardware.name, [(site.cost.mapping, names) for site in result.sites])
+    sites = [(site.cost.mapping, names) for site in result.sites]
+    return mapping_text(result.machine.hardware.name, sites, result.grouped)

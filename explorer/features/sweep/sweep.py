@@ -28,7 +28,7 @@ from explorer.engine.sweep.store import Store, has_rows, is_store
 from explorer.facts import TileSpec, to_json
 from explorer.facts.comparison import FigureTable, tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
-from explorer.facts.mapping import MemoryMachine, Objective
+from explorer.facts.mapping import MemoryMachine, Objective, products_spec
 from explorer.facts.mapping_sweep import MappingRow, MappingSweep, with_mapping_front
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, with_serving_front
@@ -192,7 +192,7 @@ def sweep_mappings(
     sizes = parse_capacity(capacity) if capacity else []
     if output is not None:
         engine.check_output(output, [models.source])
-    if not session.plan(TileSpec(sites=sites), on_progress=on_progress).sites:
+    if not session.plan(products_spec("batch", (1, 1, 1), sites), on_progress=on_progress).sites:
         raise Misuse("no matmul here can be mapped", where="--map")
     resized: list[MemoryMachine] = []
     for machine in map(memory_machine, dict.fromkeys(machines)):

@@ -28,7 +28,7 @@ from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.engine.tiling.layers import resolve_site_filters
 from explorer.engine.tiling.module_products import trace_products
 from explorer.engine.tiling.plan import make_plan
-from explorer.engine.tiling.products import Products, find_products
+from explorer.engine.tiling.products import Products, find_products, has_groups
 from explorer.engine.tiling.rules import packing
 from explorer.engine.tiling.settings import effective_settings
 from explorer.engine.tiling.sites import Site
@@ -239,6 +239,8 @@ class Tiler:
         if traced and will_write:
             self._models.check_no_step(state_index, on_progress)
             traced = False
+        if packed and not traced:
+            packed = has_groups(self._models.load_graph(state_index, on_progress))
         key: Any = (spec.tile, spec.rules, decomposed) if packed else decomposed
         key = ("traced", key) if traced else key
         if key not in cached:

@@ -40,7 +40,16 @@ from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.fx import FxGraph
 from explorer.facts.graph.module_code import ModuleCode
 from explorer.facts.graph.nodes import NodeTable
-from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, ModelMapping, Objective, SiteMapping
+from explorer.facts.mapping import (
+    Epilogue,
+    GroupForm,
+    MappingCost,
+    MemoryMachine,
+    ModelMapping,
+    Objective,
+    SiteMapping,
+    Sizes,
+)
 from explorer.facts.mapping_sweep import MappingSweep
 from explorer.facts.memory import Memory
 from explorer.facts.profile.comparison import ProfileComparison
@@ -389,6 +398,7 @@ class PublicMethods:
         sites: tuple[str, ...] = (),
         constrain: str = "",
         fuse: CodeFusion = "",
+        grouped: GroupForm | None = None,
         mapping: PathText | None = None,
         capacity: str = "",
         formulas: bool = False,
@@ -411,6 +421,7 @@ class PublicMethods:
         machine: str | MemoryMachine | None = None,
         form: CodeForm = "c",
         fuse: CodeFusion = "",
+        grouped: GroupForm | None = None,
         sites: tuple[str, ...] = (),
         overwrite: bool = False,
         verify: bool = True,
@@ -421,7 +432,9 @@ class PublicMethods:
         """Write mapped matrix products of the current model as C code, and prove the code."""
         raise NotImplementedError
 
-    def epilogues(self, *, on_progress: OnProgress = None) -> dict[str, Epilogue]:
+    def epilogues(
+        self, *, grouped: GroupForm = "batch", unit: Sizes = (1, 1, 1), on_progress: OnProgress = None
+    ) -> dict[str, Epilogue]:
         """Find the operators that can be fused into the matrix products of the current model."""
         raise NotImplementedError
 

@@ -18,6 +18,7 @@ from onnx import helper, numpy_helper
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli import main
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.mapping import proof
 from explorer.report.document_schema import build_schema
 from tests.cli.commands.test_map import NPU
@@ -318,3 +319,50 @@ def test_a_clip_at_nan_is_not_fused(ask: Ask, npu: Path, tmp_path: Path) -> None
     ask("emit", path, "--machine", npu, "--fuse", "epilogue", "-o", folder)
     site = json.loads((folder / "mapping.json").read_text())["sites"][0]
     assert site["mapping"]["epilogue"]["ops"] == []
+
+
+@pytest.mark.parametrize(
+    ("dtype", "words", "compiler"),
+    [
+        ("float16", (), "cc"),
+        ("float16", ("--fuse", "epilogue"), "cc"),
+        ("bfloat16", (), "cc"),
+        ("bfloat16", (), "no-such-compiler"),
+    ],
+)
+def test_operands_of_16_bit_floats_are_converted(
+    ask: Ask,
+    npu: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    dtype: str,
+    words: tuple[str, ...],
+    compiler: str,
+) -> None:
+    monkeypatch.setenv("CC", compiler)
+    kind = get_numpy_type(dtype)
+    code = onnx.TensorProto.FLOAT16 if dtype == "float16" else onnx.TensorProto.BFLOAT16
+    random = np.random.default_rng(0)
+
+    def weight(name: str, *shape: int) -> onnx.TensorProto:
+        values = random.standard_normal(shape).astype(kind)
+        return helper.make_tensor(name, code, shape, values.tobytes(), raw=True)
+
+    nodes = [
+        helper.make_node("Gemm", ["x", "w", "b"], ["y"], "product"),
+        helper.make_node("Relu", ["y"], ["r"]),
+        helper.make_node("Cast", ["r"], ["z"], to=1),
+    ]
+    ends = [
+        helper.make_tensor_value_info("x", code, [8, 20]),
+        helper.make_tensor_value_info("z", 1, [8, 12]),
+    ]
+    graph = helper.make_graph(nodes, "half", ends[:1], ends[1:], [weight("w", 20, 12), weight("b", 12)])
+    path = tmp_path / "half.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
+    fact = json.loads(ask("emit", path, "--machine", npu, "-o", tmp_path / "code", "--json", *words)[0])
+    site = fact["sites"][0]
+    assert site["values"] == ["original", "dense"]
+    assert site["restored"]
+    assert site["error"] <= site["limit"]
+    assert fact["verdict"].endswith(f"{dtype} operands are multiplied as float32, and sums stay float32")

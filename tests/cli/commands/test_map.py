@@ -229,21 +229,49 @@ def test_the_sizes_of_open_dimensions_are_printed(ask: Ask, npu: Path, tmp_path:
     assert "For rows=8." in ask("map", path, "--machine", npu, "--dim", "rows=8")
 
 
-def test_matmuls_that_are_not_mapped_are_named(ask: Ask, npu: Path, tmp_path: Path) -> None:
+def test_groups_are_a_batch_or_packed_or_left_out(ask: Ask, npu: Path, tmp_path: Path) -> None:
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["y"], "depthwise", group=4),
         helper.make_node("Conv", ["y", "v"], ["z"], "pointwise"),
     ]
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("x", [1, 4, 5, 5]), ("w", [4, 1, 2, 2]), ("v", [4, 4, 1, 1]), ("z", None))
+        for name, shape in (("x", [1, 4, 5, 5]), ("z", None))
     ]
-    graph = helper.make_graph(nodes, "g", values[:3], values[3:])
+    random = np.random.default_rng(0)
+    weights = [
+        numpy_helper.from_array(random.standard_normal(shape, np.float32), name)
+        for name, shape in (("w", (4, 1, 2, 2)), ("v", (4, 4, 1, 1)))
+    ]
+    graph = helper.make_graph(nodes, "g", values[:1], values[1:], weights)
     path = tmp_path / "depthwise.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    text = " ".join(ask("map", path, "--machine", npu).split())
+    words = "map", path, "--machine", npu, "--grouped"
+    text = " ".join(ask(*words, "leave").split())
     assert "1 matmul not mapped, and in no sum: depthwise." in text
-    assert "not mapped" not in ask("map", path, "--machine", npu, "--site", "pointwise")
+    assert "not mapped" not in ask(*words, "leave", "--site", "pointwise")
+    # 16 positions of 4 taps for each of 4 channels; a unit of 4 x 4 holds one group of 4 taps
+    for form, size, batch in (("batch", [16, 4, 1], 4), ("pack", [16, 4, 1], 4)):
+        document = json.loads(ask(*words, form, "--site", "depthwise", "--json"))
+        mapping = document["sites"][0]["cost"]["mapping"]
+        assert (mapping["size"], mapping["batch"], document["grouped"]) == (size, batch, form)
+        assert document["macs"] == 16 * 4 * 4
+    npu.write_text(NPU.replace('"4x4x4"', '"4x8x4"'))
+    target = tmp_path / "packed.toml"
+    mapping = json.loads(ask(*words, "pack", "--json", "-o", target))["sites"][0]["cost"]["mapping"]
+    assert (mapping["size"], mapping["batch"], mapping["macs"]) == ([16, 8, 2], 2, 256)
+    assert tomllib.loads(target.read_text())["grouped"] == "pack"
+    code = " ".join(ask("emit", path, "--machine", npu, "--mapping", target, "-o", tmp_path / "code").split())
+    assert "equal on evidence: 2 matmuls" in code
+    assert "equal on evidence" in ask("verify", path, tmp_path / "code")
+    text = target.read_text()
+    target.write_text(text.replace('grouped = "pack"', 'grouped = "pakc"'))
+    error = ask("map", path, "--machine", npu, "--mapping", target, code=2)
+    assert "packed.toml:3: 'grouped' is 'pakc', not batch, pack or leave; did you mean" in error
+    target.write_text(text.replace('grouped = "pack"', ""))
+    assert "has size 16x8x2, batch 2 there, and 16x4x1, batch 4 here" in ask(
+        "map", path, "--machine", npu, "--mapping", target, code=2
+    )
 
 
 def test_a_machine_with_only_dram_takes_no_limit_of_a_tile(ask: Ask, sample: Sample, npu: Path) -> None:

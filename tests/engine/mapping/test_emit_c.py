@@ -5,6 +5,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.mapping.cost import epilogue_level, memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
 from explorer.engine.mapping.proof import RunInputs, compiler, planned_counters, run_emitted, worst_error
@@ -93,6 +94,26 @@ def test_drawn_nests_walked_in_numpy(nest, fused):
 @given(nests(max_size=16), st.booleans())
 def test_two_hundred_drawn_nests(nest, fused):
     check(nest, fused=fused)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_every_16_bit_float_has_its_value(dtype):
+    codes = np.arange(1 << 16, dtype=np.uint16).view(get_numpy_type(dtype)).reshape(1, -1, 1)
+    mapping = SiteMapping(
+        "site",
+        (1 << 16, 1, 1),
+        (NestLevel("mnk", (4096, 1, 1)), NestLevel("mnk", (64, 1, 1))),
+        dtype=dtype,
+        accumulator="float32",
+    )
+    machine = MemoryMachine(Hardware("two"), (MachineMemory("outer"), MachineMemory("buffer")))
+    inputs = RunInputs(codes, np.ones((1, 1, 1), codes.dtype))
+    result = run_emitted(emit_site(mapping, machine), mapping, inputs)
+    expected = codes.astype(np.float32)
+    np.testing.assert_array_equal(result.output, expected)
+    planned = planned_counters(mapping, machine)
+    assert planned[0, "A loads"] == 2 << 16
+    assert {place: result.counters[place] for place in planned} == planned
 
 
 LEVELS = NestLevel("knm", (20, 16, 24)), NestLevel("mnk", (8, 8, 8))

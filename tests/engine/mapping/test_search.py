@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from typing import get_args
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
+from explorer.base.errors import Misuse
 from explorer.engine.mapping.constraints import parse_constraints
 from explorer.engine.mapping.cost import mapping_cost
 from explorer.engine.mapping.search import ORDERS, search_mappings
@@ -17,10 +19,11 @@ from explorer.facts.mapping import (
     MachineMemory,
     MappingCost,
     MemoryMachine,
-    NestLevel,
     Objective,
     SiteMapping,
 )
+from explorer.settings.memories import memory_machine
+from tests.engine.mapping.test_tile_figures import all_tiles, machines, sites, with_levels
 
 
 def machine(size: int | None, unit: int, buffers: int = 1, **memory: float) -> MemoryMachine:
@@ -36,55 +39,91 @@ def site(*size: int) -> SiteMapping:
     return SiteMapping("site", size, (), dtype="int8", accumulator="int32")
 
 
-@settings(max_examples=15, deadline=None)
-@given(
-    st.tuples(*(st.integers(1, 9),) * 3),
-    st.integers(1, 3),
-    st.integers(12, 120),
-    st.sampled_from(["traffic", "energy"]),
-    st.sampled_from(["ABC", "ABC", "AB", "C", "BC"]),
-    st.booleans(),
+def figure(cost: MappingCost, objective: Objective) -> float:
+    value = {"cycles": cost.cycles, "energy": cost.pj, "traffic": cost.traffic, "edp": cost.edp}[objective]
+    assert value is not None
+    return value
+
+
+def check_search(size: SiteMapping, npu: MemoryMachine, limits: str = "") -> None:
+    """Compares the search with the cost of every tile, order and whole operand, for every objective."""
+    tiles = all_tiles(size.size, npu.unit)
+    constraints = parse_constraints(limits)
+    if limits.startswith("m<="):
+        tiles = [tile for tile in tiles if tile[0] <= constraints.limits[0][2]]
+    held = "".join(memory.holds for memory in npu.memories[1:])
+    costs = [
+        mapping_cost(with_levels(size, npu, tile, (outer, inner), keep), npu)
+        for tile in tiles
+        for outer, inner, keep in itertools.product(constraints.orders or ORDERS, ORDERS, ("", *held))
+    ]
+    costs = [cost for cost in costs if cost.fits]
+    for objective in get_args(Objective):
+        if not costs:
+            with pytest.raises(Misuse):
+                search_mappings(size, npu, objective, constraints)
+            continue
+        result = search_mappings(size, npu, objective, constraints)
+        best = min(figure(cost, objective) for cost in costs)
+        assert figure(result.best[0], objective) == pytest.approx(best, rel=1e-12)
+        assert result.exact
+        assert result.bound == pytest.approx(best, rel=1e-12)
+        assert result.count == len(costs)
+        figures = sorted(figure(cost, objective) for cost in costs)
+        for rank, cost in enumerate(result.best):
+            assert figure(cost, objective) >= figures[rank] * (1 - 1e-12)
+
+
+SPACES = (
+    machines(st.sampled_from([None, 30, 60, 120, 400])),
+    sites(5),
+    st.sampled_from(["", "", "m<=2", "order=knm order=nmk"]),
 )
+
+
+@settings(max_examples=6, deadline=None)
+@given(*SPACES)
 def test_search_finds_what_trying_everything_finds(
-    size: tuple[int, int, int], unit: int, memory: int, objective: str, holds: str, first_read: bool
+    npu: MemoryMachine, size: SiteMapping, limits: str
 ) -> None:
-    npu = MemoryMachine(
-        Hardware("npu", macs_per_cycle=1),
-        (
-            MachineMemory("DRAM", read_pj=50, write_pj=60),
-            MachineMemory("buffer", size=memory, holds=holds, read_pj=3, write_pj=4),
-        ),
-        unit=(unit,) * 3,
-        mac_pj=1,
-        first_read=first_read,
-    )
-    best = None
-    axes = [sorted({min(count * unit, length) for count in range(1, length + 1)}) for length in size]
-    for tile in itertools.product(*axes):
-        for outer, inner, keep in itertools.product(ORDERS, ORDERS, ("", *holds)):
-            levels = NestLevel(outer, tile, keep=keep), NestLevel(inner, (unit,) * 3)
-            cost = mapping_cost(SiteMapping("site", size, levels, dtype="int8", accumulator="int32"), npu)
-            figure = cost.traffic if objective == "traffic" else cost.pj
-            if cost.fits and (best is None or figure < best):
-                best = figure
-        if len(axes[0]) * len(axes[1]) * len(axes[2]) > 60:
-            return
-    if best is None:
-        return
-    result = search_mappings(site(*size), npu, objective)
-    found = result.best[0].traffic if objective == "traffic" else result.best[0].pj
-    assert result.exact is (objective == "traffic")
-    if result.exact:
-        assert found == pytest.approx(best, rel=1e-12)
-    else:
-        assert found >= best * (1 - 1e-12)
+    assume(len(all_tiles(size.size, npu.unit)) <= 8)
+    check_search(size, npu, limits)
+
+
+@pytest.mark.slow
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(*SPACES)
+def test_search_finds_what_trying_everything_finds_in_larger_spaces(
+    npu: MemoryMachine, size: SiteMapping, limits: str
+) -> None:
+    assume(len(all_tiles(size.size, npu.unit)) <= 30)
+    check_search(size, npu, limits)
+
+
+PRESETS_WITH_ONE_LEVEL = ("tpu-v1", "gemmini", "edge-npu", "aie-ml", "h100-sm", "eyeriss")
+
+
+@pytest.mark.parametrize("name", PRESETS_WITH_ONE_LEVEL)
+def test_presets_are_searched_to_the_end(name: str) -> None:
+    preset = memory_machine(name)
+    for size, batch in (((12544, 147, 64), 1), ((784, 9, 1), 96)):
+        product = SiteMapping("site", size, (), batch=batch, dtype="int8", accumulator="int32")
+        assert search_mappings(product, preset, "cycles").exact, size
+
+
+def test_a_space_that_is_too_large_has_a_bound() -> None:
+    result = search_mappings(site(4096, 64, 4096), machine(256 << 10, 4), "cycles")
+    assert not result.exact
+    cycles = result.best[0].cycles
+    assert cycles is not None
+    assert 4096 * 64 * 4096 / 4096 <= result.bound < cycles
 
 
 def test_constraints_hold() -> None:
     result = search_mappings(
         site(512, 768, 3072), machine(128 << 10, 64), "traffic", parse_constraints("n%128 k<=64 order=knm")
     )
-    assert not result.exact
+    assert result.exact
     for cost in result.best:
         level = cost.mapping.levels[0]
         assert level.order == "knm"

@@ -1,0 +1,702 @@
+"""Figures of many tiles at the same time, for a machine with one level of memory between memory and array.
+
+They are the closed forms of `nest` and `cost` for two levels of loops without cores, as arrays with an entry
+for each tile. An operand moves again for each trip of the loop that it does not depend on, if a loop that it
+depends on turns inside of that loop.
+
+Times are computed as floats. `_ceiling` rounds them so that they never exceed the exact cycles of `cost`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+
+from explorer.engine.mapping.cost import memory_levels
+from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
+from explorer.engine.tiling.cost import dimensions
+from explorer.facts.cost import ORDERS as DATAFLOWS
+from explorer.facts.mapping import LoopOrder, MachineMemory, MemoryMachine, SiteMapping
+
+Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+_ROUNDING = 1e-13
+"""Relative error that is larger than that of all float operations behind a figure."""
+
+_Result = TypeVar("_Result")
+
+
+class Tiles(NamedTuple):
+    """Tiles of the first level: their lengths along M, K and N, and the operand that each keeps whole."""
+
+    lengths: tuple[Numbers, Numbers, Numbers]
+    keep: str
+
+    def __len__(self) -> int:
+        return len(self.lengths[0])
+
+    def chosen(self, mask: Numbers) -> Tiles:
+        """Returns the tiles of a mask or of indices."""
+        m, k, n = (axis[mask] for axis in self.lengths)
+        return Tiles((m, k, n), self.keep)
+
+    def tile(self, index: int) -> Triple:
+        """Returns the lengths of one tile."""
+        m, k, n = (int(axis[index]) for axis in self.lengths)
+        return m, k, n
+
+
+class Figures(NamedTuple):
+    """Figures of many tiles in a pair of orders, or bounds that no inner order goes below.
+
+    Attributes:
+        traffic: Bytes at the outermost memory.
+        inner: Bytes between the first level and the array.
+        pj: Energy of all transfers and of the arithmetic, or zeros.
+        cycles: Cycles as a pipeline, at most the exact ones.
+    """
+
+    traffic: Numbers
+    inner: Numbers
+    pj: Numbers
+    cycles: Numbers
+
+
+class _Lengths(NamedTuple):
+    """Lengths of a tile along M, K and N, with the number of the array's tiles along each."""
+
+    lengths: tuple[Numbers, Numbers, Numbers]
+    parts: tuple[Numbers, Numbers, Numbers]
+
+
+class TileFigures:
+    """Figures of tiles, computed when they are asked for.
+
+    Args:
+        mapping: Site with its size, number types and epilogue.
+        machine: Machine with one level of memory on the chip, without cores.
+        tiles: The tiles.
+    """
+
+    def __init__(self, mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles) -> None:
+        self.mapping, self.machine, self.tiles = mapping, machine, tiles
+        self.group = memory_levels(machine)[1]
+        self.holder: dict[Operand, MachineMemory | None] = {
+            operand: next((memory for memory in self.group if operand in memory.holds), None)
+            for operand in OPERAND_AXES
+        }
+        self.rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
+        self.is_systolic = machine.overlap != "ideal" and machine.hardware.array is not None
+        self.outputs = mapping.size[0] * mapping.size[2]
+        self._memo: dict[Any, Any] = {}
+        size, unit = mapping.size, machine.unit
+        lengths = tiles.lengths
+        self.trips = [-(-length // tile) for length, tile in zip(size, lengths, strict=True)]
+        self.last_lengths = [
+            length - (trips - 1) * tile for length, tile, trips in zip(size, lengths, self.trips, strict=True)
+        ]
+        self.parts = [-(-tile // each) for tile, each in zip(lengths, unit, strict=True)]
+        self.last_parts = [-(-length // each) for length, each in zip(self.last_lengths, unit, strict=True)]
+        self.all_parts = [
+            (trips - 1) * parts + last
+            for trips, parts, last in zip(self.trips, self.parts, self.last_parts, strict=True)
+        ]
+
+    def chosen(self, indices: Numbers) -> TileFigures:
+        """Returns the figures of some of the tiles."""
+        return TileFigures(self.mapping, self.machine, self.tiles.chosen(indices))
+
+    @property
+    def has_cycles(self) -> bool:
+        """Whether the machine gives the time of the array."""
+        return self.is_systolic or self.rate is not None
+
+    def _once(self, key: tuple[Any, ...], compute: Callable[[], _Result]) -> _Result:
+        if key not in self._memo:
+            self._memo[key] = compute()
+        result: _Result = self._memo[key]
+        return result
+
+    # -- elements
+
+    def first_loads(self, operand: Operand, outer: LoopOrder) -> Numbers:
+        """Counts the elements of an operand that the first level loads in an outer order."""
+        rows, columns = OPERAND_AXES[operand]
+        elements = self.mapping.size[rows] * self.mapping.size[columns]
+        if operand == self.tiles.keep:
+            return np.full(len(self.tiles), elements)
+        inside = self._axes_inside(operand, outer)
+
+        def count() -> Numbers:
+            return elements * np.where(self._turns(self.trips, inside), self.trips[_other(operand)], 1)
+
+        return self._once(("first", operand, inside), count)
+
+    def array_loads(self, operand: Operand, outer: LoopOrder, inner: LoopOrder | None) -> Numbers:
+        """Counts the elements that the array loads; without an inner order, those that none goes below."""
+        outside = self._axes_inside(operand, outer)
+        inside = () if inner is None else self._axes_inside(operand, inner)
+        rereads = inner is not None and not self.machine.registers
+        return self._once(
+            ("array", operand, outside, inside, rereads),
+            lambda: self._count_array_loads(operand, outside, inside, rereads),
+        )
+
+    def _count_array_loads(
+        self, operand: Operand, outside: tuple[int, ...], inside: tuple[int, ...], rereads: bool
+    ) -> Numbers:
+        rows, columns = OPERAND_AXES[operand]
+        other = _other(operand)
+        if rereads:
+            elements: Numbers = self.mapping.size[rows] * self.mapping.size[columns] * self.all_parts[other]
+            return elements
+        is_reloaded = self._turns(self.trips, outside)
+        total: Numbers = np.zeros(len(self.tiles), dtype=np.int64)
+        # full tiles and the last one along both axes of the operand
+        for is_last_row, is_last_column in itertools.product((False, True), repeat=2):
+            parts = {
+                rows: (self.last_parts if is_last_row else self.parts)[rows],
+                columns: (self.last_parts if is_last_column else self.parts)[columns],
+            }
+            elements = self._length_of(rows, is_last_row) * self._length_of(columns, is_last_column)
+            passes = np.where(self._turns(parts, inside), self.all_parts[other], self.trips[other])
+            stays = ~is_reloaded & (parts[rows] * parts[columns] == 1)
+            total = total + elements * np.where(stays, 1, passes)
+        return total
+
+    def _length_of(self, axis: int, is_last: bool) -> Numbers:
+        """Adds up the lengths of all full tiles, or of the last tile, along an axis."""
+        return self.last_lengths[axis] if is_last else (self.trips[axis] - 1) * self.tiles.lengths[axis]
+
+    def _turns(self, trips: Mapping[int, Numbers] | list[Numbers], axes: Iterable[int]) -> Numbers:
+        """Whether a loop over one of the axes has several trips."""
+        turns = np.zeros(len(self.tiles), dtype=bool)
+        for axis in axes:
+            turns = turns | (trips[axis] > 1)
+        return turns
+
+    @staticmethod
+    def _axes_inside(operand: Operand, order: LoopOrder) -> tuple[int, ...]:
+        """Lists the axes of an operand whose loops are inside the loop that it does not depend on."""
+        position = order.index(AXES[_other(operand)])
+        return tuple(axis for axis in OPERAND_AXES[operand] if order.index(AXES[axis]) > position)
+
+    # -- bytes
+
+    def dtype(self, operand: Operand) -> str:
+        """Returns the number type of an operand; of C, that of the sums."""
+        return operand_dtype(self.mapping, operand)
+
+    def packed(self, elements: Numbers, dtype: str) -> Numbers:
+        """Computes the bytes of densely packed elements."""
+        return packed(elements, dtype, self.mapping.site)
+
+    def moved_bytes(
+        self, outer: LoopOrder, inner: LoopOrder | None
+    ) -> tuple[dict[tuple[str, str], Numbers], dict[tuple[str, str], Numbers], Numbers]:
+        """Adds up the bytes that each memory reads and writes, by memory and operand, and those of the array.
+
+        Without an inner order, no order has fewer bytes.
+        """
+        number, batch = len(self.tiles), self.mapping.batch
+        reads: dict[tuple[str, str], Numbers] = {}
+        writes: dict[tuple[str, str], Numbers] = {}
+        inner_bytes = np.zeros(number, dtype=np.int64)
+        outermost = self.machine.memories[0].name
+
+        def add(sizes: dict[tuple[str, str], Numbers], memory: str, operand: str, amount: Numbers) -> None:
+            key = memory, operand
+            sizes[key] = sizes.get(key, np.zeros(number, dtype=np.int64)) + batch * amount
+
+        for operand, memory in self.holder.items():
+            levels = []
+            if memory is not None:
+                levels.append((self.first_loads(operand, outer), outermost, memory.name))
+            outside = outermost if memory is None else memory.name
+            levels.append((self.array_loads(operand, outer, inner), outside, ""))
+            for index, (elements, source, target) in enumerate(levels):
+                loads, stores = self._loads_and_stores(operand, elements, is_first=index == 0)
+                add(reads, source, operand, loads)
+                add(writes, source, operand, stores)
+                if target:
+                    add(writes, target, operand, loads)
+                    add(reads, target, operand, stores)
+                else:
+                    inner_bytes = inner_bytes + batch * (loads + stores)
+        add(reads, outermost, "C", self._epilogue_bytes())
+        return reads, writes, inner_bytes
+
+    def _loads_and_stores(
+        self, operand: Operand, elements: Numbers, *, is_first: bool
+    ) -> tuple[Numbers, Numbers]:
+        if operand != "C":
+            return self.packed(elements, self.dtype(operand)), np.zeros(len(self.tiles), dtype=np.int64)
+        fresh = np.full(len(elements), self.outputs)
+        if self.machine.first_read:
+            fresh = np.where(elements > self.outputs, 0, fresh)
+        # sums leave the innermost memory that holds them as outputs when they are finished
+        finished = self.outputs if is_first else 0
+        stores = self.packed(elements - finished, self.mapping.accumulator)
+        stores = stores + self.packed(np.full(len(elements), finished), self.mapping.output)
+        return self.packed(elements - fresh, self.mapping.accumulator), stores
+
+    def _epilogue_bytes(self) -> Numbers:
+        """Computes the bytes of bias and residual of one product."""
+        M, _, N = self.mapping.size
+        epilogue = self.mapping.epilogue
+        rows = self.all_parts[0] if self.holder["C"] is None else self.trips[0]
+        return rows * N * epilogue.bias_bytes + M * N * epilogue.residual_bytes
+
+    # -- figures
+
+    def figures(self, outer: LoopOrder, inner: LoopOrder | None, *, with_cycles: bool) -> Figures:
+        """Computes the figures in a pair of orders, or those that no inner order goes below.
+
+        Args:
+            outer: Order of the loops of the first level.
+            inner: Order of the loops of the array, or None.
+            with_cycles: Whether to compute the pipeline of a pair; without it, the cycles are zeros.
+        """
+        reads, writes, inner_bytes = self.moved_bytes(outer, inner)
+        number = len(self.tiles)
+        outermost = self.machine.memories[0].name
+        traffic = sum(
+            (amount for sizes in (reads, writes) for (name, _), amount in sizes.items() if name == outermost),
+            np.zeros(number, dtype=np.int64),
+        )
+        pj = np.full(number, self.mapping.batch * math.prod(self.mapping.size) * (self.machine.mac_pj or 0.0))
+        cycles = np.zeros(number)
+        for memory in self.machine.memories:
+            totals = []
+            for sizes, words, energy in (
+                (reads, memory.read_word, memory.read_pj),
+                (writes, memory.write_word, memory.write_pj),
+            ):
+                total = np.zeros(number)
+                by_name = {str(key): word for key, word in words.items()}
+                for (name, operand), amount in sizes.items():
+                    if name == memory.name:
+                        total = total + amount
+                        pj = pj + amount / by_name.get(operand, 1) * (energy or 0)
+                totals.append(total)
+            cycles = np.maximum(cycles, _ceiling(transfer_time(memory, totals[0], totals[1])))
+        if self.has_cycles and (with_cycles or inner is None):
+            array = self._array_total(inner)
+            cycles = np.maximum(cycles, _ceiling(self.mapping.batch * array))
+            pipeline = (
+                self._least_pipeline(outer, array)
+                if inner is None
+                else self._once(
+                    ("pipeline", outer, self.array_kind(inner)), lambda: self._pipeline(outer, inner)
+                )
+            )
+            cycles = np.maximum(cycles, _ceiling(self.mapping.batch * pipeline))
+        return Figures(traffic, inner_bytes, pj, cycles)
+
+    # -- time
+
+    def _array_cycles(self, lengths: _Lengths, inner: LoopOrder) -> Numbers:
+        """Computes the cycles of the array for one tile; see `cost`."""
+        array = self.machine.hardware.array
+        if not self.is_systolic or array is None:
+            products = lengths.parts[0] * lengths.parts[1] * lengths.parts[2]
+            return products * (math.prod(self.machine.unit) / (self.rate or 1.0))
+        rows, columns = array
+        row_cycles = rows * columns / self.rate if self.rate is not None else 1.0
+        row, column, stream = (lengths.lengths[axis] for axis in dimensions.ARRAY_AXES[DATAFLOWS[inner]])
+        folds = -(-row // rows) * -(-column // columns)
+        streaming = _ceiling(stream * row_cycles)
+        cycles: Numbers = rows + folds * np.maximum(streaming, rows) + rows + columns - 2
+        if self.machine.overlap == "none":
+            cycles = folds * (2 * rows + columns + streaming - 2)
+        return cycles
+
+    def array_kind(self, inner: LoopOrder) -> str:
+        """Returns a key that equal inner orders share, as far as cycles depend on them."""
+        if any(memory is None for memory in self.holder.values()) or self._has_inner_rates:
+            return inner
+        return DATAFLOWS[inner] if self.is_systolic else ""
+
+    @property
+    def _array_kinds(self) -> tuple[LoopOrder, ...]:
+        """Inner orders of which each has other cycles of the array."""
+        return ("mnk", "knm", "mkn") if self.is_systolic else ("mnk",)
+
+    @cached_property
+    def _has_inner_rates(self) -> bool:
+        return any(
+            rate is not None
+            for memory in self.group
+            for rate in (memory.bytes_per_cycle, memory.read_bytes_per_cycle, memory.write_bytes_per_cycle)
+        )
+
+    def _array_total(self, inner: LoopOrder | None) -> Numbers:
+        """Adds up the cycles of the array for one product; without an order, the fewest of all orders."""
+        if inner is None:
+            return _smallest(self._array_total(kind) for kind in self._array_kinds)
+
+        def count() -> Numbers:
+            total = np.zeros(len(self.tiles))
+            for m, k, n in itertools.product((False, True), repeat=3):
+                number: Any = 1
+                for is_last, trips in zip((m, k, n), self.trips, strict=True):
+                    number = number * (1 if is_last else trips - 1)
+                total = total + number * self._array_cycles(self._lengths((m, k, n)), inner)
+            return total
+
+        return self._once(("array cycles", DATAFLOWS[inner] if self.is_systolic else ""), count)
+
+    def _lengths(self, last: tuple[bool, bool, bool]) -> _Lengths:
+        m, k, n = (
+            (self.last_lengths if is_last else self.tiles.lengths)[axis] for axis, is_last in enumerate(last)
+        )
+        a, b, c = ((self.last_parts if is_last else self.parts)[axis] for axis, is_last in enumerate(last))
+        return _Lengths((m, k, n), (a, b, c))
+
+    @cached_property
+    def _first_lengths(self) -> _Lengths:
+        """Lengths of the tile of the first step."""
+        is_only = [trips == 1 for trips in self.trips]
+        m, k, n = (
+            np.where(only, last, tile)
+            for only, last, tile in zip(is_only, self.last_lengths, self.tiles.lengths, strict=True)
+        )
+        a, b, c = (
+            np.where(only, last, parts)
+            for only, last, parts in zip(is_only, self.last_parts, self.parts, strict=True)
+        )
+        return _Lengths((m, k, n), (a, b, c))
+
+    @cached_property
+    def _overlaps(self) -> dict[Operand, bool]:
+        """Whether the transfers of each operand overlap with computation."""
+        return {
+            operand: memory is not None
+            and getattr(memory.buffers, operand) + (memory.buffers.out if operand == "C" else 0) > 1
+            for operand, memory in self.holder.items()
+        }
+
+    def _tile_bytes(self, operand: Operand, lengths: tuple[Numbers, ...], dtype: str) -> Numbers:
+        rows, columns = OPERAND_AXES[operand]
+        return self.packed(lengths[rows] * lengths[columns], dtype)
+
+    def _whole_bytes(self, operand: Operand, dtype: str) -> Numbers:
+        rows, columns = OPERAND_AXES[operand]
+        elements = self.mapping.size[rows] * self.mapping.size[columns]
+        return self.packed(np.full(len(self.tiles), elements), dtype)
+
+    def _reads_first(self, outer: LoopOrder, inner: LoopOrder | None) -> Numbers:
+        """Whether the first visit of a sum reads it."""
+        if not self.machine.first_read:
+            return np.zeros(len(self.tiles), dtype=bool)
+        is_held = self.holder["C"] is not None
+        loads = self.first_loads("C", outer) if is_held else self.array_loads("C", outer, inner)
+        return loads > self.outputs
+
+    def _ends(self, reads_first: Numbers) -> tuple[dict[Operand, Numbers], Numbers]:
+        """Computes the bytes of the first load by operand, and those of the last store."""
+        sums, output = self.mapping.accumulator, self.mapping.output
+        zeros = np.zeros(len(self.tiles), dtype=np.int64)
+        first: dict[Operand, Numbers] = {}
+        lengths = self._first_lengths.lengths
+        for operand, memory in self.holder.items():
+            if memory is None:
+                continue
+            is_kept = operand == self.tiles.keep
+            if operand == "C":
+                tile = self._tile_bytes("C", lengths, sums)
+                first["C"] = zeros if is_kept else np.where(reads_first, tile, 0)
+            elif is_kept:
+                first[operand] = self._whole_bytes(operand, self.dtype(operand))
+            else:
+                first[operand] = self._tile_bytes(operand, lengths, self.dtype(operand))
+        last = zeros
+        if self.holder["C"] is not None:
+            is_kept = self.tiles.keep == "C"
+            last_lengths = tuple(self.last_lengths)
+            last = self._whole_bytes("C", output) if is_kept else self._tile_bytes("C", last_lengths, output)
+        return first, last
+
+    def _least_pipeline(self, outer: LoopOrder, array: Numbers) -> Numbers:
+        """Computes cycles that the pipeline of no inner order goes below.
+
+        Transfers that overlap take at least their sum, and so do those that do not.
+        """
+        no_reads = np.zeros(len(self.tiles), dtype=bool)
+        first, last = self._ends(no_reads)
+        zeros = np.zeros(len(self.tiles), dtype=np.int64)
+        passing, hidden, waiting = [self._epilogue_bytes() + zeros, zeros], [zeros, zeros], [zeros, zeros]
+        sums, output = self.mapping.accumulator, self.mapping.output
+        for operand, memory in self.holder.items():
+            if memory is None:
+                dtype = output if operand == "C" else self.dtype(operand)
+                passing[operand == "C"] = passing[operand == "C"] + self._whole_bytes(operand, dtype)
+                continue
+            moved = hidden if self._overlaps[operand] else waiting
+            elements = self.first_loads(operand, outer)
+            if operand == "C":
+                partial = self.packed(elements - self.outputs, sums)
+                moved[0] = moved[0] + partial
+                moved[1] = moved[1] + partial + self._whole_bytes("C", output) - last
+            else:
+                moved[0] = moved[0] + self.packed(elements, self.dtype(operand)) - first[operand]
+        memory = self.machine.memories[0]
+        ends = transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
+        ends = ends + transfer_time(memory, 0.0, last)
+        busy = np.maximum(array, transfer_time(memory, hidden[0] + passing[0], hidden[1] + passing[1]))
+        # the last step loads nothing and stores one tile of sums at most; the first step stores nothing
+        lengths = tuple(self.tiles.lengths)
+        stored = np.maximum(self._tile_bytes("C", lengths, sums), self._tile_bytes("C", lengths, output))
+        loaded = sum(
+            (
+                self._tile_bytes(operand, lengths, self.dtype(operand))
+                for operand, overlaps in self._overlaps.items()
+                if overlaps and operand != self.tiles.keep
+            ),
+            zeros,
+        )
+        reads, writes = hidden
+        fewer_reads, fewer_writes = np.maximum(reads - loaded, 0), np.maximum(writes - stored, 0)
+        has_several = self.trips[0] * self.trips[1] * self.trips[2] > 1
+        first_step = np.where(has_several, self._fewest_cycles(False), 0)
+        last_step = self._fewest_cycles(True)
+        busy = np.maximum.reduce(
+            [
+                busy,
+                first_step + transfer_time(memory, fewer_reads, writes),
+                transfer_time(memory, reads, fewer_writes) + last_step,
+                first_step + transfer_time(memory, fewer_reads, fewer_writes) + last_step,
+            ]
+        )
+        cycles: Numbers = ends + busy + transfer_time(memory, waiting[0], waiting[1])
+        return cycles
+
+    def _fewest_cycles(self, is_last: bool) -> Numbers:
+        """Computes the fewest cycles of the array in the first or in the last step, of all inner orders."""
+        lengths = self._lengths((True, True, True)) if is_last else self._first_lengths
+        return _smallest(self._array_cycles(lengths, kind) for kind in self._array_kinds)
+
+    def _pipeline(self, outer: LoopOrder, inner: LoopOrder) -> Numbers:
+        """Computes the cycles of one product as a pipeline over the tiles of the first level; see `cost`."""
+        steps = self._once(("steps", outer), lambda: _Steps(self, outer))
+        memory = self.machine.memories[0]
+        sums, output = self.mapping.accumulator, self.mapping.output
+        reads_first = self._reads_first(outer, inner)
+        hidden: list[Any] = [0, 0]
+        waiting: list[Any] = [0, 0]
+        for operand, holder in self.holder.items():
+            if holder is None:
+                reads, writes = self._passing(operand, inner, steps, reads_first)
+                hidden = [hidden[0] + reads, hidden[1] + writes]
+                continue
+            if operand == self.tiles.keep:
+                continue
+            moved = hidden if self._overlaps[operand] else waiting
+            loads = steps.changes_after(operand)
+            if operand == "C":
+                loads = loads & ~(steps.starts_sums_after & ~reads_first)
+            moved[0] = moved[0] + np.where(
+                loads, self._tile_bytes(operand, steps.after, self.dtype(operand)), 0
+            )
+            if operand == "C":
+                stored = np.where(
+                    steps.finishes_sums_before,
+                    self._tile_bytes("C", steps.before, output),
+                    self._tile_bytes("C", steps.before, sums),
+                )
+                moved[1] = moved[1] + np.where(steps.changes_before("C"), stored, 0)
+        epilogue = self.mapping.epilogue
+        if epilogue.bias_bytes or epilogue.residual_bytes:
+            m, _, n = steps.now.lengths
+            rows = steps.now.parts[0] if self.holder["C"] is None else 1
+            fused = rows * n * epilogue.bias_bytes + m * n * epilogue.residual_bytes
+            hidden[0] = hidden[0] + np.where(steps.finishes_sums, fused, 0)
+        computing = self._step_cycles(steps.now, inner)
+        each = np.maximum(computing, transfer_time(memory, hidden[0], hidden[1]))
+        each = each + transfer_time(memory, waiting[0], waiting[1])
+        first, last = self._ends(reads_first)
+        ends = transfer_time(memory, sum(first.values(), np.zeros(1)), 0.0)
+        ends = ends + transfer_time(memory, 0.0, last)
+        cycles: Numbers = ends + (each * steps.weights).sum(axis=(0, 1, 2))
+        return cycles
+
+    def _passes(self, operand: Operand, inner: LoopOrder, lengths: _Lengths) -> Numbers:
+        """Counts how often the array loads an operand within one step."""
+        other = lengths.parts[_other(operand)]
+        if not self.machine.registers:
+            return other
+        turns: Any = False
+        for axis in self._axes_inside(operand, inner):
+            turns = turns | (lengths.parts[axis] > 1)
+        return np.where(turns, other, 1)
+
+    def _passing(
+        self, operand: Operand, inner: LoopOrder, steps: _Steps, reads_first: Numbers
+    ) -> tuple[Any, Any]:
+        """Computes the bytes that each step reads and writes of an operand that bypasses the first level."""
+        rows, columns = OPERAND_AXES[operand]
+        now = steps.now
+        elements = now.lengths[rows] * now.lengths[columns]
+        loads = elements * self._passes(operand, inner, now)
+        stays = (now.parts[rows] * now.parts[columns] == 1) if self.machine.registers else np.array(False)
+        is_kept_before = stays & ~steps.changes_before(operand) & ~steps.is_start
+        if operand != "C":
+            return self.packed(np.where(is_kept_before, 0, loads), self.dtype(operand)), 0
+        is_kept_after = stays & ~steps.changes_after("C") & ~steps.is_end
+        is_fresh = steps.starts_sums & ~reads_first
+        read = np.where(is_kept_before, 0, np.where(is_fresh, loads - elements, loads))
+        finished = np.where(steps.finishes_sums, elements, 0)
+        written = self.packed(loads - finished, self.mapping.accumulator)
+        written = written + self.packed(finished, self.mapping.output)
+        return self.packed(read, self.mapping.accumulator), np.where(is_kept_after, 0, written)
+
+    def _step_cycles(self, now: _Lengths, inner: LoopOrder) -> Numbers:
+        """Computes the cycles of each step: the array, or a memory of the first level that is slower."""
+        cycles = self._array_cycles(now, inner)
+        if not self._has_inner_rates:
+            return cycles
+        for memory in self.group:
+            reads: Any = 0
+            writes: Any = 0
+            for operand, (rows, columns) in OPERAND_AXES.items():
+                if operand not in memory.holds:
+                    continue
+                elements = now.lengths[rows] * now.lengths[columns]
+                loads = elements * self._passes(operand, inner, now)
+                if operand == "C":
+                    reads = reads + self.packed(loads - elements, self.mapping.accumulator)
+                    writes = writes + self.packed(loads, self.mapping.accumulator)
+                else:
+                    reads = reads + self.packed(loads, self.dtype(operand))
+            cycles = np.maximum(cycles, transfer_time(memory, reads, writes))
+        return cycles
+
+
+class _Steps:
+    """Representative steps of the loops of the first level: four positions of each loop.
+
+    The positions are the first, one in the middle, the last but one and the last. All arrays have an axis for
+    each loop, from the outermost in, and one for the tiles.
+
+    Attributes:
+        weights: Number of steps that each position stands for.
+        now: Lengths of the tile of each step.
+        after: Lengths of the tile of the next step.
+        before: Lengths of the tile of the step before.
+        is_start: Whether a step is the first one.
+        is_end: Whether a step is the last one.
+        starts_sums: Whether a step visits its sums for the first time.
+        finishes_sums: Whether a step visits its sums for the last time.
+        starts_sums_after: Whether the next step visits its sums for the first time.
+        finishes_sums_before: Whether the step before visits its sums for the last time.
+    """
+
+    def __init__(self, figures: TileFigures, outer: LoopOrder) -> None:
+        number = len(figures.tiles)
+        axes = [AXES.index(axis) for axis in outer]
+        is_first, is_last, weights = [], [], []
+        now: list[Any] = [None] * 3
+        parts: list[Any] = [None] * 3
+        after: list[Any] = [None] * 3
+        before: list[Any] = [None] * 3
+        one_further: list[Any] = []
+        for depth, axis in enumerate(axes):
+            trips = figures.trips[axis]
+            shape = [1, 1, 1, number]
+            shape[depth] = 4
+
+            def place(rows: list[Numbers], shape: list[int] = shape) -> Numbers:
+                return np.stack(rows).reshape(shape)
+
+            tile, last = figures.tiles.lengths[axis], figures.last_lengths[axis]
+            yes, no = np.ones(number, dtype=bool), np.zeros(number, dtype=bool)
+            weights.append(
+                place([yes.astype(int), np.maximum(trips - 3, 0), (trips >= 3) * 1, (trips >= 2) * 1])
+            )
+            is_first.append(place([yes, no, no, no]))
+            is_last.append(place([trips == 1, no, no, yes]))
+            now[axis] = np.where(is_last[-1], last, tile)
+            parts[axis] = np.where(is_last[-1], figures.last_parts[axis], figures.parts[axis])
+            one_further.append(np.where(place([trips == 2, no, yes, no]), last, tile))
+        self.weights = weights[0] * weights[1] * weights[2]
+        # the innermost loop turns at each step; the others turn when those inside of them start again
+        moves_on = (is_last[2] & is_last[1], is_last[2], np.array(True))
+        moves_back = (is_first[2] & is_first[1], is_first[2], np.array(True))
+        self.is_end = is_last[0] & is_last[1] & is_last[2]
+        self.is_start = is_first[0] & is_first[1] & is_first[2]
+        changed_after: list[Any] = [None] * 3
+        changed_before: list[Any] = [None] * 3
+        for depth, axis in enumerate(axes):
+            trips, tile = figures.trips[axis], figures.tiles.lengths[axis]
+            last = figures.last_lengths[axis]
+            first = np.where(trips == 1, last, tile)
+            next_length = np.where(is_last[depth], first, one_further[depth])
+            after[axis] = np.where(moves_on[depth], next_length, now[axis])
+            previous_length = np.where(is_first[depth], last, tile)
+            before[axis] = np.where(moves_back[depth], previous_length, now[axis])
+            changed_after[axis] = moves_on[depth] & (trips > 1) & ~self.is_end
+            changed_before[axis] = moves_back[depth] & (trips > 1) & ~self.is_start
+        self.now = _Lengths((now[0], now[1], now[2]), (parts[0], parts[1], parts[2]))
+        self.after = after[0], after[1], after[2]
+        self.before = before[0], before[1], before[2]
+        self._changed_after, self._changed_before = changed_after, changed_before
+        depth = outer.index("k")
+        self.starts_sums, self.finishes_sums = is_first[depth], is_last[depth]
+        self.starts_sums_after = np.where(moves_on[depth], is_last[depth], is_first[depth])
+        self.finishes_sums_before = np.where(moves_back[depth], is_first[depth], is_last[depth])
+
+    def changes_after(self, operand: Operand) -> Numbers:
+        """Whether the next step needs another tile of an operand. The last step has no next one."""
+        rows, columns = OPERAND_AXES[operand]
+        changes: Numbers = self._changed_after[rows] | self._changed_after[columns]
+        return changes
+
+    def changes_before(self, operand: Operand) -> Numbers:
+        """Whether the step before needs another tile of an operand. The first step has none before it."""
+        rows, columns = OPERAND_AXES[operand]
+        changes: Numbers = self._changed_before[rows] | self._changed_before[columns]
+        return changes
+
+
+def _smallest(rows: Iterable[Numbers]) -> Numbers:
+    """Returns the smallest entry of each tile."""
+    smallest: Numbers = np.minimum.reduce(list(rows))
+    return smallest
+
+
+def _other(operand: Operand) -> int:
+    """Returns the axis on which an operand does not depend."""
+    return 3 - sum(OPERAND_AXES[operand])
+
+
+def transfer_time(memory: MachineMemory, reads: Any, writes: Any) -> Numbers:
+    """Computes the cycles in which a memory moves bytes, 0 if none of its rates is known."""
+    time: Any = np.zeros(1)
+    for rate, amount in (
+        (memory.bytes_per_cycle, reads + writes),
+        (memory.read_bytes_per_cycle, reads),
+        (memory.write_bytes_per_cycle, writes),
+    ):
+        if rate:
+            time = np.maximum(time, amount / rate)
+    return np.asarray(time)
+
+
+def _ceiling(time: Numbers) -> Numbers:
+    """Rounds up to whole cycles; the result is at most that of exact numbers."""
+    return np.ceil(time * (1 - _ROUNDING) - _ROUNDING)
+
+
+def operand_dtype(mapping: SiteMapping, operand: Operand) -> str:
+    """Returns the number type of an operand; of C, that of the sums."""
+    return {"A": mapping.dtype, "B": mapping.right_dtype, "C": mapping.accumulator}[operand]
+
+
+def packed(elements: Numbers, dtype: str, site: str) -> Numbers:
+    """Computes the bytes of densely packed elements of a number type."""
+    return dimensions.count_packed_bytes(elements, dimensions.get_type_bits(dtype, site))
