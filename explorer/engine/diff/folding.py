@@ -20,7 +20,7 @@ from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import Model
 from explorer.facts import NodeDiff
 
-_ALWAYS = frozenset({"BatchNormalization", "Dropout", "Identity"})
+_ALWAYS_FOLDED = frozenset({"BatchNormalization", "Dropout", "Identity"})
 
 
 def find_foldable(
@@ -28,7 +28,7 @@ def find_foldable(
 ) -> set[int]:
     """Returns the indices of unpaired nodes that another tool may have folded in the other graph."""
     fused = {node.op for node in opposite.nodes} & set(FUSED.values())
-    ops = _ALWAYS | (ACTIVATIONS.keys() if fused else set())
+    ops = _ALWAYS_FOLDED | (ACTIVATIONS.keys() if fused else set())
     foldable_positions: set[int] = set()
     constant_names: set[str] = set()
     for position, node in enumerate(side.nodes):
@@ -61,7 +61,7 @@ _CHECK_TEXT = {
     "activation": ", with the same parameters",
 }
 """Text about the checks that every node of a row passed, by kind of rewrite."""
-_COUNTED = ("batchnorm", "activation")
+_COUNTED_KINDS = ("batchnorm", "activation")
 """Kinds of rewrites whose rows omit the nodes that the other graph rewrote differently."""
 
 
@@ -110,7 +110,7 @@ class SideFolds(Struct, eq=False):
             if not nodes:
                 continue
             text = describe_folding(kind, nodes)
-            is_checked = kind in _COUNTED or all(
+            is_checked = kind in _COUNTED_KINDS or all(
                 self.folding.kinds[number] != kind for number in self.differing
             )
             first = nodes[0]

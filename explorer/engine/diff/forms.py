@@ -21,9 +21,9 @@ Form = tuple[Any, ...]
 _MAX_SAMPLED_WHOLE = 4096
 """Maximum size in bytes of a payload whose sample is the entire payload."""
 
-_SAMPLES = 8
-_SAMPLE = 64
-_CHUNK = 1 << 20
+_SAMPLE_COUNT = 8
+_SAMPLE_BYTES = 64
+_CHUNK_BYTES = 1 << 20
 
 
 class Forms:
@@ -39,8 +39,8 @@ class Forms:
         self._functions: dict[tuple[int, tuple[str, str, str]], int] = {}
         self._samples: dict[int, Form] = {}
         self._equal: dict[tuple[int, int], bool] = {}
-        # the keys above are ids of objects, which therefore must not be freed
-        self._kept: list[object] = []
+        # the keys above are ids of objects; the references here keep these objects alive
+        self._referenced: list[object] = []
 
     def number(self, form: Form) -> int:
         """Returns the integer of `form`; equal forms have the same integer."""
@@ -56,29 +56,29 @@ class Forms:
         """Returns the integer of a local function, including the functions that it calls."""
         memo = id(model), key
         if memo not in self._functions:
-            self._kept.append(model)
+            self._referenced.append(model)
             body = model.functions[key]
-            form = self._body(model, body.nodes, body.inputs, body.outputs, {}, [])
+            form = self._encode_body(model, body.nodes, body.inputs, body.outputs, {}, [])
             opsets = tuple(sorted(body.opsets.items()))
-            remaining_fields = body.attributes, self._mapping(model, body.defaults, {}, []), opsets
+            remaining_fields = body.attributes, self._encode_mapping(model, body.defaults, {}, []), opsets
             self._functions[memo] = self.number(("function", form, *remaining_fields))
         return self._functions[memo]
 
     def attributes(self, model: Model, node: Node) -> int:
-        """Returns the integer of a node's attributes, ignoring names of captured values; -1 without any."""
+        """Returns the integer of a node's attributes, or -1 without any. Captured names are ignored."""
         if not node.attributes:
             return -1
-        return self.number(self._mapping(model, node.attributes, {}, []))
+        return self.number(self._encode_mapping(model, node.attributes, {}, []))
 
     def attribute(self, model: Model, value: Any) -> int:
         """Returns the integer of an attribute value."""
-        return self.number(self._value(model, value, {}, []))
+        return self.number(self._encode_value(model, value, {}, []))
 
     def sample(self, tensor: Tensor) -> Form:
         """Returns type, shape and some bytes of a tensor; equal tensors have equal samples."""
         form = self._samples.get(id(tensor))
         if form is None:
-            self._kept.append(tensor)
+            self._referenced.append(tensor)
             form = self._samples[id(tensor)] = (tensor.dtype, tensor.shape, _sample(tensor))
         return form
 
@@ -90,7 +90,7 @@ class Forms:
         """
         key = id(before), id(after)
         if key not in self._equal:
-            self._kept += (before, after)
+            self._referenced += (before, after)
             self._equal[key] = self._has_same_bytes(before, after)
         return self._equal[key]
 
@@ -115,9 +115,9 @@ class Forms:
 
     def _has_same_spans(self, a: FileSpan, b: FileSpan) -> bool:
         bytes_a, bytes_b = a.source.map, b.source.map
-        for start in range(0, a.size, _CHUNK):
+        for start in range(0, a.size, _CHUNK_BYTES):
             stop_if(self.cancel)
-            stop = min(start + _CHUNK, a.size)
+            stop = min(start + _CHUNK_BYTES, a.size)
             # copying to bytes and comparing is faster than comparing memoryviews element by element
             if bytes_a[a.offset + start : a.offset + stop] != bytes_b[b.offset + start : b.offset + stop]:
                 return False
@@ -125,25 +125,29 @@ class Forms:
             b.release(start, stop)
         return True
 
-    def _mapping(
-        self, model: Model, values: Mapping[str, Any], names: dict[str, Form], free: list[str]
+    def _encode_mapping(
+        self, model: Model, values: Mapping[str, Any], names: dict[str, Form], outer_names: list[str]
     ) -> Form:
-        return tuple((name, self._value(model, values[name], names, free)) for name in sorted(values))
+        return tuple(
+            (name, self._encode_value(model, values[name], names, outer_names)) for name in sorted(values)
+        )
 
-    def _value(self, model: Model, value: Any, names: dict[str, Form], free: list[str]) -> Form:
-        if (form := number_literal(value)) is not None:
+    def _encode_value(self, model: Model, value: Any, names: dict[str, Form], outer_names: list[str]) -> Form:
+        if (form := encode_literal(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
-            return "many", tuple(self._value(model, element, names, free) for element in value)
+            return "many", tuple(self._encode_value(model, element, names, outer_names) for element in value)
         if isinstance(value, Tensor):
             return "tensor", self.sample(value)
         if isinstance(value, AttributeRef):
             return "ref", value.name
         if isinstance(value, Graph):
-            return "graph", self._graph(model, value, names, free)
+            return "graph", self._encode_graph(model, value, names, outer_names)
         return "none", repr(value)
 
-    def _graph(self, model: Model, graph: Graph, outer: dict[str, Form], free: list[str]) -> Form:
+    def _encode_graph(
+        self, model: Model, graph: Graph, outer: dict[str, Form], outer_names: list[str]
+    ) -> Form:
         names = dict(outer)
         for value in graph.inputs:
             names[value.name] = ("in", len(names))
@@ -153,42 +157,48 @@ class Forms:
             weights.append(self.sample(tensor))
         declared = tuple((v.dtype, v.shape) for v in graph.inputs)
         outputs = [v.name for v in graph.outputs]
-        return declared, tuple(weights), self._body(model, graph.nodes, (), outputs, names, free)
+        return (
+            declared,
+            tuple(weights),
+            self._encode_body(model, graph.nodes, (), outputs, names, outer_names),
+        )
 
-    def _body(
+    def _encode_body(
         self,
         model: Model,
         nodes: Sequence[Node],
         inputs: Sequence[str],
         outputs: Sequence[str],
         names: dict[str, Form],
-        free: list[str],
+        outer_names: list[str],
     ) -> Form:
         names = dict(names)
         for name in inputs:
             names[name] = ("in", len(names))
 
-        def place(name: str) -> Form:
+        def encode_name(name: str) -> Form:
             if not name:
                 return ()
             if name not in names:
                 # a value from an outer graph; the caller compares its source
-                names[name] = ("free", len(free))
-                free.append(name)
+                names[name] = ("free", len(outer_names))
+                outer_names.append(name)
             return names[name]
 
         forms: list[Form] = []
         for i, node in enumerate(nodes):
-            input_names = tuple(place(name) for name in node.inputs)
+            input_names = tuple(encode_name(name) for name in node.inputs)
             for slot, name in enumerate(node.outputs):
                 if name:
                     names[name] = ("node", i, slot, len(names))
-            attributes = self._mapping(model, node.attributes, names, free) if node.attributes else ()
+            attributes = (
+                self._encode_mapping(model, node.attributes, names, outer_names) if node.attributes else ()
+            )
             forms.append((self.operator(model, node), input_names, len(node.outputs), attributes))
-        return tuple(forms), tuple(place(name) for name in outputs)
+        return tuple(forms), tuple(encode_name(name) for name in outputs)
 
 
-def number_literal(value: Any) -> Form | None:
+def encode_literal(value: Any) -> Form | None:
     """Returns the form of a number, a string or bytes, or None for other values."""
     if isinstance(value, float):
         return "f", struct.pack("<d", value)  # bytes, so that NaN equals itself and -0.0 differs from 0.0
@@ -217,7 +227,7 @@ def list_body_tensors(nodes: Sequence[Node]) -> Iterator[Tensor]:
 
 
 def _read_payload(tensor: Tensor) -> Payload | None:
-    """Returns the bytes of a tensor; strings are read from the protobuf record, where alone they are kept."""
+    """Returns the bytes of a tensor. Only the protobuf record has the bytes of strings."""
     record = tensor.record
     if tensor.dtype != "string" or record is None:
         return tensor.payload
@@ -237,21 +247,21 @@ def _sample(tensor: Tensor) -> bytes:
     size = payload.size
     if size <= _MAX_SAMPLED_WHOLE:
         return bytes(payload.view())
-    offsets = [i * (size - _SAMPLE) // (_SAMPLES - 1) for i in range(_SAMPLES)]
+    offsets = [i * (size - _SAMPLE_BYTES) // (_SAMPLE_COUNT - 1) for i in range(_SAMPLE_COUNT)]
     if isinstance(payload, (FileSpan, Inline)):
         view = payload.view()
-        return b"".join(bytes(view[offset : offset + _SAMPLE]) for offset in offsets)
+        return b"".join(bytes(view[offset : offset + _SAMPLE_BYTES]) for offset in offsets)
     # reading computes the payload, so read it in order and keep only the samples
-    out = bytearray()
-    begin = 0
+    samples = bytearray()
+    position = 0
     for chunk_data in payload.read_pieces():
         chunk = memoryview(chunk_data).cast("B")
         for offset in offsets:
-            first, last = max(offset, begin), min(offset + _SAMPLE, begin + len(chunk))
+            first, last = max(offset, position), min(offset + _SAMPLE_BYTES, position + len(chunk))
             if first < last:
-                out += chunk[first - begin : last - begin]
-        begin += len(chunk)
-    return bytes(out)
+                samples += chunk[first - position : last - position]
+        position += len(chunk)
+    return bytes(samples)
 
 
 def _iterate_chunks(payload: Payload) -> Iterator[bytes]:
@@ -259,10 +269,10 @@ def _iterate_chunks(payload: Payload) -> Iterator[bytes]:
     buffer = bytearray()
     for chunk_data in payload.read_pieces():
         chunk = memoryview(chunk_data).cast("B")
-        for start in range(0, len(chunk), _CHUNK):
-            buffer += chunk[start : start + _CHUNK]
-            while len(buffer) >= _CHUNK:
-                yield bytes(buffer[:_CHUNK])
-                del buffer[:_CHUNK]
+        for start in range(0, len(chunk), _CHUNK_BYTES):
+            buffer += chunk[start : start + _CHUNK_BYTES]
+            while len(buffer) >= _CHUNK_BYTES:
+                yield bytes(buffer[:_CHUNK_BYTES])
+                del buffer[:_CHUNK_BYTES]
     if buffer:
         yield bytes(buffer)

@@ -34,8 +34,12 @@ def compute_quantizer_values(node: Node, tensors: Mapping[str, Tensor]) -> Array
     x, *parameters = (tensors[name].array().astype(np.float32) for name in node.inputs)
     attribute = node.attributes.get
     if node.domain == MX_DOMAIN:
-        fmt = format_of(node.op) if node.op in microscaling.EXAMPLES else None
-        return None if fmt is None else fmt.rounded(x, fmt.fitted(x), int(attribute("axis", -1)))
+        number_format = format_of(node.op) if node.op in microscaling.EXAMPLES else None
+        return (
+            None
+            if number_format is None
+            else number_format.rounded(x, number_format.fitted(x), int(attribute("axis", -1)))
+        )
     if not parameters:
         return None
     scale, parameter_values = (

@@ -3,7 +3,7 @@
 Without this, a diff of AlexNet before and after tiling would list thousands of added nodes. The nodes of a
 site have the site's name in their metadata. Operators are counted through local functions and Scan bodies.
 
-An operator such as LSTM is decomposed before its products are tiled. It is one row as well. The tiling plan
+An operator such as LSTM, which is decomposed before its products are tiled, is also one row. The tiling plan
 in the file's metadata lists its name, and the names of its parts begin with this name.
 """
 
@@ -22,7 +22,7 @@ from explorer.engine.graph.model import Graph, Model, Node, Tensor
 from explorer.engine.graph.tile_metadata import DOMAIN, MNK_KEY, SITE_KEY, read_plans
 from explorer.facts import NodeDiff
 
-_PRODUCT = "2DMM_"
+_PRODUCT_PREFIX = "2DMM_"
 
 
 class SitePair(Struct, frozen=True):
@@ -97,19 +97,23 @@ def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[i
     """
     name_lists = [plan.get("decomposed") for plan in read_plans(decomposed_graph.model)]
     names = [
-        name for listed in name_lists if isinstance(listed, list) for name in listed if isinstance(name, str)
+        name
+        for name_list in name_lists
+        if isinstance(name_list, list)
+        for name in name_list
+        if isinstance(name, str)
     ]
     if not names:
         return []
-    by_label: dict[str, list[int]] = {}
+    nodes_by_label: dict[str, list[int]] = {}
     for i, node in enumerate(original.nodes):
-        by_label.setdefault(node.label, []).append(i)
+        nodes_by_label.setdefault(node.label, []).append(i)
     decompositions: list[tuple[int, list[int]]] = []
-    unassigned = [i for i, node in enumerate(decomposed_graph.nodes) if node.label not in by_label]
+    unassigned = [i for i, node in enumerate(decomposed_graph.nodes) if node.label not in nodes_by_label]
     for name in sorted(dict.fromkeys(names), key=len, reverse=True):
         members = [i for i in unassigned if decomposed_graph.nodes[i].label.startswith(f"{name}/")]
         outputs = {output_name for i in members for output_name in decomposed_graph.nodes[i].outputs}
-        positions = by_label.get(name, [])
+        positions = nodes_by_label.get(name, [])
         if len(positions) == 1 and outputs.issuperset(filter(None, original.nodes[positions[0]].outputs)):
             decompositions.append((positions[0], members))
             unassigned = [i for i in unassigned if i not in set(members)]
@@ -118,9 +122,9 @@ def _find_decomposed(original: DefUse, decomposed_graph: DefUse) -> list[tuple[i
 
 def _find_origin(side: DefUse, site: str, output: str, groups: Mapping[str, Sequence[int]]) -> int | None:
     """Finds the node that a site replaced, by the site's name or else by its output."""
-    named = [i for i, node in enumerate(side.nodes) if node.label == site]
+    nodes_with_name = [i for i, node in enumerate(side.nodes) if node.label == site]
     producer = side.producer.get(output)
-    origin = named[0] if len(named) == 1 else producer[0] if producer else None
+    origin = nodes_with_name[0] if len(nodes_with_name) == 1 else producer[0] if producer else None
     return None if origin is None or side.nodes[origin].metadata.get(SITE_KEY) in groups else origin
 
 
@@ -202,7 +206,7 @@ def _describe_side(side: DefUse, site: str, members: Sequence[int]) -> tuple[str
     if SITE_KEY not in first.metadata:
         return first.op, first.op, Counter({first.op: 1})
     op_counts, is_exact = count_inside(side.model, [side.nodes[i] for i in members])
-    operators = [op for op in op_counts if op.startswith(_PRODUCT)]
+    operators = [op for op in op_counts if op.startswith(_PRODUCT_PREFIX)]
     products = (
         sum(op_counts[op] for op in operators)
         if is_exact and operators
@@ -248,8 +252,10 @@ def find_nested_sites(model: Model) -> set[tuple[str, ...]]:
 
 def _list_sites(model: Model) -> list[dict[str, Any]]:
     """Returns the sites of all tiling plans in a model's metadata."""
-    listed = [plan.get("sites") for plan in read_plans(model)]
-    return [site for sites in listed if isinstance(sites, list) for site in sites if isinstance(site, dict)]
+    site_lists = [plan.get("sites") for plan in read_plans(model)]
+    return [
+        site for sites in site_lists if isinstance(sites, list) for site in sites if isinstance(site, dict)
+    ]
 
 
 def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], bool]:
@@ -262,37 +268,37 @@ def count_inside(model: Model, nodes: Sequence[Node]) -> tuple[Counter[str], boo
     Returns:
         The counts by operator, and whether every trip count is known.
     """
-    memo: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
+    counts_by_function: dict[tuple[str, str, str], tuple[Counter[str], bool]] = {}
     weights = model.graph.initializers
 
-    def body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
+    def count_body(nodes: Sequence[Node], shapes: dict[str, tuple[int, ...]]) -> tuple[Counter[str], bool]:
         counts: Counter[str] = Counter()
-        exact = True
+        is_exact = True
         for node in nodes:
             function = model.functions.get(node.key)
             graph = node.attributes.get("body") if node.op in ("Scan", "Loop") else None
             if function is not None and any(inner.domain == DOMAIN for inner in function.nodes):
-                if node.key not in memo:
-                    memo[node.key] = body(function.nodes, {})
-                inner_counts, sure = memo[node.key]
+                if node.key not in counts_by_function:
+                    counts_by_function[node.key] = count_body(function.nodes, {})
+                inner_counts, is_body_exact = counts_by_function[node.key]
                 counts.update(inner_counts)
-                exact &= sure
+                is_exact &= is_body_exact
                 continue
             counts[node.op] += 1
             _record_shape(node, shapes)
             if isinstance(graph, Graph):
-                inner_counts, sure = body(graph.nodes, shapes)
+                inner_counts, is_body_exact = count_body(graph.nodes, shapes)
                 trips = _get_trip_count(node, shapes, weights)
-                exact &= sure and trips is not None
+                is_exact &= is_body_exact and trips is not None
                 for op, count in inner_counts.items():
                     counts[op] += count * (1 if trips is None else trips)
-        return counts, exact
+        return counts, is_exact
 
-    return body(nodes, {})
+    return count_body(nodes, {})
 
 
 def _record_shape(node: Node, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Records in `shapes` the output shape of a Reshape to constant sizes, which gives trip counts of Scans.
+    """Records in `shapes` the output shape of a Reshape to constant sizes, to find the trip counts of Scans.
 
     The value of a small integer Constant is recorded under the key '=' + name.
     """

@@ -1,8 +1,8 @@
 """Merges the layer trees of two models into one list of rows, each with its counterpart.
 
 The diff pairs the layers (see `links`). Two groups are paired if most of their layers are paired with each
-other; an equal path counts as much as half of the layers. The diff does not cover rows in loops and
-functions. They are paired within paired groups, by name and then in order by kind.
+other. An equal path counts as much as half of the layers. The diff does not cover rows in loops and
+functions. Such rows are paired within paired groups: first by name, then in order by kind.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ from explorer.facts.comparison import FIGURES, SAME, RowPair, RowSide, TreeDiff,
 
 _MAX_ORDERED_ROWS = 2_000
 """Maximum number of rows in a group that are paired in order. In larger groups only names count."""
-_STEP = 4096
+_CHECK_INTERVAL = 4096
+"""Number of rows between two checks for cancellation."""
 
 
 def compare_trees(
@@ -67,12 +68,12 @@ def compare_trees(
             (paths[path], state) for path, state in (value_states or {}).items() if path in paths
         )
     tell("aligning both trees", 0, 0)
-    merged = _Merge(tree_before, tree_after, links, cancel)
-    merged.pair_unfolded()
-    merged.pair_groups()
-    merged.pair_rest()
-    pairs = merged.rows()
-    counts = Counter(row.status for row in pairs if merged.counts(row))
+    merge = _Merge(tree_before, tree_after, links, cancel)
+    merge.pair_quantized_groups()
+    merge.pair_groups()
+    merge.pair_uncovered_rows()
+    pairs = merge.rows()
+    counts = Counter(row.status for row in pairs if merge.is_counted(row))
     return TreeDiff(
         before=before.info.model.source,
         after=after.info.model.source,
@@ -133,7 +134,9 @@ class _Tree:
 class _Merge:
     """Merges two trees into one list.
 
-    `partner` maps rows of the first tree to rows of the second, `partner_before` the reverse.
+    Attributes:
+        partner: Row of the second tree by its row of the first tree.
+        partner_before: Row of the first tree by its row of the second tree.
     """
 
     def __init__(self, before: _Tree, after: _Tree, links: RowLinks, cancel: Cancel) -> None:
@@ -146,7 +149,7 @@ class _Merge:
         self.partner[a] = b
         self.partner_before[b] = a
 
-    def pair_unfolded(self) -> None:
+    def pair_quantized_groups(self) -> None:
         """Pairs a layer with the group of its quantized form, which also contains the dequantizing nodes."""
         before, after = self.before, self.after
         for a, b in list(self.partner.items()):
@@ -190,11 +193,11 @@ class _Merge:
                 parent_votes = votes.setdefault(before.parent[row_index], Counter())
                 parent_votes[after.parent[self.partner[row_index]]] += vote_count
 
-    def pair_rest(self) -> None:
+    def pair_uncovered_rows(self) -> None:
         """Pairs rows that the diff does not cover, within paired groups, outermost groups first."""
         self._pair_children(-1, -1)
         for a in range(len(self.before.sides)):
-            if a % _STEP == 0:
+            if a % _CHECK_INTERVAL == 0:
                 stop_if(self.cancel)
             b = self.partner.get(a)
             if b is not None:
@@ -211,9 +214,11 @@ class _Merge:
             counterpart = names.get(before.sides[row].name)
             if counterpart is not None and self._can_pair(row, counterpart):
                 self.join(row, counterpart)
-        unpaired_before = [row for row in open_before if row not in self.partner and self._is_silent(row, 0)]
+        unpaired_before = [
+            row for row in open_before if row not in self.partner and self._is_uncovered_layer(row, 0)
+        ]
         unpaired_after = [
-            row for row in open_after if row not in self.partner_before and self._is_silent(row, 1)
+            row for row in open_after if row not in self.partner_before and self._is_uncovered_layer(row, 1)
         ]
         if (
             not unpaired_before
@@ -229,7 +234,7 @@ class _Merge:
             for step in range(block.size):
                 self.join(unpaired_before[block.a + step], unpaired_after[block.b + step])
 
-    def _is_silent(self, row: int, side: int) -> bool:
+    def _is_uncovered_layer(self, row: int, side: int) -> bool:
         """Whether a row is a layer (not a group) that the diff does not cover."""
         return row not in self.links.covered[side] and not (self.after if side else self.before).group[row]
 
@@ -241,7 +246,7 @@ class _Merge:
 
     # methods that build the list of rows
 
-    def counts(self, row: RowPair) -> bool:
+    def is_counted(self, row: RowPair) -> bool:
         """Whether the summary counts a row: a layer, or a group in both trees that differs itself."""
         if row.status == "part":
             return False
@@ -260,7 +265,7 @@ class _Merge:
             if pair is None:
                 stack.pop()
                 continue
-            if len(order) % _STEP == 0:
+            if len(order) % _CHECK_INTERVAL == 0:
                 stop_if(self.cancel)
             order.append((*pair, len(stack) - 1))
             child_pairs = self._pair_inner_rows(*pair)
@@ -269,7 +274,7 @@ class _Merge:
         return self._add_states(order)
 
     def _pair_inner_rows(self, a: int | None, b: int | None) -> list[tuple[int | None, int | None]]:
-        """Pairs the children of a pair; removed and then added rows precede the next paired row."""
+        """Pairs the children of a pair. Removed rows, then added rows, precede the next paired row."""
         rows_before = () if a is None else self.before.children.get(a, ())
         rows_after = () if b is None else self.after.children.get(b, ())
         positions = {row: position for position, row in enumerate(rows_after)}
@@ -291,7 +296,7 @@ class _Merge:
 
     def _add_states(self, order: list[tuple[int | None, int | None, int]]) -> list[RowPair]:
         """Adds states to the rows, from last to first because a group depends on its descendants."""
-        states = [self._state(a, b) for a, b, _ in order]
+        states = [self._describe_state(a, b) for a, b, _ in order]
         open_until = 0  # depth of the enclosing tiled or quantized row, plus one; 0 without one
         for index, (a, b, depth) in enumerate(order):
             if open_until and depth >= open_until:
@@ -329,7 +334,7 @@ class _Merge:
         rows.reverse()
         return rows
 
-    def _state(self, a: int | None, b: int | None) -> tuple[str, str]:
+    def _describe_state(self, a: int | None, b: int | None) -> tuple[str, str]:
         """Returns the status of a row and a text about the difference."""
         if a is None or b is None:
             side, row, status = (1, b, "added") if a is None else (0, a, "removed")

@@ -21,7 +21,7 @@ from msgspec import Struct
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.sweep import processes
-from explorer.engine.sweep.processes import AGAIN, LOOK, Done, Task
+from explorer.engine.sweep.processes import POLL_SECONDS, RESUME_HINT, Done, Task
 from explorer.host.optional_packages import require
 
 _ANSWER_SECONDS = 10.0
@@ -56,7 +56,7 @@ def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = N
     """
     distributed = require("distributed", scheduler)
     with silence_logs(), connect(distributed, scheduler, cancel) as (client, look):
-        count = len(workers(client, cancel, scheduler, AGAIN))
+        count = len(workers(client, cancel, scheduler, RESUME_HINT))
         _collect_results(distributed, client, tasks, done, look, scheduler, cancel)
     return count
 
@@ -85,7 +85,7 @@ def silence_logs() -> Iterator[None]:
 
 @contextlib.contextmanager
 def connect(
-    distributed: Any, scheduler: str, cancel: Cancel, again: str = AGAIN
+    distributed: Any, scheduler: str, cancel: Cancel, again: str = RESUME_HINT
 ) -> Iterator[tuple[Any, Look]]:
     """Connects to a running cluster.
 
@@ -158,7 +158,7 @@ def wait_for_answer(client: Any, question: Coroutine[Any, Any, Any], look: Look)
     """
     answer = asyncio.run_coroutine_threadsafe(question, client.loop.asyncio_loop)
     try:
-        while not wait([answer], LOOK).done:
+        while not wait([answer], POLL_SECONDS).done:
             look()
         return answer.result()
     finally:
@@ -171,7 +171,7 @@ def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
         stop_if(cancel)
         if time.monotonic() > deadline:
             raise Misuse("the scheduler has no workers", where=where, hint=f"start one: dask worker {where}")
-        time.sleep(LOOK)
+        time.sleep(POLL_SECONDS)
 
 
 def _collect_results(
@@ -202,9 +202,9 @@ def _collect_results(
                 if time.monotonic() - last_check > _CHECK_SECONDS:
                     last_check = time.monotonic()
                     if client.status != "running":
-                        raise EngineDied("the scheduler ended", where=where, hint=AGAIN)
+                        raise EngineDied("the scheduler ended", where=where, hint=RESUME_HINT)
                     look()
-                time.sleep(LOOK)
+                time.sleep(POLL_SECONDS)
     finally:
         with contextlib.suppress(Exception):  # an ended scheduler cannot be reached
             client.cancel(list(tasks_by_future), force=True)

@@ -16,15 +16,13 @@ def find_next_move(
     rejected: set[tuple[str, str]],
     cost: FormatCost,
 ) -> tuple[str, str] | None:
-    """Returns the layer and format that add the least noise for their savings.
-
-    The result is None if no choice saves anything.
+    """Returns the layer and format with the least added noise per saved unit, or None if nothing saves.
 
     Args:
         single_layer_rows: Rows of trials with one layer in one format, by layer and format.
         format_by_layer: Chosen format of each layer that has one.
         rejected: Layers and formats that were rejected.
-        cost: The cost to save.
+        cost: The cost to save: bytes of weights or BitOPs.
     """
     best: tuple[float, tuple[str, str]] | None = None
     for (layer, name), row in single_layer_rows.items():
@@ -56,35 +54,38 @@ def get_average_bits(row: FormatRow) -> float:
 
 def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec) -> MixedPrecision:
     """Returns the best row within the limits, or the nearest row if none is within them."""
-    bits, snr = (math.inf if spec.bits is None else spec.bits), (-math.inf if spec.snr is None else spec.snr)
+    max_bits, min_snr = (
+        (math.inf if spec.bits is None else spec.bits),
+        (-math.inf if spec.snr is None else spec.snr),
+    )
     measured_rows = [
         row for row in rows if not row.error and row.snr_db is not None and row.weight_bytes is not None
     ]
-    with_enough_snr = [row for row in measured_rows if get_worst_snr(row) >= snr]
-    within_limits = [row for row in with_enough_snr if get_average_bits(row) <= bits]
+    rows_with_snr = [row for row in measured_rows if get_worst_snr(row) >= min_snr]
+    accepted_rows = [row for row in rows_with_snr if get_average_bits(row) <= max_bits]
     limits = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
     limits += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
-    if within_limits:
-        with_known_cost = [row for row in within_limits if cost_of(row, spec.cost) is not None]
-        minimizes_cost = spec.snr is not None and with_known_cost
+    if accepted_rows:
+        rows_with_cost = [row for row in accepted_rows if cost_of(row, spec.cost) is not None]
+        minimizes_cost = spec.snr is not None and rows_with_cost
         best = (
-            min(with_known_cost, key=lambda row: (cost_of(row, spec.cost), -get_worst_snr(row)))
+            min(rows_with_cost, key=lambda row: (cost_of(row, spec.cost), -get_worst_snr(row)))
             if minimizes_cost
-            else min(within_limits, key=lambda row: (-get_worst_snr(row), get_average_bits(row)))
+            else min(accepted_rows, key=lambda row: (-get_worst_snr(row), get_average_bits(row)))
         )
-        summary = f"{' and '.join(limits)}: {_compute_figures(best, spec.cost)}"
+        summary = f"{' and '.join(limits)}: {_describe_row(best, spec.cost)}"
         return MixedPrecision(model, spec.bits, spec.snr, True, best.key, summary, spec.cost)
     nearest = min(
-        with_enough_snr, key=get_average_bits, default=max(measured_rows, key=get_worst_snr, default=None)
+        rows_with_snr, key=get_average_bits, default=max(measured_rows, key=get_worst_snr, default=None)
     )
     summary = f"no choice that was tried has {' and '.join(limits)}"
     if nearest is not None:
-        summary += f"; the nearest has {_compute_figures(nearest, spec.cost)}"
+        summary += f"; the nearest has {_describe_row(nearest, spec.cost)}"
     return MixedPrecision(
         model, spec.bits, spec.snr, False, nearest.key if nearest else "", summary, spec.cost
     )
 
 
-def _compute_figures(row: FormatRow, cost: FormatCost) -> str:
+def _describe_row(row: FormatRow, cost: FormatCost) -> str:
     bitops = f"{count_text(row.bitops)} BitOPs, " if cost == "bitops" and row.bitops is not None else ""
     return f"{bitops}{get_average_bits(row):.4g} bits on average and {get_worst_snr(row):.1f} dB"

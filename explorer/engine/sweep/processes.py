@@ -21,13 +21,13 @@ from explorer.engine.profile.load import processors
 from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, output_files, processor, scratch
 
-AGAIN = "what was done is kept, with -o: the same command goes on from there"
-LOOK = 0.05
+RESUME_HINT = "what was done is kept, with -o: the same command goes on from there"
+POLL_SECONDS = 0.05
 """Seconds between two checks for finished tasks and for cancellation."""
 _MAX_DEATHS = 4
 """Maximum number of workers that may die during one task."""
 _MIN_SECONDS = 8.0
-"""Seconds of work from which on other processes save time, as each one takes three seconds to start."""
+"""Duration of work in seconds from which other processes save time. Each process starts in three seconds."""
 _WORKER_BYTES = 300 << 20
 """Bytes of memory of a worker before it opens a model."""
 
@@ -37,7 +37,7 @@ Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
 
 
 def count_fitting_workers(nbytes: int) -> int:
-    """Returns the number of workers, each with a model of `nbytes`, that fit in memory; at least 1.
+    """Returns the number of workers, each with a model of `nbytes`, that fit into memory, or 1 if none fits.
 
     A proof holds the model twice, as the original and the tiled model, and its activations.
     """
@@ -82,7 +82,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
     with _create_pool(min(workers, len(tasks))) as pool:
         while pending or any(worker.task for worker in pool.workers):
             stop_if(cancel)
-            ready = wait([worker.answers for worker in pool.workers], LOOK)
+            ready = wait([worker.answers for worker in pool.workers], POLL_SECONDS)
             for index, worker in enumerate(pool.workers):
                 if worker.answers in ready:
                     try:

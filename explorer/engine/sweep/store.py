@@ -1,9 +1,8 @@
 """SQLite store of the rows of a sweep, in a file that survives a kill of the program.
 
 A row is durable as soon as it is computed, and can be looked up by its key. A kill during a write leaves the
-file as it was before that row. Parquet offers neither: it is written as a whole or in parts that must be
-joined, and needs a library of 40 MB. Table tools read SQLite files: `sqlite3 results.db 'select * from
-rows'`, pandas.read_sql.
+file as it was before that row. Parquet files have neither property, and need a library of 40 MB. Table tools
+read SQLite files: `sqlite3 results.db 'select * from rows'`, pandas.read_sql.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _VERSION = 1
 _MAGIC = b"SQLite format 3\0"
 _LOCK_SECONDS = 30.0
 """Seconds to wait for another sweep that writes to the same file; each write takes the lock for one row."""
-_LARGEST = 1 << 63
+_MIN_TEXT_INTEGER = 1 << 63
 
 
 class TrainedWeights(msgspec.Struct, frozen=True):
@@ -81,7 +80,7 @@ class _Layout(Generic[Row]):
             value = getattr(row, name)
             if name in self.nested:
                 value = msgspec.json.encode(value).decode()
-            elif isinstance(value, int) and abs(value) >= _LARGEST:
+            elif isinstance(value, int) and abs(value) >= _MIN_TEXT_INTEGER:
                 value = str(value)  # beyond SQLite's integers
             values.append(value)
         return values
@@ -122,7 +121,7 @@ class Store(Generic[Row]):
     Args:
         kind: Type of the rows.
         path: Path of the file, which is created if it does not exist, or None to keep the rows in memory.
-        changed: Whether the file may be changed. False opens it for reading only.
+        changed: Whether the file may be changed. If False, it is opened for reading only.
 
     Raises:
         Misuse: The file holds no sweep results, or cannot be read or written.
@@ -134,7 +133,7 @@ class Store(Generic[Row]):
         if path is not None:
             _check(path, changed)
             if os.path.exists(path):
-                _read_check(path)
+                _check_readable(path)
         with self._translate_errors():
             self._file = sqlite3.connect(path or ":memory:", timeout=_LOCK_SECONDS, isolation_level=None)
             (version,) = self._file.execute("PRAGMA user_version").fetchone()
@@ -211,7 +210,7 @@ class Store(Generic[Row]):
         try:
             yield
         except sqlite3.Error as error:
-            raise _explain_refusal(error, self.path or "") from error
+            raise _translate_error(error, self.path or "") from error
 
 
 def has_rows(path: str, row_type: type[msgspec.Struct]) -> bool:
@@ -220,7 +219,7 @@ def has_rows(path: str, row_type: type[msgspec.Struct]) -> bool:
         return next(store.rows(), None) is not None
 
 
-def _read_check(path: str) -> None:
+def _check_readable(path: str) -> None:
     try:
         input_files.check(path)
     except OSError as error:
@@ -242,7 +241,7 @@ def _check(path: str, changed: bool) -> None:
     raise Misuse("this holds no results of a sweep", where=path, hint="name another file for the results")
 
 
-def _explain_refusal(error: sqlite3.Error, path: str) -> ExplorerError:
+def _translate_error(error: sqlite3.Error, path: str) -> ExplorerError:
     reasons = {
         "SQLITE_BUSY": ("another program holds it", "try again when that is done"),
         "SQLITE_FULL": ("the disk is full", "make room and say the same again: what is kept stays"),

@@ -22,11 +22,10 @@ from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import input_files, output_files, scratch
 
 Take = tuple[int, str, bool] | None
-"""Number of the row whose checkpoint is written, path of the checkpoint, and whether to overwrite the path.
-"""
+"""Number of the row whose checkpoint is written, path to write, and whether to overwrite it; or None."""
 _SETTINGS = ("seed", "rate", "batch", "epochs", "optimizer")
 _MIN_SECONDS = 20.0
-"""Seconds of work from which on other processes save time, as each one imports torch first."""
+"""Duration of work in seconds from which other processes save time. Each process first imports torch."""
 
 
 class TrainingTask(Task, frozen=True, kw_only=True):
@@ -52,7 +51,7 @@ class TrainingTask(Task, frozen=True, kw_only=True):
         try:
             with scratch.folder() as folder:
                 path = os.path.join(folder, "best.ckpt")
-                run = door.train(self.files[0], output=path, cancel=cancel, **self.how, **settings)
+                training = door.train(self.files[0], output=path, cancel=cancel, **self.how, **settings)
                 with input_files.binary(path) as file:
                     yield TrainedWeights(row.key, file.read())
         except (Cancelled, MissingExtra):
@@ -61,9 +60,9 @@ class TrainingTask(Task, frozen=True, kw_only=True):
             yield replace(row, error=str(error))
             return
         names = ("task", "samples", "held", "parameters", "weights", "best", "seconds")
-        best = run.epochs[run.best - 1]
-        figures = {name: getattr(run, name) for name in names}
-        yield replace(row, measure=run.loss, loss=best.held_loss, accuracy=best.accuracy, **figures)
+        best = training.epochs[training.best - 1]
+        figures = {name: getattr(training, name) for name in names}
+        yield replace(row, measure=training.loss, loss=best.held_loss, accuracy=best.accuracy, **figures)
 
 
 def sweep_trainings(
@@ -83,7 +82,7 @@ def sweep_trainings(
     Args:
         door: Session of the module.
         tasks: The trainings.
-        stay: Whether the module is an object of this process, which no other process can open.
+        stay: Whether the module is an object of this process, so that no other process can open it.
         output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
             added.
         take: Number of a row, path for its checkpoint, and whether the path may be overwritten; or None.
@@ -146,20 +145,20 @@ def sweep_trainings(
 
 
 def _train_in_workers(
-    tasks: Sequence[TrainingTask], done: Done, scheduler: str | None, workers: int | None, cancel: Cancel
+    tasks: Sequence[TrainingTask], on_result: Done, scheduler: str | None, workers: int | None, cancel: Cancel
 ) -> int:
-    """Runs trainings in other processes, on this machine or on a cluster. Returns the number of processes."""
+    """Runs trainings in other processes, on this machine or a cluster. Returns the number of processes."""
     remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
     max_workers = workers or min(
         processors(), processes.count_fitting_workers(os.path.getsize(remote_tasks[0].files[0]))
     )
-    return cluster.run_tasks(remote_tasks, done, scheduler, max_workers, cancel)
+    return cluster.run_tasks(remote_tasks, on_result, scheduler, max_workers, cancel)
 
 
 def read_stored_trainings(
     path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None
 ) -> TrainingSweep:
-    """Reads those rows of a file of results that match one of the trainings.
+    """Reads the rows of a file of results that match one of the trainings.
 
     Raises:
         Misuse: No row matches, or `take` names no row.

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.engine.diff.forms import Forms, number_literal
+from explorer.engine.diff.forms import Forms, encode_literal
 from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.model import Node, Tensor
 from explorer.engine.graph.schema_defaults import get_default_attributes
@@ -147,7 +147,7 @@ class _Side:
         return self.forms.number((node.key, plain))
 
     def number_attribute(self, value: Any) -> Any:
-        if (form := number_literal(value)) is not None:
+        if (form := encode_literal(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
             return tuple(self.number_attribute(element) for element in value)

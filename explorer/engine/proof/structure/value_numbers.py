@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from explorer.engine.diff.forms import Form, Forms, number_literal
+from explorer.engine.diff.forms import Form, Forms, encode_literal
 from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import (
@@ -525,7 +525,7 @@ class GraphNumbers:
 
     def _number_attribute(self, node: Node, name: str, value: Any, scope: _Scope) -> Form | None:
         """Returns the form of an attribute value, or None for a reference that the caller does not set."""
-        if (form := number_literal(value)) is not None:
+        if (form := encode_literal(value)) is not None:
             return form
         if isinstance(value, Tensor):
             return "tensor", self.table.content(value)

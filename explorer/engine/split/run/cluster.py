@@ -23,14 +23,14 @@ from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.split import manifest
 from explorer.engine.split.run import stage_process
 from explorer.engine.sweep.cluster import connect, silence_logs, wait_for_answer, workers
-from explorer.engine.sweep.processes import LOOK
+from explorer.engine.sweep.processes import POLL_SECONDS
 from explorer.host.optional_packages import error_line, require
 
 Array = np.ndarray[Any, Any]
 Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
 """The values that later stages read, and the start and end time of each earlier stage's run."""
 
-_POLL_SECONDS = 1.0
+_WORKER_POLL_SECONDS = 1.0
 """Seconds between two polls of the workers."""
 _MAX_SILENT_SECONDS = 60.0
 """Seconds without a heartbeat after which a worker counts as gone; loading a large stage delays it."""
@@ -82,7 +82,7 @@ class ClusterLine:
         ]
         while not all(task.done() for task in tasks):
             self._check(cancel)
-            time.sleep(LOOK)
+            time.sleep(POLL_SECONDS)
         self.pids = [self._wait_for_result(index, task, cancel) for index, task in enumerate(tasks)]
 
     def wait_for(
@@ -107,7 +107,7 @@ class ClusterLine:
                 reported = len(self.outputs_by_batch)
                 tell(reported)
             elif not ended_batches:
-                time.sleep(LOOK / 10)
+                time.sleep(POLL_SECONDS / 10)
 
     def close(self) -> None:
         """Cancels the tasks in flight."""
@@ -167,7 +167,7 @@ class ClusterLine:
 
     def _check(self, cancel: Cancel) -> None:
         stop_if(cancel)
-        if time.monotonic() - self._last_poll > _POLL_SECONDS:
+        if time.monotonic() - self._last_poll > _WORKER_POLL_SECONDS:
             self._last_poll = time.monotonic()
             self._check_scheduler()
             self._check_workers(cancel)
