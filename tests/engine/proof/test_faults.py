@@ -175,7 +175,7 @@ def test_of_a_large_product_a_fault_in_one_row_is_found(
         return t.with_graph(made, nodes=(*nodes, Node("Add", ["once", "extra"], ["y"])), initializers=stored)
 
     whole, wrong = t.prove(source, spec), t.prove(source, spec, off).sites[0]
-    monkeypatch.setattr(run, "_IN_FULL", 0)
+    monkeypatch.setattr(run, "_MAX_FULL_MACS", 0)
     sampled, found = t.prove(source, spec), t.prove(source, spec, off).sites[0]
     assert sampled.passed
     assert (sampled.sites[0].rows, sampled.sites[0].mse) == (whole.sites[0].rows, whole.sites[0].mse)
