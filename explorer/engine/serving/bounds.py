@@ -1,4 +1,4 @@
-"""Least times of a served model on a machine, from its products and bytes at the machine's peak rates.
+"""Minimum times of a served model on a machine, from its products and bytes at the machine's peak rates.
 
 A step reads every weight once for the whole batch, and the cache of each sequence. At small batches these
 reads limit the step, not the products. Activations are assumed to stay in the processor's caches.
@@ -31,7 +31,7 @@ class PassWork(Struct, frozen=True):
     cache: float
     links: float = 0.0
 
-    def seconds(self, machine: Machine, links: float | None) -> Mapping[ServingLimit, float | None]:
+    def compute_seconds(self, machine: Machine, links: float | None) -> Mapping[ServingLimit, float | None]:
         """Returns the seconds of each kind of work alone, or None if its amount or rate is unknown."""
         return {
             "compute": None if self.macs is None else self.macs / machine.peak_macs,
@@ -40,17 +40,18 @@ class PassWork(Struct, frozen=True):
             "links": 0.0 if not self.links else None if links is None else self.links / links,
         }
 
-    def least(self, machine: Machine | None, links: float | None = None) -> tuple[float | None, ServingLimit]:
-        """Returns the least time and its limit.
+    def compute_least(
+        self, machine: Machine | None, links: float | None = None
+    ) -> tuple[float | None, ServingLimit]:
+        """Returns the minimum time in seconds, or None if unknown, and the kind of work that limits it.
 
-        Products and memory reads run in parallel, transfers after them.
+        Products and memory reads run at the same time, and transfers between devices after them.
         """
         if machine is None:
             return None, "unknown"
-        seconds = self.seconds(machine, links)
-        compute, weights, cache, links_seconds = (
-            seconds[k] for k in ("compute", "weights", "cache", "links")
-        )
+        seconds = self.compute_seconds(machine, links)
+        compute, links_seconds = seconds["compute"], seconds["links"]
+        weights, cache = seconds["weights"], seconds["cache"]
         if links_seconds is None or compute is None or weights is None or cache is None:
             return None, "unknown"
         if links_seconds > max(compute, weights + cache):
@@ -60,7 +61,7 @@ class PassWork(Struct, frozen=True):
         return weights + cache + links_seconds, "weights" if weights >= cache else "cache"
 
 
-def times(
+def compute_times(
     first: Mapping[int, PassWork],
     steps: Mapping[tuple[int, int], PassWork],
     machine: Machine | None,
@@ -79,8 +80,8 @@ def times(
     serving_times = []
     for (context, batch), work in steps.items():
         memory = round(weights + work.cache)
-        first_token, first_token_limit = first[batch].least(machine)
-        token, limit = work.least(machine)
+        first_token, first_token_limit = first[batch].compute_least(machine)
+        token, limit = work.compute_least(machine)
         serving_times.append(
             ServingTime(
                 context,

@@ -14,58 +14,63 @@ from typing import Generic, TypeVar
 from explorer.engine.costs.sizes.polynomial import Polynomial, fit_polynomial
 from explorer.facts.serving.forms import ClosedForm, FormPiece
 
-Counted = Callable[[int], int]
+CountFigure = Callable[[int], int]
 """Function that counts a figure at a size in tokens."""
 
 
-def fit_prompt(value: Counted, sizes: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
+def fit_prompt(count_figure: CountFigure, sizes: tuple[int, int, int], checks: Sequence[int]) -> ClosedForm:
     """Fits a quadratic polynomial in the tokens of a prompt.
 
     Args:
-        value: Function that counts the figure at a size.
+        count_figure: Function that counts the figure at a size.
         sizes: Sizes that the polynomial is fitted to.
         checks: Further sizes at which the polynomial must match the count.
     """
-    polynomial = fit_polynomial(sizes, tuple([value(size) for size in sizes]))
-    matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
-    pieces = (_form_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
+    polynomial = fit_polynomial(sizes, tuple([count_figure(size) for size in sizes]))
+    matching = [
+        size for size in checks if polynomial.numerator_at(size) == count_figure(size) * polynomial.over
+    ]
+    pieces = (_build_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
 
 
-def fit_contexts(value: Counted, windows: Sequence[int], most: int) -> ClosedForm:
+def fit_contexts(count_figure: CountFigure, windows: Sequence[int], max_size: int) -> ClosedForm:
     """Fits linear polynomials in the cached tokens, one for each range between two windows.
 
     Args:
-        value: Function that counts the figure of a step at a size.
+        count_figure: Function that counts the figure of a step at a size.
         windows: Context sizes at which the cache of some layers stops growing, ascending.
-        most: Largest size of interest.
+        max_size: Largest size of interest.
     """
     starts = [1, *windows]
     pieces: list[FormPiece] = []
     counted: list[int] = []
     checked: list[int] = []
     for index, first in enumerate(starts):
-        last = starts[index + 1] if index + 1 < len(starts) else max(most, 2 * first + 62)
-        sizes = _sizes_to_fit(first, last)
-        polynomial = fit_polynomial(sizes, tuple([value(size) for size in sizes]))
+        last = starts[index + 1] if index + 1 < len(starts) else max(max_size, 2 * first + 62)
+        sizes = _choose_sizes(first, last)
+        polynomial = fit_polynomial(sizes, tuple([count_figure(size) for size in sizes]))
         checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
-        matching = [size for size in checks if polynomial.numerator_at(size) == value(size) * polynomial.over]
+        matching = [
+            size for size in checks if polynomial.numerator_at(size) == count_figure(size) * polynomial.over
+        ]
         counted += sizes
         checked += matching
         if len(matching) < len(checks):
             return ClosedForm("context", (), tuple(sorted(set(counted))), ())
-        piece = _form_piece(first, polynomial, "context")
+        piece = _build_piece(first, polynomial, "context")
         if not pieces or (piece.coefficients, piece.over) != (pieces[-1].coefficients, pieces[-1].over):
             pieces.append(piece)
     return ClosedForm("context", tuple(pieces), tuple(sorted(set(counted))), tuple(sorted(set(checked))))
 
 
-def _sizes_to_fit(first: int, last: int) -> tuple[int, ...]:
-    """Returns two sizes near the lower end of a range, or all sizes of a range with fewer."""
+def _choose_sizes(first: int, last: int) -> tuple[int, ...]:
+    """Returns two sizes near the lower end of a range, or one size if the range has no other."""
     return tuple(sorted({min(first + 1, last), min(first + 9, last)}))
 
 
-def _form_piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
+def _build_piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
+    """Builds the piece of a closed form from the size `first` on; `over` is the name of the size."""
     text = polynomial.text(over) or "0"
     return FormPiece(first, polynomial.coefficients, polynomial.over, text)
 
@@ -76,9 +81,9 @@ Key = TypeVar("Key")
 class BetweenCounts(Generic[Key]):
     """Figures by layer at several contexts, counted at a few of them and interpolated at the others.
 
-    Counts are made at the ends of each linear piece of the closed form of the figures' sum. Interpolation
-    between these ends is exact: a layer's figure changes its slope only at the layer's window, and the sum
-    does so there, too.
+    The closed form describes the sum of the figures over all layers. Counts are made at the ends of each of
+    its linear pieces. Interpolation between these ends is exact, because a layer's figure changes its slope
+    only at the layer's window, and the sum changes its slope there, too.
 
     Args:
         form: Closed form of the sum over all layers.
@@ -95,35 +100,32 @@ class BetweenCounts(Generic[Key]):
         counted: Sequence[int] = (),
     ) -> None:
         self._form, self._count = form, count
-        self._contexts, self._before = (*contexts, *counted), frozenset(counted)
+        self._contexts, self._counted_contexts = (*contexts, *counted), frozenset(counted)
         self._counts: dict[int, dict[Key, float]] = {}
 
-    def at(self, context: int) -> dict[Key, float]:
+    def get_figures(self, context: int) -> dict[Key, float]:
         """Returns the figures at one of the contexts."""
-        low, high = self._ends(context)
-        if context in (low, high) or context in self._before:
-            return self._counted(context)
-        low_figures, high_figures, distance, length = (
-            self._counted(low),
-            self._counted(high),
-            context - low,
-            high - low,
-        )
-        # multiplying before dividing keeps the result exact between whole counts on a line
-        return {
-            key: low_figures.get(key, 0.0)
-            + (high_figures[key] - low_figures.get(key, 0.0)) * distance / length
-            for key in high_figures
-        }
+        low, high = self._find_ends(context)
+        if context in (low, high) or context in self._counted_contexts:
+            return self._count_once(context)
+        low_figures, high_figures = self._count_once(low), self._count_once(high)
+        figures: dict[Key, float] = {}
+        for key, high_figure in high_figures.items():
+            low_figure = low_figures.get(key, 0.0)
+            # multiplying before dividing keeps the result exact between whole counts on a line
+            figures[key] = low_figure + (high_figure - low_figure) * (context - low) / (high - low)
+        return figures
 
-    def _counted(self, context: int) -> dict[Key, float]:
+    def _count_once(self, context: int) -> dict[Key, float]:
+        """Returns the counts at a context; each context is counted once."""
         if context not in self._counts:
             self._counts[context] = self._count(context)
         return self._counts[context]
 
-    def _ends(self, context: int) -> tuple[int, int]:
-        """Returns the least and the largest context on the same linear piece, or the context itself if it is
-        on none.
+    def _find_ends(self, context: int) -> tuple[int, int]:
+        """Returns the smallest and the largest context on the linear piece of a context.
+
+        Both are the context itself if it is on no linear piece.
         """
         firsts = [piece.first for piece in self._form.pieces]
         index = bisect_right(firsts, context) - 1

@@ -20,18 +20,19 @@ _MAX_CODE = 1 << 30
 """Maximum size in bytes of a file that defines a class, which may be a library in machine code."""
 
 
-def module_content(model: nn.Module) -> str:
-    """Returns a digest of a module that depends on no value of its weights."""
+def compute_module_digest(model: nn.Module) -> str:
+    """Returns a digest of a module. It does not depend on the values of the weights."""
     digest = hashlib.sha256()
-    for piece in _pieces(model):
-        digest.update(piece.encode())
+    for text in _list_described_parts(model):
+        digest.update(text.encode())
         digest.update(b"\0")
-    for path in _files(model):
+    for path in _list_files(model):
         digest.update(input_files.content(path, internal=True, max_bytes=_MAX_CODE))
     return digest.hexdigest()
 
 
-def _pieces(model: nn.Module) -> Iterator[str]:
+def _list_described_parts(model: nn.Module) -> Iterator[str]:
+    """Yields texts with the versions of libraries, the configuration, the modules and their parameters."""
     for name in _LIBRARIES:
         try:
             yield f"{name} {importlib.metadata.version(name)}"
@@ -46,8 +47,8 @@ def _pieces(model: nn.Module) -> Iterator[str]:
             yield f"{path} {tuple(parameter.shape)} {parameter.dtype} {storage.dtype} {storage.nbytes}"
 
 
-def _files(model: nn.Module) -> list[str]:
+def _list_files(model: nn.Module) -> list[str]:
     """Returns the files that define the classes of the module, without files of libraries."""
     names = {type(part).__module__ for part in model.modules()}
     modules = [sys.modules.get(name) for name in names if name.partition(".")[0] not in _LIBRARIES]
-    return sorted({path for home in modules if (path := getattr(home, "__file__", None))})
+    return sorted({path for module in modules if (path := getattr(module, "__file__", None))})

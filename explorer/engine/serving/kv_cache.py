@@ -19,7 +19,7 @@ _GROWING_TOKENS = 5
 """Number of tokens at which the cache of every layer still grows."""
 
 
-def windows(layers: Sequence[Any]) -> tuple[int, ...]:
+def list_windows(layers: Sequence[Any]) -> tuple[int, ...]:
     """Returns the context sizes at which the cache of some layers stops growing, ascending.
 
     A layer with a window of w tokens caches w - 1 tokens.
@@ -28,49 +28,54 @@ def windows(layers: Sequence[Any]) -> tuple[int, ...]:
     return tuple(sorted({size - 1 for size in sizes if size is not None and size > 2}))
 
 
-def element_bits(tensor: CacheTensor, bits: float | None) -> float:
-    """Returns the bits of an element: `bits` for keys and values, and the width of the type for other
-    tensors.
+def get_element_bits(tensor: CacheTensor, bits: float | None) -> float:
+    """Returns the bits of an element of a cache tensor.
+
+    They are `bits` for keys and values, unless `bits` is None. Otherwise, they are the width of the type.
     """
     return bits if bits is not None and tensor.keys else 8 * tensor.tensor.element_size()
 
 
-def nbytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
+def count_bytes(tensors: Sequence[CacheTensor], bits: float | None) -> int:
     """Returns the bytes of cache tensors, with `bits` per element of keys and values."""
-    return round(sum(tensor.tensor.numel() * element_bits(tensor, bits) for tensor in tensors) / 8)
+    return round(sum(tensor.tensor.numel() * get_element_bits(tensor, bits) for tensor in tensors) / 8)
 
 
-def describe_cache(passes: Passes, context: int, most: int, bits: float | None, weights: int) -> ServedCache:
+def describe_cache(
+    passes: Passes, context: int, max_context: int, bits: float | None, weights: int
+) -> ServedCache:
     """Describes the cache of one sequence: its groups of layers, its size and its closed form.
 
     Args:
         passes: The passes of the model.
         context: Number of cached tokens at which shapes are reported.
-        most: Largest context of interest.
-        bits: Bits of an element of keys and values, or None for the width of the model's own types.
+        max_context: Largest context of interest.
+        bits: Bits of an element of keys and values, or None for the width of their own types.
         weights: Bytes of all weights.
     """
-    layers, _ = passes.cache(_GROWING_TOKENS)
-    form = fit_contexts(lambda size: nbytes(passes.cache(size)[1], bits), windows(layers), most)
+    layers, _ = passes.build_cache(_GROWING_TOKENS)
+    form = fit_contexts(
+        lambda size: count_bytes(passes.build_cache(size)[1], bits), list_windows(layers), max_context
+    )
     bytes_at_few, bytes_with_one_more = (
-        nbytes(passes.cache(size)[1], bits) for size in (_GROWING_TOKENS, _GROWING_TOKENS + 1)
+        count_bytes(passes.build_cache(size)[1], bits) for size in (_GROWING_TOKENS, _GROWING_TOKENS + 1)
     )
     bytes_per_token = bytes_with_one_more - bytes_at_few
-    states = [tensor for tensor in passes.cache(_GROWING_TOKENS)[1] if not tensor.keys]
+    states = [tensor for tensor in passes.build_cache(_GROWING_TOKENS)[1] if not tensor.keys]
     return ServedCache(
-        groups(passes, context),
+        group_layers(passes, context),
         bytes_per_token,
         form,
-        nbytes(states, bits),
+        count_bytes(states, bits),
         find_first_beyond(form, weights, 1),
     )
 
 
-def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
+def group_layers(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
     """Groups layers with equal caches, in the order of their first layers."""
-    layers, cache_tensors = passes.cache(context)
-    elements_at_few = _elements(passes.cache(_GROWING_TOKENS)[1])
-    elements_with_one_more = _elements(passes.cache(_GROWING_TOKENS + 1)[1])
+    layers, cache_tensors = passes.build_cache(context)
+    elements_at_few = _count_elements(passes.build_cache(_GROWING_TOKENS)[1])
+    elements_with_one_more = _count_elements(passes.build_cache(_GROWING_TOKENS + 1)[1])
     by_layer: dict[int, list[CacheTensor]] = {}
     for tensor in cache_tensors:
         by_layer.setdefault(tensor.layer, []).append(tensor)
@@ -97,7 +102,8 @@ def groups(passes: Passes, context: int) -> tuple[CacheGroup, ...]:
     )
 
 
-def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
+def _count_elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
+    """Returns the number of elements of keys and values, by layer."""
     elements_by_layer: dict[int, int] = {}
     for tensor in tensors:
         if tensor.keys:
@@ -106,17 +112,15 @@ def _elements(tensors: Sequence[CacheTensor]) -> dict[int, int]:
 
 
 def find_first_beyond(form: ClosedForm, room: float, batch: int) -> int | None:
-    """Returns the least context at which the caches of a batch exceed `room` bytes, or None if they never do.
+    """Returns the smallest context at which the caches of a batch exceed `room` bytes, or None if none does.
 
     A cache never shrinks with the context, so a bisection finds this context.
     """
     if not form.pieces:
         return None
     last_piece = form.pieces[-1]
-    if (
-        len([c for c in last_piece.coefficients[1:] if c]) == 0
-        and (form.at(last_piece.first) or 0) * batch <= room
-    ):
+    is_constant_at_end = not any(last_piece.coefficients[1:])
+    if is_constant_at_end and (form.at(last_piece.first) or 0) * batch <= room:
         return None
     low, high = 0, max(last_piece.first, 1)
     while (form.at(high) or 0) * batch <= room:

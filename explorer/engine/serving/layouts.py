@@ -1,9 +1,9 @@
 """Layouts of a served model over devices: tensor, pipeline and expert parallelism.
 
 A tensor layout cuts layers, a pipeline layout divides the layers into stages, and an expert layout
-distributes experts. The model's class says which weights a tensor layout cuts by columns and by rows (the
-plan `tp_plan` of transformers). A product whose weights are cut by rows needs an all-reduce: in a ring of t
-devices, each device sends 2 (t - 1) / t of the product's output. If experts are distributed over e devices,
+distributes experts. The plan of the model's class (`tp_plan` of transformers) says which weights a tensor
+layout cuts by columns and by rows. A product whose weights are cut by rows needs an all-reduce: in a ring of
+t devices, each device sends 2 (t - 1) / t of the product's output. If experts are distributed over e devices,
 (e - 1) / e of the experts' inputs and outputs are sent to other devices.
 """
 
@@ -22,7 +22,7 @@ from torch import nn
 
 from explorer.engine.costs.decode.module_cache import text_config
 from explorer.engine.serving.bounds import PassWork
-from explorer.engine.serving.weights import WeightHolder, block_of
+from explorer.engine.serving.weights import WeightHolder, find_layer_number
 from explorer.engine.split.partition import find_best_cuts
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLimit
@@ -93,8 +93,8 @@ class LayerCuts:
     def __init__(self, model: nn.Module, holders: Sequence[WeightHolder]) -> None:
         self.model = model
         self.holders = holders
-        self.style = cache(self._style)
-        self.refused = cache(self._refused)
+        self.find_style = cache(self._find_style)
+        self.explain_refusal = cache(self._explain_refusal)
         self._weights: dict[float, list[dict[str, Any]]] = {}
         plan: Mapping[str, str] = getattr(model, "tp_plan", None) or {}
         self._plan = [
@@ -103,7 +103,7 @@ class LayerCuts:
             if "colwise" in style or "rowwise" in style
         ]
 
-    def _style(self, path: str) -> str:
+    def _find_style(self, path: str) -> str:
         """Returns how the plan cuts the weights of a module: 'colwise', 'rowwise', or '' for no cut."""
         for pattern, style in self._plan:
             if pattern.fullmatch(path) or pattern.fullmatch(f"{path}.gate_up_proj"):
@@ -113,7 +113,9 @@ class LayerCuts:
     @cached_property
     def numbers(self) -> list[int]:
         """Numbers of the layers, ascending."""
-        return sorted({n for holder in self.holders if (n := block_of(holder.path)) is not None}) or [0]
+        return sorted(
+            {n for holder in self.holders if (n := find_layer_number(holder.path)) is not None}
+        ) or [0]
 
     @cached_property
     def cut_keys(self) -> frozenset[int | None]:
@@ -121,12 +123,13 @@ class LayerCuts:
         cut = [
             holder.path
             for holder in self.holders
-            if self.style(holder.path) == "colwise" and holder.path.endswith(("k_proj", "v_proj", "qkv_proj"))
+            if self.find_style(holder.path) == "colwise"
+            and holder.path.endswith(("k_proj", "v_proj", "qkv_proj"))
         ]
-        return frozenset(map(block_of, cut))
+        return frozenset(map(find_layer_number, cut))
 
-    def of_weights(self, scale: float) -> list[dict[str, Any]]:
-        """Returns the summed weights of each layer, as arguments of `Block`. The caller may change them.
+    def sum_weights(self, scale: float) -> list[dict[str, Any]]:
+        """Returns the summed weights of each layer, as arguments of `Block` that the caller may change.
 
         Args:
             scale: Factor from the module's weight bytes to the stored weight bytes.
@@ -136,19 +139,24 @@ class LayerCuts:
             index_by_number = {number: index for index, number in enumerate(numbers)}
             sums = self._weights[scale] = [{"number": number} for number in numbers]
             for holder in self.holders:
-                number = block_of(holder.path)
-                index = (
-                    index_by_number[number] if number is not None else 0 if holder.table else len(numbers) - 1
-                )
-                _add_holder(sums[index], holder, self.style(holder.path), scale)
+                number = find_layer_number(holder.path)
+                if number is not None:
+                    index = index_by_number[number]
+                else:
+                    index = 0 if holder.table else len(numbers) - 1
+                _add_holder(sums[index], holder, self.find_style(holder.path), scale)
         return [dict(sums_of_block) for sums_of_block in self._weights[scale]]
 
     @cached_property
     def planned(self) -> bool:
         """Whether the plan cuts layers, not only tables and output heads."""
-        return any(self.style(holder.path) for holder in self.holders if block_of(holder.path) is not None)
+        return any(
+            self.find_style(holder.path)
+            for holder in self.holders
+            if find_layer_number(holder.path) is not None
+        )
 
-    def _refused(self, tensor: int) -> str:
+    def _explain_refusal(self, tensor: int) -> str:
         """Returns the reason why layers cannot be cut into `tensor` parts, or '' if they can."""
         if tensor == 1:
             return ""
@@ -159,12 +167,12 @@ class LayerCuts:
         if isinstance(heads, int) and heads % tensor:
             return f"{heads} heads do not divide by {tensor}"
         for holder in self.holders:
-            style = self.style(holder.path)
+            style = self.find_style(holder.path)
             module = self.model.get_submodule(holder.path)
             if not style or not isinstance(module, nn.Linear):
                 continue
             size = module.out_features if style == "colwise" else module.in_features
-            if size % tensor and block_of(holder.path) is not None:
+            if size % tensor and find_layer_number(holder.path) is not None:
                 return f"the {size} of {holder.path} do not divide by {tensor}"
         return ""
 
@@ -182,7 +190,9 @@ class LayerCuts:
         return width if isinstance(width, int) else 0
 
 
-def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float) -> tuple[Block, ...]:
+def build_blocks(
+    cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: float
+) -> tuple[Block, ...]:
     """Computes the costs of each layer, in order.
 
     Embedding tables count to the first layer, output heads to the last.
@@ -195,7 +205,7 @@ def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: flo
     """
     numbers = cuts.numbers
     index_by_number = {number: index for index, number in enumerate(numbers)}
-    sums = cuts.of_weights(scale)
+    sums = cuts.sum_weights(scale)
     for layers_pass, name, outside_index in ((step, "macs", 0), (prompt, "prompt_macs", len(numbers) - 1)):
         for layer, macs in layers_pass.macs.items():
             index = index_by_number.get(layer, 0) if layer is not None else outside_index
@@ -209,20 +219,28 @@ def blocks(cuts: LayerCuts, step: PassOfLayers, prompt: PassOfLayers, scale: flo
 
 
 def _add_holder(block: dict[str, Any], holder: WeightHolder, style: str, scale: float) -> None:
+    """Adds the weights of a module to the arguments of a `Block`.
+
+    Args:
+        block: The arguments, which are changed.
+        holder: The module.
+        style: How the plan cuts its weights: 'colwise', 'rowwise', or '' for no cut.
+        scale: Factor from the module's weight bytes to the stored weight bytes.
+    """
     size = holder.weight_bytes * scale
     if holder.routed:
-        kind, macs = "experts", "expert_macs"
+        bytes_field, macs_field = "experts", "expert_macs"
         block["shared"] = holder.used
         block["routed"] = max(block.get("routed", 0), round(holder.used * holder.experts))
     elif holder.table or holder.idle:
-        kind, macs = "table", "macs"
+        bytes_field, macs_field = "table", "macs"
         block["table_cut"] = bool(style)
         block["row"] = block.get("row", 0.0) + holder.read * scale
         block["idle"] = block.get("idle", 0.0) + (size if holder.idle else 0.0)
     else:
-        kind, macs = "cut" if style else "dense", "macs"
-    block[kind] = block.get(kind, 0.0) + size
-    block[macs] = block.get(macs, 0.0) + holder.macs
+        bytes_field, macs_field = "cut" if style else "dense", "macs"
+    block[bytes_field] = block.get(bytes_field, 0.0) + size
+    block[macs_field] = block.get(macs_field, 0.0) + holder.macs
     if style == "rowwise" and not holder.table:
         block["reduced"] = block.get("reduced", 0) + 1
 
@@ -254,39 +272,51 @@ class LayoutContext(Struct, frozen=True):
     encoder: bool = False
 
 
-def layouts(setup: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
+def compute_layouts(setup: LayoutContext, devices: int) -> tuple[list[DeviceLayout], list[str]]:
     """Computes every layout over `devices` devices, and the reasons why other layouts are impossible."""
-    device_layouts, refused = [], []
+    device_layouts, refusals = [], []
     routed = max((block.routed for block in setup.blocks), default=0)
     stacks = max((round(block.routed / block.shared) for block in setup.blocks if block.routed), default=1)
-    for tensor in _divisors(devices):
-        why = setup.cuts.refused(tensor)
-        if why:
-            refused.append(why)
+    for tensor in _list_divisors(devices):
+        refusal = setup.cuts.explain_refusal(tensor)
+        if refusal:
+            refusals.append(refusal)
             continue
-        for expert in _divisors(devices // tensor):
+        for expert in _list_divisors(devices // tensor):
             pipeline = devices // tensor // expert
             if pipeline > len(setup.blocks) or (expert > 1 and (not routed or stacks % expert)):
                 continue
-            device_layouts.append(_layout(setup, tensor, pipeline, expert))
-    return device_layouts, refused
+            device_layouts.append(_compute_layout(setup, tensor, pipeline, expert))
+    return device_layouts, refusals
 
 
-def _divisors(number: int) -> list[int]:
+def _list_divisors(number: int) -> list[int]:
     return [n for n in range(1, number + 1) if number % n == 0]
 
 
-def _layout(setup: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
-    weights = [_weights(block, tensor, expert) for block in setup.blocks]
-    cached = [_cache(setup, block, block.cache, tensor) * setup.batch / expert for block in setup.blocks]
-    stages = _stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
+def _compute_layout(setup: LayoutContext, tensor: int, pipeline: int, expert: int) -> DeviceLayout:
+    """Computes one layout.
+
+    Args:
+        setup: The data that all layouts share.
+        tensor: Number of parts of each layer.
+        pipeline: Number of stages.
+        expert: Number of groups of experts.
+    """
+    weights = [_count_weight_bytes(block, tensor, expert) for block in setup.blocks]
+    cached = [
+        _count_cache_bytes(setup, block, block.cache, tensor) * setup.batch / expert for block in setup.blocks
+    ]
+    stages = _divide_into_stages([w + c for w, c in zip(weights, cached, strict=True)], pipeline)
     # the batch enters the pipeline in this many pieces, one after another
     pieces = min(setup.batch, pipeline)
-    works = [_step(setup, setup.blocks[a:b], tensor, expert, setup.batch / pieces) for a, b in stages]
+    works = [
+        _compute_step_work(setup, setup.blocks[a:b], tensor, expert, setup.batch / pieces) for a, b in stages
+    ]
     if pipeline > 1:
         sent_bytes = setup.batch / pieces / expert * setup.cuts.hidden * setup.item
         works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
-    stage_times = _stage_seconds(setup, works)
+    stage_times = _compute_stage_times(setup, works)
     shares = []
     for (a, b), work, (seconds, limit) in zip(stages, works, stage_times, strict=True):
         first, last = setup.blocks[a].number, setup.blocks[b - 1].number
@@ -319,19 +349,21 @@ def _layout(setup: LayoutContext, tensor: int, pipeline: int, expert: int) -> De
 
 
 _StageTime = tuple[float | None, ServingLimit]
+"""Seconds of a stage, or None if unknown, and the limit of its time."""
 
 
-def _stage_seconds(setup: LayoutContext, works: Sequence[PassWork]) -> list[_StageTime]:
-    return [work.least(setup.machine, setup.links) for work in works]
+def _compute_stage_times(setup: LayoutContext, works: Sequence[PassWork]) -> list[_StageTime]:
+    """Returns the least time of each stage for one piece of the batch."""
+    return [work.compute_least(setup.machine, setup.links) for work in works]
 
 
-def _summarize_stages(least: Sequence[_StageTime]) -> tuple[float | None, float | None, ServingLimit]:
+def _summarize_stages(stage_times: Sequence[_StageTime]) -> tuple[float | None, float | None, ServingLimit]:
     """Returns the seconds of a piece through all stages, the seconds of the slowest stage, and its limit."""
-    timed = [(seconds, limit) for seconds, limit in least if seconds is not None]
-    if len(timed) < len(least):
+    known_times = [(seconds, limit) for seconds, limit in stage_times if seconds is not None]
+    if len(known_times) < len(stage_times):
         return None, None, "unknown"
-    slowest, limit = max(timed, key=lambda pair: pair[0])
-    return sum(seconds for seconds, _ in timed), slowest, limit
+    slowest, limit = max(known_times, key=lambda pair: pair[0])
+    return sum(seconds for seconds, _ in known_times), slowest, limit
 
 
 def _compute_first_token(
@@ -345,16 +377,18 @@ def _compute_first_token(
         return None, "unknown"
     pieces = setup.batch if len(stages) > 1 else 1
     batch_per_piece = setup.batch / pieces
-    works = [_prompts(setup, setup.blocks[a:b], tensor, expert, batch_per_piece) for a, b in stages]
+    works = [
+        _compute_prompt_work(setup, setup.blocks[a:b], tensor, expert, batch_per_piece) for a, b in stages
+    ]
     if len(stages) > 1:
         sent_bytes = batch_per_piece / expert * setup.prompt * setup.cuts.hidden * setup.item
         works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
-    total_seconds, slowest, limit = _summarize_stages(_stage_seconds(setup, works))
+    total_seconds, slowest, limit = _summarize_stages(_compute_stage_times(setup, works))
     return None if total_seconds is None or slowest is None else total_seconds + (pieces - 1) * slowest, limit
 
 
-def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """Divides the layers into `count` contiguous ranges so that the largest sum of sizes is smallest."""
+def _divide_into_stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
+    """Divides the layers into `count` contiguous ranges, so that the largest sum of sizes is as small as possible."""
     if count == 1:
         return [(0, len(sizes))]
     sums = np.array(sizes)
@@ -369,12 +403,13 @@ def _stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
     return list(pairwise(places))
 
 
-def _weights(block: Block, tensor: int, expert: int) -> float:
+def _count_weight_bytes(block: Block, tensor: int, expert: int) -> float:
+    """Returns the bytes of a layer's weights on a device."""
     table = block.table / tensor if block.table_cut else block.table
     return table + block.dense + block.cut / tensor + block.experts / (tensor * expert)
 
 
-def _cache(setup: LayoutContext, block: Block, size: float, tensor: int) -> float:
+def _count_cache_bytes(setup: LayoutContext, block: Block, size: float, tensor: int) -> float:
     """Returns the cache bytes of one sequence on a device.
 
     A device holds whole heads, or all heads if the cache cannot be cut.
@@ -385,18 +420,20 @@ def _cache(setup: LayoutContext, block: Block, size: float, tensor: int) -> floa
     return size * -(-heads // tensor) / heads
 
 
-def _step(setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float) -> PassWork:
+def _compute_step_work(
+    setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float
+) -> PassWork:
     """Returns the work of one device of a stage for one token of each of `batch` sequences."""
     batch_per_device = batch / expert
     macs = cache = 0.0
     for block in stage:
         macs += (block.macs + block.expert_macs) / tensor * batch_per_device
-        cache += _cache(setup, block, block.cache, tensor) * batch_per_device
-    read = sum(_read_bytes(block, tensor, expert, batch) for block in stage)
+        cache += _count_cache_bytes(setup, block, block.cache, tensor) * batch_per_device
+    read = sum(_count_read_bytes(block, tensor, expert, batch) for block in stage)
     return PassWork(macs, read, cache, _count_sent_bytes(setup, stage, tensor, expert, batch_per_device))
 
 
-def _prompts(
+def _compute_prompt_work(
     setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, batch: float
 ) -> PassWork:
     """Returns the work of one device of a stage for the prompts of `batch` sequences."""
@@ -404,15 +441,15 @@ def _prompts(
     macs = cache = read = 0.0
     for block in stage:
         macs += block.prompt_macs / tensor * batch_per_device
-        cache += _cache(setup, block, block.prompt_cache, tensor) * batch_per_device
-        read += _read_bytes(block, tensor, expert, batch * setup.prompt)
+        cache += _count_cache_bytes(setup, block, block.prompt_cache, tensor) * batch_per_device
+        read += _count_read_bytes(block, tensor, expert, batch * setup.prompt)
         read += block.idle if setup.encoder else 0.0
     return PassWork(
         macs, read, cache, _count_sent_bytes(setup, stage, tensor, expert, batch_per_device * setup.prompt)
     )
 
 
-def _read_bytes(block: Block, tensor: int, expert: int, tokens: float) -> float:
+def _count_read_bytes(block: Block, tensor: int, expert: int, tokens: float) -> float:
     """Returns the bytes of weights that a device reads for `tokens` tokens.
 
     Experts that no token is routed to are not read.

@@ -15,17 +15,17 @@ from explorer.engine.costs.decode import module_step
 from explorer.engine.costs.decode.module_cache import OwnCache, text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
-from explorer.engine.serving.weights import WeightHolder, block_of, holders, read_bytes
+from explorer.engine.serving.weights import WeightHolder, count_read_bytes, find_layer_number, list_holders
 from explorer.facts import Layer
 from explorer.facts.serving.serving import PassFigures
 
-_LOOPED = 8
-"""Operators that sixteen more tokens may add to a pass before the code counts as a loop over tokens."""
+_MAX_ADDED_OPERATORS = 8
+"""Number of operators that sixteen more tokens may add to a pass. Code that adds more loops over tokens."""
 _MAX_OPERATORS = 4_000
 """Maximum number of operators of a token-by-token pass that is still counted."""
 PROMPTS = (8, 16, 24)
 """Prompt lengths, in tokens, that every model is counted with."""
-_KEPT = 2
+_MAX_CACHED_STEPS = 2
 """Number of decode steps whose full analyses are cached."""
 
 
@@ -46,7 +46,7 @@ class Passes:
 
     Attributes:
         reasons: Reasons why figures of passes are not exact, as keys.
-        first_step_macs: Multiply-accumulates by path of the step in which `holders` were determined.
+        first_step_macs: Multiply-accumulates of the rows in the step that determined `holders`, by path.
     """
 
     def __init__(self, own_cache: OwnCache, prompt: int, on_pass: Callable[[int], None]) -> None:
@@ -55,13 +55,13 @@ class Passes:
         self.on_pass = on_pass
         self._macs: dict[tuple[int, int], int] = {}
         self._prompts: dict[int, PromptFigures] = {}
-        self._last: dict[tuple[int, int], AnalysisResult] = {}
+        self._last_steps: dict[tuple[int, int], AnalysisResult] = {}
         self._layers: dict[int, dict[str, int | None]] = {}
         self.reasons: dict[str, None] = {}
         self.first_step_macs: dict[str, int] = {}
         self._attention: dict[int, dict[int | None, float]] = {}
 
-    def step(self, context: int, batch: int = 1) -> AnalysisResult:
+    def run_step(self, context: int, batch: int = 1) -> AnalysisResult:
         """Returns the analysis of a decode step after `context` cached tokens.
 
         The last few analyses are cached.
@@ -70,44 +70,48 @@ class Passes:
             BadModel: The step fails.
         """
         key = context, batch
-        if key not in self._last:
+        if key not in self._last_steps:
             self.on_pass(len(self._macs) + len(self._prompts))
             step_input = self.own.step(context, batch, self.prompt_tokens)
             analysis = module_step.step_behind(self.own, step_input, context, batch)
             self._macs[key] = analysis.info.totals.macs or 0
-            while len(self._last) >= _KEPT:
-                self._last.pop(next(iter(self._last)))
-            self._last[key] = analysis
+            while len(self._last_steps) >= _MAX_CACHED_STEPS:
+                self._last_steps.pop(next(iter(self._last_steps)))
+            self._last_steps[key] = analysis
             if batch == 1 and "holders" in vars(self):
-                self._attention[context] = self._attention_macs(analysis)
-        return self._last[key]
+                self._attention[context] = self._sum_attention_macs(analysis)
+        return self._last_steps[key]
 
-    def attention(self, context: int) -> dict[int | None, float]:
-        """Returns the multiply-accumulates of a step by layer, without products of the new token with
-        weights.
+    def count_attention_macs(self, context: int) -> dict[int | None, float]:
+        """Returns the multiply-accumulates of a step by layer; the key None holds the part outside layers.
+
+        Products of the new token with weights are left out.
         """
         if context not in self._attention:
-            self._attention[context] = self._attention_macs(self.step(context))
+            self._attention[context] = self._sum_attention_macs(self.run_step(context))
         return self._attention[context]
 
     @property
     def contexts(self) -> Sequence[int]:
-        """Contexts at which `attention` is cached."""
+        """Contexts at which `count_attention_macs` is cached."""
         return tuple(self._attention)
 
-    def _attention_macs(self, analysis: AnalysisResult) -> dict[int | None, float]:
+    def _sum_attention_macs(self, analysis: AnalysisResult) -> dict[int | None, float]:
+        """Sums the multiply-accumulates of `count_attention_macs`."""
         sums = dict[int | None, float]()
         for layer in analysis.analysis.layers:
             if not layer.group and layer.macs:
-                number = block_of(layer.path)
-                macs = layer.macs - (self.first_step_macs.get(layer.path, 0) if self.of_weights(layer) else 0)
+                number = find_layer_number(layer.path)
+                macs = layer.macs - (
+                    self.first_step_macs.get(layer.path, 0) if self.multiplies_weights(layer) else 0
+                )
                 sums[number] = sums.get(number, 0.0) + macs
         return sums
 
-    def macs(self, context: int, batch: int = 1) -> int:
+    def count_macs(self, context: int, batch: int = 1) -> int:
         """Returns the multiply-accumulates of a decode step after `context` cached tokens."""
         if (context, batch) not in self._macs:
-            self.step(context, batch)
+            self.run_step(context, batch)
         return self._macs[context, batch]
 
     @cached_property
@@ -116,14 +120,14 @@ class Passes:
 
         It is 2 for most models.
         """
-        return self.macs(PROMPTS[0], 2) / max(self.macs(PROMPTS[0]), 1)
+        return self.count_macs(PROMPTS[0], 2) / max(self.count_macs(PROMPTS[0]), 1)
 
-    def predictable(self, batch: int) -> bool:
+    def can_predict(self, batch: int) -> bool:
         """Whether a step of `batch` sequences takes no more work than a separate step of each sequence."""
         return batch == 1 or self.twice <= 2
 
-    def prompt(self, tokens: int) -> PromptFigures:
-        """Counts a pass over a prompt.
+    def count_prompt(self, tokens: int) -> PromptFigures:
+        """Counts a pass over a prompt of `tokens` tokens.
 
         Raises:
             BadModel: The pass fails.
@@ -137,11 +141,11 @@ class Passes:
                 x.path: x.macs for x in analysis.analysis.layers if not x.group and x.macs
             }
             self._prompts[tokens] = PromptFigures(
-                self.figures(analysis, tokens, encoder=self.own.encoder), len(analysis.schedule.steps)
+                self.compute_figures(analysis, tokens, encoder=self.own.encoder), len(analysis.schedule.steps)
             )
         return self._prompts[tokens]
 
-    def prompt_rows(self, tokens: int, batch: int) -> Sequence[Layer]:
+    def run_prompts(self, tokens: int, batch: int) -> Sequence[Layer]:
         """Returns the layer rows of a pass over the prompts of `batch` sequences.
 
         Raises:
@@ -153,12 +157,12 @@ class Passes:
             raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")
         return analysis.analysis.layers
 
-    def prompt_layers(self, tokens: int) -> dict[str, int | None]:
+    def count_prompt_layers(self, tokens: int) -> dict[str, int | None]:
         """Returns the multiply-accumulates of a pass over a prompt by path, for the rows that multiply."""
-        self.prompt(tokens)
+        self.count_prompt(tokens)
         return self._layers[tokens]
 
-    def cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
+    def build_cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
         """Returns the layers and the tensors of a cache that holds `context` tokens."""
         cache, _ = self.own.cache(context, 1, self.prompt_tokens)
         return cache_layers(cache), tensors_of(cache)
@@ -169,48 +173,48 @@ class Passes:
 
         Counting a long prompt takes too long with such code.
         """
-        short, long = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
-        return long > short + _LOOPED
+        short, long = (self.count_prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
+        return long > short + _MAX_ADDED_OPERATORS
 
     def can_count(self, tokens: int) -> bool:
-        """Whether a prompt of `tokens` tokens is counted. A long token-by-token pass is not.
+        """Whether a prompt of `tokens` tokens can be counted. A long token-by-token pass cannot.
 
-        Some code splits a prompt into chunks and processes short prompts, and the last chunk, token by token.
+        Some code splits a prompt into chunks. It processes short prompts and the last chunk token by token,
+        so a prompt that is longer than a chunk can be counted.
         """
         if not self.looped:
             return True
-        short, long = (self.prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
+        short, long = (self.count_prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
         per_token = (long - short) / (PROMPTS[-1] - PROMPTS[0])
         settings = vars(text_config(self.own.model) or object)
-        pieces = [n for name, n in settings.items() if "chunk" in name and isinstance(n, int) and n > 1]
-        return (
-            short + per_token * (tokens - PROMPTS[0]) <= _MAX_OPERATORS
-            or min(pieces, default=tokens) < tokens
-        )
+        chunk_sizes = [n for name, n in settings.items() if "chunk" in name and isinstance(n, int) and n > 1]
+        estimated_operators = short + per_token * (tokens - PROMPTS[0])
+        return estimated_operators <= _MAX_OPERATORS or min(chunk_sizes, default=tokens) < tokens
 
     @cached_property
     def holders(self) -> tuple[WeightHolder, ...]:
         """The modules of the model that hold weights."""
-        layers = {layer.path: layer for layer in self.step(PROMPTS[0]).analysis.layers}
+        layers = {layer.path: layer for layer in self.run_step(PROMPTS[0]).analysis.layers}
         self.first_step_macs = {path: layer.macs or 0 for path, layer in layers.items()}
-        return holders(self.own.model, layers)
+        return list_holders(self.own.model, layers)
 
     @cached_property
     def _multiplying(self) -> frozenset[str]:
+        """Paths of the modules whose weights are multiplied."""
         return frozenset([holder.path for holder in self.holders if holder.macs])
 
-    def weight_macs(self, analysis: AnalysisResult) -> int:
-        """Multiply-accumulates in products with stored weights."""
-        return sum(layer.macs or 0 for layer in analysis.analysis.layers if self.of_weights(layer))
+    def count_weight_macs(self, analysis: AnalysisResult) -> int:
+        """Returns the multiply-accumulates in products with stored weights."""
+        return sum(layer.macs or 0 for layer in analysis.analysis.layers if self.multiplies_weights(layer))
 
-    def of_weights(self, layer: Layer) -> bool:
+    def multiplies_weights(self, layer: Layer) -> bool:
         """Whether a row that is not a group multiplies with stored weights."""
         if layer.group or not layer.macs:
             return False
-        above = layer.path.rpartition(".")[0]
-        return layer.path in self._multiplying or bool(layer.weights) or above in self._multiplying
+        module_path = layer.path.rpartition(".")[0]
+        return layer.path in self._multiplying or bool(layer.weights) or module_path in self._multiplying
 
-    def figures(self, analysis: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
+    def compute_figures(self, analysis: AnalysisResult, tokens: int, *, encoder: bool = False) -> PassFigures:
         """Returns the figures of a pass over `tokens` new tokens."""
         totals = analysis.info.totals
         if totals.status != "exact":
@@ -219,8 +223,8 @@ class Passes:
         weight_bytes = totals.weight_bytes_read or 0
         return PassFigures(
             totals.macs or 0,
-            self.weight_macs(analysis),
-            round(read_bytes(self.holders, tokens, encoder=encoder)),
+            self.count_weight_macs(analysis),
+            round(count_read_bytes(self.holders, tokens, encoder=encoder)),
             totals.kv_cache_bytes or 0,
             read - weight_bytes + (totals.bytes_written or 0),
             totals.status,

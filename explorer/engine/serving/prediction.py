@@ -27,35 +27,38 @@ def add_predictions(
         measured: Measurements of the machine.
     """
     model = TimeModel(measured, weights)
-    first = {row.batch: _prompt(model, passes, prompt, row.batch) for row in times}
+    first = {row.batch: _predict_prompt(model, passes, prompt, row.batch) for row in times}
     return tuple(
         [
             replace(
                 row,
                 first_token_predicted=first[row.batch],
-                token_predicted=_step(model, passes, row.context, row.batch),
+                token_predicted=_predict_step(model, passes, row.context, row.batch),
             )
             for row in times
         ]
     )
 
 
-def _step(model: TimeModel, passes: Passes, context: int, batch: int) -> float | None:
-    if not passes.predictable(batch):
+def _predict_step(model: TimeModel, passes: Passes, context: int, batch: int) -> float | None:
+    """Returns the predicted seconds of a decode step, or None if they cannot be predicted."""
+    if not passes.can_predict(batch):
         return None
-    return _seconds(model, passes.step(context, batch).analysis.layers)
+    return _predict_seconds(model, passes.run_step(context, batch).analysis.layers)
 
 
-def _prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
-    if not passes.can_count(tokens) or (tokens == 1 and not passes.predictable(batch)):
+def _predict_prompt(model: TimeModel, passes: Passes, tokens: int, batch: int) -> float | None:
+    """Returns the predicted seconds of the prompts of a batch, or None if they cannot be predicted."""
+    if not passes.can_count(tokens) or (tokens == 1 and not passes.can_predict(batch)):
         return None
     try:
-        return _seconds(model, passes.prompt_rows(tokens, batch))
+        return _predict_seconds(model, passes.run_prompts(tokens, batch))
     except BadModel:
         return None
 
 
-def _seconds(model: TimeModel, layers: Iterable[Layer]) -> float | None:
+def _predict_seconds(model: TimeModel, layers: Iterable[Layer]) -> float | None:
+    """Returns the sum of the predicted seconds of rows, or None if a row cannot be predicted."""
     times = [model.seconds(layer) for layer in layers if not layer.group and layer.counted and layer.calls]
     known_times = [seconds for seconds in times if seconds is not None]
     return sum(known_times) + model.call if known_times and len(known_times) == len(times) else None

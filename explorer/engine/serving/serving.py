@@ -24,17 +24,17 @@ from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.closed_forms import BetweenCounts, fit_contexts, fit_prompt
-from explorer.engine.serving.kv_cache import describe_cache, element_bits, windows
+from explorer.engine.serving.kv_cache import describe_cache, get_element_bits, list_windows
 from explorer.engine.serving.layouts import (
     LayerCuts,
     LayoutContext,
     PassOfLayers,
-    blocks,
-    layouts,
+    build_blocks,
+    compute_layouts,
 )
 from explorer.engine.serving.passes import PROMPTS, Passes
 from explorer.engine.serving.prediction import add_predictions
-from explorer.engine.serving.weights import block_of
+from explorer.engine.serving.weights import find_layer_number
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
@@ -42,10 +42,14 @@ from explorer.facts.serving.serving import DeviceLayout, PassFigures, ServedLaye
 from explorer.facts.serving.spec import ServingSpec
 from explorer.host.gc_pause import gc_pause
 
-_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
-_SHORT = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "f16": "float16"}
-_SHORT |= {"fp8": "float8e4m3", "fp4": "mxfp4"}
-_KEPT = 12
+_COMPUTE_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+"""Types in which a module can compute."""
+
+_LONG_NAMES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "f32": "float32", "f16": "float16"}
+_LONG_NAMES |= {"fp8": "float8e4m3", "fp4": "mxfp4"}
+"""Names of number formats, by their short names."""
+
+_MAX_LAYOUTS = 12
 """Maximum number of layouts listed for each number of devices, context and batch."""
 
 
@@ -69,29 +73,29 @@ def resolve_types(spec: ServingSpec) -> StoredTypes:
     Raises:
         Misuse: A type name is not a known number format.
     """
-    kv_bits = bits_of(spec.kv_dtype, "--kv-dtype") if spec.kv_dtype else None
+    kv_bits = get_bits(spec.kv_dtype, "--kv-dtype") if spec.kv_dtype else None
     if not spec.dtype:
         return StoredTypes(None, 1.0, kv_bits)
-    name = _SHORT.get(spec.dtype, spec.dtype)
-    compute = _TYPES.get(name)
+    name = _LONG_NAMES.get(spec.dtype, spec.dtype)
+    compute = _COMPUTE_TYPES.get(name)
     if compute is not None:
         return StoredTypes(compute, 1.0, kv_bits)
     # a narrower type only stores the weights: the code unpacks them before each product
-    return StoredTypes(torch.bfloat16, bits_of(spec.dtype, "--dtype") / 16, kv_bits)
+    return StoredTypes(torch.bfloat16, get_bits(spec.dtype, "--dtype") / 16, kv_bits)
 
 
-def bits_of(name: str, where: str) -> float:
+def get_bits(name: str, where: str) -> float:
     """Returns the bits of an element of a number format, given its name or its short name.
 
     Raises:
         Misuse: The name is not a known number format.
     """
-    number_format = format_of(_SHORT.get(name, name), where)
+    number_format = format_of(_LONG_NAMES.get(name, name), where)
     return 32.0 if number_format is None else float(number_format.bits)
 
 
 def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
-    """Creates the `Passes` of a model in the compute type that `spec` names.
+    """Creates the `Passes` of a model, in the compute type that `spec` names.
 
     Args:
         own_cache: The model and its cache. The model is copied before a change of type.
@@ -103,7 +107,7 @@ def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
     compute = resolve_types(spec).compute
     if compute is not None:
         model = copy.deepcopy(own_cache.model).to(compute)
-        stored_form.forget(model)  # the question is about another type than the type in the file
+        stored_form.forget(model)  # the requested type replaces the type in the file
         own_cache = OwnCache(model, own_cache.name, own_cache.takes, own_cache.encoder, check=own_cache.check)
     own_cache.prompt_only = True
     return Passes(own_cache, spec.prompt if own_cache.encoder else 0, lambda done: None)
@@ -128,22 +132,22 @@ def compute_serving(
         Misuse: A type or a size is impossible.
         BadModel: The model fails over a prompt or in a decode step.
     """
-    check(spec)
+    check_spec(spec)
     try:
-        serving = _Answer(passes, spec, resolve_types(spec), machine).fact()
+        serving = _Answer(passes, spec, resolve_types(spec), machine).build_fact()
     except BadModel:
         serving = _answer_within_longest_context(passes, spec, machine)
         spec = serving.spec
     if measured is None or not measured.probes:
         return serving
     times = add_predictions(serving.times, passes, spec.prompt, serving.weight_bytes, measured)
-    if not any(map(passes.predictable, spec.batches)):
+    if not any(map(passes.can_predict, spec.batches)):
         return replace(serving, times=times)
-    return replace(serving, times=times, notes=(*serving.notes, _prediction_note(times, measured)))
+    return replace(serving, times=times, notes=(*serving.notes, _describe_prediction(times, measured)))
 
 
 def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: Machine | None) -> Serving:
-    """Answers the question at the longest context of the configuration, after a longer one failed.
+    """Answers the question at the longest context of the configuration, after a longer context failed.
 
     Raises:
         BadModel: The code fails at that context, too, or the user asked for a specific context.
@@ -151,14 +155,14 @@ def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: M
     longest = _find_longest_context(passes.own.model)
     if longest is None or longest < 2 or max(*spec.contexts, spec.prompt) < longest:
         raise
-    # the new token needs a position, too
+    # one position is left for the new token
     most_cached = longest - 1
     shortened_spec = replace(
         spec,
         prompt=min(spec.prompt, most_cached),
         contexts=tuple([min(n, most_cached) for n in spec.contexts]),
     )
-    serving = _Answer(passes, shortened_spec, resolve_types(spec), machine).fact()
+    serving = _Answer(passes, shortened_spec, resolve_types(spec), machine).build_fact()
 
     if (spec.prompt, spec.contexts) != (ServingSpec().prompt, ServingSpec().contexts):
         contexts_text = ",".join(map(str, dict.fromkeys(shortened_spec.contexts)))
@@ -174,7 +178,7 @@ def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: M
     return replace(serving, notes=(note, *serving.notes))
 
 
-def _prediction_note(times: Sequence[ServingTime], measured: MeasuredMachine) -> str:
+def _describe_prediction(times: Sequence[ServingTime], measured: MeasuredMachine) -> str:
     """Returns a note on the basis of the predictions, or on the reason why no time is predicted."""
     if all(row.token_predicted is None for row in times):
         return (
@@ -187,8 +191,8 @@ def _prediction_note(times: Sequence[ServingTime], measured: MeasuredMachine) ->
     )
 
 
-def check(spec: ServingSpec) -> None:
-    """Refuses an impossible question.
+def check_spec(spec: ServingSpec) -> None:
+    """Checks that every number of a question is at least 1, and that there are not too many devices.
 
     Raises:
         Misuse: A number is below 1 or too large.
@@ -212,7 +216,14 @@ _MAX_DEVICES = 4096
 
 
 class _Answer:
-    """Computes the answer to one question about one model."""
+    """Computes the answer to one question about one model.
+
+    Args:
+        passes: The passes of the model.
+        spec: The serving question.
+        types: Storage types of the weights, keys and values.
+        machine: Machine for which times are computed, or None.
+    """
 
     def __init__(
         self, passes: Passes, spec: ServingSpec, types: StoredTypes, machine: Machine | None
@@ -222,95 +233,107 @@ class _Answer:
         self.types = types
         self.machine = machine
         self.holders = passes.holders
-        self.weights = round(sum(holder.weight_bytes for holder in self.holders) * types.scale)
+        self.all_weight_bytes = round(sum(holder.weight_bytes for holder in self.holders) * types.scale)
         self.longest = _find_longest_context(passes.own.model)
         self.notes: list[str] = []
-        self.uncut: list[str] = []
+        self.refusals: list[str] = []
 
-    def fact(self) -> Serving:
+    def build_fact(self) -> Serving:
+        """Computes all figures, and adds the notes."""
         spec, passes = self.spec, self.passes
         # some code supports no position after the longest context
         longest_context = max(*spec.contexts, (self.longest or 0) - 1, 64)
-        window_sizes = windows(passes.cache(PROMPTS[0])[0])
-        decode_macs = fit_contexts(passes.macs, window_sizes, longest_context)
-        prefill_macs, prefill = self._prefill()
-        cache = describe_cache(passes, spec.contexts[0], longest_context, self.types.kv_bits, self.weights)
-        self._note(decode_macs, cache.bytes)
-        cache_bytes = {context: self._cache_bytes(cache.bytes, context) for context in spec.contexts}
-        first, steps = self._pass_works(prefill, decode_macs, cache.bytes, cache_bytes)
-        step = passes.step(spec.contexts[0])
+        window_sizes = list_windows(passes.build_cache(PROMPTS[0])[0])
+        decode_macs = fit_contexts(passes.count_macs, window_sizes, longest_context)
+        prefill_macs, prefill = self._compute_prefill()
+        cache = describe_cache(
+            passes, spec.contexts[0], longest_context, self.types.kv_bits, self.all_weight_bytes
+        )
+        self._add_notes(decode_macs, cache.bytes)
+        cache_bytes = {context: self._count_cache_bytes(cache.bytes, context) for context in spec.contexts}
+        first, steps = self._compute_works(prefill, decode_macs, cache.bytes, cache_bytes)
+        step = passes.run_step(spec.contexts[0])
         return Serving(
             spec,
             type(passes.own.model).__name__,
             sum(holder.params for holder in self.holders),
-            sum(weights.active(holder) for holder in self.holders),
+            sum(weights.count_active(holder) for holder in self.holders),
             sum(holder.params for holder in self.holders if holder.table),
-            self.weights,
-            weights.parts(self.holders),
+            self.all_weight_bytes,
+            weights.group_holders(self.holders),
             self._scale_figures(prefill),
-            self._scale_figures(passes.figures(step, 1), self._stored_ratio[None]),
+            self._scale_figures(passes.compute_figures(step, 1), self._stored_ratio[None]),
             prefill_macs,
             decode_macs,
             cache,
-            self._layers(),
+            self._build_layers(),
             self.longest,
             self.machine,
-            bounds.times(first, steps, self.machine, self.weights, spec.card),
-            bounds.find_longest_contexts(cache.bytes, spec.batches, self.weights, spec.card),
-            bounds.find_largest_batches(cache_bytes, self.weights, spec.card),
-            self._layouts(decode_macs, cache.bytes),
+            bounds.compute_times(first, steps, self.machine, self.all_weight_bytes, spec.card),
+            bounds.find_longest_contexts(cache.bytes, spec.batches, self.all_weight_bytes, spec.card),
+            bounds.find_largest_batches(cache_bytes, self.all_weight_bytes, spec.card),
+            self._build_layouts(decode_macs, cache.bytes),
             tuple(self.notes),
-            tuple(self.uncut),
+            tuple(self.refusals),
         )
 
-    def _prefill(self) -> tuple[ClosedForm, PassFigures]:
+    def _compute_prefill(self) -> tuple[ClosedForm, PassFigures]:
         """Returns the closed form of the MACs of a prompt, and the figures of the requested prompt."""
         passes, prompt = self.passes, self.spec.prompt
-        # the sizes share no divisor: code that splits a prompt into chunks treats the last chunk differently
+        # the sizes share no divisor, because code that splits a prompt into chunks runs a last, smaller chunk
         check_sizes = (5, 29, 43, *((prompt,) if passes.can_count(prompt) else ()))
         checks = tuple([size for size in dict.fromkeys(check_sizes) if size not in PROMPTS])
 
-        def form(name: str) -> ClosedForm:
-            return fit_prompt(lambda size: getattr(passes.prompt(size).figures, name), PROMPTS, checks)
+        def fit_figure(name: str) -> ClosedForm:
+            return fit_prompt(lambda size: getattr(passes.count_prompt(size).figures, name), PROMPTS, checks)
 
-        macs = form("macs")
+        macs = fit_figure("macs")
         if passes.can_count(prompt):
             if not macs.pieces:
                 self.notes.append(
                     "no closed form over the prompt gives what was counted, as of code that goes over it in"
                     " pieces: the figures are those of the prompt that was asked for"
                 )
-            return macs, passes.prompt(prompt).figures
+            return macs, passes.count_prompt(prompt).figures
         self.notes.append(
             "its code goes over a prompt token by token: counted up to 43 tokens, "
             f"{'beyond by the closed form' if macs.pieces else 'and no closed form gives what was counted'}"
         )
-        by_weights, moved = form("weight_macs"), form("activation_bytes")
+        weight_macs, moved_bytes = fit_figure("weight_macs"), fit_figure("activation_bytes")
         return macs, PassFigures(
             macs.at(prompt),
-            by_weights.at(prompt),
-            round(weights.read_bytes(self.holders, prompt, encoder=passes.own.encoder)),
+            weight_macs.at(prompt),
+            round(weights.count_read_bytes(self.holders, prompt, encoder=passes.own.encoder)),
             0,
-            moved.at(prompt),
-            passes.prompt(PROMPTS[-1]).figures.status,
+            moved_bytes.at(prompt),
+            passes.count_prompt(PROMPTS[-1]).figures.status,
         )
 
-    def _cache_bytes(self, form: ClosedForm, context: int) -> int:
+    def _count_cache_bytes(self, form: ClosedForm, context: int) -> int:
+        """Returns the bytes of the cache of one sequence, from the closed form or else from its tensors."""
         size = form.at(context)
         if size is not None:
             return size
-        tensors = self.passes.cache(context)[1]
-        return round(sum(t.tensor.numel() * element_bits(t, self.types.kv_bits) for t in tensors) / 8)
+        tensors = self.passes.build_cache(context)[1]
+        return round(sum(t.tensor.numel() * get_element_bits(t, self.types.kv_bits) for t in tensors) / 8)
 
-    def _pass_works(
+    def _compute_works(
         self, prefill: PassFigures, macs: ClosedForm, cache: ClosedForm, cache_bytes: Mapping[int, int]
     ) -> tuple[dict[int, PassWork], dict[tuple[int, int], PassWork]]:
+        """Returns the work of the prompts by batch size, and of a step by context and batch size.
+
+        Args:
+            prefill: Figures of the prompt of one sequence.
+            macs: Closed form of the multiply-accumulates of a step.
+            cache: Closed form of the bytes of the cache.
+            cache_bytes: Bytes of the cache of one sequence, by context.
+        """
         spec = self.spec
-        written = self._cache_bytes(cache, spec.prompt)
+        written = self._count_cache_bytes(cache, spec.prompt)
         first = {
             batch: PassWork(
                 None if prefill.macs is None else prefill.macs * batch,
-                weights.read_bytes(self.holders, batch * spec.prompt, encoder=self.passes.own.encoder)
+                weights.count_read_bytes(self.holders, batch * spec.prompt, encoder=self.passes.own.encoder)
                 * self.types.scale,
                 written * batch,
             )
@@ -318,8 +341,8 @@ class _Answer:
         }
         steps = {
             (context, batch): PassWork(
-                self._step_macs(macs, context) * batch,
-                weights.read_bytes(self.holders, batch) * self.types.scale,
+                self._count_step_macs(macs, context) * batch,
+                weights.count_read_bytes(self.holders, batch) * self.types.scale,
                 cache_bytes[context] * batch,
             )
             for context in spec.contexts
@@ -327,23 +350,30 @@ class _Answer:
         }
         return first, steps
 
-    def _step_macs(self, form: ClosedForm, context: int) -> int:
+    def _count_step_macs(self, form: ClosedForm, context: int) -> int:
+        """Returns the multiply-accumulates of a step, from the closed form or else from its pass."""
         macs = form.at(context)
-        return macs if macs is not None else self.passes.macs(context)
+        return macs if macs is not None else self.passes.count_macs(context)
 
     @cached_property
     def _stored_ratio(self) -> dict[int | None, float]:
         """Ratio of stored cache bytes to cache bytes in the code's types, by layer (None: all layers)."""
         compute_bytes: dict[int | None, float] = {None: 0.0}
         stored_bytes: dict[int | None, float] = {None: 0.0}
-        for tensor in self.passes.cache(self.spec.contexts[0])[1]:
+        for tensor in self.passes.build_cache(self.spec.contexts[0])[1]:
             for bits, totals in ((None, compute_bytes), (self.types.kv_bits, stored_bytes)):
-                size = tensor.tensor.numel() * element_bits(tensor, bits)
+                size = tensor.tensor.numel() * get_element_bits(tensor, bits)
                 for layer in (tensor.layer, None):
                     totals[layer] = totals.get(layer, 0.0) + size
         return {layer: stored_bytes[layer] / size if size else 1.0 for layer, size in compute_bytes.items()}
 
     def _scale_figures(self, figures: PassFigures, cached: float = 1.0) -> PassFigures:
+        """Converts the bytes of a pass from the code's types to the stored types.
+
+        Args:
+            figures: The figures.
+            cached: Ratio of stored cache bytes to cache bytes in the code's types.
+        """
         return PassFigures(
             figures.macs,
             figures.weight_macs,
@@ -353,14 +383,16 @@ class _Answer:
             figures.status,
         )
 
-    def _layers(self) -> tuple[ServedLayer, ...]:
+    def _build_layers(self) -> tuple[ServedLayer, ...]:
         """Returns a row for each layer of a step that multiplies or reads the cache.
 
         Each row also holds the multiply-accumulates of the prompt in that layer.
         """
         passes = self.passes
-        step = passes.step(self.spec.contexts[0])
-        prompt_macs = passes.prompt_layers(self.spec.prompt) if passes.can_count(self.spec.prompt) else {}
+        step = passes.run_step(self.spec.contexts[0])
+        prompt_macs = (
+            passes.count_prompt_layers(self.spec.prompt) if passes.can_count(self.spec.prompt) else {}
+        )
         share = self._stored_ratio
         rows = []
         for layer in step.analysis.layers:
@@ -373,36 +405,51 @@ class _Answer:
                     prompt_macs.get(layer.path),
                     layer.macs,
                     round((layer.weight_bytes or 0) * self.types.scale),
-                    round((layer.kv_cache_bytes or 0) * share.get(block_of(layer.path), share[None])),
+                    round(
+                        (layer.kv_cache_bytes or 0) * share.get(find_layer_number(layer.path), share[None])
+                    ),
                 )
             )
         return tuple(rows)
 
-    def _layouts(self, macs: ClosedForm, cached: ClosedForm) -> tuple[DeviceLayout, ...]:
+    def _build_layouts(self, macs: ClosedForm, cached: ClosedForm) -> tuple[DeviceLayout, ...]:
+        """Computes the best layouts for each context, batch and number of devices, and adds notes.
+
+        Args:
+            macs: Closed form of the multiply-accumulates of a step.
+            cached: Closed form of the bytes of the cache.
+        """
         spec = self.spec
         if max(spec.devices) == 1:
             return ()
         cuts = LayerCuts(self.passes.own.model, self.holders)
-        kept_layouts, refused = [], dict[str, None]()
-        attention = BetweenCounts(macs, spec.contexts, self.passes.attention, self.passes.contexts)
-        cache_bytes = BetweenCounts(cached, spec.contexts, self._compute_cached)
-        prompt = PassOfLayers(self._prompt_macs(), self._compute_cached(spec.prompt))
-        counted = spec.prompt if self.passes.can_count(spec.prompt) else 0
+        kept_layouts, refusals = [], dict[str, None]()
+        attention = BetweenCounts(macs, spec.contexts, self.passes.count_attention_macs, self.passes.contexts)
+        cache_bytes = BetweenCounts(cached, spec.contexts, self._sum_cache_bytes)
+        prompt = PassOfLayers(self._sum_prompt_macs(), self._sum_cache_bytes(spec.prompt))
+        counted_prompt = spec.prompt if self.passes.can_count(spec.prompt) else 0
         for context in spec.contexts:
-            step = PassOfLayers(attention.at(context), cache_bytes.at(context))
-            layers = blocks(cuts, step, prompt, self.types.scale)
+            step = PassOfLayers(attention.get_figures(context), cache_bytes.get_figures(context))
+            layers = build_blocks(cuts, step, prompt, self.types.scale)
             for batch in spec.batches:
                 setup = LayoutContext(
-                    *(cuts, layers, context, batch, self.machine, spec.card, spec.links, self._item_bytes()),
-                    prompt=counted,
+                    cuts=cuts,
+                    blocks=layers,
+                    context=context,
+                    batch=batch,
+                    machine=self.machine,
+                    card=spec.card,
+                    links=spec.links,
+                    item=self._get_item_bytes(),
+                    prompt=counted_prompt,
                     encoder=self.passes.own.encoder,
                 )
                 for devices in spec.devices:
-                    candidates, reasons = layouts(setup, devices)
-                    refused.update(dict.fromkeys(reasons))
-                    kept_layouts += sorted(candidates, key=_build_sort_key)[:_KEPT]
-        self.uncut = list(refused)[:3]
-        self.notes += [f"not cut further: {reasons}" for reasons in self.uncut]
+                    candidates, reasons = compute_layouts(setup, devices)
+                    refusals.update(dict.fromkeys(reasons))
+                    kept_layouts += sorted(candidates, key=_build_sort_key)[:_MAX_LAYOUTS]
+        self.refusals = list(refusals)[:3]
+        self.notes += [f"not cut further: {reason}" for reason in self.refusals]
         if (
             self.machine is not None
             and spec.links is None
@@ -411,31 +458,37 @@ class _Answer:
             self.notes.append("times of layouts that send need the rate of the links (--links)")
         return tuple(kept_layouts)
 
-    def _prompt_macs(self) -> dict[int | None, float]:
+    def _sum_prompt_macs(self) -> dict[int | None, float]:
         """Returns the multiply-accumulates of the prompt by layer, or {} if the prompt is not counted."""
         macs_by_layer = dict[int | None, float]()
         prompt = self.spec.prompt
-        rows = self.passes.prompt_layers(prompt) if self.passes.can_count(prompt) else {}
+        rows = self.passes.count_prompt_layers(prompt) if self.passes.can_count(prompt) else {}
         for path, macs in rows.items():
-            number = block_of(path)
+            number = find_layer_number(path)
             macs_by_layer[number] = macs_by_layer.get(number, 0.0) + (macs or 0)
         return macs_by_layer
 
-    def _compute_cached(self, context: int) -> dict[int, float]:
+    def _sum_cache_bytes(self, context: int) -> dict[int, float]:
+        """Returns the stored bytes of the cache by layer."""
         bytes_by_layer: dict[int, float] = {}
-        for tensor in self.passes.cache(context)[1]:
-            size = tensor.tensor.numel() * element_bits(tensor, self.types.kv_bits) / 8
+        for tensor in self.passes.build_cache(context)[1]:
+            size = tensor.tensor.numel() * get_element_bits(tensor, self.types.kv_bits) / 8
             bytes_by_layer[tensor.layer] = bytes_by_layer.get(tensor.layer, 0.0) + size
         return bytes_by_layer
 
-    def _item_bytes(self) -> int:
+    def _get_item_bytes(self) -> int:
+        """Returns the bytes of an element of the hidden states."""
         parameter = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)
         return parameter.element_size() if parameter is not None else 4
 
-    def _note_repeated(self) -> None:
-        """Adds a note on weights that each step multiplies with the cached tokens, too."""
+    def _add_repeated_note(self) -> None:
+        """Adds a note on weights that each step multiplies with all cached tokens, not only the new one."""
         context = self.spec.contexts[0]
-        rows = [layer for layer in self.passes.step(context).analysis.layers if self.passes.of_weights(layer)]
+        rows = [
+            layer
+            for layer in self.passes.run_step(context).analysis.layers
+            if self.passes.multiplies_weights(layer)
+        ]
         extra_macs = {
             layer.path: (layer.macs or 0) - self.passes.first_step_macs.get(layer.path, 0) for layer in rows
         }
@@ -449,7 +502,8 @@ class _Answer:
                 " fold these weights into the queries do without"
             )
 
-    def _note(self, macs: ClosedForm, cache: ClosedForm) -> None:
+    def _add_notes(self, macs: ClosedForm, cache: ClosedForm) -> None:
+        """Adds the notes on the model and on the closed forms of a step's figures."""
         longest = self.longest
         if longest is not None and max(*self.spec.contexts, self.spec.prompt) > longest:
             self.notes.append(
@@ -473,7 +527,7 @@ class _Answer:
         if any(holder.routed for holder in self.holders):
             self.notes.append("experts are taken to be drawn evenly, each token's by itself")
         self.notes += weights.describe_all_experts(self.passes.own.model, self.holders)
-        self._note_repeated()
+        self._add_repeated_note()
         self.notes += [f"figures with a sign depend on values: {why}" for why in self.passes.reasons]
         if not macs.pieces or not cache.pieces:
             self.notes.append("no closed form over the context gives what was counted")
@@ -493,11 +547,12 @@ class _Answer:
 
 
 def _build_sort_key(layout: DeviceLayout) -> tuple[bool, float, int]:
-    """Sort key of layouts: those that fit come first, then less time per token, then fewer sent bytes."""
+    """Returns the sort key of a layout: whether it fits, then the time per token, then the sent bytes."""
     return layout.fits is False, layout.token if layout.token is not None else float("inf"), layout.link_bytes
 
 
 def _find_longest_context(model: nn.Module) -> int | None:
+    """Returns the longest context, in tokens, that the model's configuration names, or None."""
     config = text_config(model)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"):
         limit = getattr(config, name, None)

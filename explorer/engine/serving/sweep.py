@@ -1,7 +1,8 @@
 """Sweep of serving costs: many types, contexts, batches and device layouts of many models, as stored rows.
 
-A few passes over a model's code answer all questions in one type. Each worker therefore gets the questions of
-one type together, a few contexts at a time.
+A question is one combination of a type, context, batch and number of devices. A few passes over a model's
+code answer all questions of one type. Each worker therefore gets the questions of one type together, for a
+few contexts at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.serving.serving import check, resolve_types
+from explorer.engine.serving.serving import check_spec, resolve_types
 from explorer.engine.sweep import MAX_ROWS, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import compute_digest
 from explorer.engine.sweep.measure import SweepSession, Task
@@ -27,7 +28,7 @@ from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.serving.sweep import ServingRow, ServingSweep, ServingSweepSpec, with_serving_front
 
-_TOGETHER = 16
+_MAX_TASK_CONTEXTS = 16
 """Maximum number of contexts in one task of a worker."""
 
 
@@ -95,7 +96,7 @@ class ServingTask(Task, frozen=True, kw_only=True):
             yield from (replace(row, error=str(error)) for row in self.blank)
             return
         for row in self.blank:
-            yield from _rows_of_question(row, fact)
+            yield from _build_rows(row, fact)
 
 
 _LAYOUT_FIELDS = (
@@ -104,7 +105,13 @@ _LAYOUT_FIELDS = (
 )
 
 
-def _rows_of_question(blank: ServingRow, fact: Serving) -> list[ServingRow]:
+def _build_rows(blank: ServingRow, fact: Serving) -> list[ServingRow]:
+    """Builds the rows of one question from an answer that covers it: a row for each layout.
+
+    Args:
+        blank: A row of the question without figures.
+        fact: The answer.
+    """
     context_and_batch = blank.context, blank.batch
     if blank.devices == 1:
         time_ = next(row for row in fact.times if (row.context, row.batch) == context_and_batch)
@@ -140,7 +147,14 @@ def _rows_of_question(blank: ServingRow, fact: Serving) -> list[ServingRow]:
 
 
 class _ModelState(Struct):
-    """State of one model in the sweep: its rows by question, and its open questions."""
+    """State of one model in the sweep.
+
+    Attributes:
+        subject: The model.
+        content: Digest of all inputs of the model's figures, or '' if it cannot be read.
+        rows: Rows by the key of their question.
+        open: Questions without stored rows, each with a row without figures.
+    """
 
     subject: ServedModel
     content: str = ""
@@ -181,7 +195,7 @@ def sweep_servings(
     """
     began = time.perf_counter()
     questions = spec.questions()
-    check(spec.base)
+    check_spec(spec.base)
     for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
         resolve_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
     if len(questions) * len(subjects) > MAX_ROWS:
@@ -194,9 +208,9 @@ def sweep_servings(
         )
     with Store(ServingRow, output) as store:
         run = _Run(store, questions, machine, on_progress, cancel)
-        works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
-        count = run.fill(works, scheduler, workers)
-    rows = [row for work in works for rows in work.rows.values() for row in rows]
+        states = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
+        count = run.fill(states, scheduler, workers)
+    rows = [row for state in states for rows in state.rows.values() for row in rows]
     raise_common_error(rows)
     return ServingSweep(
         rows=with_serving_front(rows),
@@ -209,7 +223,12 @@ def sweep_servings(
 
 
 class _Run:
-    """State of one run of the sweep."""
+    """State of one run of the sweep.
+
+    Attributes:
+        made, kept: Number of computed rows, and of rows that were stored before.
+        done, total: Number of answered questions, and of all open questions.
+    """
 
     def __init__(
         self,
@@ -228,36 +247,37 @@ class _Run:
 
         An unreadable model gets rows with the error.
         """
-        work = _ModelState(subject)
+        state = _ModelState(subject)
         try:
             report(self.on_progress, None, "reading the model")
-            work.content = subject.content()
+            state.content = subject.content()
         except Cancelled:
             raise
         except ExplorerError as error:
             if is_only_model:
                 raise
-            blanks = [self._blank(work, question) for question in self.questions]
-            work.rows = {row.key: [replace(row, error=str(error))] for row in blanks}
-            return work
+            blanks = [self._build_blank_row(state, question) for question in self.questions]
+            state.rows = {row.key: [replace(row, error=str(error))] for row in blanks}
+            return state
         for question in self.questions:
-            blank = self._blank(work, question)
-            work.rows[blank.key] = self._find_stored_rows(blank)
-            if not work.rows[blank.key]:
-                work.open.append((question, blank))
-        self.total += len(work.open)
-        return work
+            blank = self._build_blank_row(state, question)
+            state.rows[blank.key] = self._find_stored_rows(blank)
+            if not state.rows[blank.key]:
+                state.open.append((question, blank))
+        self.total += len(state.open)
+        return state
 
-    def _blank(self, work: _ModelState, question: ServingSpec) -> ServingRow:
-        subject, machine = work.subject, self.machine
+    def _build_blank_row(self, state: _ModelState, question: ServingSpec) -> ServingRow:
+        """Builds a row of a question without figures. Its key is a digest of all inputs of its figures."""
+        subject, machine = state.subject, self.machine
         figures = None if machine is None else (machine.peak_macs, machine.bandwidth)
         identity = {"serving": to_json(question), "machine": figures, "opening": subject.opening}
         return ServingRow(
-            key=compute_digest({"model": work.content or subject.name, **identity}),
+            key=compute_digest({"model": state.content or subject.name, **identity}),
             model=subject.name,
-            fingerprint=work.content,
+            fingerprint=state.content,
             opening=subject.words,
-            machine=_machine_text(machine),
+            machine=_describe_machine(machine),
             prompt=question.prompt,
             context=question.contexts[0],
             batch=question.batches[0],
@@ -279,15 +299,15 @@ class _Run:
         self.kept += len(rows)
         return [replace(row, model=blank.model, machine=blank.machine) for row in rows]
 
-    def fill(self, works: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
+    def fill(self, states: Sequence[_ModelState], scheduler: str | None, workers: int | None) -> int:
         """Answers the open questions in this process or in workers. Returns the number of workers."""
         in_process = scheduler is None and (workers or 1) == 1
         tasks: list[ServingTask] = []
-        work_by_task: dict[int, _ModelState] = {}
-        for work in works:
-            for task in self._tasks(work, len(self.questions) if in_process else _TOGETHER):
+        state_by_task: dict[int, _ModelState] = {}
+        for state in states:
+            for task in self._list_tasks(state, len(self.questions) if in_process else _MAX_TASK_CONTEXTS):
                 tasks.append(task)
-                work_by_task[id(task)] = work
+                state_by_task[id(task)] = state
         if not tasks:
             return 0
         report(self.on_progress, None, "sweeping", 0, self.total)
@@ -296,51 +316,54 @@ class _Run:
             if isinstance(result, ExplorerError):
                 # not stored: another worker, or a later run, may succeed
                 result = [replace(row, error=str(result)) for row in task.blank]
-            self._add_rows(work_by_task[id(task)], result)
+            self._add_rows(state_by_task[id(task)], result)
             self.done += len(task.blank)
             report(self.on_progress, None, "sweeping", self.done, self.total)
 
         if in_process:
             for task in tasks:
                 stop_if(self.cancel)
-                door = work_by_task[id(task)].subject.door
+                door = state_by_task[id(task)].subject.door
                 on_result(task, list(task.compute_rows(door, self.on_progress, self.cancel)))
             return 0
         report(self.on_progress, None, "starting workers")
         return cluster.run_tasks(tasks, on_result, scheduler, workers or 1, self.cancel)
 
-    def _tasks(self, work: _ModelState, together: int) -> Iterator[ServingTask]:
-        """Yields tasks of open questions of the same types, with up to `together` contexts in a task."""
-        if not work.open:
+    def _list_tasks(self, state: _ModelState, max_contexts: int) -> Iterator[ServingTask]:
+        """Yields tasks of open questions of the same types, with up to `max_contexts` contexts in a task."""
+        if not state.open:
             return
-        opener = work.subject.opener(work.content)
+        opener = state.subject.opener(state.content)
         pairs_by_types: dict[tuple[str, str], dict[int, list[tuple[ServingSpec, ServingRow]]]] = {}
-        for question, blank in work.open:
+        for question, blank in state.open:
             groups = pairs_by_types.setdefault((question.dtype, question.kv_dtype), {})
             groups.setdefault(question.contexts[0], []).append((question, blank))
         for groups in pairs_by_types.values():
             contexts = list(groups)
-            for start in range(0, len(contexts), together):
-                pairs = [pair for context in contexts[start : start + together] for pair in groups[context]]
+            for start in range(0, len(contexts), max_contexts):
+                pairs = [
+                    pair for context in contexts[start : start + max_contexts] for pair in groups[context]
+                ]
                 yield ServingTask(
                     opener=opener,
                     files=(),
-                    fingerprint=work.content,
-                    opening=work.subject.words,
+                    fingerprint=state.content,
+                    opening=state.subject.words,
                     blank=tuple([blank for _, blank in pairs]),
                     spec=_combine_questions([question for question, _ in pairs]),
                     machine=self.machine,
                 )
 
-    def _add_rows(self, work: _ModelState, rows: Sequence[ServingRow]) -> None:
-        """Adds rows to the work and stores those without an error.
+    def _add_rows(self, state: _ModelState, rows: Sequence[ServingRow]) -> None:
+        """Adds rows to the state of a model, and stores those that were computed.
 
-        The rows of a question are stored all together or not at all.
+        The rows of a question are stored together. A row whose key has no number is not stored: it has an
+        error that another run may not have.
         """
         by_question: dict[str, list[ServingRow]] = {}
         for row in rows:
             by_question.setdefault(row.key.partition(".")[0], []).append(row)
-        work.rows.update(by_question)
+        state.rows.update(by_question)
         answered_rows = [row for row in rows if "." in row.key]
         self.store.add(answered_rows)
         self.made += len(answered_rows)
@@ -357,7 +380,7 @@ def _combine_questions(questions: Sequence[ServingSpec]) -> ServingSpec:
     )
 
 
-def _machine_text(machine: Machine | None) -> str:
+def _describe_machine(machine: Machine | None) -> str:
     """Describes a machine by its name and its rates."""
     if machine is None:
         return ""

@@ -1,7 +1,7 @@
 """Parameters of a language model by the module that holds them, and the share that one token uses.
 
-A module whose product multiplies fewer times than it has weights holds experts: each token uses a part of the
-weights. An embedding module that multiplies nothing is a table: each token reads one row.
+A module that multiplies fewer times than it has weights holds experts: each token uses a part of the weights.
+An embedding module that multiplies nothing is a table: each token reads one row.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from explorer.facts import Layer
 from explorer.facts.serving.serving import ServedPart
 
 _NUMBER = re.compile(r"(?<=\.)\d+(?=\.|$)")
+"""A part of a path that is a number, such as the number of a layer."""
 
 
 class WeightHolder(Struct, frozen=True):
@@ -57,7 +58,7 @@ class WeightHolder(Struct, frozen=True):
         return self.used < 1
 
 
-def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder, ...]:
+def list_holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder, ...]:
     """Returns the modules of a model that hold parameters, in the order of their registration.
 
     Args:
@@ -83,9 +84,9 @@ def holders(model: nn.Module, layers: Mapping[str, Layer]) -> tuple[WeightHolder
         matrices = sum(p.numel() for p in parameters if p.dim() > 1)
         nbytes = sum(storage.nbytes for storage in parameters.values())
         table = not macs and bool(matrices) and isinstance(module, nn.Embedding)
-        # at most 1: convolutions and tied weights multiply more than once; the bias of experts is not counted
-        used = min(1.0, macs / _matrix_elements(parameters)) if macs and matrices else 1.0
-        read = 0 if idle else _row_bytes(parameters) if table else used * nbytes
+        # at most 1, because convolutions and tied weights multiply more than once; biases are not counted
+        used = min(1.0, macs / _count_matrix_elements(parameters)) if macs and matrices else 1.0
+        read = 0 if idle else _count_row_bytes(parameters) if table else used * nbytes
         weight_holders.append(
             WeightHolder(
                 path,
@@ -110,20 +111,21 @@ def _is_idle(row: Layer) -> bool:
 
 
 _FULL_USE = 0.95
-"""Share of used weights from which on a module counts as using all of them: a few may serve other passes."""
+"""Share of used weights from which on a module counts as using all. The others may serve other passes."""
 
 
-def _matrix_elements(parameters: Collection[nn.Parameter]) -> int:
+def _count_matrix_elements(parameters: Collection[nn.Parameter]) -> int:
     """Counts the elements of the weights of highest rank: in a stack of experts, the stacked matrices."""
     rank = max(p.dim() for p in parameters)
     return sum(p.numel() for p in parameters if p.dim() == rank)
 
 
-def _row_bytes(parameters: Mapping[nn.Parameter, StoredForm]) -> int:
+def _count_row_bytes(parameters: Mapping[nn.Parameter, StoredForm]) -> int:
+    """Returns the stored bytes of one row of each parameter."""
     return sum(storage.nbytes // p.shape[0] for p, storage in parameters.items() if p.shape[0])
 
 
-def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
+def count_read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: bool = False) -> float:
     """Returns the bytes of weights that a pass over `tokens` tokens reads, each weight once.
 
     Experts are assumed to be drawn evenly and independently for each token. With E experts and k per token, n
@@ -147,7 +149,7 @@ def read_bytes(all_holders: tuple[WeightHolder, ...], tokens: int, *, encoder: b
     return total
 
 
-def parts(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
+def group_holders(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
     """Groups the holders of a model into parts: holders whose paths differ only in numbers, in order."""
     grouped: dict[tuple[str, str], list[WeightHolder]] = {}
     for holder in all_holders:
@@ -160,7 +162,7 @@ def parts(all_holders: tuple[WeightHolder, ...]) -> tuple[ServedPart, ...]:
                 kind,
                 len(members),
                 sum(holder.params for holder in members),
-                sum(active(holder) for holder in members),
+                sum(count_active(holder) for holder in members),
                 sum(holder.weight_bytes for holder in members),
                 ", ".join(dict.fromkeys(dtype for holder in members for dtype in holder.dtypes)),
             )
@@ -177,8 +179,8 @@ def describe_all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) 
         all_holders: All weight holders of the model.
     """
     config = text_config(model)
-    experts = _setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
-    experts_per_token = _setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
+    experts = _read_setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    experts_per_token = _read_setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
     if not experts_per_token or experts_per_token >= experts or any(holder.routed for holder in all_holders):
         return []
     stacks = [
@@ -190,7 +192,7 @@ def describe_all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) 
     if not stacks:
         return []
     active_params = (
-        sum(active(holder) for holder in all_holders)
+        sum(count_active(holder) for holder in all_holders)
         - sum(p.numel() for p in stacks) * (experts - experts_per_token) // experts
     )
     return [
@@ -200,18 +202,18 @@ def describe_all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) 
     ]
 
 
-def _setting(config: object, *names: str) -> int:
+def _read_setting(config: object, *names: str) -> int:
     """Returns the first of the named settings that is a whole number, or 0."""
     values = (getattr(config, name, None) for name in names)
     return next((n for n in values if isinstance(n, int)), 0)
 
 
-def active(holder: WeightHolder) -> int:
+def count_active(holder: WeightHolder) -> int:
     """Returns the number of parameters of a holder that one token uses."""
     return 0 if holder.idle else round(holder.params * holder.used)
 
 
-def block_of(path: str) -> int | None:
+def find_layer_number(path: str) -> int | None:
     """Returns the number of the layer that contains a path, or None outside layers."""
     match_ = _NUMBER.search(path)
     return int(match_.group()) if match_ else None

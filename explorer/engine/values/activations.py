@@ -198,7 +198,7 @@ class _Collector(Struct):
         self.take(numbers, call, name)
 
     def step(self, done: int, total: int) -> None:
-        """Reports progress, and stops if the user cancelled. See `ActivationRequest`."""
+        """Reports progress, and stops if the user canceled. See `ActivationRequest`."""
         stop_if(self.cancel)
         if self.on_progress is not None:
             self.on_progress(Progress(f"running the layers{self.rerun_text}", done, total))

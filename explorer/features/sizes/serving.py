@@ -10,9 +10,9 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import module_cache
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.progress import report
-from explorer.engine.serving.fingerprint import module_content
+from explorer.engine.serving.fingerprint import compute_module_digest
 from explorer.engine.serving.passes import Passes
-from explorer.engine.serving.serving import check, compute_serving, create_passes, resolve_types
+from explorer.engine.serving.serving import check_spec, compute_serving, create_passes, resolve_types
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
@@ -39,7 +39,7 @@ class Server:
     ) -> Serving:
         """Return the figures of prompt, decode steps and cache of a state, with times on `machine`."""
         loaded = self._loaded(index, on_progress)
-        check(spec)
+        check_spec(spec)
         key = loaded.source, self._models.resolve_index(index), resolve_types(spec).compute, spec.prompt
         with loaded.quiet():
             if self._last_passes is None or self._last_passes[0] != key:
@@ -54,7 +54,7 @@ class Server:
 
     def content(self, index: int | None, on_progress: OnProgress) -> str:
         """Return a digest of everything in a state that its figures depend on."""
-        return module_content(self._loaded(index, on_progress).meta())
+        return compute_module_digest(self._loaded(index, on_progress).meta())
 
     def _loaded(self, index: int | None, on_progress: OnProgress) -> LoadedModule:
         opened = self._models.open_state(self._models.resolve_index(index), on_progress)
