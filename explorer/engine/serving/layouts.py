@@ -388,7 +388,7 @@ def _compute_first_token(
 
 
 def _divide_into_stages(sizes: Sequence[float], count: int) -> list[tuple[int, int]]:
-    """Divides the layers into `count` contiguous ranges, so that the largest sum of sizes is as small as possible."""
+    """Divides the layers into `count` contiguous ranges with the smallest possible largest sum of sizes."""
     if count == 1:
         return [(0, len(sizes))]
     sums = np.array(sizes)
