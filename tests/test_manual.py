@@ -155,6 +155,17 @@ def test_pictures_and_links_lead_somewhere(topic: str) -> None:
         assert not anchor or anchor in headings, anchor
 
 
+def test_each_way_to_miss_work_has_a_mark_and_a_test() -> None:
+    section = TEXTS["counting"].partition("## What a count can miss")[2].partition("\n## ")[0]
+    rows = [line.strip("|").split("|") for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) > 20
+    for happening, mark, tested_in in rows:
+        assert mark.strip(), happening
+        files = re.findall("`([^`]+)`", tested_in)
+        assert files, happening
+        assert all((Path(__file__).parent / "engine" / file).is_file() for file in files), files
+
+
 def test_the_readme_is_short_and_leads_to_every_page() -> None:
     assert len(TEXTS["README"].splitlines()) <= 180
     for topic in TOPICS:

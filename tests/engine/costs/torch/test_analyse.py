@@ -386,6 +386,7 @@ def test_parameters_that_nothing_uses_are_shown_and_counted() -> None:
     analysis = on_meta(Loop, (2, 8))
     unused = row(analysis, "unused")
     assert (unused.calls, unused.params, unused.macs) == (0, 18, 0)
+    assert unused.reason == "it does not run on these inputs in evaluation mode"
     assert row(analysis, "scale").kind == "Parameter"
     assert analysis.info.totals.params == 72 + 18 + 8
 

@@ -228,6 +228,13 @@ def test_work_that_is_not_seen_makes_a_lower_bound_with_its_reason(function: Cal
     assert any("lower bounds" in reason or "not counted" in reason for reason in reasons(function))
 
 
+def test_a_module_that_does_not_run_is_unknown_if_other_work_was_not_seen() -> None:
+    with Session(Two(in_numpy), inputs=(torch.rand(6, 4),), cache=False) as session:
+        rows = {row.path: row for row in session.analysis().layers}
+    assert (rows["first"].status, rows["second"].status, rows["second"].macs) == ("exact", "unknown", None)
+    assert rows["second"].reason
+
+
 # -- what only looks like it
 
 
