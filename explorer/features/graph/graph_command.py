@@ -5,10 +5,12 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
 from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.model_answer import output_file
 from explorer.cli.output.progress import ProgressLine
+from explorer.features.graph.graph_record import GraphSpec
 from explorer.host import output_files
 
 TYPE_CHECKING = False
@@ -17,6 +19,10 @@ if TYPE_CHECKING:
 
     from explorer.facts import Info
     from explorer.session import Session
+
+
+_PARTS = ("layer", "depth", "steps", "unfold", "from", "to")
+"""Options that select a part of the model or change its drawing."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -31,17 +37,16 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.features.graph import graph_labels as labels
 
     format = write.check(args.output)
-    color, outside = args.color, args.overlay or None
+    spec, outside = record_of(args, GraphSpec), args.overlay or None
+    color = spec.color
     if outside is None:
         labels.check_coloring(color, ())
-    ends = getattr(args, "from"), args.to
-    for flag, missing_flag, end in (("--to", "--from", ends[0]), ("--from", "--to", ends[1])):
-        if end and not all(ends):
-            raise Misuse("a path has two ends", where=missing_flag, hint=f"add {flag} LAYER")
+    between = (spec.start, spec.end) if spec.start and spec.end else None
+    if between is None and (spec.start or spec.end):
+        flag, missing_flag = ("--to", "--from") if spec.start else ("--from", "--to")
+        raise Misuse("a path has two ends", where=missing_flag, hint=f"add {flag} LAYER")
     if format == write.NODE_DATA:
-        for flag in ("--layer", "--depth", "--steps", "--unfold", "--from", "--to"):
-            if getattr(args, flag.removeprefix("--")):
-                raise Misuse("node data is of the whole model", where=flag, hint="leave it out")
+        args.refuse(_PARTS, "node data is of the whole model", "leave it out")
         color = "macs" if color == "family" else color
 
     warning = ""
@@ -59,11 +64,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if figures is not None:
             labels.check_coloring(color, [column.name for column in figures.columns])
         drawing = session.graph(
-            args.layer,
-            depth=args.depth,
-            steps=args.steps,
-            unfold=args.unfold,
-            between=ends if all(ends) else None,
+            spec.layer,
+            depth=spec.depth,
+            steps=spec.steps,
+            unfold=spec.unfold,
+            between=between,
             nested=format == ".html",
             overlay=figures,
             on_progress=progress,
@@ -112,47 +117,7 @@ COMMAND = Command(
             manual="print the SSA graph of a TorchScript module, as torch prints it, instead of a drawing;"
             " torch runs code of the file to load it (needs `--trust`). `--layer PATH` selects the module",
         ),
-        Option(
-            "--layer",
-            "a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:\n"
-            "its path, its name, a glob or a filter",
-            "LAYER",
-            manual="a group, whose inside is drawn, or a layer, which is drawn with what feeds and reads it:"
-            " its path, its name, a glob or a filter that only one has",
-        ),
-        Option(
-            "--depth",
-            "how many levels of groups are opened, 1 for none (default: as many as a picture has room\n"
-            "for); of a layer how many edges away its neighbors may stand (default 2)",
-            "N",
-            least=1,
-            manual="levels of groups to open, 1 for none (default: as many as a picture has room for); with"
-            " a layer: the distance of its neighbors in edges (2)",
-        ),
-        Option(
-            "--steps",
-            "with --layer: draw it as one box, with its neighbors up to N edges away",
-            "N",
-            least=1,
-        ),
-        Option(
-            "--unfold",
-            "a group to open in place, with its parents; repeatable",
-            "LAYER",
-            many=True,
-        ),
-        Option("--from", "with --to: highlight and count the paths from this layer or group ...", "LAYER"),
-        Option("--to", "... to this one", "LAYER"),
-        Option(
-            "--color",
-            "what boxes are colored by: the family of the layer (default), macs, params, activations,\n"
-            "weights, read, written, ops, or a column of --overlay",
-            "family|FIGURE",
-            "family",
-            manual="what boxes are colored by: the family of the layer (`family`), `macs`, `params`,"
-            " `activations`, `weights`, `read`, `written`, `ops`, or a column of `--overlay`; of `.json` the"
-            " figure that it holds (`macs`)",
-        ),
+        *declared_options(GraphSpec),
         "--overlay",
         *OPENING,
         *PRINTING,
