@@ -17,6 +17,7 @@ from explorer.base.units import sizes_text
 from explorer.settings.parse import (
     option_words,
     parse_axes,
+    parse_axis,
     parse_batch,
     parse_card,
     parse_choice,
@@ -25,14 +26,19 @@ from explorer.settings.parse import (
     parse_count,
     parse_dynamic,
     parse_limit,
+    parse_map_size,
     parse_names,
+    parse_place,
     parse_share,
     parse_sizes,
+    parse_span,
     parse_tile,
     parse_tokens,
+    parse_words,
     path_word,
 )
 from explorer.settings.rates import parse_rate
+from explorer.settings.statistics import parse_statistics
 
 Reader = Callable[[Any, str], Any]
 """Function that converts a text or a TOML value to an option's value. Its second argument is the place for
@@ -241,6 +247,11 @@ def _percentile(value: Any, where: str) -> float:
     raise Misuse(f"'{value}' % is not a share of values above 50 %", where=where, hint="99.999")
 
 
+def _statistics(value: Any, where: str) -> str:
+    parse_statistics(value, where)
+    return str(value)
+
+
 def _token_count(value: Any, where: str) -> int:
     counts = parse_tokens(text(value, where), where)
     if len(counts) > 1:
@@ -251,20 +262,26 @@ def _token_count(value: Any, where: str) -> int:
 _READERS: Mapping[str, Reader] = {
     "accumulator": _accumulator,
     "axes": parse_axes,
+    "axis": lambda value, where: parse_axis(str(value), where),
     "batch": lambda value, where: parse_batch(str(value), where),
     "block": _block,
     "card": lambda value, where: parse_card(text(value, where), where),
     "dynamic": parse_dynamic,
+    "map_size": lambda value, where: parse_map_size(text(value, where), where),
     "names": lambda value, where: parse_names(text(value, where), where),
     "percentile": _percentile,
+    "place": lambda value, where: parse_place(text(value, where), where),
     "rate": lambda value, where: parse_rate(text(value, where), where=where),
     "seconds": _seconds,
     "shape": shape,
     "share": lambda value, where: parse_share(str(value), where),
     "sizes": lambda value, where: parse_sizes(text(value, where), where),
+    "span": lambda value, where: parse_span(text(value, where), where),
+    "statistics": _statistics,
     "tile": _tile,
     "token_count": _token_count,
     "tokens": lambda value, where: parse_tokens(text(value, where), where),
+    "words": lambda value, where: parse_words(text(value, where), where),
 }
 """Readers by the name that an option declares."""
 

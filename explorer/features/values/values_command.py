@@ -4,70 +4,37 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import OPENING, TABLE, Option
+from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, build_plain_document, present
 from explorer.cli.output.progress import ProgressLine
-
-_OWN = (
-    Option(
-        "--slice",
-        "which numbers, as numpy has it: '[0:1, :8]', '3, ..., ::2', '-1'",
-        "SLICE",
-        manual="which numbers, as numpy has it: `'[0:1, :8]'`, `'3, ..., ::2'`, `'-1'`; without it a large"
-        " tensor is told by its edges",
-    ),
-    Option("--before", "compare with the numbers of another model", "MODEL"),
-    Option(
-        "--before-name",
-        "name of the tensor in the other model, if it differs",
-        "NAME",
-    ),
-    Option(
-        "--map",
-        "draw the tensor as a map of this many cells, with its outliers (default 24x64)",
-        "ROWSxCOLUMNS",
-        reads="map_size",
-    ),
-    Option(
-        "--at", "with --map: the index on each axis before the last two, such as 0,3", "I,J", reads="place"
-    ),
-    Option("--rows", "with --map: only these rows, such as 0:512", "A:B", reads="span"),
-    Option("--columns", "with --map: only these columns, such as 64:128", "A:B", reads="span"),
-)
+from explorer.features.values.values_record import ValuesSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    name = args.models[1]
-    drawn = args.map is not None
-    if drawn:
+    name, spec = args.models[1], record_of(args, ValuesSpec)
+    if spec.map is not None:
         args.refuse(("slice", "before_name", "output"), "it does not go with --map")
     else:
         args.refuse(("at", "rows", "columns"), "it goes with --map")
     with explorer.Session(args.models[0], **args.opening) as session:
-        shared = {"input": args.input, "seed": args.seed, "on_progress": progress}
+        shared = {"before": spec.before, "input": args.input, "seed": args.seed, "on_progress": progress}
         fact = (
-            session.heat_map(
+            session.values(
                 name,
-                place=args.at or (),
-                rows=args.rows,
-                columns=args.columns,
-                size=args.map,
-                before=args.before,
-                **shared,
-            )
-            if drawn
-            else session.values(
-                name,
-                args.slice or "",
-                before=args.before,
-                before_name=args.before_name,
+                spec.slice or "",
+                before_name=spec.before_name,
                 output=args.output,
                 overwrite=args.force,
                 **shared,
             )
+            if spec.map is None
+            else session.heat_map(
+                name, place=spec.at, rows=spec.rows, columns=spec.columns, size=spec.map, **shared
+            )
         )
     words = present("tensor_words", __package__)
-    if drawn:
+    if spec.map is not None:
         return Answer(lambda: build_plain_document(fact), lambda: words.heat_map(fact), "outliers")
     return Answer(
         lambda: build_plain_document(fact),
@@ -81,7 +48,7 @@ COMMAND = Command(
     "values",
     "print the numbers of one weight or layer output",
     ("MODEL", "NAME"),
-    (*_OWN, "--input", "--seed", "--output", "--force", *OPENING, *TABLE),
+    (*declared_options(ValuesSpec), "--input", "--seed", "--output", "--force", *OPENING, *TABLE),
     (
         "explorer values model.onnx fc1.weight --slice '0:4, :8'",
         "explorer values model.gguf token_embd.weight --slice '[100, :16]'",
