@@ -7,11 +7,12 @@ Sizes are bytes and cycles are whole numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from explorer.base.checked import Count, Positive, Spec
+from explorer.base.options import option
 
 Bound = Literal["compute", "memory", ""]
 Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]
@@ -27,6 +28,39 @@ ORDERS: dict[str, Dataflow] = {
 """Orders of the three loops over tiles, outermost first, each with the operand whose tile stays in the buffer
 during the innermost loop: C (the output), B (the weight) or A (the input).
 """
+
+
+class OrderSpec(Spec, frozen=True):
+    """The loop order of a cost, as the user requests it.
+
+    Attributes:
+        order: Name of an order in `ORDERS`, or of a dataflow, which leaves two orders to choose from. 'best'
+            chooses among all orders. The choice is the order with the least traffic at each matmul.
+    """
+
+    order: Annotated[
+        Literal[
+            "best",
+            "mnk",
+            "nmk",
+            "knm",
+            "nkm",
+            "mkn",
+            "kmn",
+            "output-stationary",
+            "weight-stationary",
+            "input-stationary",
+        ],
+        option(
+            "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"
+            "the one with the least traffic at each matmul",
+            manual="loops over tiles from the outermost in (`mnk`, `knm`, ...), or `output-stationary`,"
+            " `weight-stationary`, `input-stationary`; `best` is the one with the least traffic at each"
+            " matmul",
+            metavar="ORDER",
+            usual="",
+        ),
+    ] = "best"
 
 
 Rate = Positive

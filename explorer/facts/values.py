@@ -3,10 +3,57 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Annotated
 
 from msgspec import Struct, field
 
+from explorer.base.checked import Count, Spec
+from explorer.base.options import option
 from explorer.facts import Shape, TensorInfo
+
+
+class StatisticsSpec(Spec, frozen=True):
+    """Statistics of weights or activations, as the user requests them.
+
+    Attributes:
+        kinds: Operators or module types of layers, or empty for all layers.
+        stat: Statistics by name, in the syntax of `explorer.settings.statistics`. None selects the usual
+            ones.
+        axis: Axis with separate statistics for each index, negative from the end. None measures whole
+            tensors.
+        bins: Number of intervals of a histogram.
+    """
+
+    kinds: Annotated[
+        tuple[str, ...],
+        option(
+            "only layers of this operator or module type, such as Conv or Linear",
+            manual="only layers of this operator or module type, such as `Conv` or `Linear`",
+            metavar="KIND",
+            flag="--op",
+            old="--type",
+        ),
+    ] = ()
+    stat: Annotated[
+        str | None,
+        option(
+            "statistics beside each other, one row a tensor: var,absmean,range:3sigma,quantile:0.97, ...\n"
+            "(explorer help counting)",
+            manual="[statistics](counting.md#statistics) beside each other, one row a tensor:"
+            " `var,absmean,range:3sigma,quantile:0.97`",
+            metavar="NAMES",
+            reader="statistics",
+        ),
+    ] = None
+    axis: Annotated[
+        int | None,
+        option(
+            "statistics of each index of this axis, such as 0 for the output channels of a weight",
+            metavar="N",
+            reader="axis",
+        ),
+    ] = None
+    bins: Annotated[Count, option("intervals of a histogram", metavar="N")] = 32
 
 
 class Histogram(Struct, frozen=True):

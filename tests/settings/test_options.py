@@ -18,17 +18,21 @@ from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
 from explorer.facts.conversion import ConversionOptions, RebatchSpec
+from explorer.facts.cost import OrderSpec
 from explorer.facts.evaluate.evaluation import EvaluateSpec, SampleSpec
 from explorer.facts.evaluate.training_run import TrainSpec
 from explorer.facts.profile.profile import ProfileSpec
-from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeRule, QuantizeSpec
+from explorer.facts.quantize import PARTS, FormatSweepSpec, QuantizeRequest, QuantizeRule, QuantizeSpec
 from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.split.fold import FoldSpec
 from explorer.facts.split.make import MakeSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import TrainingStepSpec
+from explorer.facts.values import StatisticsSpec
 from explorer.facts.verification import Tolerance
+from explorer.features.graph.graph_record import GraphSpec
+from explorer.features.values.values_record import ValuesSpec
 from explorer.process.saved_sessions import Opening
 from explorer.session.parts.scripts import quantize_words
 from explorer.settings import quantize as formats
@@ -50,6 +54,11 @@ RECORDS: dict[str, type[Struct]] = {
     "extract": PartSpec,
     "profile": ProfileSpec,
     "serving": ServingSpec,
+    "sweep": FormatSweepSpec,
+    "plan": OrderSpec,
+    "weights": StatisticsSpec,
+    "graph": GraphSpec,
+    "values": ValuesSpec,
 }
 NEEDED = {
     "convert": ("-o", "other.onnx"),
@@ -57,6 +66,7 @@ NEEDED = {
     "make": ("-o", "small.onnx"),
     "rebatch": ("8", "-o", "other.onnx"),
     "train": ("--data", "samples.npz"),
+    "values": ("fc1.weight",),
     "verify": ("other.onnx",),
 }
 """Options without which a verb is refused."""
@@ -68,21 +78,27 @@ AXES = st.integers(-9, 9)
 BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "accumulator": st.just(0) | st.integers(2, 64),
     "axes": st.dictionaries(NAMES, AXES, max_size=3),
+    "axis": AXES,
     "batch": st.integers(1, 10**9 - 1) | st.sampled_from(("N", "batch_2")),
     "block": st.just(0) | st.integers(2, 1 << 16),
     "card": st.integers(1, 1 << 50),
     "dynamic": st.dictionaries(
         NAMES, st.dictionaries(AXES, st.sampled_from(("batch", "h_2")), min_size=1, max_size=3), max_size=3
     ),
+    "map_size": st.tuples(*[st.integers(1, 1000)] * 2),
     "names": st.lists(NAMES, unique=True, max_size=3).map(tuple),
     "percentile": st.floats(50, 100, exclude_min=True),
+    "place": st.lists(st.integers(0, 1 << 30), min_size=1, max_size=3).map(tuple),
     "rate": st.integers(1, 10**15).map(float),
     "sizes": st.lists(st.integers(1, 1 << 30), min_size=1, unique=True, max_size=3).map(tuple),
     "token_count": st.integers(1, 1 << 40),
     "tokens": st.lists(st.integers(1, 1 << 40), min_size=1, unique=True, max_size=3).map(tuple),
     "share": st.floats(0, 1, exclude_min=True, exclude_max=True),
     "seconds": st.integers(1, 10**5).map(float),
+    "span": st.tuples(*[st.integers(0, 1 << 30)] * 2),
+    "statistics": st.sampled_from(("var", "absmax,range:3sigma", "quantile:0.97")),
     "tile": st.tuples(*[st.integers(1, 1 << 16)] * 3),
+    "words": st.lists(NAMES, min_size=1, unique=True, max_size=3).map(tuple),
 }
 
 
@@ -114,6 +130,8 @@ def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
     fields |= dict.fromkeys(fields.keys() & {*PARTS}, st.sampled_from(("int8", "fixed8.4", "float32")))
     if "data" in fields:  # a verb that reads samples is refused without a file
         fields["data"] = NAMES
+    if "formats" in fields:  # the only option without a default
+        fields["formats"] = BY_READER["words"]
     return st.builds(record, **fields)
 
 

@@ -197,29 +197,6 @@ OPTIONS: dict[str, Option] = {
             "FILE",
             manual="a `.npy` (or `.npz` by input name) to run on; random otherwise",
         ),
-        Option(
-            "--op",
-            "only layers of this operator or module type, such as Conv or Linear; repeatable",
-            "KIND",
-            many=True,
-            old="--type",
-            manual="only layers of this operator or module type, such as `Conv` or `Linear`; repeatable",
-        ),
-        Option(
-            "--stat",
-            "statistics beside each other, one row a tensor: var,absmean,range:3sigma,quantile:0.97, ...\n"
-            "(explorer help counting)",
-            "NAMES",
-            manual="[statistics](counting.md#statistics) beside each other, one row a tensor:"
-            " `var,absmean,range:3sigma,quantile:0.97`",
-        ),
-        Option(
-            "--axis",
-            "statistics of each index of this axis, such as 0 for the output channels of a weight",
-            "N",
-            reads="axis",
-        ),
-        Option("--bins", "intervals of a histogram (default 32)", "N", "32", least=1),
         Option("--batch", "batch size (default: the model's own)", "N", least=1),
         Option(
             "--optimizer",
@@ -253,20 +230,6 @@ OPTIONS: dict[str, Option] = {
             "--save",
             "save the machine of --machine and these settings in the config file under this name",
             "NAME",
-        ),
-        Option(
-            "--order",
-            "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"
-            "the one with the least traffic at each matmul",
-            "ORDER",
-            "best",
-            choices=(
-                *("best", "mnk", "nmk", "knm", "nkm", "mkn", "kmn"),
-                *("output-stationary", "weight-stationary", "input-stationary"),
-            ),
-            manual="loops over tiles from the outermost in (`mnk`, `knm`, ...), or `output-stationary`,"
-            " `weight-stationary`, `input-stationary`; `best` is the one with the least traffic at each"
-            " matmul",
         ),
         Option("--json", "the answer as JSON (a contract: explorer help json)", manual="the answer as JSON"),
         Option("--csv", "the answer's table as CSV", manual="the rows of the JSON answer as CSV"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.cli.arguments.declared import declared_group, declared_options
 from explorer.cli.arguments.options import Option
-from explorer.facts.quantize import QuantizeRequest, QuantizeSpec
+from explorer.facts.quantize import FormatSweepSpec, QuantizeRequest, QuantizeSpec
 
 FORMATS = (
     Option(
@@ -48,28 +48,7 @@ FIRST = (
 """Options of commands that can quantize a model before they tile it."""
 
 FORMAT_SWEEP = (
-    Option(
-        "--quantize",
-        "number formats to try in place of tiles, between commas: int8,fixed8.4,weight=int4+input=int8",
-        "FORMATS",
-        reads="words",
-        manual="number formats to try in place of tiles, between commas: `int8,fixed8.4,mxfp4`; parts are"
-        " joined by `+`: `weight=int4+input=int8`",
-    ),
-    Option("--per-layer", "each format also on each layer alone, and on all but one"),
-    Option(
-        "--bits",
-        "search a mixed precision with at most this many bits per weight on average",
-        "BITS",
-        reads="limit",
-    ),
-    Option("--snr", "search a mixed precision whose outputs have at least this many dB", "DB", reads="limit"),
-    Option(
-        "--cost",
-        "cost that the search saves and the plot shows: weights (bytes, default) or bitops",
-        default="weights",
-        choices=("weights", "bitops"),
-    ),
+    *declared_options(FormatSweepSpec),
     Option(
         "--plot",
         "also draw SNR over cost: .svg or .png; .html or .md writes a page with the table",

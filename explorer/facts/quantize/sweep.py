@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
 from explorer.base.errors import failed_models
+from explorer.base.options import option
+from explorer.base.units import join_values
 from explorer.facts.quantize.spec import QuantizeSpec
 
 FormatScope = Literal["all", "only", "without", "mixed"]
@@ -35,15 +37,36 @@ class FormatSweepSpec(Spec, frozen=True):
         cost: Cost that the search for a mixed precision minimizes.
     """
 
-    formats: tuple[Words, ...]
-    per_layer: bool = False
-    bits: Positive | None = None
-    snr: float | None = None
+    formats: Annotated[
+        tuple[Words, ...],
+        option(
+            "number formats to try in place of tiles, between commas: int8,fixed8.4,weight=int4+input=int8",
+            manual="number formats to try in place of tiles, between commas: `int8,fixed8.4,mxfp4`; parts are"
+            " joined by `+`: `weight=int4+input=int8`",
+            metavar="FORMATS",
+            flag="--quantize",
+            reader="words",
+            joined=True,
+            write=join_values,
+        ),
+    ]
+    per_layer: Annotated[bool, option("each format also on each layer alone, and on all but one")] = False
+    bits: Annotated[
+        Positive | None,
+        option("search a mixed precision with at most this many bits per weight on average", metavar="BITS"),
+    ] = None
+    snr: Annotated[
+        float | None,
+        option("search a mixed precision whose outputs have at least this many dB", metavar="DB"),
+    ] = None
     base: QuantizeSpec = QuantizeSpec()
     calibrate: str = ""
     draws: Count = 4
     seed: Natural = 0
-    cost: FormatCost = "weights"
+    cost: Annotated[
+        FormatCost,
+        option("cost that the search saves and the plot shows: weights (bytes, default) or bitops", usual=""),
+    ] = "weights"
 
 
 class FormatRow(Struct, frozen=True):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, present
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.values import StatisticsSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -26,7 +28,7 @@ COMMAND = Command(
     "nodes",
     "print nodes with attributes, and shape and size of each tensor",
     ("MODEL",),
-    ("--layer", "--op", *OPENING, *TABLE),
+    ("--layer", *declared_options(StatisticsSpec, "kinds"), *OPENING, *TABLE),
     (
         "explorer nodes model.onnx",
         "explorer nodes model.onnx --layer '*classifier*'",

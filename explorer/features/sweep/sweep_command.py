@@ -29,6 +29,7 @@ from explorer.cli.arguments.training import TRAINING_SWEEP
 from explorer.cli.output.answer import Answer, build_plain_document, document, plots, present, tool
 from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import OrderSpec
 from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.host import output_files
 
@@ -273,18 +274,14 @@ def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None
 
 def _sweep_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
     say_what_is_kept(args)
-    spec = explorer.FormatSweepSpec(
-        args.quantize,
-        args.per_layer,
-        args.bits,
-        args.snr,
-        explorer.QuantizeSpec(
-            **read_typed_values(args, explorer.QuantizeSpec, group="scales"), sites=tuple(args.site)
-        ),
-        args.calibrate or "",
-        args.draws or 4,
-        args.seed,
-        args.cost,
+    scales = read_typed_values(args, explorer.QuantizeSpec, group="scales")
+    spec = record_of(
+        args,
+        explorer.FormatSweepSpec,
+        base=explorer.QuantizeSpec(**scales, sites=tuple(args.site)),
+        calibrate=args.calibrate or "",
+        draws=args.draws or 4,
+        seed=args.seed,
     )
     options = {name: getattr(args, name) for name in ("output", "scheduler", "workers")}
     return explorer.sweep_formats(*args.models, spec=spec, on_progress=progress, **options, **args.opening)
@@ -407,7 +404,7 @@ COMMAND = Command(
             "bytes for the current tiles, such as 512KiB; without a machine only these",
             "SIZE",
         ),
-        "--order",
+        *declared_options(OrderSpec),
         Option("--verify", "tile and prove each combination; the tiled files are deleted"),
         Option(
             "--map",

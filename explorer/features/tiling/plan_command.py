@@ -11,6 +11,7 @@ from explorer.cli.arguments.records import hardware, tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import describe_fixed_sizes, open_and_answer
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import OrderSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ COMMAND = Command(
     (
         *declared_options(explorer.TileSpec, without=("accumulator",)),
         HARDWARE,
-        "--order",
+        *declared_options(OrderSpec),
         Option("--formulas", "print the formula of each figure of each matmul"),
         Option(
             "--steps",

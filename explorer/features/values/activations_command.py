@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer, open_or_stored
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.values import StatisticsSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -53,15 +57,12 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Info, Activations]:
         answer = session.activations(
             args.layer,
-            kinds=args.op,
-            stat=args.stat,
-            axis=args.axis,
+            **asdict(record_of(args, StatisticsSpec)),
             input=args.input,
             batch=args.batch,
             seed=args.seed,
             loss=(args.loss or "sum") if args.backward else None,
             target=args.target,
-            bins=args.bins,
             output=args.output,
             overwrite=args.force,
             on_progress=progress,
@@ -82,8 +83,12 @@ COMMAND = Command(
     "run the model and print statistics of each layer's outputs",
     ("MODEL",),
     (
-        *("--layer", "--op", "--stat", "--axis", "--input", _BATCH, "--seed", *_BACKWARD),
-        *("--output", "--force", "--bins", *OPENING, *TABLE),
+        "--layer",
+        *declared_options(StatisticsSpec, without=("bins",)),
+        *("--input", _BATCH, "--seed", *_BACKWARD, "--output", "--force"),
+        *declared_options(StatisticsSpec, "bins"),
+        *OPENING,
+        *TABLE,
     ),
     (
         "explorer activations model.onnx",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer, open_or_stored
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.values import StatisticsSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -15,14 +19,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         progress,
         lambda session, info: (
             info,
-            session.weights(
-                args.layer,
-                kinds=args.op,
-                stat=args.stat,
-                axis=args.axis,
-                bins=args.bins,
-                on_progress=progress,
-            ),
+            session.weights(args.layer, **asdict(record_of(args, StatisticsSpec)), on_progress=progress),
         ),
         "weights",
         "weights_words",
@@ -37,7 +34,7 @@ COMMAND = Command(
     "weights",
     "print statistics of stored tensors: range, mean, zeros, quantiles",
     ("MODEL",),
-    ("--layer", "--op", "--stat", "--axis", "--bins", *OPENING, *TABLE),
+    ("--layer", *declared_options(StatisticsSpec), *OPENING, *TABLE),
     (
         "explorer weights model.onnx",
         "explorer weights resnet18 --layer '*conv1*' --json",

@@ -129,7 +129,7 @@ def test_shorthands_are_the_statistics_that_they_stand_for() -> None:
         ("quantile:1.5", "no share from 0 to 1"),
         ("quantile:nan", "no share from 0 to 1"),
         ("range:3", "no number of standard deviations"),
-        ("", "no statistic"),
+        ("", "the value is empty"),
     ],
 )
 def test_what_is_no_statistic_is_one_line(said: str, words: str, capsys: pytest.CaptureFixture[str]) -> None:

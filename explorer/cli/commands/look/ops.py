@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
+from explorer.cli.arguments.declared import declared_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.values import StatisticsSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -37,7 +39,8 @@ COMMAND = Command(
             manual="the nodes that torch.fx traces of a module: counts by kind and by type of module, and a"
             " table with target, type, precision and shapes; `--stat` runs it and adds statistics",
         ),
-        *("--stat", "--input", "--seed"),
+        *declared_options(StatisticsSpec, "stat"),
+        *("--input", "--seed"),
         *OPENING,
         *TABLE,
     ),
