@@ -21,6 +21,7 @@ from rich.table import Table
 from tests.bench import again as openings
 from tests.bench import analysis as analyses
 from tests.bench import language as languages
+from tests.bench import mapping as mappings
 from tests.bench import open as opening
 from tests.bench import quantize as quantizations
 from tests.bench import quantize_speed as quantized_runs
@@ -188,12 +189,17 @@ def language(models: Models, rounds: int) -> Iterator[Row]:
     yield from (Row(*line) for line in languages.cases(models.folder, rounds))
 
 
+def mapping(models: Models, rounds: int) -> Iterator[Row]:
+    yield from (Row(*line) for line in mappings.cases(measured, rounds))
+
+
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
     "open": open_,
     "paint": paint,
     "line": line,
     "stall": stall,
     "tile": tile,
+    "mapping": mapping,
     "quantize": quantize,
     "quantize_speed": quantize_speed,
     "layers": layers,

@@ -188,6 +188,49 @@ def flop_counter(name: str) -> None:
     assert counter.get_total_flops()
 
 
+def _blank(sizes: tuple[str, ...]) -> Any:
+    from explorer.facts.mapping import SiteMapping
+
+    m, k, n = map(int, sizes)
+    return SiteMapping("matmul", (m, k, n), (), dtype="int8", accumulator="int32")
+
+
+def map_energy(*sizes: str) -> dict[str, float]:
+    """The search for the least energy on ZigZag's gemm_l1: picojoules of its memory."""
+    from explorer.engine.mapping.search import search_mappings
+    from explorer.facts.cost import Hardware
+    from explorer.facts.mapping import MachineMemory, MemoryMachine
+
+    words: Any = {"A": 64, "B": 64, "C": 256}
+    memory = MachineMemory("L1", read_word=words, write_word=words, read_pj=22.9, write_pj=52.01)
+    hardware = Hardware("gemm_l1", macs_per_cycle=512)
+    machine = MemoryMachine(hardware, (memory,), unit=(8, 8, 8), mac_pj=0.05, first_read=True)
+    best = search_mappings(_blank(sizes), machine, "energy").best[0]
+    return {"figure": best.memories[0].pj or 0.0}
+
+
+def systolic_cycles(*sizes: str) -> dict[str, float]:
+    """The best mapping to 32 x 32 cells behind 1 MiB, and the cycles as SCALE-Sim counts them."""
+    from explorer.engine.mapping.search import search_mappings
+    from explorer.engine.tiling.cost import compute_site_cost
+    from explorer.facts import SitePlan
+    from explorer.facts.cost import Hardware
+    from explorer.facts.mapping import MachineMemory, MemoryMachine
+
+    hardware = Hardware("array", array=(32, 32), macs_per_cycle=1024, bytes_per_cycle=32)
+    memories = MachineMemory("DRAM", bytes_per_cycle=32), MachineMemory("SRAM", size=1 << 20)
+    search_mappings(_blank(sizes), MemoryMachine(hardware, memories, unit=(32, 32, 32)), "cycles")
+    m, k, n = map(int, sizes)
+    tile = m, k, n
+    plan = SitePlan(
+        "matmul", "MatMul", m, k, n, (1, 1, 1), 1, 1.0, "lab", "ragged", "y", tile=tile,
+        dtype="int8", accumulator="int32",
+    )  # fmt: skip
+    rows = compute_site_cost(plan, hardware).systolic
+    # its report counts from 0
+    return {"figure": next(row.scalesim for row in rows if row.dataflow == "output-stationary") - 1}
+
+
 WORK: dict[str, tuple[Work, tuple[str, ...]]] = {
     "load_save": (load_save, (SMALL, "TARGET")),
     "naive_tile": (naive_tile, (SMALL, "TARGET")),
@@ -202,6 +245,8 @@ WORK: dict[str, tuple[Work, tuple[str, ...]]] = {
     "session_creation": (session_creation, (SMALL,)),
     "module_analysis": (module_analysis, ("squeezenet1_0",)),
     "flop_counter": (flop_counter, ("squeezenet1_0",)),
+    "map_energy": (map_energy, ("16", "16", "16")),
+    "systolic_cycles": (systolic_cycles, ("64", "64", "64")),
 }
 
 
