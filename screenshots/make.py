@@ -162,10 +162,13 @@ def make_tasks() -> None:
     sys.path.insert(0, str(HERE.parent))
     from tests import tasks
 
-    with tempfile.TemporaryDirectory() as folder:
-        tasks.prepare(Path(folder))
+    with tempfile.TemporaryDirectory() as home:
+        os.environ["HOME"] = home  # so that the list of models is headed ~/models
+        folder = Path(home) / "models"
+        folder.mkdir()
+        tasks.prepare(folder)
         for task in tasks.tasks():
-            with tasks.play(task, Path(folder)) as terminal:
+            with tasks.play(task, folder) as terminal:
                 picture = svg(terminal.screen, task.command)
             (HERE / task.picture).write_text(picture, encoding="utf-8")
             print(HERE / task.picture)

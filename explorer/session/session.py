@@ -176,6 +176,7 @@ class Session(_Base):
     training_memory = methods.figure_methods.training_memory
     training_over_time = methods.figure_methods.training_over_time
     torchinfo = methods.figure_methods.torchinfo
+    torchsummary = methods.figure_methods.torchsummary
     ops = methods.figure_methods.ops
     layers = methods.figure_methods.layers
     column = methods.figure_methods.column

@@ -492,7 +492,9 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
             if not dim.isidentifier() or not dim.isascii():
                 raise Misuse(f"'{dim}' is no name for a dimension", where=where, hint=hint)
             if names_by_axis.setdefault(int(axis), dim) != dim:
-                raise Misuse(f"axis {axis} is '{names_by_axis[int(axis)]}' and '{dim}'", where=where)
+                raise Misuse(
+                    f"axis {axis} has two names, '{names_by_axis[int(axis)]}' and '{dim}'", where=where
+                )
     return dynamic
 
 

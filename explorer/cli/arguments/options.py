@@ -172,14 +172,14 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "--weights-file",
-            "weights for a module: a state_dict, .safetensors or a trainer's checkpoint; nothing in it runs",
+            "weights for a module: a state_dict, .safetensors or a trainer's checkpoint; no code in it runs",
             "FILE",
             manual="weights for a module: a state_dict (`.pt`, `.pth`), `.safetensors` or a trainer's"
             " checkpoint (`.ckpt`). Words that trainers put in front of names are taken off, and said;"
-            " nothing in it runs",
+            " no code in it runs",
         ),
         Option("--seed", "seed of the first random input (default 0)", "S", "0", least=0),
-        Option("--trust", "let code inside a model file, or in --rules, run"),
+        Option("--trust", "run the code inside a model file, or in --rules"),
         Option("--rules", "a Python file with rules for operators of your own (needs --trust)", "FILE"),
         Option("--observe", "take shapes that inference cannot find from a run on random inputs"),
         Option("--partial", "if the model's code fails, use the figures up to the failed layer"),
@@ -261,7 +261,7 @@ OPTIONS: dict[str, Option] = {
         ),
         Option(
             "--no-cache",
-            "find everything out anew, and keep nothing for the next time",
+            "compute everything again, and store nothing for the next call",
             manual="neither use nor write the cache (`EXPLORER_NO_CACHE=1` does this for all commands)",
         ),
         Option("--version", "print the version"),

@@ -241,5 +241,6 @@ def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
         for name in names:
             if length_delimited(1, name.encode()) in encoded or length_delimited(8, name.encode()) in encoded:
                 raise Misuse(
-                    f"'{name}' is a sparse tensor, or has an annotation: it keeps its name", where=flag
+                    f"'{name}' cannot be renamed: it is a sparse tensor or has a quantization annotation",
+                    where=flag,
                 )

@@ -252,7 +252,7 @@ def _check_finite(work: FoldingGraph, node: Node, new: NewParameters) -> None:
 
 
 def _replace_product(work: FoldingGraph, index: int, new: NewParameters, source: str, output: str) -> None:
-    """Replaces a product by one with the new weight and bias, and with this input and output."""
+    """Replaces a product by a product of `source` with the new weight and bias. It writes `output`."""
     node = work.nodes[index]
     assert node is not None
     weight = _read_weight(work, node)

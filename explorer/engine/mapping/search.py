@@ -313,7 +313,7 @@ def _held(mapping: SiteMapping, memory: MachineMemory, tiles: Tiles) -> Numbers:
 
 
 def _too_small(mapping: SiteMapping, machine: MemoryMachine, tiles: Tiles | None = None) -> MemoryTooSmall:
-    """Describes the tile that misses the fewest bytes, and the memory in which they are missing.
+    """Describes the tile that exceeds a memory by the fewest bytes, and that memory.
 
     Args:
         mapping: The site.

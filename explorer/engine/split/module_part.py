@@ -100,7 +100,9 @@ def extract_module_part(
         layers, spec, UnitEdges(rows, output_names, [tuple(_list_read_values(unit)) for unit in units])
     )
     if not part_units:
-        raise Misuse("nothing of the module is called there", where="extract", hint="name other layers")
+        raise Misuse(
+            "the module calls no operator in these layers", where="extract", hint="name other layers"
+        )
     calls = [node for at in sorted(part_units) for node in units[at]]
     calls = _add_constants(program, calls)
     paths = [None if row is None or layers[row].group else layers[row].path for row in rows]

@@ -94,7 +94,7 @@ def _check_spec(spec: TileSpec, opset: int) -> None:
             f"there is no form '{spec.form}'", where="--form", hint=nearest(spec.form, get_args(Form))
         )
     if spec.edges not in ("ragged", "padded"):
-        raise Misuse(f"there are no '{spec.edges}' edges", where="--edges", hint="ragged or padded")
+        raise Misuse(f"'{spec.edges}' is not a kind of edges", where="--edges", hint="write ragged or padded")
     if spec.form == "scan" and opset < 9:
         raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
 

@@ -285,8 +285,8 @@ class Profile(Struct, frozen=True):
         inputs: Descriptions of the inputs.
         machine: Machine to which `limit_seconds` applies, or None.
         limit_seconds: Least possible seconds of all layers whose limit is known, or None without a machine.
-        predicted_seconds: Predicted seconds of one run from the measurements of `machine`: the layers with a
-            prediction, and the call.
+        predicted_seconds: Predicted seconds of one run, from the measurements of `machine`: the sum over the
+            layers that have a prediction, plus the time of the call itself.
         loaded: Whether other programs used the machine during the measurement.
         load: Evidence for that, in words.
         notes: Further remarks, in words.

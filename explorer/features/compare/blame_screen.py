@@ -206,7 +206,7 @@ class BlameCommand(ScreenCommand):
         self.context.start("Blame", self._blame(**request))
 
     async def _blame(self, **request: Any) -> None:
-        fact: Blame = await self.jobs.run("looking for the layer that departs", "blame", **request)
+        fact: Blame = await self.jobs.run("looking for the first layer that differs", "blame", **request)
         state_index, entry = self.store.history_place, self.store.entry
         # only a layer of the current state can get another format
         is_current = "spec" not in request and request.get("after", state_index) == state_index

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 _TITLES = {
     "diff": "comparing",
-    "blame": "looking for the layer that departs",
+    "blame": "looking for the first layer that differs",
     "compare": "counting both",
     "verify": "verifying",
 }

@@ -41,7 +41,7 @@ PAIR_KEYS = key_group(
     ("fold_all", ("minus",), "-", "Close all groups", "Every group of both trees"),
     ("pair_exact", ("e",), "e", "Exact or rounded numbers", "+35.08 M or +35,079,600"),
     ("ask('diff')", ("d",), "d", "Diff", "What changed node by node, both as ONNX graphs"),
-    ("ask('blame')", ("B",), "B", "Blame", "Which layer departs, and how the error grows from there"),
+    ("ask('blame')", ("B",), "B", "Blame", "Which layer differs first, and how the error grows from there"),
     ("ask('compare')", ("c",), "c", "Compare", "Totals and operators of both, and why they differ"),
     ("ask('verify')", ("v",), "v", "Verify", "Prove that both compute the same"),
     ("ask('profile')", ("percent_sign",), "%", "Profile", "Both timed in turn, and which layers differ"),

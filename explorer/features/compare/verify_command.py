@@ -60,7 +60,7 @@ COMMAND = Command(
         *("--draws", "--seed", "--input"),
         *declared_options(explorer.Tolerance),
         SEVERAL_SIZES,
-        Option("--trust", "let code run: inside a model file, in --rules, or C code changed after emit"),
+        Option("--trust", "run code: inside a model file, in --rules, or C code changed after emit"),
         *(flag for flag in OPENING[1:] if flag != "--trust"),
         *TABLE,
     ),

@@ -233,6 +233,22 @@ def torchinfo(
     return computed.torchinfo_table(session.parts.models, layout)
 
 
+def torchsummary(session: Facade) -> str:
+    """Prints the opened model as torchsummary 1.5.1 does, with its numbers, indices and rounding.
+
+    Raises:
+        Misuse: The model has no nn.Module.
+        BadModel: The model cannot run.
+    """
+    if not session.parts.models.from_torch:
+        raise Misuse(
+            "torchsummary reads nn.Modules, and this file has none",
+            where=session.parts.models.source,
+            hint="call layers(style='torchsummary') for Explorer's figures in its columns",
+        )
+    return computed.torchsummary_text(session.parts.models)
+
+
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:
     """Summarizes each operator type of a model: its count, its cost, and the range of every attribute."""
     return session.parts.models.ops(session.parts.models.resolve_index(index))

@@ -218,6 +218,10 @@ class PublicMethods:
         """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons."""
         raise NotImplementedError
 
+    def torchsummary(self) -> str:
+        """Prints the opened model as torchsummary 1.5.1 does, with its numbers, indices and rounding."""
+        raise NotImplementedError
+
     def ops(self, index: int | None = None) -> tuple[OpStat, ...]:
         """Summarizes each operator type of a model: its count, its cost, and the range of every attribute."""
         raise NotImplementedError

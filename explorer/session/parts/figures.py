@@ -428,6 +428,14 @@ class TableFigures(Struct, frozen=True):
         )
 
 
+def torchsummary_text(models: Models) -> str:
+    """Prints the opened model as torchsummary does."""
+    from explorer.engine.costs.compare import torchsummary  # imports torch
+
+    opened: Any = models.open_state()
+    return torchsummary.summarize(opened.loaded, models.options["input_shapes"], models.options["dims"])
+
+
 def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
     """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's."""
     from explorer.engine.costs.compare import torchinfo  # imports torch

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from explorer.facts import VerdictKind, Verification
     from explorer.tui.text.lines import Line
 
-TO_BLAME = "Enter which layer departs · Esc close"
+TO_BLAME = "Enter first layer that differs · Esc close"
 """Keys of the dialog of a failed proof."""
 
 

@@ -277,6 +277,56 @@ def test_a_style_has_the_heads_of_its_tool(
     assert ("Non-trainable params" in "".join(lines)) == (style != "sizes")
 
 
+SUMMARY = """\
+----------------------------------------------------------------
+        Layer (type)               Output Shape         Param #
+================================================================
+            Linear-1                    [-1, 3]              15
+              ReLU-2                    [-1, 3]               0
+             Block-3                    [-1, 3]               0
+            Linear-4                    [-1, 3]              12
+================================================================
+Total params: 27
+Trainable params: 12
+Non-trainable params: 15
+----------------------------------------------------------------
+Input size (MB): 0.00
+Forward/backward pass size (MB): 0.00
+Params size (MB): 0.00
+Estimated Total Size (MB): 0.00
+----------------------------------------------------------------
+"""
+"""What torchsummary 1.5.1 prints for `summed` below, with inputs (4,) and (3,)."""
+
+
+def test_the_table_of_torchsummary_is_its_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "summed.py").write_text(
+        "import torch\nfrom torch import nn\n"
+        "class Block(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.body = nn.Sequential(nn.Linear(4, 3).requires_grad_(False), nn.ReLU())\n"
+        "    def forward(self, x):\n"
+        "        return torch.tanh(self.body(x))\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.block, self.last = Block(), nn.Linear(3, 3)\n"
+        "    def forward(self, x, y):\n"
+        "        return self.last(self.block(x) + y)\n"
+        "def net():\n"
+        "    return Net(), (torch.zeros(5, 4), torch.zeros(5, 3))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert asked(capsys, "summed:net", "--style", "torchsummary").endswith(SUMMARY)
+    assert "Mult-Adds" not in asked(capsys, LENET, "--style", "torchsummary"), "a graph has our figures"
+    answer = json.loads(asked(capsys, "summed:net", "--style", "torchsummary", "--json"))
+    assert [layer["kind"] for layer in answer["layers"]][:2] == ["Linear", "ReLU"], "our rows, as before"
+
+
 def test_constants_are_one_row_in_each_group_if_asked() -> None:
     with explorer.Session("sample_models/bert_tiny.onnx") as session:
         whole, folded = session.layers(), session.layers(fold_constants=True)

@@ -45,6 +45,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.compare or (args.style == "torchinfo" and not shaping):
         return _torchinfo(args, progress)
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
+    if args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE):
+        return _torchsummary(args, progress)
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return open_and_answer(
             args, progress, lambda session, info: (_table(args, session),), "table", "look.table", "table"
@@ -52,6 +54,25 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     return open_and_answer(
         args, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
     )
+
+
+def _torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
+    """Return the table of torchsummary. A graph, which torchsummary cannot read, has our own figures."""
+
+    def ask(session: Session, info: Info) -> tuple[Any, ...]:
+        rows = _table(args, session)
+        is_module = info.model.format.startswith("torch") and not args.json
+        return (rows, session.torchsummary()) if is_module else (rows,)
+
+    def page(rows: LayerTable, text: str = "") -> list[Block]:
+        from explorer.report.blocks import Line  # imported only if the answer is text
+
+        blocks: list[Block] = present("look.table").table(rows)
+        if text:
+            blocks = [*present("look.info").title(rows.info.model), *map(Line, text.splitlines())]
+        return blocks
+
+    return open_and_answer(args, progress, ask, "table", page, "table")
 
 
 def _table(args: ParsedArgs, session: Session) -> LayerTable:
@@ -163,7 +184,8 @@ COMMAND = Command(
             default="tree",
             choices=STYLES,
             manual="columns that go together: our own tree; torchinfo's own table, made by torchinfo (of a"
-            " graph our figures in its columns); the columns of torchsummary or Keras; `sizes`: input,"
+            " graph our figures in its columns); the table of torchsummary 1.5.1, with its numbers, indices"
+            " and rounding (of a graph our figures in its columns); the columns of Keras; `sizes`: input,"
             " forward and backward, params and total MiB of each layer",
         ),
         Option(

@@ -40,7 +40,7 @@ COMMAND = Command(
     "print modules, operators and tensors without loading weights",
     ("MODEL",),
     (
-        Option("--code", "the code of a TorchScript module, as the file contains it; nothing in it runs"),
+        Option("--code", "the code of a TorchScript module, as the file contains it; the code does not run"),
         Option("--layer", "with --code: the module, such as features.0 (default: the whole model)", "PATH"),
         "--memory",
         *TABLE,

@@ -53,7 +53,7 @@ def suggest_blame(before: str, after: str, opening: Sequence[str], first: str = 
     blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
     rows = [
         (Span("next" if index == 0 else "", "quiet"), command, Span(purpose, "quiet"))
-        for index, (command, purpose) in enumerate((*commands, (blame, "which layer departs")))
+        for index, (command, purpose) in enumerate((*commands, (blame, "find the first layer that differs")))
     ]
     return [Line(), Table((Column(""), Column(""), Column("")), rows)]
 

@@ -1,0 +1,144 @@
+"""The table of torchsummary 1.5.1, with its numbers, indices and rounding, without the package.
+
+torchsummary (github.com/sksq96/pytorch-summary) prints one row for each call of a module, except for the
+model itself, Sequential and ModuleList. It shows the batch as -1, counts only the parameters `weight` and
+`bias`, and takes 4 bytes for each number. With several inputs, it multiplies the sizes of all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from torch import Tensor, nn
+
+from explorer.base.errors import BadModel, ExplorerError
+from explorer.base.units import printable
+from explorer.engine.costs.torch.signature import bind
+from explorer.engine.runtime.torch_fastpath import restoring_modes
+from explorer.host.optional_packages import error_line
+
+if TYPE_CHECKING:
+    from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+
+_RULE, _DOUBLE_RULE = "-" * 64, "=" * 64
+_MEBI = 4.0 / 1024**2
+"""Mebibytes of one number."""
+
+
+class _Call(Struct):
+    """A call of a module.
+
+    Attributes:
+        name: Class of the module with the index of the call: 'Conv2d-1'.
+        shapes: Shapes of the outputs, with -1 for the batch.
+        single: Whether the output is one tensor and no list.
+        params: Number of elements of `weight` and `bias`.
+        trainable: Whether `weight` is trained.
+    """
+
+    name: str
+    shapes: list[list[int]]
+    single: bool
+    params: int
+    trainable: bool
+
+
+def summarize(
+    loaded: LoadedModule,
+    input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
+    dims: Mapping[str, int] | None = None,
+) -> str:
+    """Prints a module as torchsummary does.
+
+    Args:
+        loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.
+        input_shapes: Input dtypes and shapes by name, as passed to the analysis.
+        dims: Sizes of dimensions by name, as passed to the analysis.
+
+    Raises:
+        BadModel: The model cannot run.
+    """
+    bound_inputs = bind(loaded, input_shapes, dims)
+    try:
+        calls, shapes = _run(loaded, bound_inputs, "meta")
+    except ExplorerError:
+        raise
+    except Exception:
+        # operators that need values do not run on the meta device
+        try:
+            calls, shapes = _run(loaded, bound_inputs, "cpu")
+        except Exception as error:
+            raise BadModel(f"the model cannot run: {error_line(error)}", where=loaded.source) from error
+    return "\n".join(map(printable, _print(calls, shapes)))
+
+
+def _run(loaded: LoadedModule, bound_inputs: Any, device: str) -> tuple[list[_Call], list[Sequence[int]]]:
+    """Runs the model and returns the calls of its modules, and the shapes of its inputs without the batch."""
+    model = loaded.meta() if device == "meta" else loaded.materialise()
+    args, kwargs = bound_inputs.arguments(device=device)
+    calls: list[_Call] = []
+
+    def record(module: nn.Module, _: object, output: object) -> None:
+        shapes = [[-1, *tensor.shape[1:]] for tensor in _tensors(output)]
+        parts = [getattr(module, name, None) for name in ("weight", "bias")]
+        params = sum(part.numel() for part in parts if isinstance(part, Tensor))
+        trainable = isinstance(parts[0], Tensor) and parts[0].requires_grad
+        name = f"{type(module).__name__}-{len(calls) + 1}"
+        calls.append(_Call(name, shapes, isinstance(output, Tensor), params, trainable))
+
+    hooks = [
+        module.register_forward_hook(record)
+        for module in model.modules()
+        if module is not model and not isinstance(module, (nn.Sequential, nn.ModuleList))
+    ]
+    try:
+        with loaded.quiet(), restoring_modes(model.modules()):
+            model(*args, **kwargs)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return calls, [tensor.shape[1:] for tensor in _tensors([*args, *kwargs.values()])]
+
+
+def _tensors(value: object) -> Iterable[Tensor]:
+    """Yields the tensors of a nested value."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _tensors(part)
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
+
+
+def _print(calls: Sequence[_Call], inputs: Sequence[Sequence[int]]) -> Iterable[str]:
+    """Yields the lines of the table."""
+    yield _RULE
+    yield f"{'Layer (type)':>20}  {'Output Shape':>25} {'Param #':>15}"
+    yield _DOUBLE_RULE
+    for call in calls:
+        shape = call.shapes[0] if call.single else call.shapes
+        yield f"{call.name:>20}  {shape!s:>25} {call.params:>15,}"
+    params = sum(call.params for call in calls)
+    trained = sum(call.params for call in calls if call.trainable)
+    # the outputs of a list are multiplied, as torchsummary does
+    outputs = sum(math.prod(size for shape in call.shapes for size in shape) for call in calls)
+    sizes = [
+        math.prod(size for shape in inputs for size in shape) * _MEBI,
+        abs(2 * outputs * _MEBI),
+        params * _MEBI,
+    ]
+    yield _DOUBLE_RULE
+    yield f"Total params: {params:,}"
+    yield f"Trainable params: {trained:,}"
+    yield f"Non-trainable params: {params - trained:,}"
+    yield _RULE
+    yield f"Input size (MB): {sizes[0]:.2f}"
+    yield f"Forward/backward pass size (MB): {sizes[1]:.2f}"
+    yield f"Params size (MB): {sizes[2]:.2f}"
+    yield f"Estimated Total Size (MB): {sum(sizes):.2f}"
+    yield _RULE
