@@ -152,8 +152,8 @@ def bert_tiny() -> Net:
         return net.op("Gather", scope, net.weight(f"{path}.weight", (rows, hidden), 4), index)
 
     def norm(scope: str, path: str, x: str) -> str:
-        gain = net.parameter(f"{path}.weight", net.uniform((hidden,), 0.5, 1.5))
-        shift = net.parameter(f"{path}.bias", net.uniform((hidden,), -0.2, 0.2))
+        gain = net.parameter(f"{path}.weight", net.draw_uniform((hidden,), 0.5, 1.5))
+        shift = net.parameter(f"{path}.bias", net.draw_uniform((hidden,), -0.2, 0.2))
         return net.op("LayerNormalization", scope, x, gain, shift, axis=-1, epsilon=1e-12)
 
     def dense(scope: str, path: str, x: str, cin: int, cout: int) -> str:

@@ -16,9 +16,12 @@ from explorer.engine.edit.scopes import GraphScope, collect_defined_values, list
 from explorer.engine.graph.model import Model, Node
 
 Aliases = Callable[[], Mapping[str, str]]
-"""Returns, by layer path or name, a value that the layer's node produces; called if no node has the name."""
+"""Function that returns, by layer path or name, a value that the layer's node produces.
 
-_SHOWN = 3
+It is called only if no node has the name.
+"""
+
+_MAX_SHOWN = 3
 
 _T = TypeVar("_T")
 
@@ -52,7 +55,7 @@ class FoundValue(Struct, frozen=True):
     made: str
 
 
-_Found = TypeVar("_Found", FoundNode, FoundValue)
+_Match = TypeVar("_Match", FoundNode, FoundValue)
 
 
 def find_own_nodes(model: Model, name: str) -> list[FoundNode]:
@@ -96,7 +99,7 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
     return take_single_match(matches, name, flag)
 
 
-def take_single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found:
+def take_single_match(matches: Sequence[_Match], name: str, flag: str) -> _Match:
     """Returns the only match.
 
     Raises:
@@ -109,22 +112,22 @@ def take_single_match(matches: Sequence[_Found], name: str, flag: str) -> _Found
         ]
         hint = (
             "write "
-            + " or ".join(f"'{spelling}'" for spelling in spellings[:_SHOWN])
-            + ", ..." * (len(spellings) > _SHOWN)
+            + " or ".join(f"'{spelling}'" for spelling in spellings[:_MAX_SHOWN])
+            + ", ..." * (len(spellings) > _MAX_SHOWN)
         )
         kind = "nodes" if isinstance(matches[0], FoundNode) else "values"
         raise Misuse(f"{len(matches):,} {kind} are called '{name}'", where=flag, hint=hint)
     return matches[0]
 
 
-def _list_nodes(scope: GraphScope, is_it: Callable[[Node], bool]) -> list[FoundNode]:
-    return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if is_it(node)]
+def _list_nodes(scope: GraphScope, matches: Callable[[Node], bool]) -> list[FoundNode]:
+    return [FoundNode(scope, index) for index, node in enumerate(scope.body.nodes) if matches(node)]
 
 
 def _find_matches(
     model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]
 ) -> list[_T]:
-    """Returns the matches in any scope; if there are none, those in the scope that the name starts with."""
+    """Returns the matches of the whole name in any scope; without one, those in the scope that it starts with."""
     if not name:
         return []
     all_scopes = list(list_scopes(model))

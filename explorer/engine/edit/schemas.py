@@ -1,7 +1,7 @@
 """Operator schemas of onnxruntime: attributes of an operator with their types, and its numbers of inputs.
 
-They come from the runtime instead of the onnx package. The runtime also knows its own domains, and a model
-that the runtime rejects must not be written.
+The schemas come from the runtime instead of the onnx package, because the runtime also knows its own domains.
+Besides, a model that the runtime rejects must not be written.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ def get_signature(
     if function is not None:
         return _build_function_signature(function)
     versions = _list_versions().get((domain, op), {})
-    usable = [version for version in versions if version <= opsets.get(domain, 0)]
-    if not usable or (schema := versions[max(usable)]).deprecated:
+    usable_versions = [version for version in versions if version <= opsets.get(domain, 0)]
+    if not usable_versions or (schema := versions[max(usable_versions)]).deprecated:
         return None
     return Signature(
         f"{domain}::{op}" if domain else op,
@@ -71,15 +71,15 @@ def find_required_signature(
     Raises:
         Misuse: The model's opsets do not contain it.
     """
-    operator = get_signature(model, domain, op, opsets)
-    if operator is None:
-        names = [name for (space, name), _ in _list_versions().items() if space == domain]
-        names += [name for space, name, _ in model.functions if space == domain]
-        space = f" of '{domain}'" if domain else ""
-        prefix = f"the model's operator set {opsets[domain]}{space} has no" if domain in opsets else ""
-        prefix = prefix or f"no operator set{space} has an"
+    signature = get_signature(model, domain, op, opsets)
+    if signature is None:
+        names = [name for (domain_text, name), _ in _list_versions().items() if domain_text == domain]
+        names += [name for domain_text, name, _ in model.functions if domain_text == domain]
+        domain_text = f" of '{domain}'" if domain else ""
+        prefix = f"the model's operator set {opsets[domain]}{domain_text} has no" if domain in opsets else ""
+        prefix = prefix or f"no operator set{domain_text} has an"
         raise Misuse(f"{prefix} operator '{op}'", where=flag, hint=nearest(op, names))
-    return operator
+    return signature
 
 
 def add_domain(opsets: Mapping[str, int], domain: str, op: str) -> Mapping[str, int]:
@@ -102,7 +102,7 @@ def _get_kind(kind: Any) -> str:
 
 @functools.cache
 def _list_versions() -> Mapping[Key, Mapping[int, Any]]:
-    """All schemas, by operator and by the opset version that introduced them."""
+    """Returns all schemas, by operator and by the opset version that introduced them."""
     from onnxruntime.capi import onnxruntime_pybind11_state as runtime
 
     schemas: dict[Key, dict[int, Any]] = {}

@@ -31,12 +31,12 @@ _NAMES = ("activation_alpha", "activation_beta")
 
 def fuse(work: FoldingGraph) -> None:
     """Fuses every activation into the product before it, where possible."""
-    for index, node in work.candidates(*ACTIVATIONS):
+    for index, node in work.iterate_candidates(*ACTIVATIONS):
         maker_index = work.producers.get(node.inputs[0])
         producer = None if maker_index is None else work.nodes[maker_index]
         if maker_index is None or producer is None or producer.domain or producer.op not in FUSED:
             continue
-        if len(work.readers_of(node.inputs[0])) > 1 or work.explain_visible(node.inputs[0]):
+        if len(work.list_readers(node.inputs[0])) > 1 or work.explain_visible(node.inputs[0]):
             continue
         parameters = _read_parameters(work, node)
         if parameters is None:

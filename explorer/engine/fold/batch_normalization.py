@@ -1,9 +1,9 @@
 """Folds a BatchNormalization into the weights of a neighboring Conv, ConvTranspose, Gemm or MatMul.
 
-In inference it computes y = s x + t for each channel, with s = gamma / sqrt(variance + epsilon) and t = beta
-- mean s (Ioffe and Szegedy, "Batch Normalization", 2015, section 3.1). If it follows a product, the new
-weight and bias are s W and s b + t. If it precedes a product, they are W s and b + W t. This requires that
-every element of the product receives the same t, so the product must not pad with zeros.
+In inference, a BatchNormalization computes y = s x + t for each channel, with s = gamma / sqrt(variance +
+epsilon) and t = beta - mean s (Ioffe and Szegedy, "Batch Normalization", 2015, section 3.1). After a product,
+its new weight and bias are s W and s b + t. Before a product, they are W s and b + W t. The second case
+requires that every element of the product receives the same t, so the product must not pad with zeros.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from explorer.engine.graph.model import Node, Tensor
 _OPERATORS = ("Conv", "ConvTranspose", "Gemm")
 _ROW_OPERATORS = ("MatMul", "Add")
 """Operators whose channels are the second axis, if their result has two axes."""
-_INFERENCE = 7
+_INFERENCE_OPSET = 7
 """The opset from which BatchNormalization runs in inference mode by default."""
 
 
@@ -39,7 +39,13 @@ class Affine(Struct, frozen=True):
 
 
 class NewParameters(Struct, frozen=True):
-    """Factors for a product's weight (with its rank), the new bias, and the magnitude of the bias's terms."""
+    """The change of a product's parameters.
+
+    Attributes:
+        factors: Factors for the weight, in a shape that broadcasts to it.
+        bias: The new bias.
+        size: Magnitude of the terms of the bias.
+    """
 
     factors: Array
     bias: Array
@@ -52,7 +58,7 @@ class NotFoldable(Exception):
 
 def fold(work: FoldingGraph) -> None:
     """Folds every BatchNormalization into the product before it, else into the products after it."""
-    for index, node in work.candidates("BatchNormalization"):
+    for index, node in work.iterate_candidates("BatchNormalization"):
         try:
             affine = _read_affine(work, node)
         except NotFoldable as error:
@@ -76,7 +82,7 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
         NotFoldable: It runs in training mode, or its parameters are not stored or not finite.
     """
     get_attribute = node.attributes.get
-    if work.model.opset < _INFERENCE:
+    if work.model.opset < _INFERENCE_OPSET:
         raise NotFoldable(f"opset {work.model.opset} has another BatchNormalization")
     if get_attribute("training_mode", 0) or any(node.outputs[1:]):
         raise NotFoldable("it trains: training_mode = 1")
@@ -98,42 +104,49 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
 def _fold_into_producer(work: FoldingGraph, index: int, node: Node, affine: Affine) -> None:
     """Folds a BatchNormalization into the product that produces its input."""
     source = node.inputs[0]
-    maker_index = work.producers.get(source)
-    producer = None if maker_index is None else work.nodes[maker_index]
-    if producer is None or maker_index is None:
+    producer_index = work.producers.get(source)
+    producer = None if producer_index is None else work.nodes[producer_index]
+    if producer is None or producer_index is None:
         raise NotFoldable(f"'{source}' is an input")
     if producer.domain or producer.op not in (*_OPERATORS, *_ROW_OPERATORS):
         raise NotFoldable(f"it stands behind {producer.op}")
     _check_single_reader(work, producer, source)
     if producer.op in _ROW_OPERATORS:
-        _fold_into_rows(work, index, node, affine, maker_index, producer)
+        _fold_into_rows(work, index, node, affine, producer_index, producer)
         return
-    new = _FOLD_NORM_AFTER[producer.op](
+    parameters = _FOLD_NORM_AFTER[producer.op](
         producer, _read_weight(work, producer), _read_bias(work, producer), affine
     )
-    _check_finite(work, producer, new)
-    work.remove(index, (maker_index,))
-    _replace_product(work, maker_index, new, producer.inputs[0], node.outputs[0])
+    _check_finite(work, producer, parameters)
+    work.remove(index, (producer_index,))
+    _replace_product(work, producer_index, parameters, producer.inputs[0], node.outputs[0])
 
 
 def _check_single_reader(work: FoldingGraph, producer: Node, output: str) -> None:
     if reason := work.explain_visible(output):
         raise NotFoldable(f"what {producer.op} '{producer.label}' makes {reason}")
-    if len(work.readers_of(output)) > 1:
+    if len(work.list_readers(output)) > 1:
         raise NotFoldable(f"{producer.op} '{producer.label}' before it has other readers")
 
 
 def _fold_into_rows(
-    work: FoldingGraph, index: int, node: Node, affine: Affine, maker_index: int, producer: Node
+    work: FoldingGraph, index: int, node: Node, affine: Affine, producer_index: int, producer: Node
 ) -> None:
-    """Folds it into a MatMul, which becomes a Gemm, or into a MatMul and the Add of its bias."""
+    """Folds a BatchNormalization into a MatMul, which becomes a Gemm, or into a MatMul and the Add of its bias.
+
+    Args:
+        work: The graph.
+        index, node: The BatchNormalization.
+        affine: Its effect.
+        producer_index, producer: The MatMul or Add before it.
+    """
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
         raise NotFoldable(
             f"what {producer.op} '{producer.label}' makes has not, for all that is known, two axes"
         )
     product, product_index, bias = (
-        _find_biased_product(work, producer) if producer.op == "Add" else (producer, maker_index, "")
+        _find_biased_product(work, producer) if producer.op == "Add" else (producer, producer_index, "")
     )
     weight = _read_weight(work, product)
     bias_values: Array = (
@@ -150,21 +163,23 @@ def _fold_into_rows(
             f"{product.op} '{product.label}' is no product of rows with one weight and one bias"
         )
     _check_channels(affine, weight.shape[1])
-    new = _fold_norm_after(
+    parameters = _fold_norm_after(
         _reshape_to_column(affine.scale, 1, 2),
         bias_values.reshape(-1) if bias_values.ndim else bias_values,
         affine,
     )
-    _check_finite(work, product, new)
-    work.remove(index, (product_index,), () if product is producer else (maker_index,))
-    weight_name = work.keep(multiply_tensor(weight, new.factors), product_index, product.inputs[1])
-    bias_tensor = build_rounded("", new.bias, weight.dtype)
+    _check_finite(work, product, parameters)
+    work.remove(index, (product_index,), () if product is producer else (producer_index,))
+    weight_name = work.store_for_reader(
+        multiply_tensor(weight, parameters.factors), product_index, product.inputs[1]
+    )
+    bias_tensor = build_rounded("", parameters.bias, weight.dtype)
     bias_name = f"{product.inputs[1].removesuffix('.weight')}.bias"
     if product is producer:
         inputs = [
             product.inputs[0],
             weight_name,
-            work.keep(bias_tensor, product_index, "", bias_name, new.size),
+            work.store_for_reader(bias_tensor, product_index, "", bias_name, parameters.size),
         ]
         work.replace_node(
             product_index, Node("Gemm", inputs, node.outputs[:1], product.label, metadata=product.metadata)
@@ -174,44 +189,44 @@ def _fold_into_rows(
         product_index,
         product.replace_values([product.inputs[0], weight_name], product.outputs, product.label),
     )
-    new_bias_name = work.keep(bias_tensor, maker_index, bias, bias_name, new.size)
+    new_bias_name = work.store_for_reader(bias_tensor, producer_index, bias, bias_name, parameters.size)
     inputs = [new_bias_name if name == bias else name for name in producer.inputs]
-    work.replace_node(maker_index, producer.replace_values(inputs, node.outputs[:1], producer.label))
+    work.replace_node(producer_index, producer.replace_values(inputs, node.outputs[:1], producer.label))
 
 
 def _find_biased_product(work: FoldingGraph, add: Node) -> tuple[Node, int, str]:
     """Returns the MatMul whose result an Add reads, its index, and the name of the other operand."""
     for slot in (0, 1):
         product, bias = add.inputs[slot], add.inputs[1 - slot]
-        place = work.producers.get(product)
-        node = None if place is None else work.nodes[place]
-        if node is not None and place is not None and node.op == "MatMul" and not node.domain:
+        index = work.producers.get(product)
+        node = None if index is None else work.nodes[index]
+        if node is not None and index is not None and node.op == "MatMul" and not node.domain:
             _check_single_reader(work, node, product)
-            return node, place, bias
+            return node, index, bias
     raise NotFoldable("it stands behind Add")
 
 
 def _fold_into_readers(work: FoldingGraph, index: int, node: Node, affine: Affine) -> None:
     """Folds a BatchNormalization into every product that reads its output."""
     output = node.outputs[0]
-    reader_indices = work.readers_of(output)
+    reader_indices = work.list_readers(output)
     readers = [reader for place in reader_indices if (reader := work.nodes[place]) is not None]
     if reason := work.explain_visible(output):
         raise NotFoldable(f"what it makes {reason}")
     if not readers:
         raise NotFoldable("no layer reads it")
-    new: list[NewParameters] = []
+    new_parameters: list[NewParameters] = []
     for reader in readers:
         if reader.domain or reader.op not in _FOLD_NORM_BEFORE or reader.inputs.count(output) > 1:
             raise NotFoldable(f"{reader.op} '{reader.label}' reads it")
         if reader.inputs[0] != output:
             raise NotFoldable(f"it gives a weight of '{reader.label}'")
-        new.append(
+        new_parameters.append(
             _FOLD_NORM_BEFORE[reader.op](reader, _read_weight(work, reader), _read_bias(work, reader), affine)
         )
-        _check_finite(work, reader, new[-1])
+        _check_finite(work, reader, new_parameters[-1])
     work.remove(index, reader_indices)
-    for place, reader, parameters in zip(reader_indices, readers, new, strict=True):
+    for place, reader, parameters in zip(reader_indices, readers, new_parameters, strict=True):
         _replace_product(work, place, parameters, node.inputs[0], reader.outputs[0])
 
 
@@ -225,7 +240,7 @@ def _read_weight(work: FoldingGraph, node: Node) -> Tensor:
 
 
 def _read_bias(work: FoldingGraph, node: Node) -> Array:
-    """Returns the bias of a product in float64; zero if it has none."""
+    """Returns the bias of a product in float64, or zero without a bias."""
     name = node.inputs[2] if len(node.inputs) > 2 else ""
     tensor = _find_stored_parameter(work, name, f"the bias of {node.op}") if name else None
     return np.zeros(()) if tensor is None else tensor.array().astype(np.float64)
@@ -243,23 +258,31 @@ def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
     return tensor
 
 
-def _check_finite(work: FoldingGraph, node: Node, new: NewParameters) -> None:
+def _check_finite(work: FoldingGraph, node: Node, parameters: NewParameters) -> None:
     """Rejects new parameters that overflow in the weight's dtype."""
     weight = _read_weight(work, node)
-    bias = build_rounded("", new.bias, weight.dtype).array()
-    if not stays_finite(weight, new.factors) or not np.isfinite(bias).all():
+    bias = build_rounded("", parameters.bias, weight.dtype).array()
+    if not stays_finite(weight, parameters.factors) or not np.isfinite(bias).all():
         raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
 
 
-def _replace_product(work: FoldingGraph, index: int, new: NewParameters, source: str, output: str) -> None:
+def _replace_product(
+    work: FoldingGraph, index: int, parameters: NewParameters, source: str, output: str
+) -> None:
     """Replaces a product by a product of `source` with the new weight and bias. It writes `output`."""
     node = work.nodes[index]
     assert node is not None
     weight = _read_weight(work, node)
-    old = node.inputs[2] if len(node.inputs) > 2 else ""
-    bias_name = old or f"{node.inputs[1].removesuffix('.weight')}.bias"
-    bias = work.keep(build_rounded("", new.bias, weight.dtype), index, old, bias_name, new.size)
-    inputs = [source, work.keep(multiply_tensor(weight, new.factors), index, node.inputs[1]), bias]
+    old_bias = node.inputs[2] if len(node.inputs) > 2 else ""
+    bias_name = old_bias or f"{node.inputs[1].removesuffix('.weight')}.bias"
+    bias = work.store_for_reader(
+        build_rounded("", parameters.bias, weight.dtype), index, old_bias, bias_name, parameters.size
+    )
+    inputs = [
+        source,
+        work.store_for_reader(multiply_tensor(weight, parameters.factors), index, node.inputs[1]),
+        bias,
+    ]
     node = node.replace_values(inputs, [output], node.label)
     if node.op == "Gemm" and "beta" in node.attributes:
         node = node.replace_attributes({k: v for k, v in node.attributes.items() if k != "beta"})
@@ -276,7 +299,7 @@ def _reshape_to_column(values: Array, axis: int, rank: int) -> Array:
 
 
 def _fold_norm_after(factors: Array, bias: Array, affine: Affine) -> NewParameters:
-    """Returns the new parameters of a product, with this bias, before a BatchNormalization."""
+    """Returns the new parameters of a product with the bias `bias` before a BatchNormalization."""
     size = np.abs(affine.scale * bias) + affine.size
     return NewParameters(factors, affine.scale * bias + affine.shift, size)
 

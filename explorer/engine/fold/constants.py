@@ -27,50 +27,52 @@ from explorer.engine.graph.model import (
 from explorer.engine.graph.random_operators import any_draws_random
 from explorer.facts import TensorInfo
 
-_SMALL = 64 << 10
+_SMALL_RESULT = 64 << 10
 """Maximum bytes of a result that is stored for inputs of any size."""
 
-_ROUNDS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+_ROUNDING_OPERATORS = frozenset({"QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
 
 Types = Mapping[str, TensorInfo]
 
 
 def fold(work: FoldingGraph) -> None:
-    """Replaces nodes that depend on constants only by their stored results."""
+    """Replaces nodes that depend only on constants by their stored results."""
     shape_values: dict[str, Tensor] = {}
-    computed: dict[int, Node] = {}
+    folded_nodes: dict[int, Node] = {}
     producers: dict[str, int] = {}
-    for index, node in work.candidates():
+    for index, node in work.iterate_candidates():
         if node.op == "Constant" or not _is_constant(work, node, producers):
             continue
-        if reason := _explain_stay(work, node):
+        if reason := _explain_remaining(work, node):
             work.record_unfolded(node, reason)
             continue
-        computed[index] = node
+        folded_nodes[index] = node
         producers |= {name: index for name in node.outputs if name}
         if node.op == "Shape":
             shape_values[node.outputs[0]] = _read_sizes(node, work.types)
     results = [
-        name for name in producers if name in work.captured or {*work.readers_of(name)} - computed.keys()
+        name
+        for name in producers
+        if name in work.captured or {*work.list_readers(name)} - folded_nodes.keys()
     ]
     try:
-        values = shape_values | _run_nodes(
-            work, [node for node in computed.values() if node.op != "Shape"], results, shape_values
+        tensors = shape_values | _run_nodes(
+            work, [node for node in folded_nodes.values() if node.op != "Shape"], results, shape_values
         )
-    except BadModel as why:
-        for node in computed.values():
-            work.record_unfolded(node, str(why))
+    except BadModel as error:
+        for node in folded_nodes.values():
+            work.record_unfolded(node, str(error))
         return
-    for index in computed:
+    for index in folded_nodes:
         work.remove(index)
-    work.stored |= {name: values[name] for name in results}
+    work.stored |= {name: tensors[name] for name in results}
     work.sizes |= dict.fromkeys(results)
 
 
 def store(work: FoldingGraph) -> None:
     """Replaces Constant nodes by initializers with the same contents."""
     output_names = {value.name for value in work.model.graph.outputs}
-    for index, node in work.candidates("Constant"):
+    for index, node in work.iterate_candidates("Constant"):
         tensor = read_constant(node)
         if tensor is not None and node.outputs[0] not in output_names:
             work.remove(index)
@@ -91,11 +93,11 @@ def _is_constant(work: FoldingGraph, node: Node, producers: Mapping[str, int]) -
     return all(not name or name in producers or work.constant(name) is not None for name in node.inputs)
 
 
-def _explain_stay(work: FoldingGraph, node: Node) -> str:
+def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     """Returns the reason why a node's result cannot be stored, or ''."""
     if any_draws_random(work.model, [node]):
         return "it draws random numbers"
-    if node.op in _ROUNDS:
+    if node.op in _ROUNDING_OPERATORS:
         return "it makes numbers of stored codes"
     output_names = {value.name for value in work.model.graph.outputs}
     if reason := next((work.explain_visible(name) for name in node.outputs if name in output_names), ""):
@@ -110,7 +112,7 @@ def _explain_stay(work: FoldingGraph, node: Node) -> str:
         _count_stored_bytes(types.get(name)) or 0 if tensor is None else tensor.nbytes
         for tensor, name in tensors
     )
-    return f"its result has {bytes_text(size)}" if size > max(_SMALL, input_bytes) else ""
+    return f"its result has {bytes_text(size)}" if size > max(_SMALL_RESULT, input_bytes) else ""
 
 
 def _count_stored_bytes(info: TensorInfo | None) -> int | None:

@@ -5,26 +5,26 @@ from __future__ import annotations
 from explorer.engine.fold.rewriting import FoldingGraph
 from explorer.engine.graph.model import Node
 
-_SIMPLE = 7
+_INFERENCE_OPSET = 7
 """The opset from which Dropout returns its input by default."""
 
 
 def fold(work: FoldingGraph) -> None:
     """Removes every Identity, and every Dropout that is never in training mode."""
-    for index, node in work.candidates("Identity", "Dropout"):
-        reason = _explain_keep(work, node) if node.op == "Dropout" else ""
+    for index, node in work.iterate_candidates("Identity", "Dropout"):
+        reason = _explain_remaining(work, node) if node.op == "Dropout" else ""
         reason = reason or _bypass_node(work, index, node)
         if reason:
             work.record_unfolded(node, reason)
 
 
-def _explain_keep(work: FoldingGraph, node: Node) -> str:
+def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     """Returns the reason why a Dropout must stay (training mode, or its mask is read), or ''."""
     opset = work.model.opset
-    if opset < _SIMPLE and not node.attributes.get("is_test", 0):
+    if opset < _INFERENCE_OPSET and not node.attributes.get("is_test", 0):
         return "it trains: is_test is not set"
     mask = node.outputs[1] if len(node.outputs) > 1 else ""
-    if mask and (work.readers_of(mask) or work.explain_visible(mask)):
+    if mask and (work.list_readers(mask) or work.explain_visible(mask)):
         return f"its mask '{mask}' is read"
     mode = node.inputs[2] if len(node.inputs) > 2 else ""
     if not mode:

@@ -1,6 +1,6 @@
 """A graph under rewriting: tracks the producer and the readers of each value while nodes and weights change.
 
-Values that are visible outside keep their names: inputs, outputs, and values that bodies read.
+Values that are visible outside store_for_reader their names: inputs, outputs, and values that bodies read.
 """
 
 from __future__ import annotations
@@ -74,8 +74,14 @@ class FoldingGraph:
         self._used_names: set[str] = set(list_value_names(graph)) if outer is None else outer._used_names
         self._unread: set[str] = set()
 
-    def candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
-        """The nodes with one of these operators (or any, if none is given) that still exist when reached."""
+    def iterate_candidates(self, *ops: str) -> Iterator[tuple[int, Node]]:
+        """Yields the index and node of each node that the pass may change.
+
+        A node that the pass removes before it is reached is not yielded.
+
+        Args:
+            *ops: Operators of the nodes; none for all operators.
+        """
         for index in range(len(self.nodes)):
             node = self.nodes[index]
             if node is None or node.domain or (ops and node.op not in ops):
@@ -97,7 +103,7 @@ class FoldingGraph:
         closed_graph = replace(graph, initializers={**graph.initializers, **outer})
         return shapes.infer(replace(self.model, graph=closed_graph)).values
 
-    def fold_bodies(self, run: Callable[[FoldingGraph], None]) -> None:
+    def fold_bodies(self, fold_graph: Callable[[FoldingGraph], None]) -> None:
         """Applies a pass to the bodies of its nodes."""
         for index, node in enumerate(self.nodes):
             changed: dict[str, Graph] = {}
@@ -105,8 +111,8 @@ class FoldingGraph:
                 assert node is not None
                 path = f"{self.path}{name_body(node, name)}/"
                 inner = FoldingGraph(replace(self.model, graph=body), outer=self, path=path)
-                run(inner)
-                inner.fold_bodies(run)
+                fold_graph(inner)
+                inner.fold_bodies(fold_graph)
                 self.folded += inner.folded
                 self.unfolded += inner.unfolded
                 if inner.folded:
@@ -121,28 +127,28 @@ class FoldingGraph:
         )
 
     def constant(self, name: str) -> Tensor | None:
-        """Returns the constant tensor of a value; None if a node computes it or a caller may replace it."""
+        """Returns the constant tensor of a value, or None if it is computed or a caller may replace it."""
         if name in self.stored:
             return None if name in self.model.defaults else self.stored[name]
-        if owner := self._owner(name):
+        if owner := self._find_owner(name):
             return owner.constant(name)
-        maker_at = self.producers.get(name)
-        node = None if maker_at is None else self.nodes[maker_at]
+        producer_index = self.producers.get(name)
+        node = None if producer_index is None else self.nodes[producer_index]
         tensor = None if node is None else read_constant(node)
         return None if tensor is None else replace(tensor, name=name, record=None)  # an attribute has no name
 
     def explain_not_constant(self, name: str, role: str) -> str:
         """Returns the reason why a value is not constant."""
-        if owner := self._owner(name):
+        if owner := self._find_owner(name):
             return owner.explain_not_constant(name, role)
         if name in self.model.defaults:
             return f"{role} '{name}' is an input with a default: a caller may give another"
-        maker_at = self.producers.get(name)
-        node = None if maker_at is None else self.nodes[maker_at]
+        producer_index = self.producers.get(name)
+        node = None if producer_index is None else self.nodes[producer_index]
         input_text = f"an input of the {self._kind}" if self.path else "an input"
         return f"{role} '{name}' is {input_text if node is None else f'computed ({node.op})'}"
 
-    def _owner(self, name: str) -> FoldingGraph | None:
+    def _find_owner(self, name: str) -> FoldingGraph | None:
         """Returns the enclosing graph that defines a value; None if this graph does."""
         is_own = name in self.producers or name in self._input_names or name in self.stored
         return None if is_own else self.outer
@@ -151,7 +157,7 @@ class FoldingGraph:
     def _kind(self) -> str:
         return "body" if self.outer is not None else "function" if self.path else "graph"
 
-    def readers_of(self, name: str) -> list[int]:
+    def list_readers(self, name: str) -> list[int]:
         """Returns the indices of the nodes that read a value."""
         return sorted(self.readers.get(name, ()))
 
@@ -176,9 +182,11 @@ class FoldingGraph:
             bias_indices: Indices of the nodes that add a bias for them.
         """
         node = self._unregister(index)
-        targets = [doer for target_index in target_indices if (doer := self.nodes[target_index]) is not None]
+        targets = [
+            target for target_index in target_indices if (target := self.nodes[target_index]) is not None
+        ]
         op = targets[0].op if targets else ""
-        names = tuple([self.path + doer.label for doer in targets])
+        names = tuple([self.path + target.label for target in targets])
         self.folded.append(FoldedNode(self.path + node.label, node.op, names, op))
         self.places.append((index, (*target_indices, *bias_indices)))
 
@@ -193,7 +201,7 @@ class FoldingGraph:
 
     def redirect(self, name: str, new_name: str) -> None:
         """Makes every reader of a value read another value."""
-        for index in self.readers_of(name):
+        for index in self.list_readers(name):
             node = self.nodes[index]
             assert node is not None
             inputs = [new_name if input_name == name else input_name for input_name in node.inputs]
@@ -220,15 +228,30 @@ class FoldingGraph:
         self.stored[name] = replace(tensor, name=name)
         return name
 
-    def keep(self, tensor: Tensor, reader: int, old: str, base: str = "", size: Array | None = None) -> str:
-        """Stores a new tensor for one reader, under the old name if nothing else reads the old tensor."""
+    def store_for_reader(
+        self, tensor: Tensor, reader: int, old: str, base: str = "", size: Array | None = None
+    ) -> str:
+        """Stores a new tensor for one reader, under the old name if nothing else reads the old tensor.
+
+        Args:
+            tensor: The new tensor.
+            reader: Index of the node that reads it.
+            old: Name of the tensor that it replaces, or ''.
+            base: Name to use if `old` is ''.
+            size: Magnitude of the summed terms, as in `sizes`.
+
+        Returns:
+            The name of the new tensor.
+        """
         name = self._store_for(tensor, reader, old, base)
         self.sizes[name] = size
         return name
 
     def _store_for(self, tensor: Tensor, reader: int, old: str, base: str) -> str:
         node = self.nodes[reader]
-        is_only_reader = self.readers_of(old) == [reader] and node is not None and node.inputs.count(old) == 1
+        is_only_reader = (
+            self.list_readers(old) == [reader] and node is not None and node.inputs.count(old) == 1
+        )
         if old in self.stored and is_only_reader and not self.explain_visible(old):
             self.stored[old] = replace(tensor, name=old)
             return old
@@ -237,15 +260,15 @@ class FoldingGraph:
     def build_model(self) -> Model:
         """Returns the rewritten model, without nodes and tensors that only removed nodes used."""
         graph = self.model.graph
-        used = {
+        used_names = {
             name for node in self.nodes if node is not None for name in list_reads(node)
         } | self._output_names
-        self.nodes = [None if self._is_unused_constant(node, used) else node for node in self.nodes]
+        self.nodes = [None if self._is_unused_constant(node, used_names) else node for node in self.nodes]
         nodes = tuple([node for node in self.nodes if node is not None])
         initializers = {
             name: tensor
             for name, tensor in self.stored.items()
-            if name in used or (name in graph.initializers and name not in self._unread)
+            if name in used_names or (name in graph.initializers and name not in self._unread)
         }
         defined = {name for node in nodes for name in node.outputs} | {*initializers}
         inputs = [v for v in graph.inputs if v.name not in graph.initializers or v.name in initializers]
@@ -255,11 +278,11 @@ class FoldingGraph:
             graph=replace(graph, nodes=nodes, inputs=tuple(inputs), initializers=initializers, values=values),
         )
 
-    def _is_unused_constant(self, node: Node | None, used: Collection[str]) -> bool:
+    def _is_unused_constant(self, node: Node | None, used_names: Collection[str]) -> bool:
         """Whether a Constant was used only by removed nodes."""
         if node is None or read_constant(node) is None:
             return False
-        return node.outputs[0] not in used and node.outputs[0] in self._unread
+        return node.outputs[0] not in used_names and node.outputs[0] in self._unread
 
     def _unregister(self, index: int) -> Node:
         node = self.nodes[index]
@@ -276,8 +299,8 @@ class FoldingGraph:
         return node
 
     def _register_reads(self, index: int, node: Node) -> None:
-        direct = Counter(name for name in node.inputs if name)
+        direct_reads = Counter(name for name in node.inputs if name)
         all_reads = Counter(list_reads(node))
         for name, count in all_reads.items():
             self.readers.setdefault(name, Counter())[index] += count
-        self.captured.update((all_reads - direct).keys())
+        self.captured.update((all_reads - direct_reads).keys())

@@ -52,8 +52,8 @@ class SeededGraph:
         assert name in self.nodes[-1].output, value
         self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
 
-    def uniform(self, shape: Sequence[int], low: float, high: float) -> Array:
-        """Uniform random numbers of 24 bits, which float32 holds exactly."""
+    def draw_uniform(self, shape: Sequence[int], low: float, high: float) -> Array:
+        """Draws uniform random numbers of 24 bits, which float32 represents exactly."""
         raw = np.asarray(self.bits.random_raw(math.prod(shape)), dtype=np.uint64)
         unit = (raw >> np.uint64(40)).astype(np.float32) / np.float32(1 << 24)
         return (np.float32(low) + unit * np.float32(high - low)).reshape(shape)
@@ -64,15 +64,18 @@ class SeededGraph:
         return name
 
     def weight(self, name: str, shape: Sequence[int], fan_in: int, gain: float = 1.0) -> str:
-        """Adds a weight as torch initializes it: uniform within gain / sqrt(fan_in); or an input instead."""
-        limit = gain / math.sqrt(fan_in)
-        return self.between(name, shape, -limit, limit)
+        """Adds a weight as torch initializes it: uniform within gain / sqrt(fan_in).
 
-    def between(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
-        """Adds a weight, uniform between two numbers; or an input instead."""
+        If the graph stores no weights, this adds an input.
+        """
+        limit = gain / math.sqrt(fan_in)
+        return self.add_uniform(name, shape, -limit, limit)
+
+    def add_uniform(self, name: str, shape: Sequence[int], low: float, high: float) -> str:
+        """Adds a weight, uniform between two numbers, or an input if the graph stores no weights."""
         if not self.stored:
             return self.input(name, list(shape))
-        return self.parameter(name, self.uniform(shape, low, high))
+        return self.parameter(name, self.draw_uniform(shape, low, high))
 
     def op(self, kind: str, scope: str, *inputs: str, **attributes: Any) -> str:
         """Appends a node named `scope/kind` (`scope/kind_1` the second time)."""
@@ -106,7 +109,6 @@ class SeededGraph:
         fan_in = cin // groups * kernel * kernel
         # before a batch norm with random statistics, preserve the variance through a ReLU (He et al., 2015);
         # otherwise a deep network's output would hardly depend on its input
-        # 2015), or a deep network's output would hardly depend on its input
         gain = 1.0 if bias else math.sqrt(6)
         names = [self.weight(f"{path}.weight", (cout, cin // groups, kernel, kernel), fan_in, gain)]
         if bias:
@@ -132,10 +134,10 @@ class SeededGraph:
     def batch_norm(self, scope: str, path: str, x: str, width: int) -> str:
         """Adds a batch normalization with random statistics, because ones and zeros would hide errors."""
         parts = [
-            self.between(f"{path}.weight", (width,), 0.5, 1.5),
-            self.between(f"{path}.bias", (width,), -0.2, 0.2),
-            self.between(f"{path}.running_mean", (width,), -0.3, 0.3),
-            self.between(f"{path}.running_var", (width,), 0.5, 2.0),
+            self.add_uniform(f"{path}.weight", (width,), 0.5, 1.5),
+            self.add_uniform(f"{path}.bias", (width,), -0.2, 0.2),
+            self.add_uniform(f"{path}.running_mean", (width,), -0.3, 0.3),
+            self.add_uniform(f"{path}.running_var", (width,), 0.5, 2.0),
         ]
         return self.op("BatchNormalization", scope, x, *parts, epsilon=1e-5, momentum=0.9, training_mode=0)
 

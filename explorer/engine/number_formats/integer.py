@@ -51,8 +51,8 @@ class Integer(NumberFormat, frozen=True):
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
         """Returns the grid of a range: symmetric, or with a zero point.
 
-        A symmetric grid maps the larger end of the range to the largest code; unsigned codes then have their
-        zero point in the middle. Otherwise the grid contains 0 exactly, and both ends approximately.
+        A symmetric grid maps the larger end of the range to the largest code. Its unsigned codes have their
+        zero point in the middle. Any other grid contains 0 exactly, and both ends approximately.
         """
         low = np.minimum(np.asarray(low, np.float32), 0)
         high = np.maximum(np.asarray(high, np.float32), 0)
@@ -68,7 +68,7 @@ class Integer(NumberFormat, frozen=True):
         return scale_grid(scale, axis, np.asarray(zero, np.int32))
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """Saturated codes, rounded half to even; unusual widths use the next wider dtype."""
+        """Returns the saturated codes, rounded half to even. Unusual widths use the next wider dtype."""
         width = next(bits for bits in (8, 16, 32) if self.bits <= bits)
         return self._saturated_codes(values, grid).astype(f"{'' if self.signed else 'u'}int{width}")
 
@@ -77,7 +77,7 @@ class Integer(NumberFormat, frozen=True):
         return self.of_steps(self.steps(values, grid), grid)
 
     def steps(self, values: Array, grid: Grid) -> Array:
-        """Codes minus their zero point, in a float dtype that represents them exactly."""
+        """Returns the codes minus their zero point, in a float dtype that represents them exactly."""
         codes = self._saturated_codes(values, grid)
         if grid.zero.any():
             codes -= along(grid.zero.astype(codes.dtype), values.shape, grid)
@@ -121,7 +121,7 @@ class FixedPoint(Integer, frozen=True):
         return "linear" if self.bits in (4, 8, 16) else "function"
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns the fixed scale, independent of the range."""
+        """Returns the grid of the fixed scale, which does not depend on the range."""
         return Grid(np.asarray(np.ldexp(np.float32(1), -self.fraction)), np.zeros((), np.int32))
 
 

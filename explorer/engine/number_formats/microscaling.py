@@ -25,10 +25,11 @@ MIN_EXPONENT = -127
 
 
 class Microscaling(NumberFormat, frozen=True):
-    """value = 2**shared x element, with shared = floor(log2(the block's largest magnitude)) - `reach`.
+    """A block format: value = 2**shared x element.
 
-    Elements are rounded half to even and saturate. The last block of an axis may be shorter. A block that
-    contains NaN or infinity has the scale NaN, so all its numbers become NaN. `shared` is at least -127.
+    The exponent `shared` is floor(log2(the block's largest magnitude)) - `reach`, and at least -127. Elements
+    are rounded half to even and saturate. The last block of an axis may be shorter. A block that contains NaN
+    or infinity has the scale NaN, so all its numbers become NaN.
 
     Attributes:
         element: Format of the numbers in a block.
@@ -67,12 +68,12 @@ class Microscaling(NumberFormat, frozen=True):
         return np.where(np.isfinite(largest), scale, np.float32(np.nan))
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """No limits: the shared exponent covers the range of float32."""
+        """Returns minus and plus infinity, because the shared exponent covers the range of float32."""
         return np.asarray(-np.inf, np.float32), np.asarray(np.inf, np.float32)
 
 
 def _iterate_slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[slice, ...], tuple[int, ...]]]:
-    """Slabs of complete blocks: location, and shape as (outer, blocks, elements, inner)."""
+    """Yields slabs of complete blocks: the location, and the shape as (outer, blocks, elements, inner)."""
     length = shape[axis]
     outer, inner = int(np.prod(shape[:axis])), int(np.prod(shape[axis + 1 :]))
     full_length = length - length % BLOCK
@@ -86,7 +87,6 @@ def _iterate_slabs(shape: tuple[int, ...], axis: int) -> Iterator[tuple[tuple[sl
 
 # MX's 8-bit integers are the multiples of 1/64 up to 127/64. Floats with one exponent bit are the same
 # numbers, because their normal numbers have the same step as their subnormal numbers.
-# exponent, whose normal numbers have the step of the subnormal ones
 ELEMENTS: Mapping[str, Minifloat] = {
     "mxint8": create_minifloat("int8", 1, 6, bias=1),
     "mxfp8": E4M3,

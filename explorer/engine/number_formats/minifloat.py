@@ -18,11 +18,11 @@ MAX_EXPONENT, MAX_MANTISSA = 7, 14
 
 
 class Half(NumberFormat, frozen=True):
-    """A float of 16 bits. Cast does not saturate: values beyond its range become infinite, as in hardware."""
+    """A float of 16 bits. Values beyond its range become infinite, as in hardware, because Cast does so."""
 
     @property
     def writing(self) -> Writing:
-        """'cast', because Cast supports both from opset 13 on."""
+        """'cast', because Cast supports both formats from opset 13 on."""
         return "cast"
 
     @property
@@ -36,11 +36,11 @@ class Half(NumberFormat, frozen=True):
             return values.astype(get_numpy_type(self.name))
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """Rounded values in float32."""
+        """Returns the rounded values in float32."""
         return self.codes(values, grid).astype(np.float32)
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """Plus and minus the largest finite number; larger values become infinite."""
+        """Returns minus and plus the largest finite number. Larger values become infinite."""
         # 65504 for float16; for bfloat16, 8 significant bits below 2**128
         high = np.asarray(65504 if self.name == "float16" else 2.0**128 - 2.0**120, np.float32)
         return cast(Array, -high), high
@@ -65,13 +65,13 @@ class Minifloat(NumberFormat, frozen=True):
     largest: float
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Scale 1 if the format is not `scaled`; else the larger end of the range becomes `largest`."""
+        """Returns a grid that maps the larger end of the range to `largest`, or scale 1 if not `scaled`."""
         if not self.scaled:
             return Grid(np.ones((), np.float32), np.zeros((), np.int32))
         return scale_grid(find_larger_end(low, high) / np.float32(self.largest), axis)
 
     def rounded(self, values: Array, grid: Grid, axis: int = -1) -> Array:
-        """Values divided by the scale, rounded, and multiplied by the scale."""
+        """Returns the values divided by the scale, rounded, and multiplied by the scale."""
         scale = along(grid.scale, values.shape, grid)
         with np.errstate(over="ignore", invalid="ignore"):  # values beyond float32 saturate anyway
             rounded = np.asarray(np.divide(values, scale, dtype=np.float32))
@@ -94,7 +94,7 @@ class Minifloat(NumberFormat, frozen=True):
         return result
 
     def limits(self, grid: Grid) -> tuple[Array, Array]:
-        """Plus and minus the largest number."""
+        """Returns minus and plus the largest number."""
         high = np.float32(self.largest) * grid.scale
         return cast(Array, -high), cast(Array, high)
 
@@ -105,7 +105,7 @@ def find_larger_end(low: Array, high: Array) -> Array:
 
 
 def _compute_power_of_two(exponent: Array) -> Array:
-    """2**exponent as float32, for int32 exponents from -126 to 127."""
+    """Returns 2**exponent as float32, for int32 exponents from -126 to 127."""
     return (exponent + 127 << 23).view(np.float32)
 
 
@@ -120,7 +120,7 @@ class Float8(Minifloat, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """'linear', because QuantizeLinear supports both."""
+        """'linear', because QuantizeLinear supports both formats."""
         return "linear"
 
     @property

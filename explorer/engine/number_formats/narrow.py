@@ -11,23 +11,23 @@ from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.minifloat import find_larger_end
 from explorer.engine.number_formats.number_format import Array, Grid, NumberFormat, Writing, along, scale_grid
 
-SLAB = 1 << 20
+SLAB_ELEMENTS = 1 << 20
 """Number of elements summed at a time."""
 
 
 class Binary(NumberFormat, frozen=True):
-    """+scale for values from 0 on, else (also for NaN) -scale. Like QONNX's BipolarQuant."""
+    """Two values: +scale for numbers from 0 on, and -scale for others and NaN, as in QONNX's BipolarQuant."""
 
     scaled: ClassVar[bool] = True
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns half the larger end: the least-squares choice for uniformly distributed magnitudes."""
+        """Returns a grid with half the larger end as scale, the best for uniformly distributed magnitudes."""
         return _build_grid(find_larger_end(low, high) / np.float32(2), axis)
 
     def fitted(
         self, values: Array, *, axis: int | None = None, block: int = 0, symmetric: bool = True
     ) -> Grid:
-        """Returns the mean magnitude, which has the least squared error (Rastegari et al., XNOR-Net)."""
+        """Returns a grid with the mean magnitude as scale, which has the least squared error (XNOR-Net)."""
         parts = _iterate_channels(values, axis)
         return _build_grid(np.stack([np.asarray(_sum(part) / max(1, part.size)) for part in parts]), axis)
 
@@ -55,7 +55,7 @@ class Ternary(Integer, frozen=True):
         return -1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns 2/3 of the larger end, so that each of the three values covers a third of the range."""
+        """Returns a grid with 2/3 of the larger end as scale: each value covers a third of the range."""
         return _build_grid(find_larger_end(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(
@@ -88,7 +88,7 @@ def _iterate_channels(values: Array, axis: int | None) -> Iterator[Array]:
 
 def _sum(values: Array) -> float:
     """Returns the sum of magnitudes, in float64."""
-    pieces = (values[start : start + SLAB] for start in range(0, values.size, SLAB))
+    pieces = (values[start : start + SLAB_ELEMENTS] for start in range(0, values.size, SLAB_ELEMENTS))
     return float(sum(float(np.abs(piece).sum(dtype=np.float64)) for piece in pieces))
 
 
@@ -96,8 +96,8 @@ def _find_ternary_scale(values: Array) -> float:
     ordered = np.abs(values)
     ordered.sort()
     best, scale, total = 0.0, 0.0, 0.0
-    for stop in range(ordered.size, 0, -SLAB):
-        piece = ordered[max(0, stop - SLAB) : stop][::-1]
+    for stop in range(ordered.size, 0, -SLAB_ELEMENTS):
+        piece = ordered[max(0, stop - SLAB_ELEMENTS) : stop][::-1]
         sums = total + np.cumsum(piece, dtype=np.float64)
         counts = np.arange(ordered.size - stop + 1, ordered.size - stop + 1 + piece.size, dtype=np.float64)
         gain = sums * sums / counts

@@ -59,7 +59,9 @@ class NumberFormat(Struct, frozen=True):
         return ""
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """The grid for values between `low` and `high`, float32 of shape () or one entry per index of `axis`.
+        """Returns the grid for values between `low` and `high`.
+
+        Both are float32, of shape () or with one entry for each index of `axis`.
 
         A format that is not `scaled` has scale 1.
         """
@@ -84,7 +86,7 @@ class NumberFormat(Struct, frozen=True):
         return replace(self.grid(low, high, axis=axis, symmetric=symmetric), block=block)
 
     def codes(self, values: Array, grid: Grid, axis: int | None = None) -> Array:
-        """The stored codes of a 'linear' or 'cast' format, and of every integer and fixed-point format.
+        """Returns the stored codes. Formats with the form 'function' have none, except integers.
 
         The dtype is `element_type`; 4-bit types use int8 or uint8 with one number per byte.
         """
@@ -103,7 +105,7 @@ class NumberFormat(Struct, frozen=True):
 
 
 def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 0) -> Array:
-    """The minimum or maximum of the values that share a scale; arguments as for `NumberFormat.fitted`."""
+    """Returns the minimum or maximum of the values that share a scale, with the arguments of `fitted`."""
     if axis is None:
         return np.asarray(reduce.reduce(values, axis=None), np.float32)
     axis %= values.ndim
@@ -115,7 +117,7 @@ def ends(values: Array, reduce: np.ufunc, axis: int | None = None, block: int = 
 
 
 def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
-    """Scales or zero points of a grid, in a shape that broadcasts with the tensor's."""
+    """Returns scales or zero points of a grid, in a shape that broadcasts to the tensor's shape."""
     if grid.axis is None or values.ndim == 0:
         return values.reshape(())
     axis = grid.axis % len(shape)
@@ -126,6 +128,6 @@ def along(values: Array, shape: tuple[int, ...], grid: Grid) -> Array:
 
 
 def scale_grid(scale: Array, axis: int | None, zero: Array | None = None) -> Grid:
-    """The grid with these scales. A scale too small for float32 becomes 1, which represents zeros exactly."""
+    """Returns the grid with these scales. A scale too small for float32 becomes 1, as exact for zeros."""
     scale = np.where(scale > np.finfo(np.float32).tiny, scale, 1).astype(np.float32)
     return Grid(scale, np.zeros(scale.shape, np.int32) if zero is None else zero, axis)

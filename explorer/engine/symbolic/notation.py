@@ -24,7 +24,7 @@ _HYPHEN = re.compile(r"[A-Za-z_]-[A-Za-z_]")
 
 @lru_cache(maxsize=8192)
 def parse_expression(text: str) -> Expression:
-    """The expression of a canonical text."""
+    """Returns the expression of a canonical text."""
     try:
         return _Parser(text).parse()
     except ValueError:  # a name from a file with characters that are not allowed in names
@@ -37,7 +37,7 @@ def parse_expression(text: str) -> Expression:
 
 @lru_cache(maxsize=8192)
 def normalize_name(name: str) -> str | None:
-    """The canonical text of a dimension's name in a file, or None if it is empty or too long.
+    """Returns the canonical text of a dimension's name in a file, or None if it is empty or too long.
 
     A name in the form of arithmetic (`past + 1`, `2*s0`) is parsed. Any other text is a single name, which is
     quoted if it could be mistaken for arithmetic.
@@ -57,7 +57,7 @@ def normalize_name(name: str) -> str | None:
 
 
 def format_for_display(text: str) -> str:
-    """The text of a dimension for display: a single name loses its quotes."""
+    """Returns the text of a dimension for display. A single name loses its quotes."""
     if text.startswith("'") and text.find("'", 1) == len(text) - 1:
         return text[1:-1]
     return text
@@ -88,42 +88,42 @@ class _Parser:
         self.position += 1
 
     def parse(self) -> Expression:
-        value = self.sum()
+        value = self.parse_sum()
         if self.position < len(self.tokens):
             raise ValueError("more")
         return value
 
-    def sum(self) -> Expression:
+    def parse_sum(self) -> Expression:
         self.depth += 1
         if self.depth > 24:
             raise ValueError("depth")
         negative = self.peek() == "-"
         if negative:
             self.position += 1
-        value = -self.product() if negative else self.product()
+        value = -self.parse_product() if negative else self.parse_product()
         while self.peek() in ("+", "-"):
             sign = self.peek()
             self.position += 1
-            value = value + self.product() if sign == "+" else value - self.product()
+            value = value + self.parse_product() if sign == "+" else value - self.parse_product()
         self.depth -= 1
         return value
 
-    def product(self) -> Expression:
-        value = self.power()
+    def parse_product(self) -> Expression:
+        value = self.parse_power()
         while self.peek() in ("*", "/", "//"):
             sign = self.peek()
             self.position += 1
-            operand = self.power()
+            operand = self.parse_power()
             value = (
                 value * operand if sign == "*" else value / operand if sign == "/" else floor(value, operand)
             )
         return value
 
-    def power(self) -> Expression:
-        value = self.single()
+    def parse_power(self) -> Expression:
+        value = self.parse_operand()
         if self.peek() == "^":
             self.position += 1
-            exponent = self.single().constant
+            exponent = self.parse_operand().constant
             if exponent is None or not 0 <= exponent <= MAX_POWER:
                 raise ValueError("power")
             base, value = value, Expression({(): 1})
@@ -131,7 +131,7 @@ class _Parser:
                 value = value * base
         return value
 
-    def single(self) -> Expression:
+    def parse_operand(self) -> Expression:
         if self.position >= len(self.tokens):
             raise ValueError("end")
         number, function, name, quoted, sign = self.tokens[self.position].groups()
@@ -144,38 +144,38 @@ class _Parser:
             return Expression({((f"'{quoted}'", 1),): 1})
         if function is not None:
             self.expect("(")
-            value = self.call(function.lower())
+            value = self.parse_call(function.lower())
             self.expect(")")
             return value
         if sign == "(":
-            value = self.sum()
+            value = self.parse_sum()
             self.expect(")")
             return value
         raise ValueError(sign)
 
-    def call(self, function: str) -> Expression:
+    def parse_call(self, function: str) -> Expression:
         if function in ("floor", "ceil"):
-            numerator, denominator = self.fraction()
+            numerator, denominator = self.parse_fraction()
             return (
                 floor(numerator, denominator) if function == "floor" else math.ceil(numerator / denominator)
             )
-        value = self.sum()
+        value = self.parse_sum()
         while self.peek() == ",":
             self.position += 1
-            value = build_extremum(function, value, self.sum())
+            value = build_extremum(function, value, self.parse_sum())
         return value
 
-    def fraction(self) -> tuple[Expression, Expression]:
-        """The argument of floor or ceil as numerator and denominator (1 if it is not a fraction)."""
+    def parse_fraction(self) -> tuple[Expression, Expression]:
+        """Parses the argument of floor or ceil as numerator and denominator (1 if it is not a fraction)."""
         start = self.position
         try:
-            numerator = self.power()
+            numerator = self.parse_power()
             if self.peek() == "/":
                 self.position += 1
-                denominator = self.power()
+                denominator = self.parse_power()
                 if self.peek() == ")":
                     return numerator, denominator
         except (UndecidedSize, ValueError):
             pass
         self.position = start
-        return self.sum(), Expression({(): 1})
+        return self.parse_sum(), Expression({(): 1})
