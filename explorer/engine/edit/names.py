@@ -127,7 +127,7 @@ def _list_nodes(scope: GraphScope, matches: Callable[[Node], bool]) -> list[Foun
 def _find_matches(
     model: Model, name: str, find_in_scope: Callable[[GraphScope, str], Iterable[_T]]
 ) -> list[_T]:
-    """Returns the matches of the whole name in any scope; without one, those in the scope that it starts with."""
+    """Returns the matches of the whole name in any scope, or else those in the scope that it names."""
     if not name:
         return []
     all_scopes = list(list_scopes(model))

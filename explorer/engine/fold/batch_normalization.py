@@ -132,13 +132,17 @@ def _check_single_reader(work: FoldingGraph, producer: Node, output: str) -> Non
 def _fold_into_rows(
     work: FoldingGraph, index: int, node: Node, affine: Affine, producer_index: int, producer: Node
 ) -> None:
-    """Folds a BatchNormalization into a MatMul, which becomes a Gemm, or into a MatMul and the Add of its bias.
+    """Folds a BatchNormalization into a MatMul, or into a MatMul and the Add of its bias.
+
+    A MatMul without a bias becomes a Gemm.
 
     Args:
         work: The graph.
-        index, node: The BatchNormalization.
+        index: Index of the BatchNormalization.
+        node: The BatchNormalization.
         affine: Its effect.
-        producer_index, producer: The MatMul or Add before it.
+        producer_index: Index of the MatMul or Add before it.
+        producer: The MatMul or Add.
     """
     info = work.types.get(node.inputs[0])
     if info is None or info.shape is None or len(info.shape) != 2 or info.conflict:
