@@ -9,6 +9,9 @@ from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer, document, present, tool
 from explorer.cli.output.progress import ProgressLine
 
+_GRAPHS = (".onnx", ".tflite")
+"""Endings of files that hold a graph. Any other model is compared as its ONNX export."""
+
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = args.models
@@ -17,7 +20,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.diff_files(a, b, on_progress=progress, **args.opening)
     return Answer(
         lambda: document().diff(fact, tool()),
-        lambda: present("compare.diff").diff(fact),
+        lambda: present("compare.diff").diff(fact, [name for name in (a, b) if not name.endswith(_GRAPHS)]),
         "nodes",
         outcome="no change" if fact.equal else "changed",
     )

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text, runs_text, seconds_text, sizes_text
 from explorer.facts import Info
-from explorer.facts.mapping import MappedSite, MappingCost, ModelMapping
+from explorer.facts.cost import Hardware
+from explorer.facts.mapping import MappedSite, MappingCost, MemoryMachine, ModelMapping
 from explorer.features.mapping.nest_words import (
     bar_text,
     energy_text,
@@ -29,12 +30,18 @@ _MOST_LEFT_OUT = 3
 _MOST_FRONT = 8
 
 
+def _with_outer_rate(machine: MemoryMachine) -> Hardware:
+    """Return the rates of a machine. Its outermost memory gives the bytes a cycle that the machine lacks."""
+    hardware, outermost = machine.hardware, machine.memories[0]
+    return replace(hardware, bytes_per_cycle=hardware.bytes_per_cycle or outermost.bytes_per_cycle)
+
+
 def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
     """Build the output of `explorer map`: totals, one row for each kind of site, and the largest site."""
     largest = max(fact.sites, key=lambda site: site.cost.macs)
     return [
         *title(about.model),
-        Line((hardware_text(fact.machine.hardware),)),
+        Line((hardware_text(_with_outer_rate(fact.machine)),)),
         Line(),
         _totals(fact),
         Line(),

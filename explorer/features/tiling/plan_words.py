@@ -81,7 +81,10 @@ def _assumptions(fact: PlanCost) -> list[Block]:
 _NAMES = (
     "Names of matmuls are those of the ONNX graph that `explorer tile` writes, not of the module's layers."
 )
-_NO_MACHINE = "No cycles without a machine: add --machine FILE.toml, or the name of one in the config file."
+_NO_MACHINE = (
+    "No cycles without a machine: add --machine NAME (`explorer machines` lists the names) or"
+    " --machine FILE.toml."
+)
 
 
 def explain_missing_time(fact: PlanCost) -> str:

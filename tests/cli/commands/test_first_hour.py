@@ -117,3 +117,16 @@ def test_the_costs_before_the_tiling_of_a_module_are_those_of_its_onnx_export(
     pytest.importorskip("torch")
     text = asked("tile", "own:net", "-o", str(tmp_path / "tiled.onnx"))
     assert "before: own:net as ONNX" in text
+
+
+def test_a_module_in_a_diff_is_named_as_its_onnx_export(
+    asked: Asked, sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    lenet = str(sample("lenet"))
+    assert main(["diff", "own:net", lenet]) == 1
+    note = " ".join(capsys.readouterr().out.split())
+    assert "own:net is compared as its ONNX export" in note
+    assert "statistics of batch normalization count as parameters" in note
+    assert main(["diff", lenet, str(sample("mlp_128"))]) == 1
+    assert "ONNX export" not in capsys.readouterr().out

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import partial
 
-from explorer.base.units import bytes_text, exact_text
+from explorer.base.units import bytes_text, exact_text, printable
 from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table, table_of
@@ -27,8 +27,13 @@ _ROW_ROLES: Mapping[str, Role] = {
 _INSIDE_WIDTH = 56
 
 
-def diff(fact: Diff) -> list[Block]:
-    """Return the answer of `explorer diff`: changes by operator and by node, and costs before and after."""
+def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
+    """Return the answer of `explorer diff`: changes by operator and by node, and costs before and after.
+
+    Args:
+        fact: The differences.
+        exported: Models that are compared as their ONNX exports, as the user named them.
+    """
     head = Line((Span(fact.before, "strong"), Span("   ->   ", "quiet"), Span(fact.after, "strong")))
     if fact.equal:
         word, reason = _describe_equality(fact)
@@ -43,7 +48,18 @@ def diff(fact: Diff) -> list[Block]:
         Line(),
         build_cost_table(fact),
         *cost_notes(fact),
+        *_list_export_notes(exported),
     ]
+
+
+def _list_export_notes(exported: Sequence[str]) -> list[Block]:
+    """Return a note on models that are compared as their ONNX exports, whose figures differ from `info`."""
+    if not exported:
+        return []
+    names = " and ".join(exported)
+    verb = "is compared as its ONNX export" if len(exported) == 1 else "are compared as their ONNX exports"
+    text = f"{names} {verb}. There, the running statistics of batch normalization count as parameters."
+    return [Paragraph(printable(text), "quiet")]
 
 
 def summarize_changes(fact: Diff) -> str:

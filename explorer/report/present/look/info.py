@@ -231,7 +231,7 @@ def _split(totals: Totals) -> Cell:
 def _coverage(totals: Totals) -> Field:
     if totals.coverage >= 1:
         return Field("Coverage", "100 %", _COVERED[totals.status])
-    remark = "the other nodes' cost is unknown and in no total; explorer layers marks them ?"
+    remark = "the totals leave out the other nodes, whose cost is unknown; explorer layers marks them ?"
     if not totals.nodes:
         remark = "unknown operator"
     # never round up to 100 %, because the coverage is incomplete
