@@ -19,6 +19,8 @@ _MAX_SHORTLIST = 8
 
 _ROOMY = 130
 """Width in cells from which all columns fit."""
+_NARROW = 100
+"""Width in cells below which the types of a file are shortened to the largest one."""
 _BAR = 1
 """Width of the scroll bar in cells."""
 
@@ -137,7 +139,7 @@ class ChoiceList(LineList, can_focus=False):
                 self._rows += [title + cut * (len(matches) < len(choices)), *matches]
                 self._table_indices += [-1, *range(len(listed), len(listed) + len(matches))]
                 listed += matches
-        self._table = choice_table(listed, "models", short=self.short)
+        self._table = choice_table(listed, "models", short=self.short, brief=self.size.width < _NARROW)
         rows = enumerate(self._rows)
         if name:
             matching_rows = (

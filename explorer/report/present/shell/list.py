@@ -47,22 +47,29 @@ def listing_blocks(fact: ModelListing) -> list[Block]:
     return blocks
 
 
-def choice_table(choices: Sequence[Choice], what: str = "", *, short: bool = False) -> Table:
-    """Return a table with one row per choice. `what` as for `Table`; `short` shortens the notes."""
-    row = partial(choice_row, most=_SHORT) if short else choice_row
+def choice_table(
+    choices: Sequence[Choice], what: str = "", *, short: bool = False, brief: bool = False
+) -> Table:
+    """Return a table with one row per choice.
+
+    Args:
+        choices: Models and sessions.
+        what: Name of the rows, as for `Table`.
+        short: Whether notes are shortened.
+        brief: Whether the types of a file are shortened to the largest one, to leave room for the names.
+    """
+    row = partial(choice_row, most=_SHORT, brief=brief) if short else choice_row
     return Table(_COLUMNS, Rows(row, choices), what=what)
 
 
-def choice_row(choice: Choice, most: int | None = None) -> tuple[Cell, ...]:
+def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) -> tuple[Cell, ...]:
     """Return the cells of a choice, with notes of at most `most` characters."""
     if isinstance(choice, ModelFile):
         params: Cell = count(choice.params) if choice.params is not None else Span("", "quiet")
         note = (
             Span(_cut_text(printable(choice.note), most), "warning")
             if choice.note
-            else describe_stored(choice)
-            if most is None
-            else _cut_text(_describe_main_type(choice), most)
+            else _cut_text((_describe_main_type if brief else describe_stored)(choice), most)
         )
         return (
             printable(choice.path),
