@@ -19,10 +19,10 @@ from explorer.features.values.values_page import activation_lines, weight_lines
 from explorer.report.blocks import Column, Table
 from explorer.report.present.figures import size
 from explorer.report.present.look.info import tensors_blocks
-from explorer.tui.tabs.memory import find_step, find_step_at, is_stacked_by_default, memory_page
+from explorer.tui.tabs.memory import draw_memory_page, find_step, find_step_at, is_stacked_by_default
 from explorer.tui.tabs.model import model_page
-from explorer.tui.tabs.roofline import point_at, points_of, rank_points, roofline_page
-from explorer.tui.tabs.roofline_plot import roof_plot
+from explorer.tui.tabs.roofline import draw_roofline_page, find_point_at, find_points, rank_points
+from explorer.tui.tabs.roofline_plot import draw_roof_plot
 from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, flow_pieces, line_text, line_width
 from explorer.tui.text.plot import area, columns_of, framed, log_ticks, part_names
@@ -63,8 +63,8 @@ def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) ->
     shown = rank_points(roof)
     pages: list[list[Line]] = []
     for at in (0, 3, 12):
-        pages.append(memory_page(fact, at, width, height, exact))
-        pages.append(roofline_page(shown, at, [at], width, height))
+        pages.append(draw_memory_page(fact, at, width, height, exact))
+        pages.append(draw_roofline_page(shown, at, [at], width, height))
     engine = ScriptedEngine(model)
     weights, ran = engine._weights(["features.*"]), engine._activations(["features.0"])
     pages.append(model_page(model.info, None, width, exact, step_blocks(model.info, step)))
@@ -79,7 +79,7 @@ def test_no_page_is_wider_than_its_pane(width: int, height: int, exact: bool) ->
 
 def test_memory_tells_peak_arena_buffers_and_who_is_alive_largest_first() -> None:
     fact = chain(100, 300, 200, 50)
-    page = memory_page(fact, 2, 60, 34, exact=True)
+    page = draw_memory_page(fact, 2, 60, 34, exact=True)
     text = words(page)
     for figure in ("peak 500 B", "arena 500 B", "sum 650 B", "weights 7 B"):
         assert figure in text, figure
@@ -92,24 +92,26 @@ def test_memory_tells_peak_arena_buffers_and_who_is_alive_largest_first() -> Non
 
 def test_away_from_the_peak_only_its_culprits_are_marked() -> None:
     fact = chain(100, 300, 200, 50)
-    text = said(memory_page(fact, 1, 60, 34, exact=True))
+    text = said(draw_memory_page(fact, 1, 60, 34, exact=True))
     assert "as much" not in text
-    assert "live: as much as at the peak" in said(memory_page(chain(100, 100, 100), 2, 60, 34, exact=True))
+    assert "live: as much as at the peak" in said(
+        draw_memory_page(chain(100, 100, 100), 2, 60, 34, exact=True)
+    )
     assert " ◆  t1" in text
     assert " ◆  t0" not in text
     assert "400 B live, 80.0 % of the peak" in text
     assert "live at the peak, step 2" in text
-    assert "◆" not in said(memory_page(fact, 0, 60, 34, exact=True))
+    assert "◆" not in said(draw_memory_page(fact, 0, 60, 34, exact=True))
 
 
 def test_a_bound_says_that_it_is_one() -> None:
     fact = replace(chain(1, 2), status="unknown", reason="2 tensors were left out")
-    assert "peak ≥ 3 B" in words(memory_page(fact, 0, 60, 34, exact=True))
-    assert "2 tensors were left out" in words(memory_page(fact, 0, 60, 34, exact=True))
+    assert "peak ≥ 3 B" in words(draw_memory_page(fact, 0, 60, 34, exact=True))
+    assert "2 tensors were left out" in words(draw_memory_page(fact, 0, 60, 34, exact=True))
     bound = replace(fact, status="bound", reason="nonzero")
-    assert "peak ≤ 3 B" in words(memory_page(bound, 0, 60, 34, exact=True))
+    assert "peak ≤ 3 B" in words(draw_memory_page(bound, 0, 60, 34, exact=True))
     assumed = replace(bound, reason="assumed: a value taken as 1", assumed=True)
-    page = words(memory_page(assumed, 0, 60, 34, exact=True))
+    page = words(draw_memory_page(assumed, 0, 60, 34, exact=True))
     assert "peak ≈ 3 B" in page
     assert "assumed: a value taken as 1" in page
     assert "bound: assumed" not in page
@@ -117,12 +119,12 @@ def test_a_bound_says_that_it_is_one() -> None:
 
 def test_a_model_that_runs_nothing_has_no_timeline() -> None:
     nothing = Memory((), (), 0, 0, 0, 0, 0)
-    assert "Nothing runs" in said(memory_page(nothing, 0, 60, 34, exact=False))
+    assert "Nothing runs" in said(draw_memory_page(nothing, 0, 60, 34, exact=False))
 
 
 def test_the_timeline_reaches_its_top_at_the_peak_and_shows_the_cursor() -> None:
     fact = chain(*([10] * 40), 90, *([10] * 59))
-    page = memory_page(fact, 40, 80, 34, exact=False)
+    page = draw_memory_page(fact, 40, 80, 34, exact=False)
     top = next(line for line in page if "┤" in line_text(line))
     peaks = [x for x, cell in enumerate(line_text(top)) if cell not in " ┤100B│"]
     assert peaks
@@ -135,7 +137,7 @@ def test_the_timeline_reaches_its_top_at_the_peak_and_shows_the_cursor() -> None
 def test_many_tensors_are_capped_and_counted() -> None:
     tensor = TensorInfo("t", "float32", (1,))
     fact = Memory((MemoryStep("", "", 300),), (Lifetime(tensor, 1, 0, 0, 0),) * 300, 300, 300, 0, 300, 0)
-    assert "200 of 300 tensors" in said(memory_page(fact, 0, 60, 34, exact=False))
+    assert "200 of 300 tensors" in said(draw_memory_page(fact, 0, 60, 34, exact=False))
 
 
 @pytest.mark.parametrize(
@@ -148,7 +150,9 @@ def test_many_tensors_are_capped_and_counted() -> None:
 )
 def test_tensors_whose_names_are_cut_can_still_be_told_apart(names: list[str]) -> None:
     lives = tuple(Lifetime(TensorInfo(name, "float32", (1,)), 4, 0, 0, 0) for name in names)
-    page = memory_page(Memory((MemoryStep("", "", 24),), lives, 24, 24, 0, 24, 0), 0, 50, 34, exact=False)
+    page = draw_memory_page(
+        Memory((MemoryStep("", "", 24),), lives, 24, 24, 0, 24, 0), 0, 50, 34, exact=False
+    )
     rows = [
         line_text(line)
         for line in page
@@ -168,7 +172,7 @@ def test_a_layer_is_found_on_the_timeline_and_a_group_by_its_first_step() -> Non
 def test_a_click_on_the_timeline_finds_the_step_drawn_there(width: int, height: int) -> None:
     fact = memory(alexnet())
     for at in range(len(fact.steps)):
-        page = memory_page(fact, at, width, height, exact=False)
+        page = draw_memory_page(fact, at, width, height, exact=False)
         y, line = next((y, line_text(x)) for y, x in enumerate(page) if "▲" in line_text(x))
         found = find_step_at(fact, (line.index("▲"), y - 2), width, height, False)
         assert found is not None
@@ -182,11 +186,11 @@ def test_a_click_on_the_timeline_finds_the_step_drawn_there(width: int, height: 
 def test_a_click_on_the_list_finds_the_layer_written_there(width: int, height: int) -> None:
     shown = rank_points(roofline(alexnet(), MACHINE))
     for at, chosen in ((0, [0]), (5, [5, 6]), (12, [12])):
-        page = roofline_page(shown, at, chosen, width, height)
+        page = draw_roofline_page(shown, at, chosen, width, height)
         top = next(y for y, line in enumerate(page) if line_text(line).startswith("   layer"))
-        assert point_at(shown, at, chosen, top, width, height) is None
+        assert find_point_at(shown, at, chosen, top, width, height) is None
         for y in range(top + 1, len(page)):
-            found = point_at(shown, at, chosen, y, width, height)
+            found = find_point_at(shown, at, chosen, y, width, height)
             assert found is not None
             assert shown.points[found].path[-3:] in line_text(page[y])
 
@@ -196,7 +200,7 @@ def test_in_a_small_pane_the_machine_and_the_longest_layers_are_on_show_without_
     width: int, height: int
 ) -> None:
     shown = rank_points(roofline(alexnet(), MACHINE))
-    text = [line_text(line) for line in roofline_page(shown, 0, [0, 1], width, height)]
+    text = [line_text(line) for line in draw_roofline_page(shown, 0, [0, 1], width, height)]
     assert len(text) <= height
     said = " ".join(text[:4])
     for figure in (MACHINE.name, rate_text(MACHINE.peak_macs, "MAC/s"), rate_text(MACHINE.bandwidth, "B/s")):
@@ -208,7 +212,7 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     roof = roofline(alexnet(), MACHINE)
     shown = rank_points(roof)
     assert [p.seconds for p in shown.points] == sorted((p.seconds or 0 for p in shown.points), reverse=True)
-    text = words(roofline_page(shown, 0, [0], 100, 50))
+    text = words(draw_roofline_page(shown, 0, [0], 100, 50))
     for figure in (
         "laptop: 4.00 TMAC/s, 100.00 GB/s",
         "Ridge 80.0 FLOPs/byte",
@@ -217,24 +221,26 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     ):
         assert figure in text, figure
     # 37.75 M MACs need 9 us, 144 MiB of weights at 100 GB/s 1.5 ms: classifier.1 waits for memory
-    first = next(line_text(x) for x in roofline_page(shown, 0, [0], 100, 50) if " ◆ class" in line_text(x))
+    first = next(
+        line_text(x) for x in draw_roofline_page(shown, 0, [0], 100, 50) if " ◆ class" in line_text(x)
+    )
     assert first.split()[1] == "classifier.1"
     assert "1.5 ms" in first
     assert "memory" in first.split()
     relu = next(i for i, p in enumerate(shown.points) if p.kind == "Relu")
-    assert "this layer has no MACs" in said(roofline_page(shown, relu, [relu], 100, 50))
+    assert "this layer has no MACs" in said(draw_roofline_page(shown, relu, [relu], 100, 50))
 
 
 def test_times_that_nobody_knows_are_no_zeros() -> None:
     roof = roofline(alexnet(), MACHINE)
     points = tuple(replace(p, seconds=None, intensity=None, limit="unknown") for p in roof.points)
     roof = replace(roof, points=points, seconds=None, compute_seconds=None, memory_seconds=None, coverage=0.0)
-    text = words(roofline_page(rank_points(roof), 0, [0, 1], 100, 50))
+    text = words(draw_roofline_page(rank_points(roof), 0, [0, 1], 100, 50))
     assert "0 ms" not in text
     for figure in ("Least time ?", "full rate ?", "full bandwidth ?", "2 layers chosen: ?, ?"):
         assert figure in text, figure
     some = words(
-        roofline_page(rank_points(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50)
+        draw_roofline_page(rank_points(replace(roofline(alexnet(), MACHINE), coverage=0.5)), 0, [0], 100, 50)
     )
     assert some.count("≥") == 3, "each is a sum of what is known"
 
@@ -243,7 +249,7 @@ def test_the_cursor_of_the_roofline_stays_in_view() -> None:
     roof = roofline(alexnet(), MACHINE)
     shown = rank_points(roof)
     for at in range(len(shown.points)):
-        page = roofline_page(shown, at, [at], 60, 19)
+        page = draw_roofline_page(shown, at, [at], 60, 19)
         assert len(page) <= 19
         rows = [line_text(line) for line in page if line_text(line).startswith(" ◆ ")]
         assert rows
@@ -258,14 +264,14 @@ def test_the_cursor_of_the_roofline_stays_in_view() -> None:
 def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:
     roof = roofline(alexnet(), MACHINE)
     shown = rank_points(roof)
-    chosen = points_of(shown.points, 0, 10)
+    chosen = find_points(shown.points, 0, 10)
     assert len(chosen) == 10
-    assert "10 layers chosen: 210 µs, 8.2 %" in said(roofline_page(shown, chosen[0], chosen, 100, 50))
+    assert "10 layers chosen: 210 µs, 8.2 %" in said(draw_roofline_page(shown, chosen[0], chosen, 100, 50))
 
 
 def test_unknown_layers_lower_what_the_roofline_claims() -> None:
     roof = roofline(blocks(), MACHINE)
-    text = words(roofline_page(rank_points(roof), 0, [0], 100, 50))
+    text = words(draw_roofline_page(rank_points(roof), 0, [0], 100, 50))
     assert "Unknown 1" in text
     assert "Least time ≥" in text
     assert "\x1b" not in text
@@ -274,7 +280,7 @@ def test_unknown_layers_lower_what_the_roofline_claims() -> None:
 
 def test_a_machine_that_no_layer_loads_still_draws_its_roof() -> None:
     nothing = replace(roofline(alexnet(), MACHINE), points=(), seconds=0.0)
-    assert "No layer takes time" in said(roofline_page(rank_points(nothing), 0, [], 60, 34))
+    assert "No layer takes time" in said(draw_roofline_page(rank_points(nothing), 0, [], 60, 34))
 
 
 def stats(count: int = 4, **more: object) -> TensorStats:
@@ -365,7 +371,7 @@ def test_an_unknown_layer_makes_the_sum_of_its_group_a_lower_bound() -> None:
 
 def test_the_peak_is_marked_and_named_above_its_column_without_any_colour() -> None:
     fact = chain(*([10] * 40), 90, *([10] * 59))
-    page = memory_page(fact, 3, 80, 34, exact=False)
+    page = draw_memory_page(fact, 3, 80, 34, exact=False)
     y, line = next((y, x) for y, x in enumerate(page) if "▼ peak" in line_text(x))
     assert "▼ peak 100 B" in line_text(line)
     under = line_text(page[y + 1])[line_text(line).index("▼")]
@@ -377,7 +383,7 @@ def test_the_peak_is_marked_and_named_above_its_column_without_any_colour() -> N
 def test_the_timeline_stands_on_the_weights_and_says_so() -> None:
     fact = replace(chain(100, 300, 200, 50), weight_bytes=500)
     alone, stacked = (
-        [line_text(line) for line in memory_page(fact, 0, 80, 34, False, stacked)]
+        [line_text(line) for line in draw_memory_page(fact, 0, 80, 34, False, stacked)]
         for stacked in (False, True)
     )
     assert any("peak 500 B" in line and "with the weights 1000 B" in line for line in stacked)
@@ -391,7 +397,7 @@ def test_the_timeline_stands_on_the_weights_and_says_so() -> None:
 
 
 def test_the_axis_of_the_timeline_names_the_modules_where_they_begin() -> None:
-    page = memory_page(memory(alexnet()), 4, 100, 40, exact=False)
+    page = draw_memory_page(memory(alexnet()), 4, 100, 40, exact=False)
     at = next(y for y, line in enumerate(page) if "▲" in line_text(line))
     assert line_text(page[at + 1]).split() == ["features", "classifier"]
     paths = ["", *(f"layer{i}.{j}.conv" for i in range(3) for j in range(4))]
@@ -406,7 +412,7 @@ def test_the_axis_of_the_timeline_names_the_modules_where_they_begin() -> None:
 
 def test_layers_on_the_roof_are_drawn_by_their_time_and_the_slowest_are_named() -> None:
     shown = rank_points(roofline(alexnet(), MACHINE))
-    page = roofline_page(shown, 5, [5], 100, 50)
+    page = draw_roofline_page(shown, 5, [5], 100, 50)
     text = said(page)
     assert "classifier.1 +2" in text
     assert "features.3" in text
@@ -487,7 +493,7 @@ def test_no_machine_however_odd_breaks_the_roofline(
     peak: float, bandwidth: float, width: int, height: int, at: int
 ) -> None:
     shown = rank_points(roofline(alexnet(), Machine("", peak, bandwidth)))
-    page = roofline_page(shown, at, [at], width, height)
+    page = draw_roofline_page(shown, at, [at], width, height)
     assert max(map(line_width, page)) <= max(width, 29)
     assert any("◆" in line_text(line) for line in page)
 
@@ -500,7 +506,7 @@ def test_no_machine_however_odd_breaks_the_roofline(
 )
 @settings(max_examples=60, deadline=None)
 def test_no_model_however_odd_breaks_the_timeline(sizes: list[int], at: int, width: int, height: int) -> None:
-    page = memory_page(chain(*sizes), at, width, height, exact=False)
+    page = draw_memory_page(chain(*sizes), at, width, height, exact=False)
     assert max(map(line_width, page)) <= max(width, 38)
     assert sum(line_text(line).count("▲") for line in page) == 1
 
@@ -526,7 +532,9 @@ def test_what_was_measured_lies_under_the_roof_with_a_line_to_what_was_predicted
     peak = 2 * MACHINE.peak_macs
     slow = MeasuredPoint(first.layer, first.path, 1000.0, peak / 1e4, peak / 10, 0.5)
     fast = MeasuredPoint(-1, "x", 10.0, peak * 100, None, 0.02)
-    plot = [line_text(line) for line in roof_plot(replace(shown, measured=(fast, slow)), 0, [0], 100, 24)]
+    plot = [
+        line_text(line) for line in draw_roof_plot(replace(shown, measured=(fast, slow)), 0, [0], 100, 24)
+    ]
     assert "× predicted" in plot[0]
     column = max(row.rfind("×") for row in plot)
     marks = [row[column] for row in plot if len(row) > column and row[column] in "×│◆"]

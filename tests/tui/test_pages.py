@@ -45,8 +45,8 @@ from explorer.tui.text.drawing import draw
 from explorer.tui.text.lines import Line, cut_middle, draw_bar, fit, line_text, line_width, text_line, wrap
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.sites import select_sites
-from explorer.tui.tree.table import look_of, places
-from explorer.tui.tree.widget import table_line
+from explorer.tui.tree.table import choose_look, place_columns
+from explorer.tui.tree.widget import draw_table_line
 from explorer.tui.widgets.line_view import LIST_KEYS
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 from explorer.tui.widgets.status_line import job_line
@@ -57,8 +57,8 @@ ONE = Range("SAME", "SAME", 1, (("SAME", 66),))
 
 
 def drawn_row(model: TreeModel, row: int, totals: Totals, width: int, *, exact: bool = False) -> Line:
-    laid = places(model, width, exact=exact)
-    return table_line(model, row, laid, look_of(totals, exact=exact))
+    laid = place_columns(model, width, exact=exact)
+    return draw_table_line(model, row, laid, choose_look(totals, exact=exact))
 
 
 def said(lines: object) -> str:

@@ -330,7 +330,7 @@ async def test_the_tiled_model_is_painted_before_the_verdict_so_that_no_key_wait
         noted(hands.main.store, "say", lambda text, *more: "tiled" if more and not text else "")
         noted(hands.main, "_compositor_refresh", lambda: "painted")
         noted(hands.pilot.app, "push_screen", lambda dialog, *more: type(dialog).__name__)
-        monkeypatch.setattr(slices, "PAINTED", 20.0)  # a machine with other work paints later
+        monkeypatch.setattr(slices, "MAX_PAINT_SECONDS", 20.0)  # a machine with other work paints later
         await hands.press("t")
         await hands.press("enter")
         assert "painted" in seen[seen.index("tiled") : seen.index("TilingResultDialog")]

@@ -56,7 +56,7 @@ def site(
 def test_every_element_is_in_one_product_and_the_shares_add_up(
     M: int, K: int, N: int, tile: tuple[int, int, int], batch: int
 ) -> None:
-    blocks = TileGrid.of(site(M, K, N, tile, batch))
+    blocks = TileGrid.from_site(site(M, K, N, tile, batch))
     seen: dict[tuple[int, int, int], int] = {}
     used = 0.0
     places = itertools.product(range(blocks.m.count), range(blocks.n.count))
@@ -74,17 +74,17 @@ def test_every_element_is_in_one_product_and_the_shares_add_up(
             assert p.utilization == pytest.approx(filled / (tile[0] * tile[1] * tile[2]))
     assert seen == dict.fromkeys(itertools.product(range(M), range(K), range(N)), 1)
     assert blocks.products == batch * blocks.m.count * blocks.k.count * blocks.n.count
-    assert blocks.cell(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
+    assert blocks.compute_utilization(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
         used / (blocks.m.count * blocks.n.count)
     )
-    assert blocks.cell(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
+    assert blocks.compute_utilization(0, blocks.m.count, 0, blocks.n.count) == pytest.approx(
         site(M, K, N, tile, batch).utilisation
     )
 
 
 @given(st.integers(1, 5000), st.integers(1, 200))
 def test_cells_stand_for_every_tile_once_and_fit(count: int, room: int) -> None:
-    scale = Scale.of(count, room)
+    scale = Scale.fit(count, room)
     assert scale.cells <= room
     drawn = [tile for cell in range(scale.cells) for tile in range(*scale.tiles(cell))]
     assert drawn == list(range(count))
@@ -97,9 +97,9 @@ def test_the_rest_of_an_axis() -> None:
 
 
 def test_places_stop_at_the_edges() -> None:
-    blocks = TileGrid.of(site(130, 65, 64, batch=2))
-    assert blocks.moved(TilePlace(), row=-1, col=5, depth=1, batch=9) == TilePlace(1, 0, 0, 1)
-    assert blocks.moved(TilePlace(), row=99) == TilePlace(0, 2, 0, 0)
+    blocks = TileGrid.from_site(site(130, 65, 64, batch=2))
+    assert blocks.move(TilePlace(), row=-1, col=5, depth=1, batch=9) == TilePlace(1, 0, 0, 1)
+    assert blocks.move(TilePlace(), row=99) == TilePlace(0, 2, 0, 0)
 
 
 SHAPES = [
@@ -117,8 +117,8 @@ SHAPES = [
 @pytest.mark.parametrize("height", [8, 12, 21, 37])
 @pytest.mark.parametrize("shown", SHAPES, ids=lambda s: f"{s.M}x{s.K}x{s.N}")
 def test_no_page_leaves_its_pane_whichever_block_is_chosen(shown: SitePlan, width: int, height: int) -> None:
-    blocks = TileGrid.of(shown)
-    last = blocks.moved(TilePlace(), row=10**10, col=10**10, depth=10**10, batch=10**10)
+    blocks = TileGrid.from_site(shown)
+    last = blocks.move(TilePlace(), row=10**10, col=10**10, depth=10**10, batch=10**10)
     for place in (TilePlace(), last):
         pages = [grid_page(shown, place, width, height), block_page(shown, place, width, height)]
         for page in pages:
@@ -155,15 +155,15 @@ def test_how_much_is_used_is_told_by_a_sign_and_not_by_colour_alone() -> None:
 @pytest.mark.parametrize("shown", SHAPES[:3], ids=lambda s: f"{s.M}x{s.K}x{s.N}")
 def test_a_click_chooses_the_block_that_is_drawn_there(shown: SitePlan) -> None:
     width, height = 60, 20
-    blocks = TileGrid.of(shown)
-    for place in (TilePlace(), blocks.moved(TilePlace(), row=10**6, col=10**6)):
+    blocks = TileGrid.from_site(shown)
+    for place in (TilePlace(), blocks.move(TilePlace(), row=10**6, col=10**6)):
         page = grid_page(shown, place, width, height)
         y = next(i for i, line in enumerate(page) if any(role == "mark" for _, role in line))
         x = len("".join(text for text, _ in page[y]).split("◆")[0])
         found = block_at(shown, place, x, y, width, height)
         assert found is not None
         assert block_at(shown, place, x, 0, width, height) is None
-        scales = Scale.of(blocks.m.count, 12), Scale.of(blocks.n.count, width - 5)
+        scales = Scale.fit(blocks.m.count, 12), Scale.fit(blocks.n.count, width - 5)
         assert abs(found.row - place.row) <= max(scales[0].per, blocks.m.count // 8)
         redrawn = grid_page(shown, found, width, height)
         assert any(role == "mark" for _, role in redrawn[y])
@@ -325,12 +325,12 @@ def test_the_loops_come_by_every_product_once_and_back(
     M: int, K: int, N: int, tile: tuple[int, int, int], batch: int, order: str
 ) -> None:
     made = site(M, K, N, tile, batch)
-    blocks = TileGrid.of(made)
+    blocks = TileGrid.from_site(made)
     told = tile_steps(made, order, 0, 10_000)
     for step in told.steps:
-        place = blocks.at_step(step.step, order)
+        place = blocks.find_place(step.step, order)
         assert place == TilePlace(step.batch, step.m, step.n, step.k), "where the engine says it is"
-        assert blocks.step_of(place, order) == step.step
+        assert blocks.find_step(place, order) == step.step
 
 
 def shown(hands: Hands) -> str:
@@ -364,7 +364,7 @@ async def test_the_loops_are_walked_and_the_last_step_has_moved_what_the_plan_co
 def test_two_levels_visit_every_element_once_in_the_order_of_their_loops(
     M: int, K: int, N: int, tile: tuple[int, int, int], order: str, data: st.DataObject
 ) -> None:
-    blocks = TileGrid.of(site(M, K, N, tile, 2))
+    blocks = TileGrid.from_site(site(M, K, N, tile, 2))
     inner_tile = tuple(data.draw(st.integers(1, size)) for size in tile)
     inner = InnerLoops("array", inner_tile, data.draw(st.sampled_from(sorted(ORDERS))))  # type: ignore[arg-type]
     place, step, seen, walked = TilePlace(), 0, set[tuple[int, ...]](), list[tuple[TilePlace, int]]()
@@ -372,7 +372,7 @@ def test_two_levels_visit_every_element_once_in_the_order_of_their_loops(
         walked.append((place, step))
         outer = blocks.product(place, place.depth)
         grid = inner.grid(blocks, place)
-        at = grid.at_step(step, inner.order)
+        at = grid.find_place(step, inner.order)
         part = grid.product(at, at.depth)
         starts = outer.rows[0], outer.depth[0], outer.cols[0]
         spans = [
@@ -388,7 +388,7 @@ def test_two_levels_visit_every_element_once_in_the_order_of_their_loops(
         assert inner.move(blocks, *following, -1, order) == (place, step)
         place, step = following
     assert len(seen) == 2 * M * K * N
-    numbers = [blocks.step_of(place, order) for place, _ in walked]
+    numbers = [blocks.find_step(place, order) for place, _ in walked]
     assert numbers == sorted(numbers)
     assert inner.move(blocks, TilePlace(), 0, len(walked) + 5, order) == walked[-1]
 

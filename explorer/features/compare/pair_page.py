@@ -81,7 +81,7 @@ def columns(width: int, *, exact: bool) -> PairColumns:
     return PairColumns(side - kind - macs, kind, macs, (delta,) * delta_count, has_two_sides)
 
 
-def head_line(width: int, *, exact: bool) -> Line:
+def draw_head(width: int, *, exact: bool) -> Line:
     """Build the line of column titles."""
     widths = columns(width, exact=exact)
     line = "   "
@@ -151,7 +151,7 @@ def _graph_text(row: NodeDiff) -> str:
     return escape_name(f"{op} {row.before or row.after or ''}: {field_terms(row.what)}")
 
 
-def title_lines(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
+def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
     names: Line = (

@@ -155,10 +155,10 @@ class PairScreen(SubScreen[PairRequest]):
 
     def _draw(self) -> None:
         pair, rows = self._pair, self.rows
-        self.query_one(TitleBar).show(lambda width: page.title_lines(pair.fact, pair.only, width))
+        self.query_one(TitleBar).show(lambda width: page.draw_title(pair.fact, pair.only, width))
         head = self.query_one("#pair-head", PaneHead)
         # a scroll bar narrows the rows
-        head.show(lambda width: (page.head_line(rows.size.width or width, exact=rows.exact),))
+        head.show(lambda width: (page.draw_head(rows.size.width or width, exact=rows.exact),))
         self.query_one("#pair-about", PanelView).again()
 
     def _draw_details(self, width: int, height: int) -> list[Line]:
@@ -290,7 +290,7 @@ class PairDialog(PickDialog):
         typed = text.strip()
         exists = os.path.isfile(os.path.expanduser(typed)) or typed.endswith(("/", os.sep))
         typed_name = [MenuItem(MODEL + typed, "", typed, "")] if typed else []
-        files = [file for file in _files(typed) if file.id != MODEL + typed]
+        files = [file for file in _find_files(typed) if file.id != MODEL + typed]
         begin = [file for file in files if file.title.startswith(typed)]
         containing = [file for file in files if not file.title.startswith(typed)]
         self.show_choices(
@@ -308,7 +308,7 @@ class PairDialog(PickDialog):
         entry.cursor_position = len(entry.value)
 
 
-def _files(text: str) -> Iterator[MenuItem]:
+def _find_files(text: str) -> Iterator[MenuItem]:
     """Yield files and folders of the typed folder whose names contain the typed name."""
     folder, begin = os.path.split(text)
     try:

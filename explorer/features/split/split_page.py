@@ -31,7 +31,7 @@ _GANTT_MARGIN, _MAX_GANTT_WIDTH = 9, 128
 _WORDS = {"macs": "MACs", "training": "training memory"}
 
 
-def title_lines(
+def draw_title(
     source: str, draft: SplitDraft | None, width: int, *, moved: bool, exact: bool
 ) -> tuple[Line, ...]:
     """Build the two title lines: model and balanced cost, then a summary.
@@ -44,10 +44,10 @@ def title_lines(
     fact = draft.split
     count = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
     moved_note = " · cuts moved" if moved else "", "warn"
-    return cut_line((*head, count, moved_note), width), cut_line(_summary(fact, exact), width)
+    return cut_line((*head, count, moved_note), width), cut_line(_summarize(fact, exact), width)
 
 
-def _summary(fact: Split, exact: bool) -> Line:
+def _summarize(fact: Split, exact: bool) -> Line:
     """Summarize balance, traffic, pipeline bubble and throughput in one line."""
     crossing = sum(crossed.bytes for crossed in fact.cuts)
     spans: list[tuple[str, str]] = [
@@ -66,7 +66,7 @@ def _summary(fact: Split, exact: bool) -> Line:
     return tuple(spans)
 
 
-def figure_lines(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequence[Line]:
+def draw_figures(fact: Split, width: int, *, roomy: bool, exact: bool) -> Sequence[Line]:
     """Build the tables of stages, pipeline, cuts and alternatives; `roomy` adds blank lines between them."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     gap = [Row()] * roomy

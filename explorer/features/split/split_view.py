@@ -18,7 +18,7 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.units import many_text, rate_text
 from explorer.facts.split.split import BALANCED
 from explorer.features.split.split_dialog import SplitDialog, SplitRequest, SplitState
-from explorer.features.split.split_page import figure_lines, title_lines
+from explorer.features.split.split_page import draw_figures, draw_title
 from explorer.features.split.split_words import pipeline, proof_blocks, split_blocks
 from explorer.report.blocks import Line as Row
 from explorer.report.blocks import Span
@@ -36,7 +36,7 @@ from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.stages import CROSSING, STAGE, StageRows
-from explorer.tui.tree.widget import LayerTree, tree_head
+from explorer.tui.tree.widget import LayerTree, draw_tree_head
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.status_line import JobLine, done_line, job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -182,7 +182,7 @@ class SplitScreen(SubScreen[int]):
         tree = self.layer_tree
         self.query_one("#split-head", PaneHead).show(
             lambda _: (
-                tree_head(
+                draw_tree_head(
                     tree.model,
                     "",
                     tree.size.width,
@@ -193,11 +193,11 @@ class SplitScreen(SubScreen[int]):
         )
 
     def _title(self, width: int) -> tuple[Line, ...]:
-        return title_lines(self._source, self._split.draft, width, moved=self._split.moved, exact=self._exact)
+        return draw_title(self._source, self._split.draft, width, moved=self._split.moved, exact=self._exact)
 
     def _page(self, width: int) -> Sequence[Line]:
         draft, roomy = self._split.draft, self.size.height >= _SPACED_HEIGHT
-        return () if draft is None else figure_lines(draft.split, width, roomy=roomy, exact=self._exact)
+        return () if draft is None else draw_figures(draft.split, width, roomy=roomy, exact=self._exact)
 
     def _show_status(self) -> None:
         self.query_one(JobLine).draw_status()

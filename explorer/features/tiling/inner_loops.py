@@ -47,15 +47,15 @@ class InnerLoops(Struct, frozen=True):
         Returns:
             The tile matmul and the inner step, at most the first or the last.
         """
-        step, last = blocks.step_of(place, order), blocks.products - 1
+        step, last = blocks.find_step(place, order), blocks.products - 1
         target = inner_step + count
         while target < 0 and step > 0:
             step -= 1
-            target += self.grid(blocks, blocks.at_step(step, order)).products
-        while (steps := self.grid(blocks, blocks.at_step(step, order)).products) <= target and step < last:
+            target += self.grid(blocks, blocks.find_place(step, order)).products
+        while (steps := self.grid(blocks, blocks.find_place(step, order)).products) <= target and step < last:
             step += 1
             target -= steps
-        return blocks.at_step(step, order), max(0, min(target, steps - 1))
+        return blocks.find_place(step, order), max(0, min(target, steps - 1))
 
     def lines(self, grid: TileGrid, inner_step: int, width: int, room: int) -> list[Line]:
         """Describe an inner step in at most three lines.
@@ -66,8 +66,8 @@ class InnerLoops(Struct, frozen=True):
             width: Width in cells.
             room: Maximum number of lines.
         """
-        place = grid.at_step(inner_step, self.order)
-        before = grid.at_step(inner_step - 1, self.order) if inner_step else None
+        place = grid.find_place(inner_step, self.order)
+        before = grid.find_place(inner_step - 1, self.order) if inner_step else None
         changed = [
             operand
             for operand, axes in (("A", ("row", "depth")), ("B", ("depth", "col")), ("C", ("row", "col")))

@@ -27,7 +27,7 @@ class TileAxis(Struct, frozen=True):
         return -(-self.size // self.tile)
 
     def span(self, index: int, stop: int | None = None) -> Interval:
-        """Return the elements of tile `index`, or of tiles `index` to `stop`, as a half-open interval."""
+        """Return the half-open interval of elements of tile `index`, or of tiles from it to before `stop`."""
         last = index + 1 if stop is None else stop
         return index * self.tile, min(last * self.tile, self.size)
 
@@ -36,14 +36,14 @@ class TileAxis(Struct, frozen=True):
         """Number of elements in the last tile, which may be a partial tile."""
         return self.size - (self.count - 1) * self.tile
 
-    def filled(self, index: int, stop: int | None = None) -> float:
-        """Return the filled share of tile `index`, or of tiles `index` to `stop`."""
+    def compute_filled_share(self, index: int, stop: int | None = None) -> float:
+        """Compute the share of tile `index` that holds elements, or of the tiles from it to before `stop`."""
         first, last = self.span(index, stop)
         return (last - first) / (((stop or index + 1) - index) * self.tile)
 
 
 class TilePlace(Struct, frozen=True):
-    """The chosen tile matmul: a matmul of the batch, a block of its output, a slice of the depth."""
+    """Indices of a tile matmul: matmul of the batch, row and column of its output block, depth slice."""
 
     batch: int = 0
     row: int = 0
@@ -52,7 +52,7 @@ class TilePlace(Struct, frozen=True):
 
 
 class TileBlock(Struct, frozen=True):
-    """A block of the output: its elements, and the share of the tiles' arithmetic that it needs."""
+    """A block of the output: its elements, and the share of the tiles' arithmetic that is needed for them."""
 
     rows: Interval
     cols: Interval
@@ -70,7 +70,7 @@ class TileProduct(Struct, frozen=True):
 
 
 class Scale(Struct, frozen=True):
-    """Scale of a drawing: each cell shows `per` tiles of `count`."""
+    """Scale of a drawing of `count` tiles, in which each cell shows `per` tiles."""
 
     count: int
     per: int
@@ -85,8 +85,8 @@ class Scale(Struct, frozen=True):
         return cell * self.per, min((cell + 1) * self.per, self.count)
 
     @classmethod
-    def of(cls, count: int, room: int) -> Scale:
-        """Return the finest scale that fits in `room` cells."""
+    def fit(cls, count: int, room: int) -> Scale:
+        """Create the finest scale for `count` tiles that fits in `room` cells."""
         return cls(count, max(1, -(-count // max(1, room))))
 
 
@@ -104,7 +104,7 @@ class TileGrid(Struct, frozen=True):
     batch: int = 1
 
     @classmethod
-    def of(cls, site: SitePlan) -> TileGrid:
+    def from_site(cls, site: SitePlan) -> TileGrid:
         """Build the grid of a site."""
         tm, tk, tn = site.tile
         return cls(TileAxis(site.M, tm), TileAxis(site.K, tk), TileAxis(site.N, tn), max(1, site.batch))
@@ -117,27 +117,34 @@ class TileGrid(Struct, frozen=True):
     def block(self, place: TilePlace) -> TileBlock:
         """Return the chosen block of the output."""
         row, col = place.row, place.col
-        return TileBlock(self.m.span(row), self.n.span(col), self.cell(row, row + 1, col, col + 1))
+        return TileBlock(
+            self.m.span(row), self.n.span(col), self.compute_utilization(row, row + 1, col, col + 1)
+        )
 
     def product(self, place: TilePlace, index: int) -> TileProduct:
         """Return the tile matmul of slice `index` of the depth for the chosen block."""
-        share = self.m.filled(place.row) * self.k.filled(index) * self.n.filled(place.col)
+        share = (
+            self.m.compute_filled_share(place.row)
+            * self.k.compute_filled_share(index)
+            * self.n.compute_filled_share(place.col)
+        )
         return TileProduct(index, self.m.span(place.row), self.k.span(index), self.n.span(place.col), share)
 
-    def cell(self, row: int, row_stop: int, col: int, col_stop: int) -> float:
-        """Return the needed share of the arithmetic of a range of blocks, over all their tile matmuls."""
-        depth = self.k.filled(0, self.k.count)
-        return self.m.filled(row, row_stop) * depth * self.n.filled(col, col_stop)
+    def compute_utilization(self, row: int, row_stop: int, col: int, col_stop: int) -> float:
+        """Compute the share of the arithmetic that a range of blocks needs, over all their tile matmuls."""
+        depth = self.k.compute_filled_share(0, self.k.count)
+        return self.m.compute_filled_share(row, row_stop) * depth * self.n.compute_filled_share(col, col_stop)
 
-    def moved(self, place: TilePlace, **steps: int) -> TilePlace:
+    def move(self, place: TilePlace, **steps: int) -> TilePlace:
         """Move a place by a number of tiles along each axis in `steps`, at most to the edges."""
         target = {
-            axis: max(0, min(getattr(place, axis) + steps[axis], self.count(axis) - 1)) for axis in steps
+            axis: max(0, min(getattr(place, axis) + steps[axis], self.count_places(axis) - 1))
+            for axis in steps
         }
         return replace(place, **target)
 
-    def step_of(self, place: TilePlace, order: str) -> int:
-        """Return the step of a tile matmul in a loop order such as 'mnk', outermost loop first."""
+    def find_step(self, place: TilePlace, order: str) -> int:
+        """Find the step of a tile matmul in a loop order such as 'mnk': m is the outermost loop."""
         positions = {
             "m": (place.row, self.m.count),
             "k": (place.depth, self.k.count),
@@ -149,14 +156,14 @@ class TileGrid(Struct, frozen=True):
             step = step * count + index
         return step
 
-    def at_step(self, step: int, order: str) -> TilePlace:
-        """Return the tile matmul of a step in a loop order."""
+    def find_place(self, step: int, order: str) -> TilePlace:
+        """Find the tile matmul of a step in a loop order. It is the inverse of `find_step`."""
         counts, indices = {"m": self.m.count, "k": self.k.count, "n": self.n.count}, {}
         for loop in reversed(order):
             step, indices[loop] = divmod(step, counts[loop])
         return TilePlace(step, indices["m"], indices["n"], indices["k"])
 
-    def count(self, axis: str) -> int:
-        """Return the number of places along an axis of `TilePlace`."""
+    def count_places(self, axis: str) -> int:
+        """Count the values of a field of `TilePlace`: 'batch', 'row', 'col' or 'depth'."""
         counts = {"batch": self.batch, "row": self.m.count, "col": self.n.count, "depth": self.k.count}
         return counts[axis]

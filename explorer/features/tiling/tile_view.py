@@ -158,7 +158,7 @@ class TileView(SubScreen[None]):
         self._speed = 2
         self._timer: Timer | None = None
         self._sites, self._site_index, self._operands = tuple(sites), start, operands or {}
-        self._blocks = TileGrid.of(self.site)
+        self._blocks = TileGrid.from_site(self.site)
         self.place = TilePlace()
 
     @property
@@ -231,7 +231,7 @@ class TileView(SubScreen[None]):
     def _is_last(self) -> bool:
         """Whether the displayed step is the last one."""
         inside = self._inner.grid(self._blocks, self.place).products if self._inner is not None else 1
-        is_last = self._blocks.step_of(self.place, self._steps.order) == self._steps.count - 1
+        is_last = self._blocks.find_step(self.place, self._steps.order) == self._steps.count - 1
         return is_last and self._inner_step == inside - 1
 
     # the loops
@@ -242,7 +242,7 @@ class TileView(SubScreen[None]):
         steps = self._steps.steps
         if not steps:
             return None
-        index = self._blocks.step_of(self.place, self._steps.order) - steps[0].step
+        index = self._blocks.find_step(self.place, self._steps.order) - steps[0].step
         return steps[index] if 0 <= index < len(steps) else None
 
     def _step_lines(self, width: int, room: int) -> Sequence[Line]:
@@ -270,7 +270,7 @@ class TileView(SubScreen[None]):
             if self._steps is _NO_STEPS:
                 self._steps = await ask(self.site, order=self._order, first=0, count=_WINDOW)
             if self._step is None:
-                index = self._blocks.step_of(self.place, self._steps.order)
+                index = self._blocks.find_step(self.place, self._steps.order)
                 first = max(0, index - _WINDOW // 8)
                 self._steps = await ask(self.site, order=self._steps.order, first=first, count=_WINDOW)
         except ExplorerError as error:
@@ -309,9 +309,9 @@ class TileView(SubScreen[None]):
             order, blocks = self._steps.order, self._blocks
             self._go(*self._inner.move(blocks, self.place, self._inner_step, count, order))
         elif self._steps.steps:
-            step_index = self._blocks.step_of(self.place, self._steps.order) + count
+            step_index = self._blocks.find_step(self.place, self._steps.order) + count
             step_index = max(0, min(step_index, self._steps.count - 1))
-            self._go(self._blocks.at_step(step_index, self._steps.order))
+            self._go(self._blocks.find_place(step_index, self._steps.order))
 
     def action_tile_speed(self, direction: int) -> None:
         """Double (`direction` 1) or halve (-1) the speed."""
@@ -333,11 +333,11 @@ class TileView(SubScreen[None]):
 
     def action_tile_step(self, axis: str, step: int) -> None:
         """Move along an axis: blocks ('row', 'col'), slices ('depth') or matmuls of the batch ('batch')."""
-        self._go(self._blocks.moved(self.place, **{axis: step}))
+        self._go(self._blocks.move(self.place, **{axis: step}))
 
     def action_tile_jump(self, axis: str, step: int) -> None:
         """Move by a tenth of the axis."""
-        self.action_tile_step(axis, step * max(1, self._blocks.count(axis) // 10))
+        self.action_tile_step(axis, step * max(1, self._blocks.count_places(axis) // 10))
 
     def action_tile_page(self, step: int) -> None:
         """Move by a tenth of the rows, or of the columns if there is one row."""
@@ -345,14 +345,14 @@ class TileView(SubScreen[None]):
 
     def action_tile_edge(self, axes: str, end: int) -> None:
         """Move to the first or the last place along the axes."""
-        steps = {axis: (2 * end - 1) * self._blocks.count(axis) for axis in axes.split()}
-        self._go(self._blocks.moved(self.place, **steps))
+        steps = {axis: (2 * end - 1) * self._blocks.count_places(axis) for axis in axes.split()}
+        self._go(self._blocks.move(self.place, **steps))
 
     def action_tile_site(self, step: int) -> None:
         """Show the next or the previous site."""
         if len(self._sites) > 1:
             self._site_index = (self._site_index + step) % len(self._sites)
-            self._blocks, self.place, self._inner_step = TileGrid.of(self.site), TilePlace(), 0
+            self._blocks, self.place, self._inner_step = TileGrid.from_site(self.site), TilePlace(), 0
             self._stop()
             self._steps, self._order = _NO_STEPS, "best"
             self._show_site()

@@ -114,7 +114,7 @@ def _shade(share: float) -> tuple[str, str]:
 def site_lines(sites: Sequence[SitePlan], index: int, width: int) -> tuple[Line, Line]:
     """Build the two title lines: the matmul with its number, and its tiling."""
     site = sites[index]
-    blocks = TileGrid.of(site)
+    blocks = TileGrid.from_site(site)
     number = f"matmul {index + 1:,} of {len(sites):,} " if len(sites) > 1 else ""
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
@@ -157,9 +157,9 @@ class _Frame:
         # lines below the grid: the edges, a blank line, the depth and its strip, the legend
         other_lines = 6 if self.brief else 8
         other_lines += _OPERAND_LINES + 1 if height >= _OPERANDS_FROM else 0
-        self.rows = Scale.of(blocks.m.count, max(1, height - other_lines))
-        self.cols = Scale.of(blocks.n.count, room)
-        self.depths = Scale.of(blocks.k.count, room)
+        self.rows = Scale.fit(blocks.m.count, max(1, height - other_lines))
+        self.cols = Scale.fit(blocks.n.count, room)
+        self.depths = Scale.fit(blocks.k.count, room)
         self.down = max(1, min(_MAX_BLOCK_HEIGHT, (height - other_lines) // self.rows.cells))
         self.across = max(1, min(_MAX_BLOCK_WIDTH * self.down, room // self.cols.cells))
         self.deep = max(1, min(_MAX_BLOCK_WIDTH * self.down, room // self.depths.cells))
@@ -168,7 +168,7 @@ class _Frame:
 
 def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list[Line]:
     """Draw the blocks of the output, and the depth of the chosen block."""
-    blocks = TileGrid.of(site)
+    blocks = TileGrid.from_site(site)
     frame = _Frame(blocks, width, height)
     lines = [_title(blocks, place, frame, width), _columns(blocks, place, frame)]
     chosen_row = place.row // frame.rows.per
@@ -178,7 +178,7 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
         cells: list[Span] = []
         for col in range(frame.cols.cells):
             start, end = frame.cols.tiles(col)
-            sign, role = _shade(blocks.cell(first, stop, start, end))
+            sign, role = _shade(blocks.compute_utilization(first, stop, start, end))
             _append_cell(
                 cells, sign, role, frame.across, row == chosen_row and col == place.col // frame.cols.per
             )
@@ -261,7 +261,7 @@ def _depth(blocks: TileGrid, place: TilePlace, frame: _Frame, width: int) -> lis
     spans: list[Span] = [(" " * frame.margin, "text")]
     for cell in range(frame.depths.cells):
         first, stop = frame.depths.tiles(cell)
-        sign, role = _shade(blocks.k.filled(first, stop))
+        sign, role = _shade(blocks.k.compute_filled_share(first, stop))
         _append_cell(spans, sign, role, frame.deep, cell == place.depth // frame.depths.per)
     return [cut_line(title, width), tuple(spans)]
 
@@ -284,7 +284,7 @@ def _operand_grid(
     """Draw an operand as a grid of tiles, with the row (`band` 0) or column (1) of the chosen tile
     highlighted.
     """
-    row_scale, col_scale = Scale.of(rows, height - 1), Scale.of(cols, width - 2)
+    row_scale, col_scale = Scale.fit(rows, height - 1), Scale.fit(cols, width - 2)
     tall = max(1, min(_MAX_BLOCK_HEIGHT // 2, (height - 1) // row_scale.cells))
     cell_width = max(1, min(_MAX_BLOCK_WIDTH // 2 * tall, (width - 2) // col_scale.cells))
     chosen_cell = chosen_tile[0] // row_scale.per, chosen_tile[1] // col_scale.per
@@ -309,7 +309,7 @@ def _legend(width: int) -> Line:
 
 def block_at(site: SitePlan, place: TilePlace, x: int, y: int, width: int, height: int) -> TilePlace | None:
     """Return the place that a click on the grid chooses, or None outside the grid."""
-    blocks = TileGrid.of(site)
+    blocks = TileGrid.from_site(site)
     frame = _Frame(blocks, width, height)
     row, col = (y - frame.top) // frame.down, (x - frame.margin) // frame.across
     if 0 <= row < frame.rows.cells and 0 <= col < frame.cols.cells:
@@ -338,7 +338,7 @@ def block_page(
         operands: Names of the operands 'A' and 'B', where known.
         step: Function that describes the current step for a width and a maximum number of lines, or None.
     """
-    blocks = TileGrid.of(site)
+    blocks = TileGrid.from_site(site)
     block, product = blocks.block(place), blocks.product(place, place.depth)
     width -= 1
     rows, cols = block.rows, block.cols
@@ -401,7 +401,7 @@ def _step_block(step: Callable[[int, int], Sequence[Line]], width: int, spare: i
 
 def product_text(site: SitePlan, place: TilePlace) -> str:
     """Write the chosen tile matmul as an assignment, with the names in the plan."""
-    blocks = TileGrid.of(site)
+    blocks = TileGrid.from_site(site)
     p = blocks.product(place, place.depth)
     batch_text = f"[{place.batch}]" if blocks.batch > 1 else ""
     to = f"{escape_name(site.output) or 'C'}{batch_text}{_slice_text(p.rows, p.cols)}"

@@ -202,13 +202,13 @@ class CommandContext:
 
         async def search_layers() -> None:
             matches: list[Layer] = []
-            pause = Slices(self.app)
+            slices = Slices(self.app)
             for start in range(first, stop, _LAYERS_PER_CHECK):
                 matches += [
                     layer for layer in layers[start : min(stop, start + _LAYERS_PER_CHECK)] if is_match(layer)
                 ]
-                if pause.due():
-                    await pause.rest()
+                if slices.is_over():
+                    await slices.pause()
             if self.tree.model.layers is layers and self.ready():
                 then(matches)
 

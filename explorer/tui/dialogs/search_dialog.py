@@ -73,13 +73,13 @@ class SearchDialog(PickDialog):
             searched_text = self._typed_text
             if not searched_text.strip():
                 break
-            search, pause = Search(Query(searched_text)), Slices(self.app)
+            search, slices = Search(Query(searched_text)), Slices(self.app)
             await asyncio.sleep(0)
             for start in range(0, len(self._layers), _AT_A_TIME):
                 for layer in self._layers[start : start + _AT_A_TIME]:
                     search.look(layer)
-                if pause.due():
-                    await pause.rest()
+                if slices.is_over():
+                    await slices.pause()
                     if self._typed_text != searched_text:
                         break
             else:

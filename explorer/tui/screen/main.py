@@ -27,11 +27,11 @@ from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs.panes import Panes
-from explorer.tui.terminal.slices import PAINTED
+from explorer.tui.terminal.slices import MAX_PAINT_SECONDS
 from explorer.tui.text.keys import bindings
 from explorer.tui.tree.filter_line import FilterLine
 from explorer.tui.widgets.status_line import StatusLine
-from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar, uniform_lines
+from explorer.tui.widgets.strips import FooterKey, KeyBar, TitleBar, render_uniform_lines
 
 if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
@@ -112,7 +112,7 @@ class MainScreen(Screen[None]):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
-        return uniform_lines(super().render_lines, crop)
+        return render_uniform_lines(super().render_lines, crop)
 
     def on_mount(self) -> None:
         """Draw the name at once, and start opening the model."""
@@ -136,7 +136,7 @@ class MainScreen(Screen[None]):
         self.call_after_refresh(self._painted.set)
         # Textual does not refresh a screen that has nothing to repaint
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._painted.wait(), PAINTED)
+            await asyncio.wait_for(self._painted.wait(), MAX_PAINT_SECONDS)
         try:
             opened = asyncio.ensure_future(store.jobs.run("opening", "open"))
             await asyncio.sleep(0)

@@ -29,7 +29,7 @@ class MemoryTab(PlotTab):
             return
         is_new = view.count != len(memory.steps)
         view.show_plot(
-            lambda step, width, height: memory_page(memory, step, width, height, exact, self._stacked()),
+            lambda step, width, height: draw_memory_page(memory, step, width, height, exact, self._stacked()),
             len(memory.steps),
             memory.peak_step if is_new else view.cursor,
             lambda x, y, width, height: find_step_at(memory, (x, y), width, height, exact),
@@ -62,7 +62,7 @@ def find_step(memory: Memory, first: int, last: int) -> int | None:
     )
 
 
-def memory_page(
+def draw_memory_page(
     memory: Memory, step_index: int, width: int, height: int, exact: bool, stacked: bool | None = None
 ) -> list[Line]:
     """Draw the figures, the timeline with its cursor at a step, and the tensors that are live there.

@@ -27,12 +27,12 @@ from explorer.tui.tree.model import TreeModel, TreeShape
 from explorer.tui.tree.rail import Rail
 from explorer.tui.tree.rows import METRICS, Metric, find_metric, list_columns
 from explorer.tui.tree.table import CORE_WIDTH, list_chosen_columns
-from explorer.tui.tree.widget import LayerTree, tree_head
+from explorer.tui.tree.widget import LayerTree, draw_tree_head
 from explorer.tui.widgets.fold_list import FoldList
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.link_view import LinkView
 from explorer.tui.widgets.plot_view import PlotView
-from explorer.tui.widgets.strips import PaneHead, uniform_lines
+from explorer.tui.widgets.strips import PaneHead, render_uniform_lines
 
 if TYPE_CHECKING:
     from explorer.facts.graph.edges import RowEdges
@@ -54,7 +54,7 @@ class TreePane(Vertical):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
-        return uniform_lines(super().render_lines, crop)
+        return render_uniform_lines(super().render_lines, crop)
 
 
 class TabPane(Vertical):
@@ -73,7 +73,7 @@ class TabPane(Vertical):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
-        return uniform_lines(super().render_lines, crop)
+        return render_uniform_lines(super().render_lines, crop)
 
     def compose(self) -> ComposeResult:
         """Yield the heading and all tabs except plots, which are created when they are first shown."""
@@ -194,7 +194,7 @@ class Panes(Horizontal):
 
     def render_lines(self, crop: Region) -> list[Strip]:
         """Render the lines in a region."""
-        return uniform_lines(super().render_lines, crop)
+        return render_uniform_lines(super().render_lines, crop)
 
     def compose(self) -> ComposeResult:
         """Yield the two panes."""
@@ -249,7 +249,9 @@ class Panes(Horizontal):
         growing = outlined is not None and not outlined.whole
         self.query_one("#tree-head", PaneHead).show(
             lambda width: (
-                tree_head(model, query, width, focused=has_focus, growing=growing, layout=tree.places(width)),
+                draw_tree_head(
+                    model, query, width, focused=has_focus, growing=growing, layout=tree.places(width)
+                ),
             )
         )
 

@@ -20,7 +20,7 @@ from explorer.report.present.look.roofline_words import (
     sort_by_time,
 )
 from explorer.tui.state.hardware import find_machine
-from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, roof_plot
+from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, draw_roof_plot
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, find_first_visible, wrap
@@ -57,12 +57,12 @@ class RooflineTab(PlotTab):
             return
         is_new = view.count != len(ranked.points)
         view.show_plot(
-            lambda cursor, width, height: roofline_page(
+            lambda cursor, width, height: draw_roofline_page(
                 ranked, cursor, self._find_marked_points(cursor), width, height
             ),
             len(ranked.points),
             0 if is_new else view.cursor,
-            lambda x, y, width, height: point_at(
+            lambda x, y, width, height: find_point_at(
                 ranked, view.cursor, self._find_marked_points(view.cursor), y, width, height
             ),
         )
@@ -85,7 +85,7 @@ class RooflineTab(PlotTab):
         return points if points and points[0] == index else [index]
 
     def _points(self, first: int, last: int) -> list[int]:
-        return points_of(self.answer.points, first, last)
+        return find_points(self.answer.points, first, last)
 
     def step_of(self, first: int, last: int) -> int | None:
         """Return the first point of the layers `first` to `last`, or None."""
@@ -105,7 +105,7 @@ def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoi
     return RankedPoints(roofline, tuple(points), tuple(places), table, profile, measured)
 
 
-def points_of(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
+def find_points(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:
     """Return the indices of the points of the layers `first` to `last`."""
     return [i for i, p in enumerate(points) if first <= p.layer <= last]
 
@@ -118,7 +118,7 @@ def draw_missing_machine(key: str, width: int, name: str = "") -> list[Line]:
     return [BLANK, *wrap(((why, "dim"), (next_step, "text")), width - 1, 1)]
 
 
-def roofline_page(
+def draw_roofline_page(
     ranked: RankedPoints, cursor: int, marked_indices: Collection[int], width: int, height: int
 ) -> list[Line]:
     """Draw the machine, the bounds, the plot, and the list of layers by time.
@@ -139,55 +139,61 @@ def roofline_page(
         ]
     cursor = max(0, min(cursor, len(ranked.points) - 1))
     marked = set(marked_indices) | {cursor}
-    lines, rows = _head_lines(ranked, width, height)
-    lines += roof_plot(ranked, cursor, marked, width, rows) if rows else []
-    room = _list_rows(len(lines), height, len(marked_indices))
+    lines, rows = _draw_figures(ranked, width, height)
+    lines += draw_roof_plot(ranked, cursor, marked, width, rows) if rows else []
+    room = _count_list_rows(len(lines), height, len(marked_indices))
     if len(marked_indices) > 1:
         lines += draw([describe_total(ranked.roofline, [ranked.points[i] for i in marked_indices])], width)[
             :1
         ]
-    return [*lines, *_list(ranked, cursor, marked, width, room)]
+    return [*lines, *_draw_list(ranked, cursor, marked, width, room)]
 
 
-def point_at(
+def find_point_at(
     ranked: RankedPoints, cursor: int, marked_indices: Collection[int], row: int, width: int, height: int
 ) -> int | None:
-    """Return the index of the layer in a row of the page that `roofline_page` draws, or None."""
-    lines_above, rows = _head_lines(ranked, width - 1, height)
-    lines = len(lines_above) + (rows + _AROUND if rows else 0)
-    room = _list_rows(lines, height, len(marked_indices))
-    index = find_first_visible(cursor, room, len(ranked.points)) + row - lines - (len(marked_indices) > 1) - 2
-    return (
-        index if find_first_visible(cursor, room, len(ranked.points)) <= index < len(ranked.points) else None
-    )
+    """Return the index of the layer in a row of the page that `draw_roofline_page` draws, or None."""
+    lines_above, rows = _draw_figures(ranked, width - 1, height)
+    lines = len(lines_above) + (rows + _PLOT_MARGIN if rows else 0)
+    room = _count_list_rows(lines, height, len(marked_indices))
+    count = len(ranked.points)
+    first_visible = find_first_visible(cursor, room, count)
+    title_rows = 2 + (len(marked_indices) > 1)
+    index = first_visible + row - lines - title_rows
+    return index if first_visible <= index < count else None
 
 
-_LOW = 30
-"""Height in rows below which some figures are left out, to leave room for the list."""
-_SHORT = 48
-"""Width in cells below which the machine's name and rates are on separate lines."""
+_MIN_FULL_HEIGHT = 30
+"""Minimum height of a page in rows on which all figures are drawn.
+
+A lower page keeps the room for the list.
+"""
+_MIN_FULL_WIDTH = 48
+"""Minimum width of a page in cells on which the machine's name and rates share a line."""
 _MIN_ROWS = 6
 """Minimum rows of the plot and the list together."""
-_AROUND = 3
+_PLOT_MARGIN = 3
 """Lines around the plot: its unit, the axis and the axis labels."""
 
 
-def _head_lines(ranked: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
+def _draw_figures(ranked: RankedPoints, width: int, height: int) -> tuple[list[Line], int]:
     """Return the lines above the plot, and the height of the plot: 0 if the list would have no room."""
-    options = {"brief": height < _LOW, "separate": width < _SHORT}
+    options = {"brief": height < _MIN_FULL_HEIGHT, "separate": width < _MIN_FULL_WIDTH}
     lines = draw([figures(ranked.roofline, **options, profile=ranked.profile)], width, beside=True)
     lines += [BLANK] if height > 18 else []
     # the heading of the list and the total of the group are below
-    remaining = height - len(lines) - _AROUND - 3
+    remaining = height - len(lines) - _PLOT_MARGIN - 3
     return lines, min(12, remaining * 5 // 8) if remaining >= _MIN_ROWS else 0
 
 
-def _list_rows(lines: int, height: int, marked_count: int) -> int:
+def _count_list_rows(lines: int, height: int, marked_count: int) -> int:
     """Return the number of list rows that fit below `lines` lines."""
     return max(3, height - lines - 2 - (marked_count > 1))
 
 
-def _list(ranked: RankedPoints, cursor: int, marked: Collection[int], width: int, room: int) -> list[Line]:
+def _draw_list(
+    ranked: RankedPoints, cursor: int, marked: Collection[int], width: int, room: int
+) -> list[Line]:
     """Draw the part of the list around the cursor."""
     points = ranked.points
     lines: list[Line] = [cut_line(((f" {cursor + 1:,} of {len(points):,} by time", "head"),), width)]

@@ -109,11 +109,11 @@ class _Scale(Struct, frozen=True):
 
 _SIZES = ((0.1, "●"), (0.01, "•"), (0.0, "·"))
 """Minimum share of the total time for each marker size."""
-_NAMED = 3
+_MAX_NAMES = 3
 """Number of positions that are labeled with the name of a layer."""
 
 
-def roof_plot(
+def draw_roof_plot(
     ranked: RankedPoints, cursor: int, marked: Collection[int], width: int, rows: int
 ) -> list[Line]:
     """Draw the roof and the layers on it, sized by their share of the time. Marked layers are diamonds.
@@ -186,9 +186,9 @@ def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Colle
 
 def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, places: _Places) -> None:
     """Label the slowest positions with layer names, where there is room."""
-    for x, layers in places[: -_NAMED - 1 : -1]:
+    for x, layers in places[: -_MAX_NAMES - 1 : -1]:
         suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
-        _name_above(
+        _write_name_above(
             cells, x, scale.roof(x), cut_start(escape_name(ranked.points[layers[0]].path), 24) + suffix
         )
 
@@ -216,7 +216,7 @@ def _put_measured(
         put_text(cells, x, y, "◆" if is_marked else sign, "accent" if is_marked else "strong")
 
 
-def _name_above(cells: Cells, x: int, y: int, name: str) -> None:
+def _write_name_above(cells: Cells, x: int, y: int, name: str) -> None:
     """Write a name above a position, left or right of it, in the first free row."""
     if cell_len(name) != len(name):
         return

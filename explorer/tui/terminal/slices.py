@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.message_pump import MessagePump
 
-_SLICE, _REST = 0.004, 0.0015
+_SLICE_SECONDS, _PAUSE_SECONDS = 0.004, 0.0015
 _AFTER_KEY = 0.06
 """Seconds without other work after a key, so that its effect can be drawn."""
 
-PAINTED = 0.5
+MAX_PAINT_SECONDS = 0.5
 """Seconds after which a paint is assumed to be finished."""
 
 
@@ -32,18 +32,18 @@ class Slices:
 
     def __init__(self, app: App[object]) -> None:
         self._app = app
-        self._until = time.monotonic() + _SLICE
+        self._slice_end = time.monotonic() + _SLICE_SECONDS
 
-    def due(self) -> bool:
+    def is_over(self) -> bool:
         """Whether the current slice is over."""
-        return time.monotonic() >= self._until
+        return time.monotonic() >= self._slice_end
 
-    async def rest(self) -> None:
+    async def pause(self) -> None:
         """Pause, so that keys can be handled and their effects drawn."""
-        await asyncio.sleep(_REST)
+        await asyncio.sleep(_PAUSE_SECONDS)
         while (remaining := getattr(self._app, "last_key", 0.0) + _AFTER_KEY - time.monotonic()) > 0:
             await asyncio.sleep(remaining)
-        self._until = time.monotonic() + _SLICE
+        self._slice_end = time.monotonic() + _SLICE_SECONDS
 
 
 async def wait_for_paint(pump: MessagePump) -> None:
@@ -51,4 +51,4 @@ async def wait_for_paint(pump: MessagePump) -> None:
     painted = asyncio.Event()
     pump.call_after_refresh(painted.set)
     with contextlib.suppress(TimeoutError):  # Textual does not refresh a screen that has nothing to repaint
-        await asyncio.wait_for(painted.wait(), PAINTED)
+        await asyncio.wait_for(painted.wait(), MAX_PAINT_SECONDS)

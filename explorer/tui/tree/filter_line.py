@@ -164,17 +164,17 @@ class FilterLine(Horizontal):
         if not text:
             self._show_all()
             return
-        model, is_match, pause = self._tree.model, self._matcher(text), Slices(self.app)
+        model, is_match, slices = self._tree.model, self._matcher(text), Slices(self.app)
         matches: list[int] = []
         is_shown, typed = False, self._typed
         for layer in model.layers:
             if is_match(layer):
                 matches.append(layer.id)
-            if pause.due():
+            if slices.is_over():
                 if not is_shown or self._is_worth_drawing(model, len(matches)):
                     self._show_found(model, matches, is_continued=is_shown)
                     matches, is_shown = [], True
-                await pause.rest()
+                await slices.pause()
                 if self._tree.model is not model or self._store.query != text:
                     return
                 if self._typed != typed and not self._fault(self._typed):

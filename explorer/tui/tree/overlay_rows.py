@@ -21,20 +21,20 @@ def show_overlay(model: TreeModel, overlay: Overlay | None) -> None:
     model.set_overlay(overlay)
     columns = list_columns(model)
     names = [name for name in names if name in columns]
-    fresh = () if overlay is None else [column.name for column in overlay.columns]
-    news = next((name for name in fresh if name not in old_columns), None)
-    model.set_columns(insert_in_front(model, names, fresh))
-    if news is not None and (metric := find_metric(news, columns)) is not None:
+    new_columns = () if overlay is None else [column.name for column in overlay.columns]
+    first_new = next((name for name in new_columns if name not in old_columns), None)
+    model.set_columns(insert_in_front(model, names, new_columns))
+    if first_new is not None and (metric := find_metric(first_new, columns)) is not None:
         model.set_metric(metric)  # the metric's column always has room
     if model.metric.aggregate and find_metric(model.metric.id, columns) is None:
         model.set_metric(METRICS[0])
 
 
-def insert_in_front(model: TreeModel, shown: Sequence[str], fresh: Sequence[str]) -> tuple[str, ...]:
-    """Return the columns `shown`, with those in `fresh` inserted before the first column of numbers."""
+def insert_in_front(model: TreeModel, shown: Sequence[str], new_columns: Sequence[str]) -> tuple[str, ...]:
+    """Return the columns `shown`, with those in `new_columns` inserted before the first column of numbers."""
     columns = list_columns(model)
     index = next((index for index, name in enumerate(shown) if columns[name].is_number), len(shown))
-    return (*shown[:index], *(name for name in fresh if name not in shown), *shown[index:])
+    return (*shown[:index], *(name for name in new_columns if name not in shown), *shown[index:])
 
 
 def overlay_text(overlay: Overlay) -> str:

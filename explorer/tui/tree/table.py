@@ -122,7 +122,7 @@ class TableLook(Struct, frozen=True):
     stale: frozenset[str] = frozenset()
 
 
-def look_of(
+def choose_look(
     totals: Totals,
     *,
     exact: bool = False,
@@ -153,7 +153,7 @@ def column_titles(model: TreeModel) -> str:
     return "\n".join(columns[name].head for name in list_chosen_columns(model))
 
 
-def places(model: TreeModel, width: int, *, exact: bool) -> Places:
+def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
     """Choose the columns that fit beside the names. The column that rows are sorted by always fits.
 
     If the user has not selected columns, the kind, MACs and share (or the output shape in a narrow tree) have
@@ -214,7 +214,7 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
     return max(widths[column.unit], min(len(head), _LONGEST) + column.is_number)
 
 
-def heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:
+def draw_heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:
     """Build the heading line: `title`, then the titles of the columns after it. A mark shows the order."""
     columns = list_columns(model)
     line: list[Span] = list(title)
@@ -231,7 +231,7 @@ def heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:
     return tuple(line)
 
 
-def cells(model: TreeModel, row: int, first: Layer, layout: Places, look: TableLook) -> list[Span]:
+def draw_cells(model: TreeModel, row: int, first: Layer, layout: Places, look: TableLook) -> list[Span]:
     """Build the spans of a row's cells. Neighboring spans with the same role are merged to save bytes."""
     columns = list_columns(model)
     spans: list[Span] = [("", "text")]
@@ -263,7 +263,7 @@ def cells(model: TreeModel, row: int, first: Layer, layout: Places, look: TableL
     return spans[1:] if not spans[0][0] else spans
 
 
-def uncut(layer: Layer, layout: Places, look: TableLook) -> list[str]:
+def list_uncut_texts(layer: Layer, layout: Places, look: TableLook) -> list[str]:
     """Return the full text of the text columns of a layer."""
     columns = list_columns(None)
     shown_columns = (columns[place.name] for place in layout.columns if place.name in columns)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 RAIL_FROM = 48
 """Minimum width in cells of a tree that shows a rail."""
-_NAME = 12
+_MIN_NAME = 12
 """Cells that the deepest names keep before the indentation is reduced."""
 
 
@@ -94,8 +94,8 @@ class LayerTree(LineList):
             return 0, 0
         members = self.model.members(row)
         # other layers are between the constants of a group
-        last = members[0] if self.model.is_constants(row) else members[-1]
-        return members[0], self.model.end[last]
+        last_member = members[0] if self.model.is_constants(row) else members[-1]
+        return members[0], self.model.end[last_member]
 
     def move_to_layer(self, layer: int) -> None:
         """Move the cursor to a layer, and open its ancestors."""
@@ -114,8 +114,8 @@ class LayerTree(LineList):
         With `sorting`, a cursor in the first row stays in the first row, because users sort to find the
         largest.
         """
-        stays = self.row_count and (self.cursor or not sorting)
-        row = self.model.rows[self.cursor] if stays else None
+        keeps_layer = self.row_count and (self.cursor or not sorting)
+        row = self.model.rows[self.cursor] if keeps_layer else None
         change(self.model)
         if row is not None:
             while row is not None and row not in self.model.rows:
@@ -143,11 +143,11 @@ class LayerTree(LineList):
             rail = self.rail.line(self.model, index, self.scroll_offset.y)
         row, layout = self.model.rows[index], self.places(width)
         assert layout is not None
-        strip: Line = ((f"{rail} " if layout.name < 2 * _NAME else f" {rail} ", "track"),) if rail else ()
+        strip: Line = ((f"{rail} " if layout.name < 2 * _MIN_NAME else f" {rail} ", "track"),) if rail else ()
         rail_width = line_width(strip)
         return (
             *strip,
-            *table_line(self.model, row, layout, self._find_current_look(), used_cells=rail_width),
+            *draw_table_line(self.model, row, layout, self._find_current_look(), used_cells=rail_width),
         )
 
     def uncut(self, y: int) -> Iterable[Line]:
@@ -156,7 +156,9 @@ class LayerTree(LineList):
         layer = self.model.layers[self.model.find_first_layer(row)]
         yield from (((escape_name(text), ""),) for text in (layer.name, layer.path, layer.kind))
         if self.totals is not None and (layout := self.places(self.size.width)) is not None:
-            yield from (((text, ""),) for text in table.uncut(layer, layout, self._find_current_look()))
+            yield from (
+                ((text, ""),) for text in table.list_uncut_texts(layer, layout, self._find_current_look())
+            )
         yield self.row_line(y + self.scroll_offset.y, ROOM)
 
     def places(self, width: int) -> Places | None:
@@ -175,7 +177,7 @@ class LayerTree(LineList):
             len(model.asked),
         )
         if self._places is None or self._places[0] != key:
-            self._places = (key, table.places(model, width, exact=self.exact))
+            self._places = (key, table.place_columns(model, width, exact=self.exact))
         return self._places[1]
 
     def _find_current_look(self) -> TableLook:
@@ -185,7 +187,7 @@ class LayerTree(LineList):
         key = (self.totals, self.exact, letters, self.stale, id(providers))
         if self._look is None or self._look[0] != key:
             assert self.totals is not None
-            look = table.look_of(
+            look = table.choose_look(
                 self.totals, exact=self.exact, letters=letters, stale=self.stale, providers=providers
             )
             self._look = (key, look)
@@ -213,7 +215,7 @@ class _LayerSubset(Sequence["Layer"]):
         return self._layers[self._ids[index]]
 
 
-def tree_head(
+def draw_tree_head(
     model: TreeModel,
     query: str,
     width: int,
@@ -240,10 +242,10 @@ def tree_head(
     if query and model.matches is not None:
         # the query is more useful than the titles that it covers
         title.append((f"  {cut_middle(escape_name(query), max(room, 24))}", "dim"))
-    return table.heads(model, layout, title)
+    return table.draw_heads(model, layout, title)
 
 
-def row_name(layers: Sequence[Layer], room: int) -> str:
+def format_row_name(layers: Sequence[Layer], room: int) -> str:
     """Return the name of a row in `room` cells. A run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
     first, last = escape_name(layers[0].name), escape_name(layers[-1].name)
     if len(layers) == 1:
@@ -256,13 +258,13 @@ def row_name(layers: Sequence[Layer], room: int) -> str:
     return name if cell_len(name) <= room else cut_start(closer, room)
 
 
-def _row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
+def _format_row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
     """Return the label of a row: its name, its path in the flat list, or the number of constants."""
     if model.is_constants(row):
         return fit(f"+{model.count_layers(row):,} constant", room).rstrip()
     if model.flat:
         return cut_start(escape_name(first.path or first.name), room)
-    return row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+    return format_row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
 
 
 def _count_suffix(model: TreeModel, row: int, members: Sequence[int]) -> str:
@@ -270,27 +272,29 @@ def _count_suffix(model: TreeModel, row: int, members: Sequence[int]) -> str:
     return f" ×{len(members):,}" if len(members) > 1 and not model.is_constants(row) else ""
 
 
-def _name_role(model: TreeModel, row: int, first: Layer) -> str:
+def _choose_name_role(model: TreeModel, row: int, first: Layer) -> str:
     """Return 'dim' for ancestors of matches and for constants, otherwise 'text'."""
-    besides = model.matches is not None and first.id not in model.matches
-    return "dim" if besides or model.is_constants(row) else "text"
+    is_ancestor = model.matches is not None and first.id not in model.matches
+    return "dim" if is_ancestor or model.is_constants(row) else "text"
 
 
-def table_line(model: TreeModel, row: int, layout: Places, look: TableLook, *, used_cells: int = 0) -> Line:
+def draw_table_line(
+    model: TreeModel, row: int, layout: Places, look: TableLook, *, used_cells: int = 0
+) -> Line:
     """Draw one row of the table: indentation, name and columns. `used_cells` cells are already drawn."""
     first, members = model.layers[model.find_first_layer(row)], model.members(row)
     glyph = ("▾ " if model.is_open(row) else "▸ ") if model.expandable(row) else "  "
     cells = layout.name - used_cells
     # all levels use the same indentation; otherwise names could align with their parents' names
-    indent = ("  " if cells - 2 * model.deepest >= _NAME else " ") * model.depth(row)
+    indent = ("  " if cells - 2 * model.deepest >= _MIN_NAME else " ") * model.depth(row)
     times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
-    name = _row_label(model, row, first, members, room)
-    cell_spans = table.cells(model, row, first, layout, look)
+    name = _format_row_label(model, row, first, members, room)
+    cell_spans = table.draw_cells(model, row, first, layout, look)
     blank = _count_spaces(cell_spans) - 1 if "…" in name else 0
     if blank > 0:
         # a long name may extend into blank cells of the first columns
-        longer = _row_label(model, row, first, members, room + blank)
+        longer = _format_row_label(model, row, first, members, room + blank)
         extra_cells = max(0, cell_len(longer) - room)
         name, room, cell_spans = (
             (longer, room + extra_cells, _drop_spaces(cell_spans, extra_cells))
@@ -301,7 +305,7 @@ def table_line(model: TreeModel, row: int, layout: Places, look: TableLook, *, u
     return (
         (indent, "text"),
         (glyph, "dim"),
-        (name, _name_role(model, row, first)),
+        (name, _choose_name_role(model, row, first)),
         (times, "accent"),
         (pad, "dim"),
         *cell_spans,

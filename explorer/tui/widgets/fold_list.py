@@ -27,10 +27,10 @@ class FoldEntry(Struct, frozen=True):
 
 def note_entries(lines: Sequence[str]) -> list[FoldEntry]:
     """Build entries of plain lines, such as the reason that there are no rows."""
-    return [FoldEntry(partial(_note, text)) for text in lines]
+    return [FoldEntry(partial(_draw_note, text)) for text in lines]
 
 
-def _note(text: str, width: int) -> Line:
+def _draw_note(text: str, width: int) -> Line:
     return ((fit(text, width), "dim"),)
 
 
@@ -41,7 +41,7 @@ class FoldList(LineList):
         super().__init__(id=id)
         self._entries: Sequence[FoldEntry] = ()
         self._opened: set[int] = set()
-        # (index of the entry, -1 for its head or the index of a body line)
+        # each row is the index of its entry, and the index of a line of the entry's body, or -1 for its head
         self._rows: list[tuple[int, int]] = []
         self._bodies: dict[tuple[int, int], Sequence[Line]] = {}
 
@@ -56,10 +56,10 @@ class FoldList(LineList):
 
     def _lay_out(self) -> None:
         self._rows = []
-        for i in range(len(self._entries)):
-            self._rows.append((i, -1))
-            if i in self._opened:
-                self._rows.extend((i, j) for j in range(len(self._body(i))))
+        for entry in range(len(self._entries)):
+            self._rows.append((entry, -1))
+            if entry in self._opened:
+                self._rows.extend((entry, line) for line in range(len(self._body(entry))))
 
     def _body(self, entry: int) -> Sequence[Line]:
         key = (entry, self.size.width)
@@ -113,7 +113,10 @@ class FoldList(LineList):
         self.move_to(first if first < self.size.height else 0)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
-        """Open or close a row; `want` sets the direction. Returns whether anything changed."""
+        """Open or close a row. `want` is whether it must be open, or None to switch.
+
+        Returns whether it changed.
+        """
         entry, line = self._rows[index]
         is_open = entry in self._opened
         if line >= 0 or self._entries[entry].body is None or (want is not None and is_open == want):

@@ -14,7 +14,7 @@ from explorer.tui.text.lines import BLANK, Line
 from explorer.tui.widgets.line_view import RoleLines
 
 
-def uniform_lines(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
+def render_uniform_lines(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
     """Render one line of a container and repeat it, because its children cover all lines.
 
     Textual would render each line of each container, half of the lines of the first paint.
@@ -101,7 +101,7 @@ class KeyBar(_Lines):
     def _select_visible_keys(self, width: int) -> list[FooterKey]:
         """Return the keys that fit."""
         keys = list(self._keys)
-        while len(keys) > 2 and 1 + sum(_cells(key) for key in keys) > width:
+        while len(keys) > 2 and 1 + sum(_measure_key(key) for key in keys) > width:
             del keys[-3]
         return keys
 
@@ -115,12 +115,12 @@ class KeyBar(_Lines):
         """Run the action of the clicked key."""
         x = 1
         for key in self._select_visible_keys(self.size.width):
-            if x <= event.x < x + _cells(key) - 1:
+            if x <= event.x < x + _measure_key(key) - 1:
                 await self.screen.run_action(key.action)
                 return
-            x += _cells(key)
+            x += _measure_key(key)
 
 
-def _cells(key: FooterKey) -> int:
+def _measure_key(key: FooterKey) -> int:
     """Return the width of a key, its label and the gap after it in cells."""
     return len(key.shown) + len(key.label) + 3

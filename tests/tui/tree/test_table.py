@@ -13,18 +13,18 @@ from explorer.settings.columns import COLUMNS
 from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rows import MEASURED, METRICS
-from explorer.tui.tree.table import SHOWN, look_of, places
-from explorer.tui.tree.widget import LayerTree, table_line, tree_head
+from explorer.tui.tree.table import SHOWN, choose_look, place_columns
+from explorer.tui.tree.widget import LayerTree, draw_table_line, draw_tree_head
 from explorer.tui.widgets.strips import PaneHead, Status
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine, alexnet, blocks
 
 
 def drawn(model: TreeModel, width: int, *, exact: bool = False) -> list[str]:
-    laid = places(model, width, exact=exact)
-    lines = [tree_head(model, "", width, focused=True, layout=laid)]
-    look = look_of(alexnet().info.totals, exact=exact)
-    lines += [table_line(model, row, laid, look) for row in model.rows]
+    laid = place_columns(model, width, exact=exact)
+    lines = [draw_tree_head(model, "", width, focused=True, layout=laid)]
+    look = choose_look(alexnet().info.totals, exact=exact)
+    lines += [draw_table_line(model, row, laid, look) for row in model.rows]
     assert {line_width(line) for line in lines[1:]} == {width}
     return [line_text(line) for line in lines]
 
@@ -140,11 +140,11 @@ async def test_the_least_time_is_asked_for_when_a_machine_is_known_and_stays_dim
 
 def test_a_figure_is_as_hot_as_its_share_among_its_siblings() -> None:
     model = TreeModel(alexnet().layers)
-    laid, totals = places(model, 60, exact=False), alexnet().info.totals
+    laid, totals = place_columns(model, 60, exact=False), alexnet().info.totals
 
     def heat(path: str, *, letters: bool) -> str:
         row = next(at for at, layer in enumerate(model.layers) if layer.path == path)
-        line = table_line(model, row, laid, look_of(totals, letters=letters))
+        line = draw_table_line(model, row, laid, choose_look(totals, letters=letters))
         figure = f"{model.layers[row].macs or 0:,}"[:2]
         return next(
             role if not letters else line_text(line)[laid.columns[2].start - 1]
@@ -156,7 +156,7 @@ def test_a_figure_is_as_hot_as_its_share_among_its_siblings() -> None:
     paths = ("features.3", "features.0", "classifier.1")
     assert [heat(path, letters=False) for path in paths] == ["heat2", "heat1", "heat3"]
     assert [heat(path, letters=True) for path in paths] == ["▒", "░", "▓"]
-    assert "C Conv" in line_text(table_line(model, 1, laid, look_of(totals, letters=True)))
+    assert "C Conv" in line_text(draw_table_line(model, 1, laid, choose_look(totals, letters=True)))
 
 
 def test_deep_names_are_whole_in_a_terminal_of_60_columns_and_figures_give_way() -> None:
@@ -217,4 +217,4 @@ def test_a_flat_list_keeps_the_kind_in_a_terminal_of_100_columns() -> None:
     model = TreeModel(alexnet().layers)
     model.set_flat(True)
     model.set_metric(next(metric for metric in METRICS if metric.id == "activations"))
-    assert [place.name for place in places(model, 49, exact=False).columns] == ["kind", "activations"]
+    assert [place.name for place in place_columns(model, 49, exact=False).columns] == ["kind", "activations"]

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 
-def bookmark(context: CommandContext) -> None:
+def toggle_bookmark(context: CommandContext) -> None:
     """Set or remove the bookmark of the current layer."""
     layer, store = context.tree.current_layer, context.store
     if layer is None:
