@@ -62,7 +62,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
     CommandKey("next:-1", ("N",), "N", "The one before", "The same, the other way round", LOOK,
         "look.search_action.NextCommand"),
     CommandKey("bookmark", ("M",), "M", "Bookmark", "Set a bookmark on the current layer, or remove it", LOOK,
-        "look.bookmarks.bookmark"),
+        "look.bookmarks.toggle_bookmark"),
     CommandKey("bookmarks", ("apostrophe",), "'", "Bookmarks…", "List them and go to one", LOOK,
         "look.bookmarks.list_bookmarks"),
     CommandKey("machine", ("m",), "m", "Machine…",
