@@ -391,7 +391,17 @@ def _list_skipped(
         if isinstance(named[path], torch.jit.ScriptModule):
             yield path, "it is compiled, and what compiled code calls cannot be watched"
         elif not watch.calls[path]:
-            yield path, "it does not run on these inputs in evaluation mode"
+            yield path, _build_uncalled_reason(named[path])
+
+
+def _build_uncalled_reason(module: nn.Module) -> str:
+    """Words why a module has no output. A plain Module has no code, and stores weights for another one."""
+    kind = type(module)
+    if (kind.__module__, kind.__qualname__) == (nn.Module.__module__, nn.Module.__qualname__):
+        return (
+            "it only stores weights, which the traced code reads; the ONNX file of the model has its values"
+        )
+    return "it does not run on these inputs in evaluation mode"
 
 
 def _explain_failure(

@@ -657,3 +657,23 @@ def test_what_flows_back_in_a_graph_is_not_known(capsys: Any) -> None:
 
     assert main(["activations", "sample_models/lenet.onnx", "--backward"]) == 2
     assert "of modules only" in capsys.readouterr().err
+
+
+class Stored(nn.Module):
+    """Reads the weight of a part that has no code of its own, as a converted ONNX graph does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Module()
+        self.part.weight = nn.Parameter(torch.ones(3, 4))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, self.part.weight)  # type: ignore[arg-type]
+
+
+def test_a_part_of_a_trace_that_only_stores_weights_is_not_called_idle(tmp_path: Path) -> None:
+    file = tmp_path / "stored.pt"
+    torch.jit.save(torch.jit.trace(Stored(), torch.ones(1, 4)), file)  # type: ignore[no-untyped-call]
+    with Session(str(file), trust=True, input_shapes={"x": (None, (1, 4))}) as session:
+        reasons = dict(session.activations().skipped)
+    assert "only stores weights" in reasons["part"]
