@@ -194,10 +194,14 @@ def _style(look: Any) -> Style:
 
 
 async def mapping(press: Press, picture: Picture) -> None:
-    """The second convolution on a machine with memories, one tile changed by hand."""
+    """The second convolution on a machine with memories: a tile changed by hand, its steps, and the proof."""
     await press("down", "down", "down", "down", "U", "down", "enter")
     await press("right")
     picture("mapping.svg")
+    await press("b", "i", "s", "s", "s")
+    picture("mapping-tiles.svg")
+    await press("escape", "enter")
+    picture("mapping-proof.svg")
 
 
 def _colour(name: str) -> str | None:

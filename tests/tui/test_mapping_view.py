@@ -270,6 +270,25 @@ async def test_the_tiles_of_the_first_memory_play_in_the_order_of_the_nest() -> 
         assert hands.pilot.app.screen is shown
 
 
+async def test_a_machine_file_brings_its_memories(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        '[machine.own]\nmacs_per_cycle = 64\nunit = "1x16x16"\n[[machine.own.memory]]\nname = "DRAM"\n'
+        'bytes_per_cycle = 8\n[[machine.own.memory]]\nname = "buffer"\nsize = "64 KiB"\n'
+    )
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands)
+        await hands.press("m", "end", "enter")
+        hands.pilot.app.screen.query_one("#file", Input).value = str(path)
+        await hands.rest()
+        assert "own: its memories have the rates" in hands.dialog()
+        await hands.press("enter")
+        assert shown._machine is not None
+        assert [memory.name for memory in shown._machine.memories] == ["DRAM", "buffer"]
+        assert shown._cost is not None
+        assert shown._cost.cycles is not None
+
+
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:
     async with screen(size=(100, 30)) as hands:
         use_hardware(hands.main.store, machines.hardware("edge-npu"))

@@ -178,7 +178,7 @@ def figure_fields(fact: PlanCost) -> Mapping[str, Field]:
     if total.cycles is not None:
         fields["cycles"] = count_field("Cycles", total.cycles, sign, _bound_text(total, fact))
     if total.seconds is not None:
-        remark = _ROOFLINE if total.cycles is not None else _bound_text(total, fact)
+        remark = _model_of_time(fact) if total.cycles is not None else _bound_text(total, fact)
         fields["seconds"] = Field("Time", seconds(total.seconds, sign), remark)
     return fields
 
@@ -195,10 +195,14 @@ def _fit_span(fact: PlanCost) -> Span:
     return Span(f"does not fit in {bytes_text(machine.buffer)}, {excess}", "bad")
 
 
+def _model_of_time(fact: PlanCost) -> str:
+    return "pipeline" if fact.order == "mapping" else _ROOFLINE
+
+
 def _bound_text(total: OrderTotal, fact: PlanCost) -> str:
     if total.memory_bound is None:
-        return _ROOFLINE
-    return f"{_ROOFLINE}: memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
+        return _model_of_time(fact)
+    return f"{_model_of_time(fact)}: memory bounds {total.memory_bound:,} of {len(fact.sites):,} matmuls"
 
 
 def _intensity(value: float | None) -> str:

@@ -54,6 +54,7 @@ class MachineDialog(FormDialog[Hardware]):
 
     def __init__(self, hardware: Hardware | None) -> None:
         super().__init__()
+        self._file_machine: Hardware | None = None
         self._field = MachineField("start from", hardware, nothing=TYPED, id="profile")
         if hardware is None and self._field.own:
             self._field.take(self._field.own[0])
@@ -109,9 +110,11 @@ class MachineDialog(FormDialog[Hardware]):
     @on(Input.Changed, "#file")
     def _take_file(self) -> None:
         """Write the settings of a TOML file into the fields, once its name is complete."""
+        self._file_machine = None
         if ".toml" in (path := self.text_of("file").strip()):
             try:
-                self._fill(machines.hardware(path, where="from file"))
+                self._file_machine = machines.hardware(path, where="from file")
+                self._fill(self._file_machine)
             except ExplorerError as error:
                 self._failed = str(error)
 
@@ -138,6 +141,11 @@ class MachineDialog(FormDialog[Hardware]):
     def answer(self) -> Hardware:
         """Return the machine that the fields describe."""
         texts = {key: self.text_of(id).strip() for key, (id, _, _) in _ENTRIES.items()}
+        from_file = self._file_machine
+        if from_file is not None and {key: text for key, text in texts.items() if text} == {
+            key: text for key, text in settings_text(from_file).items() if key in _ENTRIES
+        }:
+            return from_file  # with its memories, which have no fields here
         named_machine = self._field.named(texts["peak_macs"])
         if named_machine is not None:
             del texts["peak_macs"]
@@ -207,9 +215,9 @@ def _describe(machine: Hardware) -> str:
     rates_text = [rate_text(rate, unit) for rate, unit in rates if rate]
     compute = machine.peak_macs if machine.peak_macs and machine.bandwidth else machine.macs_per_cycle
     moved = machine.bandwidth if machine.peak_macs and machine.bandwidth else machine.bytes_per_cycle
-    assert compute  # `machine_of` requires one of the two pairs
-    assert moved
-    ridge = ridge_field(2 * compute / moved)
     name = f"{machine.name}: " if machine.name else ""
+    if not compute or not moved:  # a machine of a file: its memories have the rates
+        return name + (", ".join(rates_text) or "its memories have the rates")
+    ridge = ridge_field(2 * compute / moved)
     summary = ", ".join(rates_text) or f"{compute:,.6g} MACs and {moved:,.6g} B a cycle, no clock"
     return f"{name}{summary}; {ridge.short} {ridge.figure}, {ridge.remark}"
