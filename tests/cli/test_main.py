@@ -386,6 +386,17 @@ def test_every_end_is_one_line_and_an_exit_code(
     assert said in last
 
 
+def test_the_help_of_a_verb_fills_the_lines_of_a_narrow_terminal(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("explorer.cli.arguments.help.width", lambda: 80)
+    lines = run("plan", "--help")[1].splitlines()
+    first = next(index for index, line in enumerate(lines) if line.startswith("MODEL is"))
+    paragraph = lines[first : lines.index("", first)]
+    assert max(map(len, paragraph)) <= 80
+    assert min(len(line) for line in paragraph[:-1]) > 60, "no line is broken twice"
+
+
 def test_a_message_at_a_terminal_breaks_between_words(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     piped = run("info", "no_such_model", "--dim", "batch=1")[2]
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

@@ -52,7 +52,7 @@ def help_text(command: Command, verbs: Mapping[str, Command]) -> str:
         prog=command.prog,
         usage=usage,
         description=command.summary,
-        epilog=_epilog(command, {} if command.name else verbs),
+        epilog=_epilog(command, {} if command.name else verbs, columns),
         formatter_class=lambda prog: argparse.RawDescriptionHelpFormatter(
             prog, max_help_position=26, width=columns
         ),
@@ -71,13 +71,13 @@ _WIDTH = 100
 """Maximum width of the help of a command."""
 
 
-def _epilog(command: Command, verbs: Mapping[str, Command]) -> str:
+def _epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str:
+    """Return what follows the options: the meaning of the arguments, examples and exit codes."""
     kinds = [model.strip("[]") for model in command.models if model not in ("...", *command.others)]
     subject = f"{kinds[0]} is" if len(kinds) == 1 else f"{' and '.join(kinds)} are each"
-    paragraph = "\n".join(
-        [f"{subject} {command.takes}.", *(f"{a} is {is_}." for a, is_ in command.others.items())]
-    )
-    parts = [textwrap.fill(paragraph, 100) if command.words else paragraph] if kinds else []
+    sentences = [f"{subject} {command.takes}.", *(f"{a} is {is_}." for a, is_ in command.others.items())]
+    filled = (textwrap.fill(sentence, columns, break_on_hyphens=False) for sentence in sentences)
+    parts = ["\n".join(filled)] if kinds else []
     if verbs:
         parts = [*_verb_tables(verbs), *parts, SECOND_NAME.replace("`", "")]
     examples = "\n".join(f"  {example}" for example in command.examples)
