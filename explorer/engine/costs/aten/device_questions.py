@@ -71,15 +71,47 @@ def is_model_code(frame: FrameType | None) -> bool:
     return frame is not None and frame.f_globals.get("__name__", "").partition(".")[0] not in _LIBRARIES
 
 
-def replace_cpu(args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Mapping[str, Any]]:
-    """Returns the arguments of a call, with `CPU` replaced by the meta device.
+def replace_cpu(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, Any, Mapping[str, Any]]:
+    """Returns a function and its arguments, with the CPU replaced by the meta device.
 
-    A random generator is dropped with it, because it belongs to another device.
+    A move of a meta tensor to the CPU copies nothing, as on the CPU. A random generator is dropped with the
+    device, because it belongs to another one.
     """
+    name = getattr(func, "__name__", "")
+    if name in _MOVES and args and getattr(args[0], "is_meta", False):
+        if name == "cpu":
+            func, args = _TENSOR.to, (args[0], _META, *args[1:])
+        elif name == "type":
+            target = _CPU_TYPES.get(args[1]) if len(args) > 1 else None
+            func, args = (func, args) if target is None else (_TENSOR.to, (args[0], target, *args[2:]))
+        else:
+            args = (args[0], *(_META if _is_cpu(value) else value for value in args[1:]))
+            kwargs = {key: _META if _is_cpu(value) else value for key, value in kwargs.items()}
+        return func, args, kwargs
     if any(value is CPU for value in kwargs.values()):
         kwargs = {
-            name: _META if value is CPU else value for name, value in kwargs.items() if name != "generator"
+            key: _META if value is CPU else value for key, value in kwargs.items() if key != "generator"
         }
     if any(value is CPU for value in args):
         args = tuple(_META if value is CPU else value for value in args)
-    return args, kwargs
+    return func, args, kwargs
+
+
+_MOVES = ("to", "cpu", "type")
+"""Tensor methods that may move a tensor to the CPU."""
+
+_CPU_TYPES: Mapping[Any, torch.dtype] = {
+    key: dtype
+    for dtype in (
+        *(torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.bool),
+        *(torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    )
+    for name in (torch.empty(0, dtype=dtype, device="cpu").type(),)
+    for key in (name, getattr(torch, name.removeprefix("torch.")))
+}
+"""Element types by the name and the class of a tensor on the CPU, such as 'torch.FloatTensor'."""
+
+
+def _is_cpu(value: Any) -> bool:
+    """Whether an argument selects the CPU."""
+    return value is CPU or (isinstance(value, (str, torch.device)) and str(value).partition(":")[0] == "cpu")

@@ -50,6 +50,7 @@ from explorer.engine.costs.aten import (
     meta_cache,
     packed_weights,
     recurrent,
+    storages,
 )
 from explorer.engine.costs.aten.expert_routing import COUNTS, EVENLY, WATCHED, Classes
 from explorer.engine.costs.aten.quantized_kernels import ANSWERS, QuantizedTensors
@@ -57,7 +58,6 @@ from explorer.engine.costs.torch import (
     higher_order,
     jagged_attention,
     layer_cache,
-    storages,
 )
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries
@@ -446,19 +446,12 @@ class _Watch:
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
-        layout = storages.answer_layout(name, args)
-        if layout is not None:
-            return layout
-        if func is torch.device and args and args[0] is device_questions.CPU:
-            return args[0]
-        args, kwargs = device_questions.replace_cpu(args, kwargs)
-        if name in EXPORTING_METHODS:
-            asking_frame = device_questions.find_asking_frame()
-            if device_questions.is_model_code(asking_frame):
-                address = storages.answer_address(args[0], asking_frame) if name == "data_ptr" else None
-                if address is not None:
-                    return address
-                self.note_memory_access(name)
+        answered = storages.answer(func, args)
+        if answered is not None:
+            return answered
+        func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
+        if name in EXPORTING_METHODS and device_questions.is_model_code(device_questions.find_asking_frame()):
+            self.note_memory_access(name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.queries.answer(guessed)

@@ -13,7 +13,6 @@ work:
 
 from __future__ import annotations
 
-import dis
 import functools
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -31,6 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
 from explorer.engine.formats.torch_module.modules import contents, find_held_tensors
 
@@ -202,57 +202,6 @@ def _is_lazy(value: Any) -> bool:
     return isinstance(value, _LAZY_TYPES) or (
         callable(value) and not isinstance(value, (nn.Module, type, torch.Tensor))
     )
-
-
-@functools.cache
-def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False) -> bool:
-    """Whether a function only compares the number that it reads, directly or through a variable.
-
-    Args:
-        code: Code of the function.
-        offset: Byte offset of the instruction that reads the number.
-        without_calls: Whether a call that gets the number before the comparison is no comparison.
-    """
-    instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
-    # while a Python function runs, the offset of its call is that of a cache entry behind the call
-    index = max((index for index, entry in enumerate(instructions) if entry.offset <= offset), default=None)
-    if index is None:
-        return False
-    comparisons = [entry for entry in instructions if entry.opname == "COMPARE_OP"]
-    calls = [entry for entry in instructions if entry.opname.startswith("CALL")] if without_calls else []
-
-    def is_compared(read: dis.Instruction) -> bool:
-        enclosing_calls = [call for call in calls if call is not read and _is_enclosed_by(call, read)]
-        return any(
-            _is_enclosed_by(comparison, read)
-            and not any(_is_enclosed_by(comparison, call) for call in enclosing_calls)
-            for comparison in comparisons
-        )
-
-    if is_compared(instructions[index]):
-        return True
-    store = instructions[index + 1] if index + 1 < len(instructions) else None
-    if store is None or not store.opname.startswith("STORE_FAST"):
-        return False
-    # Python 3.13 merges two consecutive instructions, whose argument is then a tuple of two names
-    name = store.argval[0] if isinstance(store.argval, tuple) else store.argval
-    loads = [
-        entry
-        for entry in instructions
-        if entry.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
-        and name in (entry.argval if isinstance(entry.argval, tuple) else (entry.argval,))
-    ]
-    return all(map(is_compared, loads))
-
-
-def _is_enclosed_by(outer: dis.Instruction, inner: dis.Instruction) -> bool:
-    """Whether the source text of an instruction contains the source text of another one."""
-    around, within = outer.positions, inner.positions
-    if around is None or within is None or None in (*around, *within):
-        return False
-    begins_before = (around.lineno, around.col_offset) <= (within.lineno, within.col_offset)
-    ends_after = (within.end_lineno, within.end_col_offset) <= (around.end_lineno, around.end_col_offset)
-    return begins_before and ends_after
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:

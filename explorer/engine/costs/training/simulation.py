@@ -35,7 +35,7 @@ from explorer.engine.compat.torch import (
     step_number,
     storage_key,
 )
-from explorer.engine.costs.aten import device_questions, dispatch, kernels
+from explorer.engine.costs.aten import device_questions, dispatch, kernels, storages
 from explorer.engine.costs.aten.constant_values import keep_values_here
 from explorer.engine.costs.training.memory import Allocation, MemoryChange, compute_moments
 from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed
@@ -176,6 +176,7 @@ def _run(
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_observe_modules(model, watch, checkpoints))
+        stack.enter_context(storages.watch_storages(lambda method: None))
         stack.enter_context(_Kernels())
         stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
         stack.enter_context(watch)
@@ -397,7 +398,10 @@ class _Kernels(TorchFunctionMode):
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
             answered = device_questions.answer(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
-        args, kwargs = device_questions.replace_cpu(args, kwargs)
+        answered = storages.answer(func, args)
+        if answered is not None:
+            return answered
+        func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
         chooses_kernel = name in kernels.FUNCTIONS
         run = partial(kernels.run, func) if chooses_kernel or torch.is_autocast_enabled("cpu") else func
         if chooses_kernel and is_mixed(args, kwargs):

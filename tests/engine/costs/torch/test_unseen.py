@@ -174,6 +174,10 @@ def by_compared_call(model: Two, x: Any) -> Any:
     return model.first(x) if hash(x.data_ptr()) == 0 else model.first(x + 1)
 
 
+def by_assigned_address(model: Two, x: Any) -> Any:
+    return model.first(x) if (address := x.data_ptr()) == 1 or ctypes.c_void_p(address) else None
+
+
 def by_address_of_storage(model: Two, x: Any) -> Any:
     places = [x.untyped_storage().data_ptr(), x.storage().data_ptr()]
     return model.first(x) if places else None
@@ -202,6 +206,7 @@ def in_an_object(model: Two, x: Any) -> Any:
         sum_of_items,
         by_address,
         by_compared_call,
+        by_assigned_address,
         by_address_of_storage,
         bytes_of_storage,
         numbers_of_storage,
@@ -330,6 +335,7 @@ def made_beside(model: Two, x: Any) -> Any:
         lambda model, x: one_or_two(model, x, x.storage_type() is torch.FloatStorage),
         lambda model, x: one_or_two(model, x, torch.device(x.device).type == "cpu"),
         lambda model, x: one_or_two(model, x, int(x.__dlpack_device__()[0]) == 1),
+        lambda model, x: one_or_two(model, x, x.cpu() is x and x.to(device="cpu") is x),
     ],
 )
 def test_a_branch_on_the_device_goes_the_way_of_the_processor(function: Callable[..., Any]) -> None:
@@ -365,6 +371,37 @@ def test_a_question_about_the_memory_of_a_tensor_gets_the_answer_of_the_processo
 ) -> None:
     totals = info(function).totals
     assert (totals.macs, totals.status) == (6 * 4 * 4, "exact")
+
+
+@pytest.mark.parametrize(
+    "move",
+    [
+        lambda x: x.cpu(),
+        lambda x: x.to("cpu"),
+        lambda x: x.to(device=torch.device("cpu"), dtype=torch.float32),
+        lambda x: x.type("torch.FloatTensor"),
+        lambda x: x.type(torch.FloatTensor),
+    ],
+)
+def test_a_move_to_the_processor_copies_nothing(move: Callable[[Any], Any]) -> None:
+    moved = info(lambda model, x: model.second(move(model.first(x)))).totals
+    plain = info(lambda model, x: model.second(model.first(x))).totals
+    assert (moved.bytes_read, moved.bytes_written, moved.nodes) == (
+        plain.bytes_read,
+        plain.bytes_written,
+        plain.nodes,
+    )
+
+
+def test_the_memory_of_a_step_follows_the_branch_of_the_processor() -> None:
+    def kept(function: Callable[..., Any]) -> int | None:
+        with Session(Two(function), inputs=(torch.rand(6, 4),), cache=False) as session:
+            return session.training_memory().steps[0].kept_bytes
+
+    by_storage = kept(lambda model, x: one_or_two(model, x, x.untyped_storage().device.type == "cpu"))
+    by_address = kept(lambda model, x: one_or_two(model, x, (x + 1).data_ptr() != x.data_ptr()))
+    assert by_storage == by_address == kept(lambda model, x: model.first(x))
+    assert by_storage != kept(lambda model, x: model.second(model.first(x)))
 
 
 def test_storages_are_as_before_after_a_run() -> None:

@@ -2,7 +2,7 @@
 
 A model may ask for the device or the size of a storage: `x.untyped_storage().device`. These answers are
 known, so the run follows the model. A method of a storage that is not in `_METADATA` reads or changes the
-numbers outside torch's operators (`unseen`). An address that the model only compares is answered: two tensors
+numbers outside torch's operators. An address that the model only compares is answered: two tensors
 have the same address if they share their memory.
 """
 
@@ -20,8 +20,8 @@ from typing import Any
 import torch
 
 from explorer.engine.compat.torch import replace_attributes, storage_key
-from explorer.engine.costs.aten.device_questions import CPU, is_model_code
-from explorer.engine.costs.torch.unseen import is_only_compared
+from explorer.engine.costs.aten.compared_numbers import is_only_compared
+from explorer.engine.costs.aten.device_questions import CPU, find_asking_frame, is_model_code
 
 _STORAGES: tuple[Any, ...] = (torch.UntypedStorage, torch.TypedStorage)
 _PROPERTIES = ("device", "dtype", "is_cuda", "is_hpu", "is_sparse", "is_sparse_csr")
@@ -43,26 +43,26 @@ class _ThreadCallback(threading.local):
 _CALLBACK = _ThreadCallback()
 
 
-def answer_address(tensor: torch.Tensor, frame: FrameType | None) -> int | None:
-    """Returns an address for `tensor.data_ptr()`, or None if the code may use it for more than comparisons.
+def answer(func: Any, args: tuple[Any, ...]) -> Any:
+    """Returns the answer of the processor to a question about the memory of meta tensors.
 
-    Args:
-        tensor: Tensor without memory.
-        frame: Frame that asks.
+    The answer is None for other functions, and for an address that code may use for more than comparisons.
     """
-    if frame is None or not tensor.is_meta or not _is_compared_address(frame):
+    if func is torch.device and args and args[0] is CPU:
+        return CPU
+    name = getattr(func, "__name__", "")
+    if name not in _ANSWERS or not all(isinstance(t, torch.Tensor) and t.is_meta for t in args):
+        return None
+    return _ANSWERS[name](*args)
+
+
+def _answer_address(tensor: torch.Tensor) -> int | None:
+    frame = find_asking_frame()
+    if frame is None or not is_model_code(frame) or not _is_compared_address(frame):
         return None
     if not tensor.numel():
         return 0
-    offset = int(tensor.storage_offset()) * tensor.element_size()
-    return _address(tensor.untyped_storage()) + offset
-
-
-def answer_layout(name: str, args: tuple[Any, ...]) -> Any:
-    """Returns the result of a function about the memory of meta tensors, or None for other functions."""
-    if name not in _LAYOUT_ANSWERS or not all(isinstance(t, torch.Tensor) and t.is_meta for t in args):
-        return None
-    return _LAYOUT_ANSWERS[name](*args)
+    return _address(tensor.untyped_storage()) + int(tensor.storage_offset()) * tensor.element_size()
 
 
 def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
@@ -72,11 +72,12 @@ def _is_set_to(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     return first == second
 
 
-_LAYOUT_ANSWERS: dict[str, Callable[..., Any]] = {
-    "is_set_to": _is_set_to,
+_ANSWERS: dict[str, Callable[..., Any]] = {
     "__dlpack_device__": lambda tensor: torch.empty(0).__dlpack_device__(),
+    "data_ptr": _answer_address,
+    "is_set_to": _is_set_to,
 }
-"""Functions that torch refuses on the meta device, with their results on the CPU."""
+"""Functions that torch refuses on the meta device or answers with 0, with their results on the CPU."""
 
 
 def _address(storage: Any) -> int:

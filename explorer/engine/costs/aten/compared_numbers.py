@@ -1,0 +1,60 @@
+"""Finds out from a model's code whether it only compares a number that it reads."""
+
+from __future__ import annotations
+
+import dis
+import functools
+from types import CodeType
+
+
+@functools.cache
+def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False) -> bool:
+    """Whether a function only compares the number that it reads, directly or through a variable.
+
+    Args:
+        code: Code of the function.
+        offset: Byte offset of the instruction that reads the number.
+        without_calls: Whether a call that gets the number before the comparison is no comparison.
+    """
+    instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
+    # while a Python function runs, the offset of its call is that of a cache entry behind the call
+    index = max((index for index, entry in enumerate(instructions) if entry.offset <= offset), default=None)
+    if index is None:
+        return False
+    comparisons = [entry for entry in instructions if entry.opname == "COMPARE_OP"]
+    calls = [entry for entry in instructions if entry.opname.startswith("CALL")] if without_calls else []
+
+    def is_compared(read: dis.Instruction) -> bool:
+        enclosing_calls = [call for call in calls if call is not read and _is_enclosed_by(call, read)]
+        return any(
+            _is_enclosed_by(comparison, read)
+            and not any(_is_enclosed_by(comparison, call) for call in enclosing_calls)
+            for comparison in comparisons
+        )
+
+    following = instructions[index + 1 : index + 3]
+    if following and following[0].opname == "COPY":
+        following.pop(0)  # an assignment expression
+    store = following[0] if following and following[0].opname.startswith("STORE_FAST") else None
+    is_read_compared = is_compared(instructions[index])
+    if store is None or (is_read_compared and not without_calls):
+        return is_read_compared
+    # Python 3.13 merges two consecutive instructions, whose argument is then a tuple of two names
+    name = store.argval[0] if isinstance(store.argval, tuple) else store.argval
+    loads = [
+        entry
+        for entry in instructions
+        if entry.opname.startswith(("LOAD_FAST", "STORE_FAST_LOAD_FAST"))
+        and name in (entry.argval if isinstance(entry.argval, tuple) else (entry.argval,))
+    ]
+    return all(map(is_compared, loads))
+
+
+def _is_enclosed_by(outer: dis.Instruction, inner: dis.Instruction) -> bool:
+    """Whether the source text of an instruction contains the source text of another one."""
+    around, within = outer.positions, inner.positions
+    if around is None or within is None or None in (*around, *within):
+        return False
+    begins_before = (around.lineno, around.col_offset) <= (within.lineno, within.col_offset)
+    ends_after = (within.end_lineno, within.end_col_offset) <= (around.end_lineno, around.end_col_offset)
+    return begins_before and ends_after
