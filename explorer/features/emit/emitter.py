@@ -117,7 +117,15 @@ def emit(
         mapped.machine,
         fuse,
         tuple(
-            _code_site(number, site, task.sites[site.name], fused.get(site.name), mapped.machine, form)
+            _code_site(
+                number,
+                site,
+                task.sites[site.name],
+                fused.get(site.name),
+                mapped.machine,
+                form,
+                mapping or "--machine",
+            )
             for number, site in enumerate(mapped.sites, 1)
         ),
         machine_digest(mapped.machine),
@@ -340,13 +348,12 @@ def _code_site(
     epilogue: FusedEpilogue | None,
     machine: MemoryMachine,
     form: CodeForm,
+    where: str,
 ) -> CodeSite:
-    from explorer.engine.mapping.cost import mapping_cost
-
-    # the code multiplies dequantized weights; without an epilogue it stores the sums
-    plain = replace(mapped.cost.mapping, right=site.other, epilogue=Epilogue())
-    cost = mapped.cost if plain == mapped.cost.mapping else mapping_cost(plain, machine)
+    cost = _unpacked_cost(mapped, site, machine)
     cost = cost if epilogue is None else _fused_cost(cost, epilogue, machine)
+    unpacks = mapped.cost.mapping.right != cost.mapping.right
+    _check_fit(cost, where, unpacks=unpacks)
     return CodeSite(
         op=mapped.op,
         file=f"site_{number:03}.c" if form == "c" else "",
@@ -357,7 +364,24 @@ def _code_site(
     )
 
 
-def _check_fit(cost: MappingCost, where: str) -> None:
+def _unpacked_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> MappingCost:
+    """Return the cost of what the code does without an epilogue: it multiplies dequantized weights.
+
+    They are larger than the stored ones. If the mapping was searched, the best mapping of the larger ones is
+    searched, so that the tiles of the code fit the memories.
+    """
+    from explorer.engine.mapping.cost import mapping_cost
+    from explorer.engine.mapping.search import search_mappings
+
+    plain = replace(mapped.cost.mapping, right=site.other, epilogue=Epilogue())
+    if plain == mapped.cost.mapping:
+        return mapped.cost
+    if mapped.search is not None and plain.right != mapped.cost.mapping.right:
+        return search_mappings(replace(plain, levels=()), machine, mapped.search.objective).best[0]
+    return mapping_cost(plain, machine)
+
+
+def _check_fit(cost: MappingCost, where: str, *, unpacks: bool = False) -> None:
     """Refuse a mapping whose tiles do not fit a memory.
 
     Raises:
@@ -365,9 +389,10 @@ def _check_fit(cost: MappingCost, where: str) -> None:
     """
     for memory in cost.memories:
         if memory.missing:
+            unpacked = " (the code unpacks its weights)" if unpacks else ""
             raise Misuse(
-                f"the tiles of '{cost.mapping.site}' do not fit: {memory.name} needs {memory.missing:,} bytes"
-                " more",
+                f"the tiles of '{cost.mapping.site}'{unpacked} do not fit: {memory.name} needs"
+                f" {memory.missing:,} bytes more",
                 where=where,
                 hint="choose smaller tiles; explorer map MODEL -o FILE writes the best that fit",
             )

@@ -302,6 +302,25 @@ def test_weights_of_four_bits_move_in_four_bits(ask: Ask, npu: Path, tmp_path: P
     assert (loads["A"], loads["B"]) == (8 * 32 * 4, 32 * 16 // 2)
     code = ask("emit", path, "--machine", npu, "-o", tmp_path / "code")
     assert "the weights of 1 matmul are unpacked, and planned as floats" in " ".join(code.split())
+    manifest = json.loads((tmp_path / "code" / "mapping.json").read_text())["sites"][0]
+    tile = manifest["mapping"]["levels"][0]["tile"]
+    assert 2 * 4 * (tile[0] * tile[1] + tile[1] * tile[2]) <= 8 << 10
+    # two buffers of 8 x 32 floats and of 32 x 64 codes of 4 bits fit, those of as many floats do not
+    weight = helper.make_tensor("w", TensorProto.INT4, (32, 64), [1] * 2048)
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [values[0]],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [8, 64])],
+        [weight, scale],
+    )
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), path)
+    npu.write_text(NPU.replace("2 KiB", "4 KiB"))
+    target = tmp_path / "mapping.toml"
+    ask("map", path, "--machine", npu, "--constrain", "k>=32 n>=64", "-o", target)
+    error = ask("emit", path, "--machine", npu, "--mapping", target, "-o", tmp_path / "more", code=2)
+    assert "'product' (the code unpacks its weights) do not fit: scratchpad needs" in error
+    assert "evidence" in ask("emit", path, "--machine", npu, "-o", tmp_path / "more")
 
 
 def test_the_least_traffic_never_grows_with_the_memory(sample: Sample, npu: Path) -> None:
