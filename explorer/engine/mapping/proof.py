@@ -271,18 +271,26 @@ def _planned(move: LevelMoves) -> dict[tuple[int, str], int]:
 def exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     """Computes the sums of integers, of shape (batch, M, N). They wrap around like those of the accumulator.
 
-    Sums of products of bytes and 16-bit integers are exact in float64, which uses BLAS.
+    Sums of products of bytes and 16-bit integers are exact in float64, which uses BLAS. Small sums are exact
+    in float32, which takes half the time.
     """
     zero_a, zero_b = float(inputs.zero_a), float(inputs.zero_b)
     batch, rows, depth = inputs.A.shape
     sums = np.empty((batch, rows, inputs.B.shape[2]), np.int64)
     step = max(1, _ROWS // max(depth, 1))
+    largest = depth * _largest(inputs.A, zero_a) * _largest(inputs.B, zero_b)
+    kind = np.float32 if largest <= 1 << 24 else np.float64
     for index in range(batch):
-        right = inputs.B[index].astype(np.float64) - zero_b
+        right = inputs.B[index].astype(kind) - kind(zero_b)
         for first in range(0, rows, step):
             part = slice(first, first + step)
-            sums[index, part] = (inputs.A[index, part].astype(np.float64) - zero_a) @ right
+            sums[index, part] = (inputs.A[index, part].astype(kind) - kind(zero_a)) @ right
     return sums.astype(accumulator)
+
+
+def _largest(values: _Array, zero: float) -> float:
+    """Returns the largest absolute value after the subtraction of a zero point."""
+    return max(abs(float(values.min(initial=0)) - zero), abs(float(values.max(initial=0)) - zero))
 
 
 def reference_of(inputs: RunInputs) -> Reference:

@@ -8,7 +8,14 @@ from hypothesis import strategies as st
 from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.mapping.cost import epilogue_level, memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
-from explorer.engine.mapping.proof import RunInputs, compiler, planned_counters, run_emitted, worst_error
+from explorer.engine.mapping.proof import (
+    RunInputs,
+    compiler,
+    exact_sums,
+    planned_counters,
+    run_emitted,
+    worst_error,
+)
 from explorer.engine.mapping.walk import walk_nest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Epilogue, MachineMemory, MemoryMachine, NestLevel, SiteMapping
@@ -114,6 +121,19 @@ def test_every_16_bit_float_has_its_value(dtype):
     planned = planned_counters(mapping, machine)
     assert planned[0, "A loads"] == 2 << 16
     assert {place: result.counters[place] for place in planned} == planned
+
+
+@pytest.mark.parametrize(("depth", "zero"), [(1024, 0), (1025, 0), (300, -127), (515, 127)])
+def test_sums_of_extreme_codes_are_exact(depth, zero):
+    signs = np.where(np.arange(depth) % 3 == 0, 127, -128).astype(np.int8)
+    inputs = RunInputs(
+        np.stack([signs, np.full(depth, -128, np.int8)])[None],
+        np.full((1, depth, 2), -128, np.int8),
+        zero_a=zero,
+        zero_b=zero,
+    )
+    expected = (inputs.A.astype(np.int64) - zero) @ (inputs.B.astype(np.int64) - zero)
+    assert (exact_sums(inputs, "int32") == expected).all()
 
 
 LEVELS = NestLevel("knm", (20, 16, 24)), NestLevel("mnk", (8, 8, 8))
