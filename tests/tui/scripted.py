@@ -804,7 +804,7 @@ class ScriptedEngine:
         if asked not in _MAPPED:
             planner = SimpleNamespace(
                 plan=lambda spec, on_progress: plan(spec),
-                epilogues=lambda on_progress: {"classifier.6": Epilogue(("Add",), bias_bytes=4)},
+                epilogues=lambda **_: {"classifier.6": Epilogue(("Add",), bias_bytes=4)},
             )
             _MAPPED[asked] = mapper.map(planner, machine, **options)
         return _MAPPED[asked]
