@@ -168,6 +168,7 @@ class TileDialog(Dialog[TileSpec]):
         self._example: SiteCost | None = None
         self._machines = MachineField("machine", hardware, id="machine")
         self._complaint = self._machines.complaint
+        self._complaint_lines = 0
 
     def body(self) -> ComposeResult:
         """Yield the fields, the headline, the figures and the lines about the current row."""
@@ -204,7 +205,7 @@ class TileDialog(Dialog[TileSpec]):
 
     def _fit(self) -> None:
         # the dialog needs two borders, a headline, and six rows of fields (nine if stacked)
-        room = int(self.app.size.height * 0.94) - (12 if self.stacks_fields else 9)
+        room = int(self.app.size.height * 0.94) - (12 if self.stacks_fields else 9) - self._complaint_lines
         block_lines = 2 if room < 8 else 4 if room > 20 else 3
         self.query_one("#about").styles.height = block_lines
         self.query_one("#figures").styles.height = max(3, min(28, room - block_lines - (room >= 8)))
@@ -254,7 +255,10 @@ class TileDialog(Dialog[TileSpec]):
         except ExplorerError as error:
             complaint = str(error)
         lines = [((escape_name(complaint), "warn"),)] if complaint else []
-        self.query_one("#plan", LineView).show(
+        headlines = self.query_one("#plan", LineView)
+        self._complaint_lines = sum(len(wrap(line, headlines.size.width)) for line in lines)
+        self._fit()
+        headlines.show(
             lambda width: [headline(plan, width), *(x for line in lines for x in wrap(line, width))]
         )
         missing = "choose a machine above; m types one"
