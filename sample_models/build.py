@@ -18,7 +18,7 @@ import onnx
 from onnx import TensorProto
 
 from explorer.engine.make.builder import SeededGraph as Net
-from explorer.engine.make.models import graph_of_text
+from explorer.engine.make.models import create_model
 
 __all__ = ["MODELS", "SAMPLES", "build", "jets", "main"]
 
@@ -34,17 +34,17 @@ def mlp_128() -> Net:
 
 def linear_32x64x128() -> Net:
     """One Linear with bias, 32 rows, 64 in, 128 out: M and K fit in one 64-tile, N in two."""
-    return graph_of_text("linear:32x64x128:bias", name="linear_32x64x128")
+    return create_model("linear:32x64x128:bias", name="linear_32x64x128")
 
 
 def jsc_tiny() -> Net:
     """The jet substructure classifier's first layers: BatchNorm1d, ReLU, Linear, ReLU."""
-    return graph_of_text("mlp:bn16-relu-16x5-relu", name="jsc_tiny")
+    return create_model("mlp:bn16-relu-16x5-relu", name="jsc_tiny")
 
 
 def jsc_tiny_x10() -> Net:
     """The classifier ten times larger: three of BatchNorm1d, ReLU, Linear; 1,997 trained parameters."""
-    return graph_of_text("mlp:bn16-relu-16x40-bn40-relu-40x25-bn25-relu-25x5", name="jsc_tiny_x10")
+    return create_model("mlp:bn16-relu-16x40-bn40-relu-40x25-bn25-relu-25x5", name="jsc_tiny_x10")
 
 
 def lenet() -> Net:

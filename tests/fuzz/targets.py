@@ -47,7 +47,7 @@ class Target:
 
 
 def _onnx() -> Callable[[str], None]:
-    from explorer.engine.costs.memory.liveness import memory
+    from explorer.engine.costs.memory.liveness import compute_memory
     from explorer.engine.costs.onnx.analyse import examine
     from explorer.engine.formats.onnx.reader import read
     from explorer.engine.formats.onnx.validate import validate
@@ -59,7 +59,7 @@ def _onnx() -> Callable[[str], None]:
         model = validate(model)
         encode(model)
         skeleton(model)
-        memory(examine(model))
+        compute_memory(examine(model))
 
     return run
 

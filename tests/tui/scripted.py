@@ -16,7 +16,7 @@ from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
 from explorer.engine.costs.overlay import overlay
 from explorer.engine.costs.selection import filter_rows
 from explorer.engine.costs.training.memory import estimate_by_outputs
-from explorer.engine.costs.value_flow import ValueFlow, connections, row_edges
+from explorer.engine.costs.value_flow import ValueFlow, list_connections, list_row_edges
 from explorer.engine.graph_view import view
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.tiling.cost import compute_plan_cost
@@ -675,10 +675,10 @@ class ScriptedEngine:
         return self.model
 
     def _connections(self, layer: int) -> Connections:
-        return connections(self._flow(), self.model.layers, layer)
+        return list_connections(self._flow(), self.model.layers, layer)
 
     def _edges(self) -> RowEdges:
-        return row_edges(self._flow())
+        return list_row_edges(self._flow())
 
     def _graph(self, layer: int | None = None, *, depth: int | None = None, **more: Any) -> GraphDrawing:
         tree = TreeRows(self.model.layers, self._flow())

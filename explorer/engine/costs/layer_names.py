@@ -43,7 +43,9 @@ class LayerNames:
             if not row.group:
                 self._values.update({tensor.name: row.id for tensor in row.outputs if tensor.name})
 
-    def named(self, name: str, op: str = "", module: tuple[str, int, int] | None = None) -> Sequence[int]:
+    def find_named(
+        self, name: str, op: str = "", module: tuple[str, int, int] | None = None
+    ) -> Sequence[int]:
         """Ids of the rows that a name may refer to; more than one if the name is ambiguous.
 
         Args:
@@ -84,20 +86,21 @@ class LayerNames:
             candidate = next((self._values[name] for name in inputs if name in self._values), None)
         return row
 
-    def like(self, pattern: str) -> Sequence[int]:
-        """Ids of the layers whose paths match a glob, or of the matching groups if no layer matches."""
+    def find_matching(self, pattern: str) -> Sequence[int]:
+        """Returns the ids of the layers whose paths match a glob, or of the groups if no layer matches."""
         matches = re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
         return [row for path, row in self._leaves if matches(path)] or [
             row for path, row in self._groups if matches(path)
         ]
 
-    def near(self, name: str) -> str:
-        """Returns a hint that lists layers with similar names, or '' if there are none."""
-        return nearest(name[:_COMPARED], self._near())
+    def suggest_names(self, name: str) -> str:
+        """Returns a hint with similar names of layers, or a general hint if no layer has a similar name."""
+        return nearest(name[:_COMPARED], self._list_names())
 
     def suggest_similar(self, name: str) -> str:
-        """Like `near`, but '' instead of a general hint if no layer has a similar name."""
-        return suggest_only_near(name[:_COMPARED], self._near())
+        """Returns a hint with similar names of layers, or '' if no layer has a similar name."""
+        return suggest_only_near(name[:_COMPARED], self._list_names())
 
-    def _near(self) -> Iterable[str]:
+    def _list_names(self) -> Iterable[str]:
+        """Returns the paths and names with which a name is compared."""
         return islice((*self.paths, *self._names), _NEAR)

@@ -164,7 +164,7 @@ Bounds = tuple[int, str, int]
 """Number of inexact leaves and groups, path of one of them, number of leaves that rest on an assumption."""
 
 
-def bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
+def count_bounds(leaves: Iterable[Leaf], groups: Mapping[str, GroupFacts] | None = None) -> Bounds:
     """Counts the leaves and groups whose figures are upper bounds or rest on an assumption."""
     bound_leaves = [leaf for leaf in leaves if leaf.counted and leaf.figures.status == "bound"]
     paths = [path for path, facts in (groups or {}).items() if facts.status == "bound" and facts.reason]
@@ -203,7 +203,7 @@ _SUMMED = operator.attrgetter(
 )
 
 
-def totals(
+def compute_totals(
     leaves: Sequence[Leaf],
     *,
     peak_bytes: int | None = None,

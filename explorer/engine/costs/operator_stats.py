@@ -61,7 +61,7 @@ _ORDERS = ("perm",)
 _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
 
 
-def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
+def compute_operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
     """One row per operator type, ordered by MACs, then by count, both descending.
 
     Counts are executions in one forward pass. Operators in a loop body count once per iteration; those in an
@@ -80,7 +80,7 @@ def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
             macs=sum_known(layer.macs for layer in layers),
             params=sum(layer.params - layer.repeated_params for layer in layers),
             elementwise_ops=sum_known(layer.elementwise_ops for layer in layers),
-            attributes=_ranges(layers),
+            attributes=_find_ranges(layers),
         )
         for kind, layers in kinds.items()
     ]
@@ -88,10 +88,10 @@ def operator_stats(analysis: Analysis) -> tuple[OpStat, ...]:
     return tuple(stats)
 
 
-def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
+def _find_ranges(layers: Sequence[Layer]) -> dict[str, Range]:
     counts_by_name: dict[str, Counter[Any]] = {}
     for layer in layers:
-        for name, value in _attributes(layer).items():
+        for name, value in _collect_attributes(layer).items():
             # lists come back from JSON-like sources; a counter needs something hashable
             key = tuple(value) if isinstance(value, list) else value
             try:
@@ -101,7 +101,7 @@ def _ranges(layers: Sequence[Layer]) -> dict[str, Range]:
     return {name: _range(counts, ordered=name not in _ORDERS) for name, counts in counts_by_name.items()}
 
 
-def _attributes(layer: Layer) -> dict[str, Any]:
+def _collect_attributes(layer: Layer) -> dict[str, Any]:
     """Returns the layer's attributes with defaults, and its input size if it has a window."""
     attributes = dict(layer.attributes)
     weight = layer.weights[0].shape if layer.weights else None
@@ -122,11 +122,11 @@ def _attributes(layer: Layer) -> dict[str, Any]:
         attributes = _convert_to_onnx_names(attributes, len(shape) - 2 if shape else 1)
     if "kernel_shape" in attributes and shape is not None and len(shape) in _AXES:
         last = attributes.get("channels_last", layer.kind.startswith("Nhwc"))
-        attributes.update(_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
+        attributes.update(_list_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
     return attributes
 
 
-def _input_sizes(sizes: Shape) -> dict[str, Any]:
+def _list_input_sizes(sizes: Shape) -> dict[str, Any]:
     """Channels and spatial sizes of an input, without unknown sizes."""
     named = zip(("channels", *_AXES[len(sizes) + 1]), sizes, strict=True)
     return {f"input_{name}": size for name, size in named if size is not None}
@@ -150,7 +150,7 @@ def _tflite_attributes(layer: Layer, attributes: Mapping[str, Any], weight: Shap
     )
     shape = None if source is None else source.shape
     if shape is not None and len(shape) in _AXES:
-        window.update(_input_sizes((shape[-1], *shape[1:-1])))
+        window.update(_list_input_sizes((shape[-1], *shape[1:-1])))
     return window
 
 

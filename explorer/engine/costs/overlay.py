@@ -186,7 +186,7 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
     match = _Match([{} for _ in file.columns])
     globs: list[tuple[str, tuple[float | None, ...]]] = []
     for name, cells in file.rows:
-        rows = names.named(name, file.ops.get(name, ""), file.modules.get(name))
+        rows = names.find_named(name, file.ops.get(name, ""), file.modules.get(name))
         if len(rows) == 1:
             match.matched += 1
             _add(match.figures, rows[0], cells, file.columns)
@@ -202,14 +202,14 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         )
         first = next(names_with_neighbors, match.unmatched[0])
         problem = f"no layer is called {_names_text(first, len(match.unmatched))}"
-        raise Misuse(problem, where=file.source, hint=names.near(first))
+        raise Misuse(problem, where=file.source, hint=names.suggest_names(first))
     if len(globs) > MAX_GLOBS:
         raise Misuse(f"{len(globs):,} globs; {MAX_GLOBS} are looked for", where=file.source)
     exact: set[int] = set().union(*match.figures)
     globbed: set[int] = set()
     fitting_several: set[int] = set()
     for name, cells in globs:
-        rows = names.like(name)
+        rows = names.find_matching(name)
         if not rows:
             match.unmatched.append(name)
             continue

@@ -26,8 +26,8 @@ from explorer.facts.graph.flow import FlowRecord, ValueRecord
 SHOWN = 64
 """Maximum number of tensors of a layer, and of readers of a tensor, that are listed; the rest are counted."""
 
-Described = Callable[[], TensorInfo]
-"""Builds the description of a tensor on demand, since few are ever looked at."""
+DescribeTensor = Callable[[], TensorInfo]
+"""Builds the description of a tensor on demand, because few descriptions are read."""
 
 
 class FlowingValue(Struct, eq=False, gc=False):
@@ -41,7 +41,7 @@ class FlowingValue(Struct, eq=False, gc=False):
         is_output: Whether it is an output of the model.
     """
 
-    info: Described
+    info: DescribeTensor
     source: InputSource
     maker: int
     readers: list[int] = field(default_factory=list)
@@ -64,14 +64,16 @@ class ValueFlow:
         self.read: dict[int, list[FlowingValue]] = {}
         self._current: dict[Hashable, FlowingValue] = {}
 
-    def add_producer(self, row: int, key: Hashable, info: Described, source: InputSource = "layer") -> None:
+    def add_producer(
+        self, row: int, key: Hashable, info: DescribeTensor, source: InputSource = "layer"
+    ) -> None:
         """Records that a row (-1 for none) produces a tensor; it replaces the previous one with this key."""
         value = self._current[key] = FlowingValue(info, source, row)
         if row >= 0:
             self.made.setdefault(row, []).append(value)
 
     def add_reader(
-        self, row: int, key: Hashable, info: Described, otherwise: InputSource = "unknown"
+        self, row: int, key: Hashable, info: DescribeTensor, otherwise: InputSource = "unknown"
     ) -> None:
         """Records that a row reads a tensor. If no row produced it, `otherwise` is its source."""
         value = self._current.get(key)
@@ -100,7 +102,7 @@ class ValueFlow:
             value.is_output = True
 
 
-def record_of(flow: ValueFlow) -> FlowRecord:
+def build_record(flow: ValueFlow) -> FlowRecord:
     """Converts the edges of a model to a fact."""
     values = {id(v): v for of_row in (*flow.made.values(), *flow.read.values()) for v in of_row}
     places = {key: place for place, key in enumerate(values)}
@@ -131,10 +133,10 @@ def _identity(info: TensorInfo) -> TensorInfo:
     return info
 
 
-def connections(
+def list_connections(
     flow: ValueFlow | None, layers: Sequence[Layer], row_id: int, unknown: str = ""
 ) -> Connections:
-    """The tensors that enter row `row_id` with their producers, and those that leave it with their readers.
+    """Returns the tensors that enter a row with their producers, and those that leave it with their readers.
 
     Args:
         flow: Edges of the model, or None if the format does not record them.
@@ -146,37 +148,37 @@ def connections(
     if flow is None:
         return Connections(layer, unknown=unknown)
     end = end_of(layers, row_id)
-    inputs = [*_entering(flow, row_id, end)]
+    inputs = [*_find_entering_values(flow, row_id, end)]
     outputs: list[tuple[FlowingValue, Sequence[int]]] = [
         *_find_leaving_values(flow, row_id, end, layer.group)
     ]
-    fixed = flow.constants or frozenset()
+    constant_rows = flow.constants or frozenset()
 
-    def constant(value: FlowingValue) -> bool:
-        return value.source == "stored" or value.maker in fixed
+    def is_constant(value: FlowingValue) -> bool:
+        return value.source == "stored" or value.maker in constant_rows
 
     def has_sizes_only(output: tuple[FlowingValue, Sequence[int]]) -> bool:
         value, readers = output
-        return bool(readers) and not value.is_output and all(reader in fixed for reader in readers)
+        return bool(readers) and not value.is_output and all(reader in constant_rows for reader in readers)
 
-    inputs.sort(key=constant)
-    outputs = [(value, sorted(readers, key=fixed.__contains__)) for value, readers in outputs]
+    inputs.sort(key=is_constant)
+    outputs = [(value, sorted(readers, key=constant_rows.__contains__)) for value, readers in outputs]
     outputs.sort(key=has_sizes_only)
 
-    def ref(row: int) -> LayerRef:
+    def make_ref(row: int) -> LayerRef:
         row_layer = layers[row]
         return LayerRef(row, row_layer.path, row_layer.kind)
 
     return Connections(
         layer,
         tuple(
-            InputConnection(v.info(), v.source, ref(v.maker) if v.maker >= 0 else None, constant(v))
+            InputConnection(v.info(), v.source, make_ref(v.maker) if v.maker >= 0 else None, is_constant(v))
             for v in inputs[:SHOWN]
         ),
         tuple(
             OutputConnection(
                 v.info(),
-                tuple(map(ref, readers[:SHOWN])),
+                tuple(map(make_ref, readers[:SHOWN])),
                 len(readers),
                 v.is_output,
                 has_sizes_only((v, readers)),
@@ -188,8 +190,8 @@ def connections(
     )
 
 
-def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
-    """Returns the edges between rows, without those that lead backwards in the tree; see `RowEdges`."""
+def list_row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
+    """Returns the edges between rows, as `RowEdges`. Edges that lead backwards in the tree are left out."""
     if flow is None:
         return RowEdges(unknown=unknown)
     places = {row: place for place, row in enumerate(sorted({*flow.made, *flow.read}))}
@@ -211,8 +213,8 @@ def row_edges(flow: ValueFlow | None, unknown: str = "") -> RowEdges:
     )
 
 
-def _entering(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
-    """Tensors that rows from `start` to before `end` read and other rows produce, in reading order."""
+def _find_entering_values(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
+    """Yields the tensors that rows in the range `[start, end)` read and other rows produce, in order."""
     yielded: set[int] = set()
     for row in range(start, end):
         for value in flow.read.get(row, ()):
@@ -224,7 +226,7 @@ def _entering(flow: ValueFlow, start: int, end: int) -> Iterator[FlowingValue]:
 def _find_leaving_values(
     flow: ValueFlow, start: int, end: int, group: bool
 ) -> Iterator[tuple[FlowingValue, Sequence[int]]]:
-    """Returns tensors that rows from `start` to before `end` produce, with their readers outside this range.
+    """Yields the tensors that rows in the range `[start, end)` produce, with their readers outside the range.
 
     A tensor of a group is included if it leaves the group. A tensor of a layer is also included if no row
     reads it.

@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import sum_known
-from explorer.engine.costs.memory.roofline import bytes_moved, compute_minimum_seconds
+from explorer.engine.costs.memory.roofline import compute_minimum_seconds, count_moved_bytes
 from explorer.engine.profile.kernels import RuntimeKernel
 from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.statistics import compute_spread, is_settled
@@ -291,7 +291,7 @@ def _macs_and_bytes(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
         return None, None
     macs_by_row = [layer.macs for layer in rows]
     macs = None if None in macs_by_row else sum(count or 0 for count in macs_by_row)
-    moves = [bytes_moved(layer) for layer in rows]
+    moves = [count_moved_bytes(layer) for layer in rows]
     if None in moves:
         return macs, None
     outputs = {tensor.name: tensor for layer in rows for tensor in layer.outputs}

@@ -17,7 +17,7 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
-from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.engine.costs.memory.roofline import count_moved_bytes
 from explorer.engine.graph.model import Graph, Model, Node, list_bodies
 from explorer.engine.profile import fusion
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
@@ -373,7 +373,7 @@ def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
 
     The largest layer gets the time: bodies first, then MACs, then bytes.
     """
-    return bool(list_bodies(node)), 0 if layer.group else layer.macs or 0, bytes_moved(layer) or 0
+    return bool(list_bodies(node)), 0 if layer.group else layer.macs or 0, count_moved_bytes(layer) or 0
 
 
 def _failed(

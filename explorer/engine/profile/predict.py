@@ -17,7 +17,7 @@ import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 
-from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.engine.costs.memory.roofline import count_moved_bytes
 from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
 from explorer.settings.columns import tensor_bytes
@@ -214,7 +214,7 @@ class TimeModel:
 
     def _predict_own(self, layer: Layer) -> float | None:
         """Predicts the seconds of all calls of a layer as if it had its own kernel, or None if unknown."""
-        moved, calls = bytes_moved(layer), max(1, layer.calls)
+        moved, calls = count_moved_bytes(layer), max(1, layer.calls)
         if layer.group or layer.macs is None or moved is None:
             return None
         if any(output.dtype != "float32" for output in layer.outputs) and layer.macs:

@@ -28,7 +28,7 @@ def fit_prompt(count_figure: CountFigure, sizes: tuple[int, int, int], checks: S
     """
     polynomial = fit_polynomial(sizes, tuple([count_figure(size) for size in sizes]))
     matching = [
-        size for size in checks if polynomial.numerator_at(size) == count_figure(size) * polynomial.over
+        size for size in checks if polynomial.evaluate_numerator(size) == count_figure(size) * polynomial.over
     ]
     pieces = (_build_piece(1, polynomial, "prompt"),) if len(matching) == len(checks) else ()
     return ClosedForm("prompt", pieces, sizes, tuple(matching))
@@ -52,7 +52,9 @@ def fit_contexts(count_figure: CountFigure, windows: Sequence[int], max_size: in
         polynomial = fit_polynomial(sizes, tuple([count_figure(size) for size in sizes]))
         checks = [size for size in (first, (first + last) // 2, last) if size not in sizes]
         matching = [
-            size for size in checks if polynomial.numerator_at(size) == count_figure(size) * polynomial.over
+            size
+            for size in checks
+            if polynomial.evaluate_numerator(size) == count_figure(size) * polynomial.over
         ]
         counted += sizes
         checked += matching
@@ -71,7 +73,7 @@ def _choose_sizes(first: int, last: int) -> tuple[int, ...]:
 
 def _build_piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
     """Builds the piece of a closed form from the size `first` on; `over` is the name of the size."""
-    text = polynomial.text(over) or "0"
+    text = polynomial.format(over) or "0"
     return FormPiece(first, polynomial.coefficients, polynomial.over, text)
 
 

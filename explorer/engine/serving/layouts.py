@@ -20,7 +20,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.engine.costs.decode.module_cache import text_config
+from explorer.engine.costs.decode.module_cache import get_text_config
 from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.weights import WeightHolder, find_layer_number
 from explorer.engine.split.partition import find_best_cuts
@@ -162,7 +162,7 @@ class LayerCuts:
             return ""
         if not self.planned:
             return f"{type(self.model).__name__} has no plan by which its layers are cut"
-        config = text_config(self.model)
+        config = get_text_config(self.model)
         heads = getattr(config, "num_attention_heads", None)
         if isinstance(heads, int) and heads % tensor:
             return f"{heads} heads do not divide by {tensor}"
@@ -179,14 +179,14 @@ class LayerCuts:
     @cached_property
     def kv_heads(self) -> int:
         """Heads of keys and values, or 1 if the configuration does not name them."""
-        config = text_config(self.model)
+        config = get_text_config(self.model)
         heads = getattr(config, "num_key_value_heads", None) or getattr(config, "num_attention_heads", None)
         return heads if isinstance(heads, int) and heads > 0 else 1
 
     @cached_property
     def hidden(self) -> int:
         """Width of the hidden states between layers, or 0 if the configuration does not name it."""
-        width = getattr(text_config(self.model), "hidden_size", 0)
+        width = getattr(get_text_config(self.model), "hidden_size", 0)
         return width if isinstance(width, int) else 0
 
 

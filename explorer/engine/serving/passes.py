@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from explorer.base.errors import BadModel
 from explorer.engine.compat.transformers import cache_layers
 from explorer.engine.costs.decode import module_step
-from explorer.engine.costs.decode.module_cache import OwnCache, text_config
+from explorer.engine.costs.decode.module_cache import OwnCache, get_text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
 from explorer.engine.serving.weights import WeightHolder, count_read_bytes, find_layer_number, list_holders
@@ -164,7 +164,7 @@ class Passes:
 
     def build_cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
         """Returns the layers and the tensors of a cache that holds `context` tokens."""
-        cache, _ = self.own.cache(context, 1, self.prompt_tokens)
+        cache, _ = self.own.build_cache(context, 1, self.prompt_tokens)
         return cache_layers(cache), tensors_of(cache)
 
     @cached_property
@@ -186,7 +186,7 @@ class Passes:
             return True
         short, long = (self.count_prompt(tokens).operators for tokens in (PROMPTS[0], PROMPTS[-1]))
         per_token = (long - short) / (PROMPTS[-1] - PROMPTS[0])
-        settings = vars(text_config(self.own.model) or object)
+        settings = vars(get_text_config(self.own.model) or object)
         chunk_sizes = [n for name, n in settings.items() if "chunk" in name and isinstance(n, int) and n > 1]
         estimated_operators = short + per_token * (tokens - PROMPTS[0])
         return estimated_operators <= _MAX_OPERATORS or min(chunk_sizes, default=tokens) < tokens

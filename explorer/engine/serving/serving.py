@@ -17,7 +17,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import many_text
-from explorer.engine.costs.decode.module_cache import OwnCache, text_config
+from explorer.engine.costs.decode.module_cache import OwnCache, get_text_config
 from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
@@ -509,7 +509,7 @@ class _Answer:
             self.notes.append(
                 f"its configuration was made for {longest:,} tokens; more are counted all the same"
             )
-        reads = self.passes.own.encoder_reads()
+        reads = self.passes.own.describe_encoder_input()
         if reads:
             self.notes.append(f"its encoder reads {reads}, whatever the prompt")
         idle = (
@@ -553,7 +553,7 @@ def _build_sort_key(layout: DeviceLayout) -> tuple[bool, float, int]:
 
 def _find_longest_context(model: nn.Module) -> int | None:
     """Returns the longest context, in tokens, that the model's configuration names, or None."""
-    config = text_config(model)
+    config = get_text_config(model)
     for name in ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "n_ctx"):
         limit = getattr(config, name, None)
         if isinstance(limit, int) and limit > 0:

@@ -13,7 +13,7 @@ from msgspec import Struct
 from torch import nn
 
 from explorer.engine.compat.torch import parameters_of
-from explorer.engine.costs.decode.module_cache import text_config
+from explorer.engine.costs.decode.module_cache import get_text_config
 from explorer.engine.formats.torch_module.modules import walk_modules
 from explorer.engine.formats.torch_module.stored_form import StoredForm, read_own_forms
 from explorer.facts import Layer
@@ -178,7 +178,7 @@ def describe_all_experts(model: nn.Module, all_holders: Sequence[WeightHolder]) 
         model: The model.
         all_holders: All weight holders of the model.
     """
-    config = text_config(model)
+    config = get_text_config(model)
     experts = _read_setting(config, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     experts_per_token = _read_setting(config, "num_experts_per_tok", "moe_topk", "moe_top_k", "moe_k")
     if not experts_per_token or experts_per_token >= experts or any(holder.routed for holder in all_holders):

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import numpy as np
 
 from explorer.engine.costs.layer_rows import end_of
-from explorer.engine.costs.memory.liveness import Schedule, lives
+from explorer.engine.costs.memory.liveness import Schedule, compute_lifetimes
 from explorer.engine.split.partition import Array, Row
 from explorer.engine.split.units import GraphUnits
 from explorer.facts import Layer
@@ -195,7 +195,7 @@ def compute_peak_in_groups(
     unit_by_row = {member: unit for row, unit in groups.items() for member in range(row, end_of(layers, row))}
     schedule = order()
     change = np.zeros(len(schedule.steps) + 1)
-    for life in lives(schedule.steps):
+    for life in compute_lifetimes(schedule.steps):
         change[life.born] += life.size or 0
         change[life.dies + 1] -= life.size or 0
     peaks = np.zeros(len(units.rows) + 1)

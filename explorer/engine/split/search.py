@@ -16,8 +16,8 @@ from explorer.base.errors import Misuse, nearest
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.costs.memory.liveness import Schedule
-from explorer.engine.costs.memory.roofline import bytes_moved, compute_minimum_seconds
-from explorer.engine.costs.onnx.scopes import module_path
+from explorer.engine.costs.memory.roofline import compute_minimum_seconds, count_moved_bytes
+from explorer.engine.costs.onnx.scopes import find_module_path
 from explorer.engine.graph.model import Model
 from explorer.engine.models.opened_model import dims_of
 from explorer.engine.progress import Cancel
@@ -111,7 +111,7 @@ def build_graph_sequence(subject: SplitSubject) -> CutSequence:
     unit_seconds, closed_units = None, dict[int, str]()
     if subject.profile is not None and subject.modules:
         nodes = [model.graph.nodes[position] for position in units.positions]
-        places = [(module_path(node), node.op) for node in nodes]
+        places = [(find_module_path(node), node.op) for node in nodes]
         unit_seconds, closed_units = costs.assign_module_seconds(
             places, subject.modules, get_measured_seconds(subject.profile)
         )
@@ -497,5 +497,5 @@ class StageSearch:
 
 
 def _compute_minimum_seconds(layers: Sequence[Layer], machine: Machine, row: int) -> float | None:
-    moved, macs = bytes_moved(layers[row]), layers[row].macs
+    moved, macs = count_moved_bytes(layers[row]), layers[row].macs
     return None if macs is None or moved is None else compute_minimum_seconds(macs, moved, machine)

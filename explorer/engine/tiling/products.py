@@ -106,7 +106,7 @@ def find_products(
         # the figures may use replaceable defaults, but the tiled graph may not
         figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, figure_shapes, user_rules=rules)
-        totals = layer_tree.totals(visited.leaves, groups=visited.groups)
+        totals = layer_tree.compute_totals(visited.leaves, groups=visited.groups)
     runs_by_node = _count_runs(model, visited.leaves)
     sites: list[Site] = []
     skipped: list[SkippedSite] = []

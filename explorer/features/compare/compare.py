@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.costs.compare.models import compare
-from explorer.engine.costs.memory.roofline import roofline
+from explorer.engine.costs.memory.roofline import compute_roofline
 from explorer.engine.diff import compare_trees, diff
 from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.facts import Analysis, Diff, Info, Verification
@@ -202,7 +202,7 @@ def _column(state: State, hardware: Hardware | None, proof: Verification | None)
     plan = Tiler(models).tiling(index) if tiled is not None else None
     return model_figures(
         examined.info,
-        roofline=roofline(examined.analysis, machine) if timed and machine is not None else None,
+        roofline=compute_roofline(examined.analysis, machine) if timed and machine is not None else None,
         cost=None if plan is None else compute_plan_cost(plan, hardware),
         proof=proof,
     )

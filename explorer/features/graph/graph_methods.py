@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, nearest
-from explorer.engine.costs.onnx.node_table import NodeContexts, node_table
+from explorer.engine.costs.onnx.node_table import NodeContexts, build_node_table
 from explorer.engine.graph_view.graphs import ModelGraphs
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import figures
@@ -158,7 +158,7 @@ def nodes(
     seen = NodeContexts()
     rows = opened.examine(look=seen.look, on_progress=on_progress, cancel=cancel).analysis.layers
     paths = {row_id: rows[row_id].path for row_id in seen.rows.values()}
-    table = node_table(opened.model, seen, paths)
+    table = build_node_table(opened.model, seen, paths)
     chosen = [node for node in table.nodes if not kinds or _is_of_kind(node, kinds)]
     _refuse_unknown_kinds(kinds, table.nodes)
     if layers:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import ExplorerError, Misuse, nearest
 from explorer.engine.costs.decode import onnx_cache, prefill
-from explorer.engine.costs.decode.step import text_shapes
+from explorer.engine.costs.decode.step import build_text_shapes
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.sizes.curves import SizeRange, find_usable_range, size_curves
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
@@ -180,7 +180,7 @@ class CurveMaker:
         if name == _CACHED_TOKENS and self._has_cache_inputs(state_index):
             return {"past": size, "prefill": True}
         if name == _TEXT_LENGTH and self._is_module(opened):
-            shapes = text_shapes(opened.loaded.bound.inputs, size)
+            shapes = build_text_shapes(opened.loaded.bound.inputs, size)
             return {"dims": {}, "input_shapes": shapes}
         if self._is_module(opened):
             return {"dims": {**own_options.dims, name: size}}

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.costs.training import onnx as training_of_graphs
-from explorer.engine.costs.training.step import training
+from explorer.engine.costs.training.step import compute_training
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Value
@@ -260,7 +260,7 @@ class Splitter:
         step = None
         if spec.by == "training":
             gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
-            step = training(gradients, spec.optimizer)
+            step = compute_training(gradients, spec.optimizer)
         # use a profile that another command measured; only a split by time measures a new one
         profile = (
             models.profile(state_index) if spec.by == "time" else models.history.entries[state_index].profile

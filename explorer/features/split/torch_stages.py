@@ -16,7 +16,7 @@ from torch import nn
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.costs.training.step import training
+from explorer.engine.costs.training.step import compute_training
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.models.torch.module import TorchModel
@@ -119,7 +119,9 @@ class TorchSplitter:
     def _sequence(self, program: Any, spec: SplitSpec, machines: Sequence[Machine]) -> CutSequence:
         models, state_index = self._models, self._state_index
         analysis = models.examine(state_index, self._on_progress, self._cancel).analysis
-        step = training(self._opened.training(None), spec.optimizer) if spec.by == "training" else None
+        step = (
+            compute_training(self._opened.training(None), spec.optimizer) if spec.by == "training" else None
+        )
         by_time = spec.by == "time" and not machines
         profile = models.profile(state_index) if by_time else models.history.entries[state_index].profile
         measures: Any = {"profile": None if machines else profile, "by_time": by_time, "training": step}

@@ -98,7 +98,7 @@ def memory(session: Facade, index: int | None = None) -> Memory:
 
 def roofline(session: Facade, machine: Machine, index: int | None = None) -> Roofline:
     """Compares every layer with the limits of a machine (see `explorer.settings.machines`)."""
-    return limits.roofline(session.parts.models.examine_with_order(index).analysis, machine)
+    return limits.compute_roofline(session.parts.models.examine_with_order(index).analysis, machine)
 
 
 def training(
@@ -123,11 +123,11 @@ def training(
 
 def _training_work(session: Facade, batch: int | None, optimizer: Optimizer, index: int | None) -> Training:
     """Computes the cost of a training step without its memory over time."""
-    step.check(batch, optimizer)
+    step.check_options(batch, optimizer)
     models = session.parts.models
     gradients = models.open_state(models.resolve_index(index)).training(batch)
     models.refuse_failed_run(gradients.failure)
-    return step.training(gradients, optimizer)
+    return step.compute_training(gradients, optimizer)
 
 
 def training_memory(

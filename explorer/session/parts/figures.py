@@ -21,7 +21,7 @@ from explorer.engine.costs.overlay import narrowed_overlay
 from explorer.engine.costs.overlay import overlay as on_rows
 from explorer.engine.costs.training import memory as step_memory
 from explorer.engine.costs.training import step as training
-from explorer.engine.costs.value_flow import ValueFlow, row_edges
+from explorer.engine.costs.value_flow import ValueFlow, list_row_edges
 from explorer.engine.graph_view.rows import TreeRows
 from explorer.engine.models.opened_model import OpenedModel
 from explorer.engine.tiling.layers import tile_arithmetic
@@ -54,7 +54,7 @@ def training_memory(
 ) -> TrainingMemory:
     """Computes the memory of training steps at several batch sizes, and measures it if `measured` is set."""
     for batch in batches:
-        training.check(batch, optimizer)
+        training.check_options(batch, optimizer)
     opened = models.open_state(models.resolve_index(index))
     if measured and checkpoint:
         raise Misuse(
@@ -73,7 +73,7 @@ def training_memory(
         if globs:
             raise Misuse(f"nothing can be checkpointed: {result}", where="--checkpoint")
         notes[f"counted by the outputs of layers: {result}"] = None
-        return step_memory.estimate_by_outputs(training.training(opened.training(batch), optimizer))
+        return step_memory.estimate_by_outputs(training.compute_training(opened.training(batch), optimizer))
 
     def whole(batch: int | None) -> StepMemory:
         fact = step(batch, checkpoint)
@@ -134,7 +134,7 @@ def connections(models: Models, layer: str | int, index: int | None) -> Connecti
     same_names = list_same_names(layers, layer)
     if flow is not None:
         _constants(examined, flow)
-    edge_lists = value_flow.connections(
+    edge_lists = value_flow.list_connections(
         flow, layers, row_id, _missing_edges_reason(examined) if flow is None else ""
     )
     edge_lists = replace(edge_lists, same_name=same_names) if same_names else edge_lists
@@ -148,8 +148,8 @@ def edges(models: Models, index: int | None) -> RowEdges:
     examined = models.examine_or_refuse(models.resolve_index(index))
     flow = examined.flow
     if flow is None:
-        return row_edges(flow, _missing_edges_reason(examined))
-    return replace(row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
+        return list_row_edges(flow, _missing_edges_reason(examined))
+    return replace(list_row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
 
 
 def table(
@@ -382,7 +382,7 @@ class TableFigures(Struct, frozen=True):
         """Returns figures that are summed for groups, by row id."""
         figures: dict[str, Mapping[int, float | None]] = {}
         if self.machine is not None:
-            points = limits.roofline(analysis, self.machine).points
+            points = limits.compute_roofline(analysis, self.machine).points
             figures["seconds"] = {point.layer: point.seconds for point in points}
         if self.plan is not None:
             figures |= tile_arithmetic(analysis, self.plan)

@@ -20,8 +20,8 @@ from explorer.base.features import list_offers, load
 from explorer.engine.costs import value_flow
 from explorer.engine.costs.layer_tree import add_bounds_note
 from explorer.engine.costs.memory import liveness
-from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
-from explorer.engine.costs.operator_stats import operator_stats
+from explorer.engine.costs.memory.liveness import AnalysisResult, BuiltRows
+from explorer.engine.costs.operator_stats import compute_operator_stats
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.models.open_model import open_model
 from explorer.engine.models.opened_model import (
@@ -447,12 +447,14 @@ class Models:
     def ops(self, state: int) -> tuple[OpStat, ...]:
         """Returns statistics of the operator types of a state."""
         return self._load_or_compute(
-            state, "ops", lambda: operator_stats(self.examine_or_refuse(state).analysis)
+            state, "ops", lambda: compute_operator_stats(self.examine_or_refuse(state).analysis)
         )
 
     def memory(self, state: int) -> Memory:
         """Lifetimes of tensors and the arena of a state."""
-        return self._load_or_compute(state, "memory", lambda: liveness.memory(self.examine_with_order(state)))
+        return self._load_or_compute(
+            state, "memory", lambda: liveness.compute_memory(self.examine_with_order(state))
+        )
 
     def profile(self, state: int) -> Profile | None:
         """Last profile of a state in this session, or the cached profile of the original."""
@@ -587,7 +589,7 @@ class Models:
             return None
         analyze_again = functools.cache(lambda: self._analyze(0, None, None))
 
-        def rows() -> MadeRows:
+        def rows() -> BuiltRows:
             pages = cache.rows()
             if pages is None:
                 return analyze_again().rows()
@@ -604,13 +606,13 @@ class Models:
     def _wrap_cached_flow(self, examined: AnalysisResult) -> AnalysisResult:
         """Wraps the analysis of the original so that its edges are cached once they are computed."""
 
-        def rows() -> MadeRows:
+        def rows() -> BuiltRows:
             layers, order, make_flow = examined.rows()
 
             def flow() -> ValueFlow | None:
                 edges = make_flow()
                 if edges is not None and len(edges.made) <= _MIN_CACHED_ROWS:
-                    self._cache_fact(0, "flow", lambda: value_flow.record_of(edges))
+                    self._cache_fact(0, "flow", lambda: value_flow.build_record(edges))
                 return edges
 
             return layers, order, functools.cache(flow)

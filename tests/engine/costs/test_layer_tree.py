@@ -7,7 +7,7 @@ import pytest
 from explorer import Session
 from explorer.engine.costs import layer_rows
 from explorer.engine.costs.layer_rows import build
-from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, sum_known, totals
+from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope, compute_totals, sum_known
 from explorer.facts import Layer, Status
 
 
@@ -76,7 +76,7 @@ def test_a_shared_parameter_counts_once_in_every_group_and_names_its_other_users
     assert by_path["a.x"].params == 10
     assert by_path["a.x"].shared_with == ("a.y", "b.z")
     assert by_path["b.z"].shared_with == ("a.x", "a.y")
-    assert totals([leaf("a.x", stored=tied), leaf("b.z", stored=tied)]).params == 10
+    assert compute_totals([leaf("a.x", stored=tied), leaf("b.z", stored=tied)]).params == 10
 
 
 def test_a_run_of_identical_blocks_can_be_read_as_such() -> None:
@@ -113,16 +113,16 @@ def test_a_branch_that_does_not_run_keeps_its_figures_to_itself() -> None:
     assert rows["if"].macs == 10
     assert rows["if.else"].macs == 3
     assert rows["if"].params == 3
-    whole = totals(leaves)
+    whole = compute_totals(leaves)
     assert (whole.macs, whole.params, whole.nodes) == (10, 3, 1)
 
 
 def test_coverage_is_the_share_of_operators_with_a_known_cost() -> None:
-    whole = totals([leaf("a", macs=4), leaf("b", macs=None), leaf("c"), leaf("d")])
+    whole = compute_totals([leaf("a", macs=4), leaf("b", macs=None), leaf("c"), leaf("d")])
     assert whole.coverage == pytest.approx(0.75)
     assert whole.macs == 4
     assert whole.flops == 8
-    assert totals([]).coverage == 1.0
+    assert compute_totals([]).coverage == 1.0
 
 
 def test_a_deep_tree_is_no_problem() -> None:

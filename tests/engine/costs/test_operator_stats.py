@@ -8,7 +8,7 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import analyse
-from explorer.engine.costs.operator_stats import operator_stats
+from explorer.engine.costs.operator_stats import compute_operator_stats
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import Node
@@ -18,7 +18,7 @@ Build = Callable[..., object]
 
 def test_counts_and_costs_add_up_to_the_totals(sample: Callable[[str], Path]) -> None:
     analysis = analyse(read(str(sample("mobilenet_small"))))
-    stats = operator_stats(analysis)
+    stats = compute_operator_stats(analysis)
     totals = analysis.info.totals
     assert sum(s.count for s in stats) == totals.nodes
     assert sum(s.macs or 0 for s in stats) == totals.macs
@@ -39,7 +39,7 @@ def test_ranges_hold_for_every_convolution(build: Build) -> None:
         outputs=["c"],
         weights={"w1": (8, 4, 3, 3), "w2": (8, 1, 5, 3), "w3": (2, 8, 1, 1)},
     )
-    (conv,) = operator_stats(analyse(model))  # type: ignore[arg-type]
+    (conv,) = compute_operator_stats(analyse(model))  # type: ignore[arg-type]
     found = conv.attributes
     assert conv.count == 3
     assert (found["kernel_shape"].minimum, found["kernel_shape"].maximum) == ((1, 1), (5, 3))
@@ -58,7 +58,7 @@ def test_a_shared_parameter_counts_once_for_its_type(build: Build) -> None:
         Node("MatMul", ["a", "w"], ["b"], name="second"),
     ]
     model = build(nodes, inputs={"x": (2, 4)}, outputs=["b"], weights={"w": (4, 4)})
-    (matmul,) = operator_stats(analyse(model))  # type: ignore[arg-type]
+    (matmul,) = compute_operator_stats(analyse(model))  # type: ignore[arg-type]
     assert (matmul.count, matmul.params, matmul.macs) == (2, 16, 64)
 
 
@@ -70,7 +70,7 @@ def test_operators_that_share_a_bias_keep_the_weights_that_are_their_own(build: 
     ]
     weights = {"w1": (4, 4, 3, 3), "w2": (4, 4, 1, 1), "b": (4,)}
     model = build(nodes, inputs={"x": (1, 4, 8, 4)}, outputs=["z"], weights=weights)
-    params = {stat.op: stat.params for stat in operator_stats(analyse(model))}  # type: ignore[arg-type]
+    params = {stat.op: stat.params for stat in compute_operator_stats(analyse(model))}  # type: ignore[arg-type]
     assert params == {"Conv": 4 * 4 * 9 + 4 * 4 + 4, "Add": 4}
 
 
@@ -79,7 +79,7 @@ def test_words_have_values_and_no_range(build: Build) -> None:
         Node("Conv", ["x", "w"], ["a"], name="c", attributes={"auto_pad": "SAME_UPPER"}),
     ]
     model = build(nodes, inputs={"x": (1, 4, 8, 8)}, outputs=["a"], weights={"w": (4, 4, 3, 3)})
-    (conv,) = operator_stats(analyse(model))  # type: ignore[arg-type]
+    (conv,) = compute_operator_stats(analyse(model))  # type: ignore[arg-type]
     assert conv.attributes["auto_pad"].values == (("SAME_UPPER", 1),)
     assert conv.attributes["auto_pad"].minimum is None
     assert "pads" not in conv.attributes
@@ -87,7 +87,9 @@ def test_words_have_values_and_no_range(build: Build) -> None:
 
 def test_permutations_have_values_and_no_range(sample: Callable[[str], Path]) -> None:
     analysis = analyse(read(str(sample("bert_tiny"))))
-    perm = next(stat for stat in operator_stats(analysis) if stat.op == "Transpose").attributes["perm"]
+    perm = next(stat for stat in compute_operator_stats(analysis) if stat.op == "Transpose").attributes[
+        "perm"
+    ]
     assert (perm.minimum, perm.maximum, perm.distinct) == (None, None, 2)
     assert sorted(value for value, _ in perm.values) == [(0, 2, 1, 3), (0, 2, 3, 1)]
 
@@ -98,6 +100,6 @@ def test_the_size_of_an_input_is_told_from_its_channels_wherever_they_stand(buil
     node = Node("QLinearConv", ["x", *scalars], ["y"], domain=MS, attributes=how)
     weights = {"s": ("float32", ()), "z": ("uint8", ()), "w": ("uint8", (4, 3, 5, 5))}
     model = build([node], inputs={"x": ("uint8", (1, 20, 30, 3))}, outputs=["y"], weights=weights)
-    (stat,) = operator_stats(analyse(replace(model, opsets={**model.opsets, MS: 1})))
+    (stat,) = compute_operator_stats(analyse(replace(model, opsets={**model.opsets, MS: 1})))
     sizes = {name: stat.attributes[f"input_{name}"].minimum for name in ("channels", "height", "width")}
     assert sizes == {"channels": 3, "height": 20, "width": 30}

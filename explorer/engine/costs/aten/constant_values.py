@@ -1,7 +1,7 @@
-"""Constants: lets small tensors that do not depend on an input keep their values in a run on shapes.
+"""Constants: in a run on shapes, small tensors that do not depend on an input keep their values.
 
 Examples are positions, masks and lists of sizes that the forward creates itself, or moves to its input's
-device.
+device. A tensor keeps its values if it is created on the CPU instead of the meta device.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from explorer.engine.formats.torch_module.meta_copy import MAX_KEPT_ELEMENTS
 LISTS = frozenset(("tensor", "as_tensor", "new_tensor", "scalar_tensor"))
 """Functions that create a tensor from Python numbers."""
 
-_SIZED = frozenset(f"aten::{name}" for name in ("full", "zeros", "ones"))
+_FILLING_OPERATORS = frozenset(f"aten::{name}" for name in ("full", "zeros", "ones"))
 _CPU = torch.device("cpu")
 
 
-def keep_values_here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
+def choose_device(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the keyword arguments of an operator, with device 'cpu' if its result should keep its values.
 
     Args:
@@ -39,20 +39,20 @@ def keep_values_here(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) 
         keep_values = len(numbers) == len(args) and sum(map(abs, numbers[:2])) <= MAX_KEPT_ELEMENTS
     elif name == "aten::linspace":
         keep_values = kwargs.get("steps", args[2] if len(args) > 2 else 0) <= MAX_KEPT_ELEMENTS
-    elif name in _SIZED:
-        kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _default_dtype(args[1]))
+    elif name in _FILLING_OPERATORS:
+        kind = kwargs.get("dtype") or (torch.float32 if name != "aten::full" else _choose_dtype(args[1]))
         keep_values = not kind.is_floating_point and math.prod(args[0]) <= MAX_KEPT_ELEMENTS
     else:
         keep_values = False
     return {**kwargs, "device": _CPU} if keep_values else kwargs
 
 
-def _default_dtype(value: Any) -> torch.dtype:
+def _choose_dtype(value: Any) -> torch.dtype:
     return torch.float32 if isinstance(value, float) else torch.int64
 
 
-def masks_to_positions(args: Sequence[Any]) -> tuple[Any, ...]:
-    """The arguments of `aten::index`, with each mask that has values replaced by the positions it selects."""
+def convert_masks(args: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns the arguments of `aten::index`, with masks that have values replaced by positions."""
     indices: list[Any] = []
     for index in args[1]:
         if index is not None and not index.is_meta and index.dtype in (torch.bool, torch.uint8):

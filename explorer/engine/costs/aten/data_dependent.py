@@ -1,8 +1,8 @@
-"""Data-dependent operators on meta tensors: returns the largest possible output, or an assumed one.
+"""Results of data-dependent operators on meta tensors: the largest possible output, or an assumed one.
 
-The output size of nonzero, nms or unique depends on values, and some models read a number from a tensor. If a
-largest output exists, it is the answer, and the figures computed from it are upper bounds. Otherwise (a
-number may be anything) the answer is an assumption, and the figures after it may be larger or smaller; the
+The output size of nonzero, nms or unique depends on values, and some models read a number from a tensor. If
+an operator has a largest output, it is the result, and the figures computed from it are upper bounds.
+Otherwise, as for a number, the result is an assumption: the real figures may be larger or smaller. Their
 reason then says 'assumed'.
 """
 
@@ -59,7 +59,7 @@ def _assume_all_distinct_slices(args: Sequence[Any], assume_count: AssumeCount) 
 
 
 def _assume_all_selected(args: Sequence[Any], assume_count: AssumeCount) -> Any:
-    """Indexing with a mask returns at most every element that the mask covers."""
+    """Returns the result of indexing with a mask that selects every element, or None for other indices."""
     source, indices = args[0], list(args[1])
     mask_index = next((i for i, t in enumerate(indices) if _is_mask(t)), None)
     if mask_index is None:
@@ -107,7 +107,7 @@ def _assume_fewest_bins(args: Sequence[Any], assume_count: AssumeCount) -> Any:
     return args[0].new_empty((max(minimum_length, 1) + (assume_count(2, None) == 1),), dtype=kind)
 
 
-def _value(args: Sequence[Any], assume_count: AssumeCount | None = None) -> Any:
+def _assume_one(args: Sequence[Any], assume_count: AssumeCount | None = None) -> Any:
     kind = args[0].dtype
     return True if kind == torch.bool else 1.0 if kind.is_floating_point else 1
 
@@ -136,7 +136,7 @@ BOUNDS: dict[str, tuple[Callable[[Sequence[Any], AssumeCount], Any], str]] = {
         _assume_fewest_bins,
         Assumption("assumed: no value reaches beyond the least number of bins"),
     ),
-    "aten::_local_scalar_dense": (_value, ASKED),
+    "aten::_local_scalar_dense": (_assume_one, ASKED),
     "aten::is_nonzero": (lambda args, assume_count: True, ASKED),
     "aten::equal": (lambda args, assume_count: True, EQUAL),
 }
@@ -154,11 +154,12 @@ REFUSED = Assumption(
 )
 
 _MAX_VALUES = 1_000_000
+"""Maximum number of values that are returned as Python numbers."""
 
 
 def _fill_with_ones(tensor: Any) -> Any:
     """Returns a nested list in the shape of a tensor, filled with the assumed value (1 or True)."""
-    ones: Any = _value((tensor,))
+    ones: Any = _assume_one((tensor,))
     for size in reversed(tuple(tensor.shape)):
         ones = [copy.deepcopy(ones) for _ in range(size)]
     return ones
@@ -220,6 +221,7 @@ def answer(
 
 
 def _lacks_values(argument: Any) -> bool:
+    """Whether an argument is a meta tensor, or contains one."""
     if isinstance(argument, (tuple, list)):
         return any(_lacks_values(a) for a in argument)
     return bool(getattr(argument, "is_meta", False))

@@ -15,7 +15,7 @@ from explorer.engine.compat.torch import schema_of
 from explorer.engine.costs.aten import quantized_kernels
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord
 from explorer.engine.costs.aten.elementwise import POINTWISE, REDUCTION
-from explorer.engine.costs.aten.table import TABLE, find
+from explorer.engine.costs.aten.table import TABLE, find_record
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
@@ -25,10 +25,10 @@ _REDUCTION_TAG = getattr(torch.Tag, "reduction", None)
 
 
 @cache
-def operator_of(func: Any) -> OperatorRecord | None:
+def find_operator(func: Any) -> OperatorRecord | None:
     """Returns the record of an operator (an OpOverload), or None if unknown."""
     name = schema_of(func).name
-    operator = quantized_kernels.TABLE.get(name) or find(name)
+    operator = quantized_kernels.TABLE.get(name) or find_record(name)
     if operator is None and _is_pointwise(func):
         return POINTWISE
     return REDUCTION if operator is None and _REDUCTION_TAG in func.tags else operator
@@ -48,18 +48,18 @@ def _is_pointwise(func: Any) -> bool:
 
 
 @cache
-def _names(func: Any) -> tuple[str, ...]:
+def _list_names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in schema_of(func).arguments)
 
 
 def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
     """Returns the call of an operator, from its tensors (on any device) and its result."""
-    arguments = {**dict(zip(_names(func), args, strict=False)), **kwargs}
+    arguments = {**dict(zip(_list_names(func), args, strict=False)), **kwargs}
     result = next(iter(out), None) if isinstance(out, (tuple, list)) else out
     return AtenCall(schema_of(func).name.partition("::")[2], arguments, result)
 
 
-def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost:
+def compute_cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost:
     """Returns the cost of one operator call.
 
     Returns:
@@ -69,7 +69,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any)
         RuntimeError: The tensors of a product have different dtypes, which torch rejects outside the meta
             device.
     """
-    operator = operator_of(func)
+    operator = find_operator(func)
     if operator is None:
         return cost_formulas.unknown(f"no rule for the operator {schema_of(func).name}")
     call = call_of(func, args, kwargs, result)
@@ -82,7 +82,7 @@ def cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any)
     return operator.cost(call)
 
 
-def gradient(
+def compute_gradient(
     func: Any,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -100,13 +100,15 @@ def gradient(
         macs: MACs of the call.
         want: Tells for a tensor why its gradient is needed.
     """
-    operator = operator_of(func)
+    operator = find_operator(func)
     if operator is None or operator.gradient is None:
         return None
     return operator.gradient(call_of(func, args, kwargs, result), macs, want)
 
 
-def function_cost(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any) -> Cost | None:
+def compute_function_cost(
+    name: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+) -> Cost | None:
     """Returns the cost of a torch function with its own formula, or None."""
     operator = TABLE.get(f"aten::{name}")
     if operator is None or not operator.has_own_formula or not isinstance(result, torch.Tensor):

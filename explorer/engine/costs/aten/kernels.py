@@ -24,16 +24,16 @@ from explorer.engine.costs.aten import meta_shapes
 FUNCTIONS = ("scaled_dot_product_attention", "lstm", "gru", "rnn_tanh", "rnn_relu")
 """Torch functions that select among kernels which keep different tensors for the backward pass."""
 
-_LONGEST = 32_768
+_MAX_OPERATORS = 32_768
 """Maximum number of operators of a recorded function; a recurrent layer has a dozen per step."""
 
-_REMEMBERED = 256
+_MAX_CACHED = 256
 """Maximum number of recorded calls in the cache."""
 
 _PROBE_MACS = 50_000_000
 """Maximum MACs of a probe that measures the size of a kernel's workspace."""
 
-_memo: dict[Any, RecordedCalls | None] = {}
+_recorded_calls: dict[Any, RecordedCalls | None] = {}
 
 
 def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
@@ -51,11 +51,11 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
     if not tensors or not all(type(t) in (torch.Tensor, torch.nn.Parameter) and t.is_meta for t in tensors):
         return function(*args, **kwargs)
     signature = function, repr(key)
-    if signature not in _memo:
-        if len(_memo) >= _REMEMBERED:
-            _memo.clear()
-        _memo[signature] = calls_on_cpu(function, args, kwargs, _LONGEST)
-    calls = _memo[signature]
+    if signature not in _recorded_calls:
+        if len(_recorded_calls) >= _MAX_CACHED:
+            _recorded_calls.clear()
+        _recorded_calls[signature] = calls_on_cpu(function, args, kwargs, _MAX_OPERATORS)
+    calls = _recorded_calls[signature]
     # a function that calls no operator (size, type) has the same result on any device
     return calls.repeat(args, kwargs) if calls is not None and calls.calls else function(*args, **kwargs)
 
@@ -63,22 +63,22 @@ def run(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 # -- results whose size the kernel determines
 
 
-def _recurrent_workspace(func: Any, args: Any, kwargs: Any) -> Any:
-    """Returns a oneDNN recurrent layer with its workspace, which has size 0 on the meta device."""
+def _run_recurrent_layer(func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs a oneDNN recurrent layer, and gives its workspace the size that it has on a CPU."""
     *outputs, empty = func(*args, **kwargs)
     size = 0
     # without gradients the kernel keeps no workspace
     if args[-1] if args else kwargs.get("train", False):
         source = args[0]
         steps, rows = (int(n) for n in source.shape[:2])
-        size = _workspace(steps, rows, int(source.shape[2]), int(args[10]), source.dtype, args[1:5])
+        size = _estimate_workspace(steps, rows, int(source.shape[2]), int(args[10]), source.dtype, args[1:5])
     return (*outputs, empty.new_empty(size, dtype=torch.uint8))
 
 
-def _workspace(
+def _estimate_workspace(
     steps: int, rows: int, width: int, hidden: int, dtype: torch.dtype, weights: Iterable[torch.Tensor]
 ) -> int:
-    """Workspace bytes of one layer in one direction; long sequences are extrapolated from two probes."""
+    """Returns the workspace bytes of one layer in one direction, extrapolated for long sequences."""
     shapes = tuple(tuple(w.shape) for w in weights)
     macs_per_step = rows * sum(math.prod(shape) for shape in shapes if len(shape) == 2)
     max_steps = _PROBE_MACS // max(1, macs_per_step)
@@ -106,8 +106,8 @@ def _probe_workspace(
     return int(outputs[3].untyped_storage().nbytes())
 
 
-def _bag(func: Any, args: Any, kwargs: Any) -> Any:
-    """Embedding bags, whose auxiliary tensors have other sizes on a CPU than on the meta device."""
+def _run_embedding_bag(func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an embedding bag, and gives its auxiliary tensors the sizes that they have on a CPU."""
     outputs = func(*args, **kwargs)
     table, indices, offsets = args[:3]
     with torch.no_grad():
@@ -131,8 +131,8 @@ def _add_storage(tensor: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
     return memory.as_strided(real.shape, real.stride(), real.storage_offset())
 
 
-def _grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
-    """A grouped product, also of float32, which only the CPU kernel accepts before torch 2.15."""
+def _run_grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs a grouped product. Before torch 2.15, only the CPU kernel accepts float32."""
     rule = meta_shapes.RULES.get(func)
     types = None if rule is None else rule(*args, **kwargs)
     if types is None or isinstance(types, str):
@@ -142,15 +142,15 @@ def _grouped_product(func: Any, args: Any, kwargs: Any) -> Any:
 
 
 SIZED: Mapping[str, Callable[[Any, Any, Any], Any]] = {
-    "aten::_grouped_mm": _grouped_product,
-    "aten::mkldnn_rnn_layer": _recurrent_workspace,
-    "aten::_embedding_bag": _bag,
-    "aten::_embedding_bag_forward_only": _bag,
+    "aten::_grouped_mm": _run_grouped_product,
+    "aten::mkldnn_rnn_layer": _run_recurrent_layer,
+    "aten::_embedding_bag": _run_embedding_bag,
+    "aten::_embedding_bag_forward_only": _run_embedding_bag,
 }
 """Operators whose results differ between the CPU and the meta device, by name."""
 
 
-def operator(func: Any, args: Any, kwargs: Any) -> Any:
+def run_operator(func: Any, args: Any, kwargs: Any) -> Any:
     """Returns the result of an ATen operator on meta tensors, with the sizes of the CPU kernel."""
     name = func.name().partition(".")[0]
     sized = SIZED.get(name)
@@ -174,24 +174,24 @@ def apply_kernel_dtypes(name: str, results: Any) -> Any:
 # -- temporary memory of kernels
 
 
-def _attention(tensors: Sequence[torch.Tensor]) -> int:
+def _count_attention_workspace(tensors: Sequence[torch.Tensor]) -> int:
     query, key = tensors[:2]
     return attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype)
 
 
-def _attention_backward(tensors: Sequence[torch.Tensor]) -> int:
+def _count_backward_workspace(tensors: Sequence[torch.Tensor]) -> int:
     _, query, key = tensors[:3]
     return attention_workspace(query.shape[-2], key.shape[-2], query.shape[-1], query.dtype, backward=True)
 
 
 _WORKSPACES: Mapping[str, Callable[[Sequence[torch.Tensor]], int]] = {
-    "aten::_scaled_dot_product_flash_attention_for_cpu": _attention,
-    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _attention_backward,
+    "aten::_scaled_dot_product_flash_attention_for_cpu": _count_attention_workspace,
+    "aten::_scaled_dot_product_flash_attention_for_cpu_backward": _count_backward_workspace,
 }
 """Functions that compute the temporary memory of an operator's kernel in one thread, in bytes."""
 
 
-def workspace(name: str, tensors: Sequence[torch.Tensor]) -> int:
-    """Temporary memory in bytes that an operator's kernel allocates in one thread, or 0 if unknown."""
+def count_workspace(name: str, tensors: Sequence[torch.Tensor]) -> int:
+    """Returns the temporary bytes that an operator's kernel allocates in one thread, or 0 if unknown."""
     size = _WORKSPACES.get(name)
     return 0 if size is None else size(tensors)

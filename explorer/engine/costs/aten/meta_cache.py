@@ -55,7 +55,7 @@ class AtenOperator:
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
         self.repeats = func.namespace == "aten"
-        record = dispatch.operator_of(func) or OperatorRecord()
+        record = dispatch.find_operator(func) or OperatorRecord()
         self.moves = torch.Tag.inplace_view in func.tags or record.replaces_storage
         self.auxiliary, self.gathers = record.auxiliary, record.lookup
         self.bounded = self.name in data_dependent.BOUNDS or self.name in COUNTS

@@ -43,7 +43,7 @@ def unpack_weights(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
             yield name.strip("_"), value
 
 
-def nbytes_of(tensor: torch.Tensor) -> int:
+def count_bytes(tensor: torch.Tensor) -> int:
     """Returns bytes of an unpacked tensor; dtypes of four and two bits pack several elements into a byte."""
     return min(tensor.nbytes, tensor.untyped_storage().nbytes())
 

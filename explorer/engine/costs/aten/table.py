@@ -1,10 +1,10 @@
 """Table of ATen operators: one record each, with the cost, the products of its gradients, and its role.
 
-Every model in PyTorch ends in ATen operators. A module that runs on shapes shows the operators that torch
-executes (`dispatch`). An exported program lists the operators that its author called (`aten.conv2d`,
-`aten.linear`), and its cost is computed here from the shapes in the file, without torch. Both use the same
-rules. Operators that only move data have records, too. The cost of an operator without a record is unknown,
-never 0.
+Every PyTorch model consists of calls of ATen operators. A module that runs on shapes shows the operators that
+torch executes (`dispatch`). An exported program lists the operators that its author called (`aten.conv2d`,
+`aten.linear`), and this module computes its cost from the shapes in the file, without torch. Both use the
+same rules. Operators that only move data have records, too. The cost of an operator without a record is
+unknown, never 0.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ TABLE: Mapping[str, OperatorRecord] = {
 """Records by schema name. To add an operator, add an entry to the `TABLE` of one of the modules."""
 
 
-def find(name: str) -> OperatorRecord | None:
+def find_record(name: str) -> OperatorRecord | None:
     """Returns the record of an operator, or the record of its out-of-place form, or None."""
     return TABLE.get(name) or TABLE.get(name.removesuffix("_"))
 
@@ -50,7 +50,7 @@ def count_exported_call(
     """
     library, _, operator_name = kind.partition(".")
     name = operator_name.partition(".")[0]
-    operator = find(f"{library}::{name}")
+    operator = find_record(f"{library}::{name}")
     if operator is None:
         if not outputs:
             return cost_formulas.FREE

@@ -62,9 +62,13 @@ class OwnCache(Struct):
 
     def prompt(self, tokens: int, batch: int = 1) -> dict[str, Any]:
         """Arguments of a pass over a prompt; with an encoder, the decoder processes one token."""
-        arguments = self._run_encoder(tokens, batch) if self.encoder else {"input_ids": _ids(batch, tokens)}
+        arguments = (
+            self._run_encoder(tokens, batch)
+            if self.encoder
+            else {"input_ids": _make_token_ids(batch, tokens)}
+        )
         if self.encoder:
-            arguments["decoder_input_ids"] = _ids(batch, 1)
+            arguments["decoder_input_ids"] = _make_token_ids(batch, 1)
         return {**arguments, **self._switches()}
 
     def step(self, past: int, batch: int = 1, prompt: int = 0) -> dict[str, Any]:
@@ -81,11 +85,17 @@ class OwnCache(Struct):
         ids = "decoder_input_ids" if self.encoder else "input_ids"
         if not past:
             return self.prompt(prompt or _INITIAL_TOKENS, batch) if self.encoder else self.prompt(1, batch)
-        cache, encoder_arguments = self.cache(past, batch, prompt)
+        cache, encoder_arguments = self.build_cache(past, batch, prompt)
         position = compat.position_of_step(self.name, self.takes)
-        return {**encoder_arguments, ids: _ids(batch, 1), self.name: cache, **position, **self._switches()}
+        return {
+            **encoder_arguments,
+            ids: _make_token_ids(batch, 1),
+            self.name: cache,
+            **position,
+            **self._switches(),
+        }
 
-    def cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
+    def build_cache(self, tokens: int, batch: int = 1, prompt: int = 0) -> tuple[Any, Mapping[str, Any]]:
         """Returns the cache after `tokens` tokens, and the encoder's output if a step needs it.
 
         Raises:
@@ -97,7 +107,7 @@ class OwnCache(Struct):
         cache, encoder_arguments = self._caches[key]
         return copy.deepcopy(cache), encoder_arguments
 
-    def encoder_reads(self) -> str:
+    def describe_encoder_input(self) -> str:
         """Returns the name and shape of the input of an encoder for other data than text; '' otherwise."""
         name = getattr(self.model, "main_input_name", "input_ids")
         if not self.encoder or name == "input_ids":
@@ -114,13 +124,13 @@ class OwnCache(Struct):
             self._can_grow = self._check_growth(batch, prompt)
         if not self._can_grow:
             return self._cache_after(tokens, batch, prompt)
-        cache, encoder_arguments = self.cache(initial_tokens, batch, prompt)
+        cache, encoder_arguments = self.build_cache(initial_tokens, batch, prompt)
         return _grow(cache, tokens - initial_tokens), encoder_arguments
 
     def _check_growth(self, batch: int, prompt: int) -> bool:
         """Whether a short cache, grown by its layers' code, equals the cache of a longer prompt."""
         initial_tokens = 1 if self.encoder else _INITIAL_TOKENS
-        cache, _ = self.cache(initial_tokens, batch, prompt)
+        cache, _ = self.build_cache(initial_tokens, batch, prompt)
         try:
             grown_cache = _grow(cache, _TEST_GROWTH)
         except Exception:
@@ -134,7 +144,7 @@ class OwnCache(Struct):
         """Returns the cache after a pass over `tokens` tokens, and the encoder's output."""
         arguments = self.prompt(prompt or _INITIAL_TOKENS if self.encoder else tokens, batch)
         if self.encoder:
-            arguments["decoder_input_ids"] = _ids(batch, tokens)
+            arguments["decoder_input_ids"] = _make_token_ids(batch, tokens)
         encoder_results: list[Any] = []
         with _outputs_of(self._encoder_module(), encoder_results):
             run = trace_model(self.model, (), arguments, check=self.check).run
@@ -165,7 +175,7 @@ class OwnCache(Struct):
     def _run_encoder(self, tokens: int, batch: int) -> dict[str, Any]:
         name = getattr(self.model, "main_input_name", "input_ids")
         if name == "input_ids":
-            return {name: _ids(batch, tokens)}
+            return {name: _make_token_ids(batch, tokens)}
         shape = guess_shape(self.model, name)
         if shape is None:
             raise Misuse(f"how large its {name} is, is not known", where=type(self.model).__name__)
@@ -179,7 +189,7 @@ class OwnCache(Struct):
         return switches
 
 
-def _ids(batch: int, tokens: int) -> torch.Tensor:
+def _make_token_ids(batch: int, tokens: int) -> torch.Tensor:
     return torch.empty((batch, tokens), dtype=torch.int64, device="meta")
 
 
@@ -244,7 +254,7 @@ def _names(model: nn.Module, arguments: Mapping[str, inspect.Parameter]) -> froz
     has_keywords = any(parameter.kind is inspect.Parameter.VAR_KEYWORD for parameter in parameters.values())
     # in a multimodal model, the decoder's configuration has it
     takes_use_cache = has_keywords and any(
-        hasattr(config, "use_cache") for config in (getattr(model, "config", None), text_config(model))
+        hasattr(config, "use_cache") for config in (getattr(model, "config", None), get_text_config(model))
     )
     return frozenset((*arguments, "use_cache")) if takes_use_cache else frozenset(arguments)
 
@@ -262,7 +272,7 @@ def _outputs_of(module: nn.Module | None, outputs: list[Any]) -> Iterator[None]:
         hook.remove()
 
 
-def text_config(model: nn.Module) -> Any:
+def get_text_config(model: nn.Module) -> Any:
     """Returns the configuration of a model's decoder, or None if it has none."""
     config: Any = getattr(model, "config", None)
     return config.get_text_config() if hasattr(config, "get_text_config") else config

@@ -152,7 +152,7 @@ def step_behind(
     note = _describe_mixing(own_cache, step_result, past, batch)
     info = replace(info, model=replace(info.model, notes=(*info.model.notes, *note)))
     layers = add_cache_bytes(step_result.analysis.layers, _cache_bytes_by_row(cache, step_result))
-    return AnalysisResult.of(
+    return AnalysisResult.from_analysis(
         Analysis(info, layers), step_result.schedule, step_result.bounds, lambda: step_result.flow
     )
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode.past_tokens import add_cache_bytes
 from explorer.engine.costs.layer_tree import sum_if_all_known
-from explorer.engine.costs.onnx.values import nbytes
+from explorer.engine.costs.onnx.values import count_bytes
 from explorer.engine.graph.model import Graph, Model, Node, Value, list_bodies
 from explorer.facts import Analysis, Dim, Shape, TensorInfo
 
@@ -83,7 +83,7 @@ def find(model: Model) -> Cache:
     slots: dict[str, Slot] = {}
     results = {v.name for v in model.graph.outputs}
     sources: dict[str, str] = {}
-    for node in _nodes(model.graph):
+    for node in _list_nodes(model.graph):
         # exporters may leave a Concat of a single input
         is_single = node.op == "Concat" and len(node.inputs) == 1
         if (node.op in _PASSTHROUGH or is_single) and not node.domain and node.inputs and node.outputs:
@@ -131,11 +131,11 @@ def _has_cache_shape(slot: Slot, value: Value) -> bool:
     )
 
 
-def _nodes(graph: Graph) -> Iterator[Node]:
+def _list_nodes(graph: Graph) -> Iterator[Node]:
     for node in graph.nodes:
         yield node
         for _, body in list_bodies(node):
-            yield from _nodes(body)
+            yield from _list_nodes(body)
 
 
 def bind(
@@ -164,7 +164,7 @@ def bind(
     buffers = _are_buffers(model, cache)
     batches: dict[str, None] = {}
     for slot in cache.values():
-        shape = _shape_of(slot.value, input_shapes)
+        shape = _get_shape(slot.value, input_shapes)
         if not slot.axis < len(shape):
             raise Misuse("its rank is not that of a cache", where=f"input {slot.value.name}")
         sizes.settle(shape[slot.axis], past + new if buffers else past, f"input {slot.value.name}", buffers)
@@ -172,9 +172,9 @@ def bind(
         if isinstance(batch, str):
             batches[batch] = None
     other_inputs = [v for v in model.graph.feeds if v.name not in cache]
-    tokens = _tokens(other_inputs)
+    tokens = _find_token_input(other_inputs)
     if tokens is not None:
-        shape = _shape_of(tokens, input_shapes)
+        shape = _get_shape(tokens, input_shapes)
         axis = 1 if len(shape) > 1 else 0
         sizes.settle(shape[axis], new, f"input {tokens.name}")
         if axis and isinstance(shape[0], str):
@@ -186,7 +186,7 @@ def bind(
     positions: dict[str, int] = {}
     for value in model.graph.feeds:
         declared = input_shapes.get(value.name, (None, value.shape))
-        shape = _shape_of(value, input_shapes)
+        shape = _get_shape(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         bound_shape = tuple(
             sizes.size_of(dim, value.name, total=past + new, mask=0 < mask == axis)
@@ -218,12 +218,12 @@ def compute_text_shapes(
     Raises:
         Misuse: The text has a fixed length, or a size is missing.
     """
-    text = _tokens(model.graph.feeds)
+    text = _find_token_input(model.graph.feeds)
     if text is None:
         problem = "it takes neither a text nor a cache"
         raise Misuse(problem, where="--past", hint="leave --decode out", code="drop_option")
     sizes = _Sizes(dims)
-    shape = _shape_of(text, {})
+    shape = _get_shape(text, {})
     axis = 1 if len(shape) > 1 else 0
     length = shape[axis]
     if not isinstance(length, str):
@@ -240,14 +240,14 @@ def compute_text_shapes(
             input_shapes.get(value.name, (None, ()))[0],
             tuple(
                 sizes.size_of(dim, value.name, total=tokens, mask="mask" in value.name.lower())
-                for dim in _shape_of(value, {})
+                for dim in _get_shape(value, {})
             ),
         )
         for value in model.graph.feeds
     }
 
 
-def _shape_of(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]) -> Shape:
+def _get_shape(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]) -> Shape:
     shape = input_shapes[value.name][1] if value.name in input_shapes else value.shape
     if shape is None:
         raise Misuse(
@@ -256,7 +256,7 @@ def _shape_of(value: Value, input_shapes: Mapping[str, tuple[str | None, Shape]]
     return shape
 
 
-def _tokens(values: Sequence[Value]) -> Value | None:
+def _find_token_input(values: Sequence[Value]) -> Value | None:
     """Returns the input with the new tokens: token ids or embeddings."""
     integers = [v for v in values if (v.dtype or "").startswith("int") and v.shape is not None and v.shape]
     named = [v for v in integers if "id" in v.name.lower() and "position" not in v.name.lower()]
@@ -378,7 +378,7 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
 
 def _count_cached_bytes(info: TensorInfo, positions: int, past: int) -> int | None:
     """Returns the bytes of the cached tokens in a cache that may have room for more."""
-    size = nbytes(info)
+    size = count_bytes(info)
     if size is None or positions == past:
         return size
     return size // positions * past if positions else 0

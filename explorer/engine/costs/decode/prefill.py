@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from explorer.base.errors import ExplorerError
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.memory.roofline import bytes_moved
+from explorer.engine.costs.memory.roofline import count_moved_bytes
 from explorer.facts import Totals
 from explorer.facts.sizes.decode import Decode, DecodeRow, DecodeTotals
 
@@ -40,10 +40,10 @@ def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int)
     return Decode(
         tokens,
         str(step_result.info.assumptions["decode"]["how"]),
-        _totals(totals),
-        None if prefill is None else _totals(prefill.info.totals),
+        _read_totals(totals),
+        None if prefill is None else _read_totals(prefill.info.totals),
         reason,
-        _rows(step_result, prefill),
+        _build_rows(step_result, prefill),
         weights,
         cache_bytes,
         bytes_per_token,
@@ -70,7 +70,7 @@ def _check_crossing(step: StepBehind, crossing: int, weights: int) -> tuple[bool
     )
 
 
-def _totals(totals: Totals) -> DecodeTotals:
+def _read_totals(totals: Totals) -> DecodeTotals:
     return DecodeTotals(
         totals.macs,
         totals.bytes_read,
@@ -80,7 +80,7 @@ def _totals(totals: Totals) -> DecodeTotals:
     )
 
 
-def _rows(step_result: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
+def _build_rows(step_result: AnalysisResult, prefill: AnalysisResult | None) -> tuple[DecodeRow, ...]:
     """Returns the rows of the layers that multiply or read the cache, matched by path."""
     prefill_layers = {} if prefill is None else {x.path: x for x in prefill.analysis.layers if not x.group}
     rows = []
@@ -88,8 +88,8 @@ def _rows(step_result: AnalysisResult, prefill: AnalysisResult | None) -> tuple[
         if layer.group or not layer.counted:
             continue
         text = prefill_layers.get(layer.path)
-        macs, moved = (None, None) if text is None else (text.macs, bytes_moved(text))
-        decode_figures = layer.macs, bytes_moved(layer)
+        macs, moved = (None, None) if text is None else (text.macs, count_moved_bytes(text))
+        decode_figures = layer.macs, count_moved_bytes(layer)
         row = DecodeRow(layer.id, layer.path, layer.kind, macs, moved, *decode_figures, layer.kv_cache_bytes)
         if row.prefill_macs or row.decode_macs or row.kv_cache_bytes or None in decode_figures:
             rows.append(row)

@@ -45,7 +45,7 @@ def step_of_graph(
     if cache:
         step = onnx_cache.bind(model, cache, past, dims, input_shapes)
         step_result = examine(dims=dims, input_shapes=step.input_shapes)
-        return AnalysisResult.of(
+        return AnalysisResult.from_analysis(
             onnx_cache.add_cache_to_analysis(step_result.analysis, cache, step, past),
             step_result.schedule,
             step_result.bounds,
@@ -63,7 +63,7 @@ def step_of_graph(
     )
 
 
-def sizes_of_step(
+def list_step_sizes(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
     """Sizes of named dimensions and of every input in one decode step of an ONNX model.
@@ -90,7 +90,7 @@ def _build_no_cache_error() -> Misuse:
     )
 
 
-def prefill_of_graph(
+def analyze_prefill(
     model: Model, tokens: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
 ) -> AnalysisResult:
     """Analyzes a pass over a text with an empty cache.
@@ -106,7 +106,9 @@ def prefill_of_graph(
     return examine(dims=dims, input_shapes=shapes)
 
 
-def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[str | None, tuple[int, ...]]]:
+def build_text_shapes(
+    inputs: Sequence[TensorInfo], tokens: int
+) -> dict[str, tuple[str | None, tuple[int, ...]]]:
     """Returns the input shapes of a module for a text of another length.
 
     Args:
@@ -124,12 +126,12 @@ def text_shapes(inputs: Sequence[TensorInfo], tokens: int) -> dict[str, tuple[st
     length = first[axis]
     shapes = {}
     for index, info in enumerate(inputs):
-        sizes = tuple(_resized(d, length, tokens, i >= axis) for i, d in enumerate(info.shape or ()))
+        sizes = tuple(_resize_dim(d, length, tokens, i >= axis) for i, d in enumerate(info.shape or ()))
         shapes[info.name] = info.dtype, sizes if index else (*sizes[:axis], tokens, *sizes[axis + 1 :])
     return shapes
 
 
-def _resized(dim: Dim, length: Dim, tokens: int, is_text_axis: bool) -> int:
+def _resize_dim(dim: Dim, length: Dim, tokens: int, is_text_axis: bool) -> int:
     """Returns the size of an input's dimension for a text of another length."""
     size = dim if isinstance(dim, int) else 1
     return tokens if is_text_axis and dim == length else size

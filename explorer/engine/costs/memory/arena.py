@@ -127,13 +127,13 @@ def _place_by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     size = 0
     for index in order:
         need = blocks[index].size
-        offset = _lowest_free_offset(offsets, ends, earlier[index], need)
+        offset = _find_lowest_offset(offsets, ends, earlier[index], need)
         offsets[index], ends[index] = offset, offset + need
         size = max(size, offset + need)
     return Arena(size, tuple(offsets))
 
 
-def _lowest_free_offset(offsets: Sequence[int], ends: Sequence[int], placed: Sequence[int], need: int) -> int:
+def _find_lowest_offset(offsets: Sequence[int], ends: Sequence[int], placed: Sequence[int], need: int) -> int:
     """Returns the lowest offset at which `need` bytes are free of the blocks `placed`."""
     if len(placed) < SMALL_COUNT:
         offset = 0

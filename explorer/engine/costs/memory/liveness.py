@@ -25,7 +25,7 @@ SHOWN = 16
 
 
 Named = tuple[Mapping[str, TensorInfo], str]
-"""A tensor by name, with the table that describes it on demand."""
+"""A mapping that describes tensors on demand, and the name of a tensor in it."""
 
 
 class ExecutionStep(Struct, gc=False):
@@ -37,7 +37,7 @@ class ExecutionStep(Struct, gc=False):
         outputs: Key, description and bytes (None if unknown) of each tensor that it produces. In a finished
             schedule the description is a `TensorInfo`. A key that is live already (a view, an in-place
             update) takes no further memory.
-        leaf: Index of its leaf in the analysis, or -1 for a step of the group `label` or of no row.
+        leaf: Index of its leaf in the analysis, or -1 if the step belongs to the group `label` or to no row.
         bound: Reason why the bytes are upper bounds, or '' if they are exact.
     """
 
@@ -49,7 +49,14 @@ class ExecutionStep(Struct, gc=False):
 
 
 class LiveRange(Struct, gc=False):
-    """A tensor with its size in bytes (None if unknown) and the first and last step at which it is live."""
+    """The lifetime of a tensor.
+
+    Attributes:
+        info: Description of the tensor.
+        size: Bytes of the tensor, or None if unknown.
+        born: First step at which it is live.
+        dies: Last step at which it is live.
+    """
 
     info: TensorInfo | Named
     size: int | None
@@ -69,7 +76,7 @@ class Peak(Struct, frozen=True):
 
 
 class Schedule(Struct, frozen=True):
-    """The execution order of an analyzed model, from which `memory` computes the timeline.
+    """The execution order of an analyzed model, from which `compute_memory` computes the timeline.
 
     Attributes:
         steps: Steps in execution order; the outputs of the first step are the model's inputs.
@@ -88,7 +95,7 @@ class Schedule(Struct, frozen=True):
     failure: str = ""
 
 
-MadeRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
+BuiltRows = tuple[tuple[Layer, ...], Callable[[], Schedule], Callable[[], ValueFlow | None]]
 """The rows of a tree, a function that builds the execution order, and a function that builds the edges."""
 
 
@@ -99,7 +106,7 @@ class AnalysisResult:
         info: Facts of the whole model.
         rows: Function that builds the rows of the layer tree, a function for the execution order, and a
             function for the edges between rows (which returns None if they are unknown).
-        bounds: Counts of inexact figures, from `layer_tree.bounds`.
+        bounds: Counts of inexact figures, from `layer_tree.count_bounds`.
 
     Attributes:
         info: Facts of the whole model.
@@ -113,7 +120,7 @@ class AnalysisResult:
     def __init__(
         self,
         info: Info,
-        rows: Callable[[], MadeRows],
+        rows: Callable[[], BuiltRows],
         bounds: tuple[int, str, int] = (0, "", 0),
         failure: str = "",
     ) -> None:
@@ -123,7 +130,7 @@ class AnalysisResult:
         self.rows = cache(rows)
 
     @classmethod
-    def of(
+    def from_analysis(
         cls,
         analysis: Analysis,
         order: Schedule,
@@ -154,7 +161,7 @@ class AnalysisResult:
         return AnalysisResult(info, self.rows, self.bounds, self.failure)
 
 
-def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:
+def compute_lifetimes(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> list[LiveRange]:
     """Returns the lifetime of every tensor that has memory of its own, in order of birth.
 
     Args:
@@ -178,7 +185,7 @@ def lives(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> li
 
 
 def _sum_live_bytes(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
-    """Returns bytes live at each of `count` steps; tensors of unknown size are left out."""
+    """Returns the bytes that are live at each of `count` steps, without tensors of unknown size."""
     change = [0] * (count + 1)
     for life in lifetimes:
         if life.size:
@@ -188,12 +195,12 @@ def _sum_live_bytes(lifetimes: Sequence[LiveRange], count: int) -> list[int]:
 
 
 def sum_live_bytes(order: Schedule) -> list[int]:
-    """Returns bytes live at each step; tensors of unknown size are left out."""
-    return _sum_live_bytes(lives(order.steps, order.keep), len(order.steps))
+    """Returns the bytes that are live at each step, without tensors of unknown size."""
+    return _sum_live_bytes(compute_lifetimes(order.steps, order.keep), len(order.steps))
 
 
 def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = ()) -> Peak:
-    """Returns the largest set of tensors live at one step.
+    """Finds the step at which most bytes are live, and the tensors that are live there.
 
     Args:
         steps: Steps in execution order; the outputs of step 0 are the graph's inputs.
@@ -202,7 +209,7 @@ def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = 
     Returns:
         The peak, at the first step that reaches it. `bytes` is 0 if there are no tensors.
     """
-    lifetimes = lives(steps, keep)
+    lifetimes = compute_lifetimes(steps, keep)
     live = _sum_live_bytes(lifetimes, len(steps))
     if not live:
         return Peak(0, "", ())
@@ -234,7 +241,7 @@ def build_descriptions(steps: Iterable[ExecutionStep]) -> Sequence[ExecutionStep
     ]
 
 
-def schedule(
+def build_schedule(
     steps: Sequence[ExecutionStep],
     keep: Collection[Hashable],
     layers: Sequence[Layer],
@@ -258,30 +265,26 @@ def schedule(
     return Schedule(steps, keep, rows, failed, failure=failure)
 
 
-def memory(examined: AnalysisResult) -> Memory:
-    """Activation memory over the execution order of an analyzed model.
+def compute_memory(examined: AnalysisResult) -> Memory:
+    """Computes the activation memory over the execution order of an analyzed model.
 
-    The arena is laid out by first fit, in order of birth and by decreasing size; the smaller arena is used.
-    Tensors of unknown size are left out, and `reason` states their number.
+    The arena is laid out by first fit twice: in order of birth, and by decreasing size. The smaller arena is
+    used. Tensors of unknown size are left out, and `reason` states their number.
     """
     order, layers = examined.schedule, examined.analysis.layers
-    lifetimes = lives(order.steps, order.keep)
+    lifetimes = compute_lifetimes(order.steps, order.keep)
     live = _sum_live_bytes(lifetimes, len(order.steps))
     sized = [(life, life.size) for life in lifetimes if life.size is not None]
     arena = place_blocks([ArenaBlock(size, life.born, life.dies) for life, size in sized])
     peak = max(live, default=0)
-    status, doubt = _status(order, len(lifetimes), len(lifetimes) - len(sized))
+    status, reason = _assess_figures(order, len(lifetimes), len(lifetimes) - len(sized))
+    memory_steps = []
+    for step, row, size in zip(order.steps, order.rows, live, strict=True):
+        layer = None if row is None else layers[row]
+        path, kind = (step.label, "") if layer is None else (layer.path, layer.kind)
+        memory_steps.append(MemoryStep(path=path, kind=kind, live_bytes=size, layer=row))
     return Memory(
-        steps=tuple(
-            MemoryStep(
-                path=step.label if layer is None else layer.path,
-                kind="" if layer is None else layer.kind,
-                live_bytes=size,
-                layer=row,
-            )
-            for step, row, size in zip(order.steps, order.rows, live, strict=True)
-            for layer in [None if row is None else layers[row]]
-        ),
+        steps=tuple(memory_steps),
         lifetimes=tuple(
             Lifetime(build_description(life.info), size, life.born, life.dies, offset)
             for (life, size), offset in zip(sized, arena.offsets, strict=True)
@@ -292,12 +295,12 @@ def memory(examined: AnalysisResult) -> Memory:
         arena_bytes=arena.size,
         weight_bytes=examined.analysis.info.totals.weight_bytes,
         status=status,
-        reason=str(doubt),
-        assumed=status == "bound" and is_assumption(doubt),
+        reason=str(reason),
+        assumed=status == "bound" and is_assumption(reason),
     )
 
 
-def _status(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
+def _assess_figures(order: Schedule, tensors: int, missing: int) -> tuple[Status, str]:
     """Returns the status of the figures, and the reason if they are not exact."""
     reasons = [order.failed] if order.failed else []
     if missing:

@@ -15,7 +15,7 @@ from explorer.facts import Analysis, Layer
 from explorer.facts.roofline import Limit, Machine, Roofline, RooflinePoint
 
 
-def roofline(analysis: Analysis, machine: Machine) -> Roofline:
+def compute_roofline(analysis: Analysis, machine: Machine) -> Roofline:
     """Places the layers of a model on the roofline of a machine.
 
     Args:
@@ -30,7 +30,10 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
     points = [
         _point(layer, machine)
         for layer in analysis.layers
-        if not layer.group and layer.counted and layer.calls and (layer.macs != 0 or bytes_moved(layer) != 0)
+        if not layer.group
+        and layer.counted
+        and layer.calls
+        and (layer.macs != 0 or count_moved_bytes(layer) != 0)
     ]
     timed = sum(p.seconds is not None for p in points)
     seconds = sum_known(p.seconds for p in points)
@@ -53,7 +56,7 @@ def roofline(analysis: Analysis, machine: Machine) -> Roofline:
     )
 
 
-def bytes_moved(layer: Layer) -> int | None:
+def count_moved_bytes(layer: Layer) -> int | None:
     """Returns bytes that a layer reads and writes, or None if either is unknown."""
     if layer.bytes_read is None or layer.bytes_written is None:
         return None
@@ -66,7 +69,7 @@ def compute_minimum_seconds(macs: int, moved: int, machine: Machine) -> float:
 
 
 def _point(layer: Layer, machine: Machine) -> RooflinePoint:
-    moved = bytes_moved(layer)
+    moved = count_moved_bytes(layer)
     intensity: float | None = None
     seconds: float | None = None
     limit: Limit = "unknown"

@@ -15,15 +15,15 @@ from explorer.engine.costs import layer_tree
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.memory.liveness import (
     AnalysisResult,
-    MadeRows,
+    BuiltRows,
     Schedule,
     build_descriptions,
+    build_schedule,
     find_live_peak,
-    schedule,
 )
 from explorer.engine.costs.onnx import tile_coverage, visitor
-from explorer.engine.costs.onnx.boundaries import boundaries
-from explorer.engine.costs.onnx.flow import value_flow
+from explorer.engine.costs.onnx.boundaries import compute_boundaries
+from explorer.engine.costs.onnx.flow import build_value_flow
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
 from explorer.engine.costs.value_flow import ValueFlow
@@ -99,7 +99,7 @@ def examine(
         info = replace(info, assumptions={**info.assumptions, "observed": "random inputs, seed 0"})
     rows = partial(_rows, model, visited, look)
     examined = AnalysisResult(
-        replace(info, tiled=tiled), rows, layer_tree.bounds(visited.leaves, visited.groups)
+        replace(info, tiled=tiled), rows, layer_tree.count_bounds(visited.leaves, visited.groups)
     )
     if look is not None:
         examined.rows()
@@ -154,7 +154,7 @@ def _info(
             inference_died=inference.main.died,
         ),
         assumptions={"dims": dict(inference.main.dims)},
-        totals=layer_tree.totals(
+        totals=layer_tree.compute_totals(
             visited.leaves,
             peak_bytes=peak.bytes,
             peak_at=peak.label,
@@ -164,11 +164,11 @@ def _info(
     )
 
 
-def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
+def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
     """Builds the rows of the layer tree, and functions that build the execution order and the edges."""
     with gc_pause():
         assert visited.context is not None
-        visited.groups.update(boundaries(visited.edges, visited.groups, model.graph, visited.context))
+        visited.groups.update(compute_boundaries(visited.edges, visited.groups, model.graph, visited.context))
         rows_of = array("i")
         mark = tile_coverage.marker(visited.tile_labels, model.functions.values())
         layers = build(visited.leaves, visited.groups, rows_of=rows_of, mark=mark)
@@ -177,11 +177,11 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> MadeRows:
 
     @cache
     def order() -> Schedule:
-        return schedule(build_descriptions(visited.steps), visited.kept, layers, rows_of)
+        return build_schedule(build_descriptions(visited.steps), visited.kept, layers, rows_of)
 
     @cache
     def flow() -> ValueFlow:
-        return value_flow(model.graph, visited, layers, rows_of)
+        return build_value_flow(model.graph, visited, layers, rows_of)
 
     return layers, order, flow
 

@@ -29,7 +29,7 @@ the shape of the first output.
 """
 
 
-def boundaries(
+def compute_boundaries(
     edges: Sequence[Edge | OperatorLeaf], facts: Mapping[str, GroupFacts], graph: Graph, context: GraphContext
 ) -> dict[str, GroupFacts]:
     """Returns the facts of the groups that are missing in `facts`.
@@ -45,7 +45,7 @@ def boundaries(
         return {}
     producers: dict[Hashable, tuple[Scope, ...]] = {}
     for scopes, edge in zip(edge_scopes, edges, strict=True):
-        for key in _output_keys(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
+        for key in _list_output_keys(edge) if isinstance(edge, OperatorLeaf) else edge[3]:
             producers.setdefault(key, scopes)
     inputs_by_group: _Crossing = {}
     outputs_by_group: _Crossing = {}
@@ -57,7 +57,7 @@ def boundaries(
                 _cross(key, info, producers.get(key, root), scopes, inputs_by_group, outputs_by_group)
             continue
         edge_context, names = edge.context, edge.node.inputs
-        for key, name in zip(_keys(edge_context, names), names, strict=True):
+        for key, name in zip(_list_keys(edge_context, names), names, strict=True):
             origin = producers.get(key, root)
             if (
                 origin is not scopes
@@ -76,9 +76,14 @@ def boundaries(
                     sizes_by_group if is_size else outputs_by_group,
                 )
     for value in graph.outputs:
-        key = context.key(value.name)
+        key = context.get_key(value.name)
         _cross(
-            key, context.info(value.name), producers.get(key, root), root, inputs_by_group, outputs_by_group
+            key,
+            context.get_info(value.name),
+            producers.get(key, root),
+            root,
+            inputs_by_group,
+            outputs_by_group,
         )
     for path, values in sizes_by_group.items():
         path_outputs = outputs_by_group.setdefault(path, {})
@@ -126,13 +131,13 @@ def restore_own_name(key: Hashable, info: TensorInfo) -> TensorInfo:
     return replace(info, name=name) if isinstance(name, str) and name != info.name else info
 
 
-def _output_keys(leaf: OperatorLeaf) -> Sequence[Hashable]:
+def _list_output_keys(leaf: OperatorLeaf) -> Sequence[Hashable]:
     """Returns the keys of an operator's outputs."""
     if isinstance(leaf.figures, OperatorFigures) and not leaf.figures.sizes:
         return ()
     outputs = leaf.node.outputs
-    return _keys(leaf.context, outputs if "" not in outputs else [n for n in outputs if n])
+    return _list_keys(leaf.context, outputs if "" not in outputs else [n for n in outputs if n])
 
 
-def _keys(context: GraphContext, names: Sequence[str]) -> Sequence[Hashable]:
-    return [context.key(n) for n in names] if context.number or context.keys else names
+def _list_keys(context: GraphContext, names: Sequence[str]) -> Sequence[Hashable]:
+    return [context.get_key(n) for n in names] if context.number or context.keys else names

@@ -16,7 +16,7 @@ from explorer.engine.costs.memory.liveness import find_live_peak
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
-from explorer.engine.costs.onnx.values import GraphContext, multiply_by_runs, nbytes
+from explorer.engine.costs.onnx.values import GraphContext, count_bytes, multiply_by_runs
 from explorer.engine.graph.model import Graph, Node, list_bodies
 from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.bodies import count_iterations
@@ -69,10 +69,10 @@ def _branches(owner: ControlFlowNode) -> None:
         shapes = owner.shapes(body, ())
         body_scopes = (*scopes, Scope(prefix + name, name, "branch"))
         with state.separate_result() as branch_result:
-            body_context = state.child_context(context, body, shapes, body_scopes, prefix + name)
+            body_context = state.create_child_context(context, body, shapes, body_scopes, prefix + name)
             body_context.is_uncertain_branch = context.is_uncertain_branch or branch_index is None
             visit(body_context, body.nodes)
-        ends.append([state.memory(body_context.key(v.name)) for v in body.outputs])
+        ends.append([state.find_memory_key(body_context.get_key(v.name)) for v in body.outputs])
         branches.append((name, branch_result))
         counted_figures = [x.figures for x in branch_result.leaves if x.counted]
         costs.append(
@@ -112,9 +112,9 @@ def _branches(owner: ControlFlowNode) -> None:
                 result.steps.append(replace(step, leaf=leaf, bound=step.bound or bound_reason))
     for output_name, key in zip(node.outputs, ends[largest], strict=False):
         if output_name:
-            state.memory_of[context.key(output_name)] = key
+            state.memory_of[context.get_key(output_name)] = key
     costs_text = "; ".join(
-        f"{name}: {_cost_text(cost)}" for (name, _), cost in zip(branches, costs, strict=True)
+        f"{name}: {_describe_cost(cost)}" for (name, _), cost in zip(branches, costs, strict=True)
     )
     result.groups[scopes[-1].path] = state.group(
         context,
@@ -135,7 +135,7 @@ def _find_constant_branch(context: GraphContext, node: Node, names: list[str]) -
     return names.index(name) if name in names else None
 
 
-def _cost_text(cost: tuple[int | None, int | None]) -> str:
+def _describe_cost(cost: tuple[int | None, int | None]) -> str:
     macs, ops = ("?" if c is None else f"{c:,}" for c in cost)
     return f"{macs} MACs, {ops} elementwise"
 
@@ -171,7 +171,7 @@ def _scan(owner: ControlFlowNode) -> None:
         _batched_scan(owner)
         return
     body = node.attributes["body"]
-    types, trips = infer_scan_inputs(node, context.info)
+    types, trips = infer_scan_inputs(node, context.get_info)
     states = len(node.inputs) - int(node.attributes.get("num_scan_inputs", 0))
     _repeat(owner, "Scan", body, owner.shapes(body, types), trips, carried=states)
 
@@ -185,7 +185,7 @@ def _batched_scan(owner: ControlFlowNode) -> None:
     types: list[TensorInfo | None] = []
     trips: Dim = None
     for index, name in enumerate(node.inputs[1:]):
-        info = context.info(name)
+        info = context.get_info(name)
         batch_rank = 1 if index < states else 2
         if info.shape is None or len(info.shape) < batch_rank:
             types.append(replace(info, shape=None))
@@ -206,20 +206,20 @@ def _sequence_map(owner: ControlFlowNode) -> None:
     body = node.attributes["body"]
     types: list[TensorInfo | None] = []
     for index, name in enumerate(node.inputs):
-        elements = state.sequences.get(context.key(name))
-        info = context.info(name)
+        elements = state.sequences.get(context.get_key(name))
+        info = context.get_info(name)
         if elements is not None:
             types.append(elements.each)
         else:
             # an input with its own type is a tensor that every run reads
             types.append(info if index and info.dtype is not None else None)
     shapes = owner.shapes(body, types)
-    first = state.sequences.get(context.key(node.inputs[0]))
+    first = state.sequences.get(context.get_key(node.inputs[0]))
     trips = None if first is None else first.length
     _repeat(owner, "SequenceMap", body, shapes, trips)
     for name, value in zip(node.outputs, body.outputs, strict=False):
         if name:
-            state.sequences[context.key(name)] = SequenceElements(trips, shapes.values.get(value.name))
+            state.sequences[context.get_key(name)] = SequenceElements(trips, shapes.values.get(value.name))
 
 
 def _analyze_modified_attention(owner: ControlFlowNode) -> None:
@@ -230,14 +230,14 @@ def _analyze_modified_attention(owner: ControlFlowNode) -> None:
     inner = replace(context, scopes=scopes, prefix=prefix)
     core = Node(node.op, node.inputs, node.outputs, name="attention", domain=node.domain, attributes=plain)
     visit(inner, (core,))
-    query, key = (context.info(n).shape for n in node.inputs[:2])
+    query, key = (context.get_info(n).shape for n in node.inputs[:2])
     scores = None if query is None or key is None else (*query[:3], *key[2:3])
-    dtype = "float64" if context.info(node.inputs[0]).dtype == "float64" else "float32"
+    dtype = "float64" if context.get_info(node.inputs[0]).dtype == "float64" else "float32"
     for name, body in list_bodies(node):
         types = [TensorInfo(v.name, v.dtype or dtype, scores) for v in body.inputs]
         shapes = owner.shapes(body, types)
         body_scopes = (*scopes, Scope(prefix + name, name, "modifier"))
-        body_context = state.child_context(context, body, shapes, body_scopes, prefix + name)
+        body_context = state.create_child_context(context, body, shapes, body_scopes, prefix + name)
         visit(body_context, body.nodes)
     state.result.groups[scopes[-1].path] = state.group(context, node, node.op)
 
@@ -269,30 +269,34 @@ def _repeat(
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(kind)
     count = trips if isinstance(trips, int) else None
-    body_context = state.child_context(context, body, shapes, scopes, prefix[:-1])
+    body_context = state.create_child_context(context, body, shapes, scopes, prefix[:-1])
     body_context.trips = _multiply_trips(context.trips, trips)
     body_context.early_end_reason = context.early_end_reason or early_end_reason
     for value, outer_name in zip(body.inputs[carried_from:], node.inputs[carried_from:], strict=False):
         if outer_name in context.stored:
             body_context.stored[value.name] = context.stored[outer_name]
         elif outer_name:
-            state.memory_of[body_context.key(value.name)] = state.memory(context.key(outer_name))
+            state.memory_of[body_context.get_key(value.name)] = state.find_memory_key(
+                context.get_key(outer_name)
+            )
     output_offset = max(len(body.outputs) - len(node.outputs), 0)
     stacked = [
         (
-            context.key(outer_name),
-            context.info(outer_name),
-            multiply_by_runs(nbytes(body_context.info(value.name)), count),
+            context.get_key(outer_name),
+            context.get_info(outer_name),
+            multiply_by_runs(count_bytes(body_context.get_info(value.name)), count),
         )
         for outer_name, value in list(zip(node.outputs, body.outputs[output_offset:], strict=False))[carried:]
         if outer_name
     ]
     state.step(scopes[-1].path, (), stacked)
     visit(body_context, body.nodes)
-    ends = [body_context.key(v.name) for v in body.outputs if v.name not in body_context.stored]
+    ends = [body_context.get_key(v.name) for v in body.outputs if v.name not in body_context.stored]
     for outer_name, value in zip(node.outputs[:carried], body.outputs[output_offset:], strict=False):
         if outer_name and value.name not in body_context.stored:
-            state.memory_of[context.key(outer_name)] = state.memory(body_context.key(value.name))
+            state.memory_of[context.get_key(outer_name)] = state.find_memory_key(
+                body_context.get_key(value.name)
+            )
     times = "?" if trips is None else str(trips)
     reason = "" if trips is not None else "how often it runs depends on the data"
     facts = state.group(context, node, kind)

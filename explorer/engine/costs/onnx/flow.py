@@ -13,14 +13,14 @@ from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.costs.onnx.boundaries import restore_own_name
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
 from explorer.engine.costs.onnx.state import VisitResult
-from explorer.engine.costs.onnx.values import GraphContext, parameters
+from explorer.engine.costs.onnx.values import GraphContext, list_parameters
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.graph.model import Graph
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.graph.connections import InputSource
 
 
-def value_flow(
+def build_value_flow(
     graph: Graph, visited: VisitResult, layers: Sequence[Layer], rows_of: Sequence[int]
 ) -> ValueFlow:
     """Builds the edges between the rows of a visited model.
@@ -35,7 +35,7 @@ def value_flow(
     assert context is not None
     groups = {layer.path: layer.id for layer in layers if layer.group}
     for value in graph.feeds:
-        flow.add_producer(-1, context.key(value.name), partial(context.info, value.name), "input")
+        flow.add_producer(-1, context.get_key(value.name), partial(context.get_info, value.name), "input")
     leaf_index = 0
     for edge in visited.edges:
         if isinstance(edge, OperatorLeaf):
@@ -44,7 +44,7 @@ def value_flow(
             leaf_index += 1
             continue
         scopes, read, read_infos, made_keys, made_infos = edge
-        row = _row(scopes, groups)
+        row = _find_row(scopes, groups)
         for key, info in zip(read, read_infos, strict=True):
             flow.add_reader(row, key, partial(_identity, info))
         for key, info in zip(made_keys, made_infos, strict=True):
@@ -53,9 +53,9 @@ def value_flow(
         for key in filter(flow.has_value, keys):
             # each graph of a node with several graphs is a group inside the node's group
             owner_scopes = scopes[:-1] if scopes[-1].kind in _MULTI_GRAPH_KINDS else scopes
-            flow.add_reader(_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
+            flow.add_reader(_find_row(owner_scopes, groups), key, partial(_identity, _NOTHING))
     for value in graph.outputs:
-        flow.mark_output(context.key(value.name))
+        flow.mark_output(context.get_key(value.name))
     for value in (*graph.values, *graph.outputs, *graph.inputs):
         if value.shape is not None and not all(isinstance(size, int) for size in value.shape):
             flow.declared[value.name] = value.shape
@@ -67,29 +67,29 @@ def _add_operator(flow: ValueFlow, leaf: OperatorLeaf, row: int) -> None:
     context, node, figures = leaf.context, leaf.node, leaf.figures
     parameter_names: set[str] = set()
     if isinstance(figures, OperatorFigures):
-        parameter_names = parameters(context, node, figures.parameters)[1]
+        parameter_names = list_parameters(context, node, figures.parameters)[1]
     for name in node.inputs:
         if not name or name in leaf.constants:
             continue
-        key = context.key(name)
+        key = context.get_key(name)
         if flow.has_value(key) and not (name in parameter_names and flow.is_stored(key)):
-            flow.add_reader(row, key, partial(_info, context, key, name))
+            flow.add_reader(row, key, partial(_get_info, context, key, name))
         elif name not in parameter_names:
             source: InputSource = "stored" if name in context.stored else "unknown"
-            flow.add_reader(row, key, partial(_info, context, key, name), source)
+            flow.add_reader(row, key, partial(_get_info, context, key, name), source)
     for name in node.outputs:
         if name:
-            key = context.key(name)
-            flow.add_producer(row, key, partial(_info, context, key, name))
+            key = context.get_key(name)
+            flow.add_producer(row, key, partial(_get_info, context, key, name))
 
 
-def _row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
+def _find_row(scopes: Sequence[Scope], groups: dict[str, int]) -> int:
     """Returns the row of the innermost group that has one, or -1."""
     return next((groups[scope.path] for scope in reversed(scopes) if scope.path in groups), -1)
 
 
-def _info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
-    return restore_own_name(key, context.info(name))
+def _get_info(context: GraphContext, key: Hashable, name: str) -> TensorInfo:
+    return restore_own_name(key, context.get_info(name))
 
 
 def _identity(info: TensorInfo) -> TensorInfo:

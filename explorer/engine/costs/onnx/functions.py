@@ -1,7 +1,7 @@
-"""Function calls: expanded into the function's nodes, or summed up if they would expand into too many rows.
+"""Function calls: a call is expanded into the function's nodes, or becomes one row if there are too many.
 
 A file of a few hundred bytes can describe billions of calls. A call beyond the row limit becomes one row with
-the same figures. These are computed once per function and argument types.
+the figures of the whole body. They are computed once for each function and argument types.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from explorer.engine.costs.onnx.values import (
     SHOWN,
     GraphContext,
     StoredValue,
-    constant,
+    count_bytes,
     multiply_by_runs,
-    nbytes,
+    read_constant,
     simplify_attributes,
 )
 from explorer.engine.graph.model import Function, Model, Node, list_bodies
@@ -36,7 +36,10 @@ from explorer.facts import Layer, TensorInfo, TiledMacs
 def find_single_operator(
     model: Model, function: Function, node: Node
 ) -> tuple[Node, Mapping[str, TensorInfo]] | None:
-    """The single operator that a function consists of, and its constants by name; None if it has several."""
+    """Returns the single operator that a function consists of, and its constants by name.
+
+    The operator has the inputs and outputs of the calling node. The result is None if there are several.
+    """
     operators = [n for n in function.nodes if n.op != "Constant" or n.domain]
     if len(operators) != 1 or operators[0].key in model.functions or list_bodies(operators[0]):
         return None
@@ -48,7 +51,7 @@ def find_single_operator(
     constants: dict[str, TensorInfo] = {}
     for inner in function.nodes:
         if inner is not operators[0] and inner.op == "Constant":
-            tensor = constant(inner)
+            tensor = read_constant(inner)
             if tensor is not None and inner.outputs:
                 name = inner.outputs[0]
                 constants[name] = TensorInfo(name, tensor.dtype, tensor.shape, "declared")
@@ -66,7 +69,7 @@ def find_single_operator(
 
 
 class FunctionCalls:
-    """The function calls of a model.
+    """Adds the function calls of a model to its rows.
 
     Args:
         model: Model to visit.
@@ -81,11 +84,11 @@ class FunctionCalls:
         self._sizes: dict[Hashable, int] = {}
         self._closed: dict[tuple[int, frozenset[str]], tuple[Shapes, ClosedBody]] = {}
 
-    def call(
+    def add_call(
         self, visit: Visit, context: GraphContext, node: Node, name: ScopedName, function: Function
     ) -> None:
         """Expands a call into a group, or adds it as one leaf if it has too many rows."""
-        types = [context.info(n) if n else None for n in node.inputs]
+        types = [context.get_info(n) if n else None for n in node.inputs]
         state = self._state
         nodes, shapes = state.inference.infer_function(function, node, types, context.shapes.constants)
         stored_inputs = {
@@ -94,28 +97,30 @@ class FunctionCalls:
             if outer_name in context.stored
         }
         body_context = replace(context, shapes=shapes, stored=stored_inputs, storage_ids={}, keys={})
-        size = self._size(function)
+        size = self._count_operators(function)
         if context.sums_calls or size > self._rows:
-            self._close(self._closed_body(visit, body_context, nodes, function), context, node, name)
+            self._add_closed_call(
+                self._compute_closed_body(visit, body_context, nodes, function), context, node, name
+            )
             return
         self._rows -= size
         for inner_name, outer_name in zip(function.inputs, node.inputs, strict=False):
             if outer_name:
-                body_context.keys[inner_name] = context.key(outer_name)
+                body_context.keys[inner_name] = context.get_key(outer_name)
         for inner_name, outer_name in zip(function.outputs, node.outputs, strict=False):
             if outer_name:
-                body_context.keys.setdefault(inner_name, context.key(outer_name))
+                body_context.keys.setdefault(inner_name, context.get_key(outer_name))
         body_context.scopes, body_context.prefix = state.open_scopes(context, node, name, function.name)
         body_context.opsets = {**context.opsets, **function.opsets}
         body_context.owner_path = ""
-        body_context.number = state.number()
+        body_context.number = state.create_number()
         state.result.groups[body_context.scopes[-1].path] = state.group(context, node, function.name)
         visit(body_context, nodes)
         for inner_name, outer_name in zip(function.outputs, node.outputs, strict=False):
             if outer_name and inner_name in body_context.stored:
                 context.stored[outer_name] = body_context.stored[inner_name]
 
-    def _size(self, function: Function) -> int:
+    def _count_operators(self, function: Function) -> int:
         """Returns the number of operators that a call expands into."""
         if function.key not in self._sizes:
             self._sizes[function.key] = 0  # a recursive function is counted once
@@ -126,34 +131,29 @@ class FunctionCalls:
                 total += 1
                 inner = self._model.functions.get(node.key)
                 if inner is not None:
-                    total += self._size(inner)
+                    total += self._count_operators(inner)
                 for _, body in list_bodies(node):
                     pending.extend(body.nodes)
             self._sizes[function.key] = total
         return self._sizes[function.key]
 
-    def _closed_body(
+    def _compute_closed_body(
         self, visit: Visit, body_context: GraphContext, nodes: Sequence[Node], function: Function
     ) -> ClosedBody:
         """Returns the figures of a body, shared by all calls with the same argument types."""
         key = id(body_context.shapes), frozenset(body_context.stored)
         if key not in self._closed:
             stored_arguments = dict(body_context.stored)
-            (
-                body_context.trips,
-                body_context.early_end_reason,
-                body_context.is_uncertain_branch,
-                body_context.sums_calls,
-            ) = (
-                1,
-                "",
-                False,
-                True,
-            )
-            body_context.number = self._state.number()
+            body_context.trips = 1
+            body_context.early_end_reason = ""
+            body_context.is_uncertain_branch = False
+            body_context.sums_calls = True
+            body_context.number = self._state.create_number()
             with self._state.separate_result() as body_result:
                 visit(body_context, nodes)
-            output_memory = frozenset(self._state.memory(body_context.key(n)) for n in function.outputs)
+            output_memory = frozenset(
+                self._state.find_memory_key(body_context.get_key(n)) for n in function.outputs
+            )
             labels = self._state.result.tile_labels
             tiled = None if labels is None else tile_coverage.count_tiled_macs(labels, body_result.leaves)
             peak = find_live_peak(body_result.steps, output_memory).bytes
@@ -163,7 +163,7 @@ class FunctionCalls:
             )
         return self._closed[key][1]
 
-    def _close(self, body: ClosedBody, context: GraphContext, node: Node, name: ScopedName) -> None:
+    def _add_closed_call(self, body: ClosedBody, context: GraphContext, node: Node, name: ScopedName) -> None:
         """Adds an unexpanded call as one leaf with the figures of the whole body."""
         state, trips = self._state, context.trips
         scale = trips if isinstance(trips, int) else None
@@ -174,16 +174,16 @@ class FunctionCalls:
             for e in context.stored.get(n, ())
             if e.quantized or registry.is_parameter("", -1, e.dtype, e.shape)
         }
-        outputs = [context.info(n) for n in node.outputs if n]
+        outputs = [context.get_info(n) for n in node.outputs if n]
         read = [n for n in node.inputs if n and n not in context.stored]
-        path = context.path(node)
+        path = context.get_path(node)
         layer = Layer(
             **UNPLACED,
             path=path,
             name=name.name,
             kind=node.op,
             calls=scale or 1,
-            inputs=tuple(context.info(n) for n in read)[:SHOWN],
+            inputs=tuple(context.get_info(n) for n in read)[:SHOWN],
             outputs=tuple(outputs),
             macs=cost.macs,
             formula=cost.formula,
@@ -206,7 +206,7 @@ class FunctionCalls:
         position = len(state.result.leaves)
         state.result.leaves.append(leaf)
         state.result.edges.append(leaf)
-        step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
+        step_outputs = [(context.get_key(o.name), o, count_bytes(o)) for o in outputs]
         # at its peak, the body also holds its outputs or the tensors that become them
         inner_bytes = (
             None if body.peak is None else max(body.peak - sum(s or 0 for _, _, s in step_outputs), 0)
@@ -214,12 +214,22 @@ class FunctionCalls:
         step_outputs.append(((path, "inside"), TensorInfo(f"inside {path}", None, None), inner_bytes))
         bound_reason = "a function that is not opened is taken to hold its inputs to its end"
         state.step(
-            path, [context.key(n) for n in read], step_outputs, leaf=position, bound_reason=bound_reason
+            path, [context.get_key(n) for n in read], step_outputs, leaf=position, bound_reason=bound_reason
         )
 
 
 class ClosedBody(Struct, frozen=True):
-    """Figures of a body that is not expanded."""
+    """Figures of a body that is not expanded.
+
+    Attributes:
+        cost: Cost of all its operators.
+        read, written: Bytes that the operators read and write, or None if unknown.
+        weights: Bytes of weights that they read, or None if unknown.
+        nodes: Number of operators.
+        stored: Identity, elements and bytes of the stored parameters in the body.
+        peak: Largest number of live bytes, or None if unknown.
+        tiled: Tiled and all multiply-accumulates of the body, or None.
+    """
 
     cost: Cost
     read: int | None
@@ -243,8 +253,8 @@ def _analyze_closed_body(
     nodes = sum(leaf.nodes for leaf in counted_leaves)
     inexact = next((x for s in ("unknown", "bound") for x in counted_leaves if x.figures.status == s), None)
     cost = Cost(
-        sum_known(x.macs for x in figures),
-        sum_known(x.elementwise_ops for x in figures),
+        sum_known(leaf_figures.macs for leaf_figures in figures),
+        sum_known(leaf_figures.elementwise_ops for leaf_figures in figures),
         f"sum over {nodes:,} operators inside, too many to list",
         "exact" if inexact is None else inexact.figures.status,
         "" if inexact is None else f"{inexact.path}: {inexact.figures.reason}",

@@ -14,7 +14,7 @@ from msgspec import Struct
 from explorer.engine.costs.layer_tree import CostFigures, Scope
 from explorer.engine.costs.memory.liveness import ExecutionStep, Named
 from explorer.engine.costs.onnx.scopes import ScopedName
-from explorer.engine.costs.onnx.values import GraphContext, attribute_parameters, parameters
+from explorer.engine.costs.onnx.values import GraphContext, attribute_parameters, list_parameters
 from explorer.engine.graph.model import Node
 from explorer.facts import Layer, TensorInfo
 
@@ -24,7 +24,7 @@ class OperatorFigures(CostFigures, frozen=True, eq=False):
 
     Attributes:
         formula: Formula of the MACs, as in `Layer`.
-        parameters: Inputs that are parameters, in the form of `values.parameter_places`.
+        parameters: Inputs that are parameters, in the form of `values.find_parameter_places`.
         sizes: Bytes of each output tensor.
         attributes: Attributes to show.
         is_alias: Whether the outputs are weights in another form.
@@ -66,12 +66,12 @@ class OperatorLeaf(Struct, eq=False, gc=False):
     def scopes(self) -> tuple[Scope, ...]:
         """The groups that contain the operator, outermost first."""
         name = self.names[self.index]
-        return self.context.scopes_of(name) if self.context.prefix else name.scopes
+        return self.context.list_scopes(name) if self.context.prefix else name.scopes
 
     @property
     def path(self) -> str:
         """Path from the root of the model."""
-        return self.context.path(self.node)
+        return self.context.get_path(self.node)
 
     @property
     def kind(self) -> str:
@@ -84,7 +84,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         if isinstance(figures, Layer):
             return copy(figures)
         inputs, outputs = describe_values(self.context, node, self.constants)
-        entries, params = parameters(self.context, node, figures.parameters)
+        entries, params = list_parameters(self.context, node, figures.parameters)
         weights: tuple[TensorInfo, ...] = ()
         if entries := [*entries, *attribute_parameters(self.context, node)]:
             named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in entries}
@@ -92,7 +92,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         return Layer(
             id=0,
             parent=None,
-            path=self.context.path(node),
+            path=self.context.get_path(node),
             name=self.names[self.index].name,
             kind=self.function or node.op,
             depth=0,
@@ -133,13 +133,13 @@ class OperatorLeaf(Struct, eq=False, gc=False):
             outputs = [(n, (values, n), s) for n, s in named if n not in stored_names]
         if context.number or context.keys:
             # in a body, a value may be the caller's under another name
-            read = [context.key(str(name)) for name in read]
-            outputs = [(context.key(str(name)), info, size) for name, info, size in outputs]
+            read = [context.get_key(str(name)) for name in read]
+            outputs = [(context.get_key(str(name)), info, size) for name, info, size in outputs]
         if memory_of:
             memory_key = memory_of.get
             outputs = [(memory_key(key, key), info, size) for key, info, size in outputs]
             read = [memory_key(key, key) for key in read]
-        path = context.path(node) if context.prefix else node.name or node.label
+        path = context.get_path(node) if context.prefix else node.name or node.label
         return ExecutionStep(path, read, outputs, position)
 
 
@@ -148,5 +148,5 @@ def describe_values(
 ) -> tuple[list[TensorInfo | None], list[TensorInfo]]:
     """Returns the descriptions of a node's inputs, None for an omitted one, and of its outputs."""
     constant_infos: Mapping[str, TensorInfo] = constants if isinstance(constants, Mapping) else {}
-    inputs = [(constant_infos.get(n) or context.info(n)) if n else None for n in node.inputs]
-    return inputs, [context.info(n) for n in node.outputs if n]
+    inputs = [(constant_infos.get(n) or context.get_info(n)) if n else None for n in node.inputs]
+    return inputs, [context.get_info(n) for n in node.outputs if n]

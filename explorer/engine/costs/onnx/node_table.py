@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
-from explorer.engine.costs.onnx.values import GraphContext, constant, nbytes, simplify_attributes
+from explorer.engine.costs.onnx.values import GraphContext, count_bytes, read_constant, simplify_attributes
 from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.protobuf_wire import fields, reinterpret_signed
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, list_bodies
@@ -43,7 +43,7 @@ class NodeContexts:
             self.rows.setdefault(id(leaf.node), row_id)
 
 
-def node_table(model: Model, seen: NodeContexts, paths: Mapping[int, str]) -> NodeTable:
+def build_node_table(model: Model, seen: NodeContexts, paths: Mapping[int, str]) -> NodeTable:
     """Builds the table of all nodes.
 
     Args:
@@ -117,9 +117,9 @@ class _Listing:
                 op=node.op,
                 domain=node.domain,
                 inside=inside,
-                attributes=_attributes(node),
-                inputs=tuple([_tensor(name, here, stored) for name in node.inputs]),
-                outputs=tuple([_tensor(name, here, stored) for name in node.outputs]),
+                attributes=_read_attributes(node),
+                inputs=tuple([_describe_tensor(name, here, stored) for name in node.inputs]),
+                outputs=tuple([_describe_tensor(name, here, stored) for name in node.outputs]),
             )
             index += 1
             for body_name, body in list_bodies(node):
@@ -130,12 +130,14 @@ class _Listing:
                     index += 1
 
 
-def _tensor(name: str, context: GraphContext | None, stored: Mapping[str, Tensor | Node]) -> NodeTensor:
+def _describe_tensor(
+    name: str, context: GraphContext | None, stored: Mapping[str, Tensor | Node]
+) -> NodeTensor:
     """Describes a tensor. A stored tensor is described by the file, any other by shape inference."""
     if not name:
         return NodeTensor("", elements=0, bytes=0)
     source = stored.get(name)
-    tensor = constant(source) if isinstance(source, Node) else source
+    tensor = read_constant(source) if isinstance(source, Node) else source
     if tensor is not None:
         return NodeTensor(
             name,
@@ -144,19 +146,21 @@ def _tensor(name: str, context: GraphContext | None, stored: Mapping[str, Tensor
             math.prod(tensor.shape),
             tensor.nbytes + tensor.beside,
             True,
-            _scalars(source) if isinstance(source, Node) and tensor.payload is None else _values(tensor),
+            _read_scalars(source)
+            if isinstance(source, Node) and tensor.payload is None
+            else _read_values(tensor),
         )
     if context is None:
         return NodeTensor(name, stored=source is not None)
-    info = context.info(name)
+    info = context.get_info(name)
     entry = (context.stored.get(name) or (None,))[0]
     elements = None if info.shape is None else cost_formulas.count(info.shape)
-    size = entry.size if entry is not None and entry.sparse else nbytes(info)
-    values = _scalars(source) if isinstance(source, Node) else None
+    size = entry.size if entry is not None and entry.sparse else count_bytes(info)
+    values = _read_scalars(source) if isinstance(source, Node) else None
     return NodeTensor(name, info.dtype, info.shape, elements, size, source is not None, values)
 
 
-def _values(tensor: Tensor) -> Any:
+def _read_values(tensor: Tensor) -> Any:
     """Returns the values of a small tensor with data as nested lists, else None."""
     if tensor.payload is None or tensor.held is not None or tensor.elements > MAX_VALUES:
         return None
@@ -170,17 +174,17 @@ def _values(tensor: Tensor) -> Any:
     return array.tolist()
 
 
-def _scalars(node: Node) -> Any:
+def _read_scalars(node: Node) -> Any:
     """Returns the value of a Constant node without a tensor, or None."""
     value = next((node.attributes[name] for name in _SCALARS if name in node.attributes), None)
     return list(value) if isinstance(value, tuple) else value
 
 
-def _attributes(node: Node) -> dict[str, Any]:
+def _read_attributes(node: Node) -> dict[str, Any]:
     """Returns the attributes as plain values, with small tensors as their values."""
     attributes = dict(simplify_attributes(node))
     for name, value in node.attributes.items():
-        if isinstance(value, Tensor) and (values := _values(value)) is not None:
+        if isinstance(value, Tensor) and (values := _read_values(value)) is not None:
             attributes[name] = values
     return attributes
 

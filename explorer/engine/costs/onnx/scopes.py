@@ -2,8 +2,8 @@
 
 There are four kinds of files. torch's TorchScript exporter writes paths into names
 (`/features/features.0/Conv`). Its dynamo exporter writes them into metadata (`pkg.torch.onnx.name_scopes`).
-Others use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some have no names. All produce the same
-scopes, so the tree of a file looks like the tree of its module.
+Other exporters use plain paths (`model/block_1/conv`, `encoder.0.fc`), and some files have no names. All
+produce the same scopes, so the tree of a file looks like the tree of its module.
 """
 
 from __future__ import annotations
@@ -19,12 +19,16 @@ from explorer.engine.graph.model import Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
 
 NAMES = "pkg.torch.onnx.name_scopes"
+"""Key of a node's metadata: the paths of the modules that contain the node, outermost first, and its name."""
+
 CLASSES = "pkg.torch.onnx.class_hierarchy"
+"""Key of a node's metadata: the classes of these modules."""
+
 TILED = "tiled"
-"""Kind of the group of a tiled site's nodes, until the site's original operator is looked up."""
+"""Kind of the group of a tiled site's nodes, until it is replaced by the site's original operator."""
 
 MAX_DEPTH = 48
-"""Maximum nesting depth of groups; deeper parts of a name stay joined."""
+"""Maximum nesting depth of groups. The parts of a name beyond it form one group."""
 
 
 class ScopedName(NamedTuple):
@@ -34,18 +38,20 @@ class ScopedName(NamedTuple):
     name: str
 
 
-def relative(name: str, owner_path: str) -> str:
-    """Removes from the front of `name` the parts that it shares with the path `owner_path`.
+def remove_owner_path(name: str, owner_path: str) -> str:
+    """Returns a name without the first parts that it shares with the path of the node that owns its body.
 
     In the body of an If, Loop or Scan, exporters and tilings use names that start at the root of the model.
     """
     if not owner_path or not name.startswith("/"):
         return name
-    pieces, container_pieces = name.split("/"), owner_path.split("/")
-    shared = 0
-    while shared < min(len(pieces) - 1, len(container_pieces)) and pieces[shared] == container_pieces[shared]:
-        shared += 1
-    return "/".join(pieces[shared:])
+    pieces, owner_pieces = name.split("/"), owner_path.split("/")
+    shared_count = 0
+    for piece, owner_piece in zip(pieces[:-1], owner_pieces, strict=False):
+        if piece != owner_piece:
+            break
+        shared_count += 1
+    return "/".join(pieces[shared_count:])
 
 
 class ScopedNames(Sequence[ScopedName]):
@@ -77,9 +83,9 @@ def assign_scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[Sco
         owner_path: Path of the node that owns the body, or ''.
     """
     names: list[ScopedName] = []
-    units: list[str] = []  # site of each node, or ""
+    sites: list[str] = []  # site of each node, or ""
     by_metadata: dict[tuple[str, str], ScopedName] = {}
-    cache: Known = {"/": {}, ".": {}}
+    cache: GroupCache = {"/": {}, ".": {}}
     numbers: Counter[str] = Counter()
     has_sites = False
     for node in nodes:
@@ -87,7 +93,7 @@ def assign_scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[Sco
         site = metadata.get(SITE_KEY, "") if metadata and not owner_path else ""
         if site:
             has_sites = True
-            units.append(site)
+            sites.append(site)
             key = SITE_KEY, site
             if key not in by_metadata:
                 scopes = metadata.get(NAMES, "")
@@ -99,26 +105,33 @@ def assign_scoped_names(nodes: Sequence[Node], owner_path: str = "") -> list[Sco
                 )
             names.append(by_metadata[key])
             continue
-        units.append("")
+        sites.append("")
         metadata_names = metadata.get(NAMES, "") if metadata else ""
         if metadata_names:
             numbers[node.op] += 1
             names.append(_read_metadata_scope(metadata_names, metadata.get(CLASSES, ""), node, by_metadata))
         elif node.name:
             numbers[node.op] += 1
-            names.append(split_node_name(relative(node.name, owner_path) if owner_path else node.name, cache))
+            names.append(
+                split_node_name(remove_owner_path(node.name, owner_path) if owner_path else node.name, cache)
+            )
         else:
             number = numbers[node.op]
             numbers[node.op] += 1
             output = next((o for o in node.outputs if o), "")
-            groups = split_node_name(relative(output, owner_path), cache).scopes if "/" in output else ()
+            groups = (
+                split_node_name(remove_owner_path(output, owner_path), cache).scopes if "/" in output else ()
+            )
             names.append(ScopedName(groups, f"{node.op}_{number}"))
-    places = _collapse_single_groups(names, units)
-    return _group_by_site(nodes, places, units) if has_sites else places
+    names = _collapse_single_groups(names, sites)
+    return _group_by_site(nodes, names, sites) if has_sites else names
 
 
-def module_path(node: Node) -> str:
-    """Path of the module that a node comes from, by the exporter's metadata or the node's name, or ''."""
+def find_module_path(node: Node) -> str:
+    """Returns the path of the module that a node comes from, or ''.
+
+    The path comes from the exporter's metadata, or else from the node's name.
+    """
     metadata_names = node.metadata.get(NAMES, "") if node.metadata else ""
     scoped_name = (
         _read_metadata_scope(metadata_names, "", node, {}) if metadata_names else split_node_name(node.name)
@@ -126,7 +139,7 @@ def module_path(node: Node) -> str:
     return scoped_name.scopes[-1].path if scoped_name.scopes else ""
 
 
-def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
+def _build_scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
     """Returns every prefix of a dotted path as a scope."""
     if len(pieces) > MAX_DEPTH:
         pieces = [*pieces[: MAX_DEPTH - 1], ".".join(pieces[MAX_DEPTH - 1 :])]
@@ -138,56 +151,56 @@ def _scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, ...]:
     return tuple(scopes)
 
 
-Known = Mapping[str, dict[str, tuple[Scope, ...] | None]]
-"""Caches by separator: groups by the path without its last part, or None if it is not a path."""
+GroupCache = Mapping[str, dict[str, tuple[Scope, ...] | None]]
+"""Caches by separator: groups by the path without its last part, or None if the text is no path."""
 
 
-def split_node_name(name: str, cache: Known | None = None) -> ScopedName:
+def split_node_name(name: str, cache: GroupCache | None = None) -> ScopedName:
     """Splits a path in a node's name: '/features/features.0/Conv', 'model/block/conv', 'encoder.0.fc'.
 
     Args:
         name: Name of the node.
         cache: Groups of earlier paths. The groups of this path are added.
     """
-    sign = "/" if "/" in name else "."
-    front, _, last = name.rpartition(sign)
+    separator = "/" if "/" in name else "."
+    front, _, last = name.rpartition(separator)
     if not last:
-        front = name.rstrip(sign) if sign == "/" else name.rpartition(".")[0].rstrip(".")
-        front, _, last = front.rpartition(sign)
-    if not last or (not front and sign == "."):
-        pieces = [p for p in name.split(sign) if p]
-        return ScopedName((), pieces[-1] if len(pieces) == 1 and sign == "/" else name)
+        front = name.rstrip(separator) if separator == "/" else name.rpartition(".")[0].rstrip(".")
+        front, _, last = front.rpartition(separator)
+    if not last or (not front and separator == "."):
+        pieces = [p for p in name.split(separator) if p]
+        return ScopedName((), pieces[-1] if len(pieces) == 1 and separator == "/" else name)
     if cache is None:
-        groups = _groups(front, sign)
-    elif front in (cached_groups := cache[sign]):
+        groups = _find_groups(front, separator)
+    elif front in (cached_groups := cache[separator]):
         groups = cached_groups[front]
     else:
         groups = cached_groups[front] = (
-            _groups(front, sign) if sign == "." else _find_cached_groups(front, cached_groups)
+            _find_groups(front, separator) if separator == "." else _find_cached_groups(front, cached_groups)
         )
     # intern, because thousands of nodes are named Conv
     return ScopedName((), name) if groups is None else ScopedName(groups, intern(last))
 
 
-def _groups(front: str, sign: str) -> tuple[Scope, ...] | None:
+def _find_groups(front: str, separator: str) -> tuple[Scope, ...] | None:
     """Returns the groups of a path without its last part, or None if a dotted name contains no group."""
-    if sign == ".":
-        return _scopes([p for p in front.split(".") if p], {}) or None
-    return _scopes(_pieces(front), {})
+    if separator == ".":
+        return _build_scopes([p for p in front.split(".") if p], {}) or None
+    return _build_scopes(_split_path(front), {})
 
 
 def _find_cached_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) -> tuple[Scope, ...]:
     """Returns the groups of a path with slashes, from the cached groups of its parent path."""
     parent_path, _, part = front.rpartition("/")
     if front.count("/") > MAX_DEPTH:
-        return _scopes(_pieces(front), {})
+        return _build_scopes(_split_path(front), {})
     parent_groups: tuple[Scope, ...] = ()
     if parent_path:
         parent_groups = cache[parent_path] = cache.get(parent_path) or _find_cached_groups(parent_path, cache)
     container = parent_path.rstrip("/").rpartition("/")[2]
-    pieces = _child_pieces(part, container)
+    pieces = _split_segment(part, container)
     if len(parent_groups) + len(pieces) > MAX_DEPTH:
-        return _scopes(_pieces(front), {})
+        return _build_scopes(_split_path(front), {})
     path = parent_groups[-1].path if parent_groups else ""
     scopes = [*parent_groups]
     for name_part in pieces:
@@ -196,19 +209,22 @@ def _find_cached_groups(front: str, cache: dict[str, tuple[Scope, ...] | None]) 
     return tuple(scopes)
 
 
-def _child_pieces(part: str, container: str) -> list[str]:
-    """Returns the dotted parts of one path segment; in `a/a.b` the segment repeats its container's name."""
+def _split_segment(part: str, container: str) -> list[str]:
+    """Returns the dotted parts of one path segment, without the name of its container.
+
+    In `a/a.b`, the segment `a.b` repeats the name of its container `a`.
+    """
     name = part[len(container) + 1 :] if container and part.startswith(container + ".") else part
     return [p for p in name.split(".") if p]
 
 
-def _pieces(front: str) -> list[str]:
+def _split_path(front: str) -> list[str]:
     """Returns the parts of a path with slashes."""
     pieces: list[str] = []
     container = ""
     for part in front.split("/"):
         if part:
-            pieces += _child_pieces(part, container)
+            pieces += _split_segment(part, container)
             container = part
     return pieces
 
@@ -220,18 +236,18 @@ def _read_metadata_scope(
     key = names, classes
     if key in cache:
         return cache[key]
-    paths, kinds = _strings(names), _strings(classes)
+    paths, kinds = _parse_strings(names), _parse_strings(classes)
     if not paths:
         return split_node_name(node.label)
     modules = [p for p in paths[:-1] if p]
     named = dict(zip(paths[:-1], (k.rpartition(".")[2] for k in kinds), strict=False))
     pieces = [p for p in modules[-1].split(".") if p] if modules else []
-    cache[key] = ScopedName(_scopes(pieces, named), paths[-1] or node.label)
+    cache[key] = ScopedName(_build_scopes(pieces, named), paths[-1] or node.label)
     return cache[key]
 
 
-def _strings(text: str) -> list[str]:
-    """Parses a Python list of strings; empty if the text is anything else, as metadata may hold any text."""
+def _parse_strings(text: str) -> list[str]:
+    """Parses a Python list of strings. The result is empty if the text is anything else."""
     if len(text) > 10_000:
         return []
     try:
@@ -241,46 +257,51 @@ def _strings(text: str) -> list[str]:
     return value if isinstance(value, list) and all(isinstance(v, str) for v in value) else []
 
 
-def _collapse_single_groups(places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
-    """Leaves out groups that contain a single unit (a node, or all nodes of a site)."""
-    counted_units: set[str] = set()
-    first_places: list[ScopedName] = []
-    for place, unit in zip(places, units, strict=True):
-        if unit:
-            if unit in counted_units:
+def _collapse_single_groups(names: list[ScopedName], sites: Sequence[str]) -> list[ScopedName]:
+    """Leaves out groups that contain a single unit: a node, or all nodes of a tiled site.
+
+    Args:
+        names: Groups and name of every node.
+        sites: Site of every node, or ''.
+    """
+    counted_sites: set[str] = set()
+    unit_names: list[ScopedName] = []
+    for name, site in zip(names, sites, strict=True):
+        if site:
+            if site in counted_sites:
                 continue
-            counted_units.add(unit)
-        first_places.append(place)
-    # count places that share one scopes object together
-    place_counts = Counter(id(place.scopes) for place in first_places)
-    groups = {id(place.scopes): place.scopes for place in first_places}
+            counted_sites.add(site)
+        unit_names.append(name)
+    # names that share one scopes object are counted together
+    name_counts = Counter(id(name.scopes) for name in unit_names)
+    groups = {id(name.scopes): name.scopes for name in unit_names}
     unit_counts: dict[str, int] = {}
     for key, scopes in groups.items():
-        count = place_counts[key]
+        count = name_counts[key]
         for scope in scopes:
             path = scope.path
             unit_counts[path] = unit_counts.get(path, 0) + count
     single_unit = {key for key, scopes in groups.items() if scopes and unit_counts[scopes[-1].path] == 1}
-    # places of one group share its scopes object
+    # the names in one group share its scopes object
     shared_scopes = {scopes: scopes for key, scopes in groups.items() if key not in single_unit}
     collapsed = []
-    for place in places:
-        scopes = place.scopes
+    for name in names:
+        scopes = name.scopes
         if id(scopes) in single_unit:
             parents = scopes[:-1]
-            place = ScopedName(shared_scopes.setdefault(parents, parents), scopes[-1].name)
-        collapsed.append(place)
+            name = ScopedName(shared_scopes.setdefault(parents, parents), scopes[-1].name)
+        collapsed.append(name)
     return collapsed
 
 
-def _group_by_site(nodes: Sequence[Node], places: list[ScopedName], units: Sequence[str]) -> list[ScopedName]:
+def _group_by_site(nodes: Sequence[Node], names: list[ScopedName], sites: Sequence[str]) -> list[ScopedName]:
     """Puts the nodes of a tiled site into a group with the site's name."""
-    sizes = Counter(filter(None, units))
+    node_counts = Counter(filter(None, sites))
     regrouped = []
-    for node, place, unit in zip(nodes, places, units, strict=True):
-        if sizes[unit] > 1:
+    for node, name, site in zip(nodes, names, sites, strict=True):
+        if node_counts[site] > 1:
             node_name = split_node_name(node.label).name if node.name else node.op
-            regrouped.append(ScopedName((*place.scopes, Scope(unit, place.name, TILED)), node_name))
+            regrouped.append(ScopedName((*name.scopes, Scope(site, name.name, TILED)), node_name))
         else:
-            regrouped.append(place)
+            regrouped.append(name)
     return regrouped

@@ -41,7 +41,7 @@ def remember(
     """Records the elements of the sequence that `node` produces, if it produces one and they are known."""
     elements = _elements_of(sequences, context, node)
     if elements is not None and node.outputs and node.outputs[0]:
-        sequences[context.key(node.outputs[0])] = elements
+        sequences[context.get_key(node.outputs[0])] = elements
 
 
 def _elements_of(
@@ -52,14 +52,14 @@ def _elements_of(
     if not node.inputs:
         return None
     if node.op == "SequenceConstruct":
-        return SequenceElements(len(node.inputs), _merge_infos([context.info(n) for n in node.inputs]))
+        return SequenceElements(len(node.inputs), _merge_infos([context.get_info(n) for n in node.inputs]))
     if node.op == "SplitToSequence":
         return _split(context, node)
-    source_elements = sequences.get(context.key(node.inputs[0]))
+    source_elements = sequences.get(context.get_key(node.inputs[0]))
     if source_elements is None:
         return None
     if node.op == "SequenceInsert" and len(node.inputs) > 1:
-        new = context.info(node.inputs[1])
+        new = context.get_info(node.inputs[1])
         element = (
             new
             if source_elements.length == 0
@@ -85,7 +85,7 @@ def _change_length(length: Dim, change: int) -> Dim:
 
 def _split(context: GraphContext, node: Node) -> SequenceElements:
     """The pieces of a split along an axis: of size 1 by default, of a given size, or of given sizes."""
-    source = context.info(node.inputs[0])
+    source = context.get_info(node.inputs[0])
     split_name = node.inputs[1] if len(node.inputs) > 1 else ""
     sizes: Any = context.shapes.constants.get(split_name) if split_name else None
     shape = source.shape

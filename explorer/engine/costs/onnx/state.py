@@ -24,8 +24,8 @@ from explorer.engine.costs.onnx.tile_coverage import TileLabels
 from explorer.engine.costs.onnx.values import (
     SHOWN,
     GraphContext,
+    count_bytes,
     describe_initializers,
-    nbytes,
     simplify_attributes,
 )
 from explorer.engine.graph.model import Graph, Node
@@ -138,12 +138,12 @@ class VisitState(Struct):
         finally:
             self.result = outer
 
-    def number(self) -> int:
+    def create_number(self) -> int:
         """An unused number for a body's values."""
         self.contexts += 1
         return self.contexts
 
-    def memory(self, key: Hashable) -> Hashable:
+    def find_memory_key(self, key: Hashable) -> Hashable:
         """Returns the key of the tensor whose memory a value uses: its own, or the viewed tensor's key."""
         return self.memory_of.get(key, key)
 
@@ -151,17 +151,17 @@ class VisitState(Struct):
         self, context: GraphContext, node: Node, name: ScopedName, kind: str
     ) -> tuple[tuple[Scope, ...], str]:
         """Returns the scopes and the path prefix of a body of `node`."""
-        path = context.path(node)
+        path = context.get_path(node)
         self.paths[path] += 1
         if self.paths[path] > 1:
             path = f"{path}#{self.paths[path]}"
-        return (*context.scopes_of(name), Scope(path, name.name, kind)), f"{path}/"
+        return (*context.list_scopes(name), Scope(path, name.name, kind)), f"{path}/"
 
-    def child_context(
+    def create_child_context(
         self, context: GraphContext, body: Graph, shapes: Shapes, scopes: tuple[Scope, ...], path: str
     ) -> GraphContext:
         """Creates the context of a subgraph, which can read the values of the enclosing graph."""
-        number = self.number()
+        number = self.create_number()
         names = find_captured_names(body)
         captured = {n: context.stored[n] for n in names if n in context.stored}
         captured.update(describe_initializers(body, (number,)))
@@ -170,7 +170,7 @@ class VisitState(Struct):
             shapes=shapes,
             stored=captured,
             storage_ids={},
-            keys={n: context.key(n) for n in names},
+            keys={n: context.get_key(n) for n in names},
             scopes=scopes,
             prefix=f"{path}/",
             owner_path=path,
@@ -179,9 +179,15 @@ class VisitState(Struct):
         # inputs of a body have no producer outside it
         input_names = [v.name for v in body.inputs]
         self.result.edges.append(
-            (scopes, (), (), [*map(body_context.key, input_names)], [*map(body_context.info, input_names)])
+            (
+                scopes,
+                (),
+                (),
+                [*map(body_context.get_key, input_names)],
+                [*map(body_context.get_info, input_names)],
+            )
         )
-        self.result.ends.append((scopes, [body_context.key(v.name) for v in body.outputs]))
+        self.result.ends.append((scopes, [body_context.get_key(v.name) for v in body.outputs]))
         return body_context
 
     def step(
@@ -194,19 +200,21 @@ class VisitState(Struct):
         bound_reason: str = "",
     ) -> None:
         """Adds a step whose tensors are identified by their memory."""
-        outputs = [(self.memory(key), info, size) for key, info, size in outputs]
-        self.result.steps.append(ExecutionStep(path, [*map(self.memory, read)], outputs, leaf, bound_reason))
+        outputs = [(self.find_memory_key(key), info, size) for key, info, size in outputs]
+        self.result.steps.append(
+            ExecutionStep(path, [*map(self.find_memory_key, read)], outputs, leaf, bound_reason)
+        )
 
     def finish(
         self, context: GraphContext, node: Node, scopes: tuple[Scope, ...], live_keys: Iterable[Hashable] = ()
     ) -> None:
         """Adds the step that produces the outputs of a node with a body, while `live_keys` are still live."""
-        outputs = [context.info(n) for n in node.outputs if n]
-        step_outputs = [(context.key(o.name), o, nbytes(o)) for o in outputs]
+        outputs = [context.get_info(n) for n in node.outputs if n]
+        step_outputs = [(context.get_key(o.name), o, count_bytes(o)) for o in outputs]
         read = [n for n in node.inputs if n and n not in context.stored]
-        keys = [context.key(n) for n in read]
+        keys = [context.get_key(n) for n in read]
         self.step(scopes[-1].path, (*keys, *live_keys), step_outputs)
-        read_infos = [context.info(n) for n in read]
+        read_infos = [context.get_info(n) for n in read]
         self.result.edges.append((scopes, keys, read_infos, [k for k, _, _ in step_outputs], outputs))
 
     @staticmethod
@@ -215,8 +223,8 @@ class VisitState(Struct):
         return GroupFacts(
             kind=kind,
             calls=context.trips if isinstance(context.trips, int) else 1,
-            inputs=tuple(context.info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
-            outputs=tuple(context.info(n) for n in node.outputs if n)[:SHOWN],
+            inputs=tuple(context.get_info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
+            outputs=tuple(context.get_info(n) for n in node.outputs if n)[:SHOWN],
             attributes=simplify_attributes(node),
             **facts,
         )

@@ -55,7 +55,7 @@ class TileLabels(Struct, frozen=True):
     padded: bool = False
 
     @classmethod
-    def of(cls, model: Model) -> TileLabels | None:
+    def from_model(cls, model: Model) -> TileLabels | None:
         """Reads the labels of a model. Returns None if the model has no tiles."""
         operators: dict[str, Tile] = {}
         other_names: set[str] = set()
@@ -267,8 +267,8 @@ def _place(labels: TileLabels, leaf: OperatorLeaf, operator_by_context: dict[int
     if operand_indices is None or node.domain not in ("", DOMAIN) or len(node.inputs) <= operand_indices[1]:
         return _Placement(reason=_TOO_LARGE)
     macs_and_count = _count_products(
-        context.info(node.inputs[operand_indices[0]]).shape,
-        context.info(node.inputs[operand_indices[1]]).shape,
+        context.get_info(node.inputs[operand_indices[0]]).shape,
+        context.get_info(node.inputs[operand_indices[1]]).shape,
         tile,
     )
     if macs_and_count is None or (macs_and_count[1] not in (1, None) and not batched):

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import Scope, sum_if_all_known
-from explorer.engine.costs.onnx.scopes import ScopedName, relative
+from explorer.engine.costs.onnx.scopes import ScopedName, remove_owner_path
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, count_dense_bytes
 from explorer.engine.graph.random_operators import RANDOM
@@ -112,29 +112,29 @@ class GraphContext(Struct):
     sums_calls: bool = False
     storage_ids: dict[str, int] = field(default_factory=dict)
 
-    def key(self, name: str) -> Hashable:
+    def get_key(self, name: str) -> Hashable:
         """Returns the identity of a value, from its name in this body."""
         key = self.keys.get(name) if self.keys else None
         return key if key is not None else ((self.number, name) if self.number else name)
 
-    def path(self, node: Node) -> str:
+    def get_path(self, node: Node) -> str:
         """Returns the path of a node from the root of the model."""
         if not self.owner_path:
             return f"{self.prefix}{node.name or node.label}"
-        return f"{self.prefix}{relative(node.label, self.owner_path)}"
+        return f"{self.prefix}{remove_owner_path(node.label, self.owner_path)}"
 
-    def scopes_of(self, name: ScopedName) -> tuple[Scope, ...]:
+    def list_scopes(self, name: ScopedName) -> tuple[Scope, ...]:
         """Returns the groups that contain a node; groups within a body have the body's path as prefix."""
         if not self.prefix:
             return name.scopes
         return (*self.scopes, *(Scope(self.prefix + s.path, s.name, s.kind) for s in name.scopes))
 
-    def info(self, name: str) -> TensorInfo:
+    def get_info(self, name: str) -> TensorInfo:
         """Returns the type and shape of a value, which are None if unknown."""
         return self.shapes.values.get(name) or TensorInfo(name, None, None, "unknown")
 
 
-def nbytes(info: TensorInfo) -> int | None:
+def count_bytes(info: TensorInfo) -> int | None:
     """Returns the bytes of a tensor, or None if its shape or type is unknown or it holds strings."""
     return count_dense_bytes(info.shape, info.dtype)
 
@@ -184,7 +184,7 @@ def _describe_stored(tensor: Tensor, name: str, owner: tuple[Hashable, ...]) -> 
     return StoredValue(identity, name, elements, size + tensor.beside, dtype, tensor.shape, quantized)
 
 
-def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, int]]:
+def find_parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, int]]:
     """Finds the parameters among a node's inputs.
 
     Returns:
@@ -203,10 +203,10 @@ def parameter_places(context: GraphContext, node: Node) -> list[tuple[int, int, 
     return places
 
 
-def parameters(
+def list_parameters(
     context: GraphContext, node: Node, places: Iterable[tuple[int, int, int]]
 ) -> tuple[list[StoredValue], set[str]]:
-    """Returns the stored parameters at the places from `parameter_places`, and the names of their inputs."""
+    """Returns the stored parameters at places of `find_parameter_places`, and the names of their inputs."""
     entries: list[StoredValue] = []
     names: set[str] = set()
     for index, position, bits in places:
@@ -252,7 +252,7 @@ def is_alias(context: GraphContext, node: Node) -> bool:
         (node.domain, node.op) in registry.OPERATORS
         and not is_random
         and 0 < len(sources) <= _MAX_SOURCES
-        and registry.is_parameter("", -1, context.info(node.outputs[0]).dtype, None)
+        and registry.is_parameter("", -1, context.get_info(node.outputs[0]).dtype, None)
         and any(map(_is_weight, sources))
     )
 
@@ -279,7 +279,7 @@ def propagate_stored(context: GraphContext, node: Node) -> None:
     stored_values, name = context.stored, node.outputs[0]
     if node.op == "Constant" and not node.domain:
         owner = (context.number,) if context.number else ()
-        tensor = constant(node)
+        tensor = read_constant(node)
         if tensor is not None:
             stored_values[name] = (_describe_stored(tensor, name, owner),)
             if _is_plain(tensor):
@@ -299,7 +299,7 @@ def propagate_stored(context: GraphContext, node: Node) -> None:
         stored_values.update((output, tuple(entries)) for output in node.outputs if output)
 
 
-def traffic(
+def count_traffic(
     context: GraphContext,
     node: Node,
     inputs: list[TensorInfo | None],
@@ -329,13 +329,15 @@ def traffic(
             is_setting = index in operator.settings or info.shape == ()
             if is_setting and entries is not None and name not in params:
                 continue  # limits, axes and scalars are part of the instruction
-            sizes[name] = entries[0].size if entries and entries[0].sparse else nbytes(info)
-    output_bytes = tuple([nbytes(info) for info in outputs])
+            sizes[name] = entries[0].size if entries and entries[0].sparse else count_bytes(info)
+    output_bytes = tuple([count_bytes(info) for info in outputs])
     for index in operator.rows:
         table = inputs[index] if index < len(inputs) else None
         if table is not None and node.inputs[index] in context.stored:
             # the table stays in memory; only the rows that are looked up are read
-            sizes[node.inputs[index]] = nbytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
+            sizes[node.inputs[index]] = (
+                count_bytes(replace(outputs[0], dtype=table.dtype)) if outputs else None
+            )
     stored_sizes = [size for name, size in sizes.items() if name in context.stored or name in constants]
     read = sum_if_all_known(sizes.values())
     # if the total is unknown, so is its stored part
@@ -351,7 +353,7 @@ def view_of(node: Node) -> str:
     return "" if is_training else node.inputs[0]
 
 
-def constant(node: Node) -> Tensor | None:
+def read_constant(node: Node) -> Tensor | None:
     """The numeric tensor of a Constant node, without data if it comes from a list; None for other nodes."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor):

@@ -25,16 +25,16 @@ from explorer.engine.costs.onnx.values import (
     GraphContext,
     StoredValue,
     attribute_parameters,
+    count_bytes,
+    count_traffic,
     describe_initializers,
+    find_parameter_places,
     is_alias,
     list_plain_storage,
     list_weights,
     multiply_by_runs,
-    nbytes,
-    parameter_places,
     propagate_stored,
     simplify_attributes,
-    traffic,
     view_of,
 )
 from explorer.engine.graph.model import Model, Node
@@ -79,12 +79,12 @@ def visit(
     context = result.context = GraphContext(
         inference.main, describe_initializers(graph, ()), model.opsets, storage_ids=list_plain_storage(graph)
     )
-    feeds = [context.info(v.name) for v in graph.feeds]
-    state.step("", (), [(i.name, i, nbytes(i)) for i in feeds])
+    feeds = [context.get_info(v.name) for v in graph.feeds]
+    state.step("", (), [(i.name, i, count_bytes(i)) for i in feeds])
     visitor.nodes(context, graph.nodes)
     if result.tile_labels is not None:
         result.tiled = tile_coverage.count_tiled_macs(result.tile_labels, result.leaves)
-    result.kept = frozenset(state.memory(context.key(v.name)) for v in graph.outputs)
+    result.kept = frozenset(state.find_memory_key(context.get_key(v.name)) for v in graph.outputs)
     return result
 
 
@@ -103,7 +103,7 @@ class GraphVisitor:
         self.on_progress = on_progress
         self.cancel = cancel
         memory_of: dict[Hashable, Hashable] = {}
-        result = VisitResult(ExecutionOrder(memory_of), tile_coverage.TileLabels.of(model))
+        result = VisitResult(ExecutionOrder(memory_of), tile_coverage.TileLabels.from_model(model))
         self.state = VisitState(inference, result, memory_of)
         self.calls = FunctionCalls(model, self.state, MAX_LEAVES)
         self.names: dict[tuple[int, str], ScopedNames] = {}
@@ -134,7 +134,7 @@ class GraphVisitor:
             elif functions and (function := functions.get(node.key)) is not None:
                 single = find_single_operator(model, function, node)
                 if single is None:
-                    self.calls.call(self.nodes, context, node, names[index], function)
+                    self.calls.add_call(self.nodes, context, node, names[index], function)
                 else:
                     self.operator(context, single[0], (names[index],), 0, function.name, single[1])
             elif node.op not in carriers or not control_flow.follow(
@@ -196,7 +196,9 @@ class GraphVisitor:
                 sequences.remember(state.sequences, context, node)
             source = view_of(node) if op in VIEWS else ""
             if source and node.outputs[0] and source not in stored_values:
-                state.memory_of[context.key(node.outputs[0])] = state.memory(context.key(source))
+                state.memory_of[context.get_key(node.outputs[0])] = state.find_memory_key(
+                    context.get_key(source)
+                )
         result.steps.add(leaf, input_index)
 
     def figures(
@@ -251,7 +253,7 @@ class GraphVisitor:
                 key += [name and kind_of(name) for name in (*names, *node.outputs)]
             else:
                 for name in (*names, *node.outputs):
-                    info = context.info(name) if name else None
+                    info = context.get_info(name) if name else None
                     key.append(info and (info.dtype, info.shape, info.origin))
         if reads_stored:
             storage_ids, stored_values = context.storage_ids, context.stored
@@ -283,9 +285,9 @@ class GraphVisitor:
         """Returns the figures of a node, from the rule for its operator."""
         inputs, outputs = describe_values(context, node, constants)
         cost = self.cost(context, node, inputs, outputs)
-        places = parameter_places(context, node) if reads_stored else []
+        places = find_parameter_places(context, node) if reads_stored else []
         params = {node.inputs[index] for index, _, _ in places}
-        moved = traffic(context, node, inputs, outputs, params, constants)
+        moved = count_traffic(context, node, inputs, outputs, params, constants)
         attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
         bytes_written = multiply_by_runs(moved.written, scale)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from msgspec import Struct
 
 from explorer.engine.costs.memory.liveness import AnalysisResult, sum_live_bytes
-from explorer.engine.costs.memory.roofline import roofline
+from explorer.engine.costs.memory.roofline import compute_roofline
 from explorer.engine.costs.sizes.polynomial import Polynomial, find_upper_envelope, fit_polynomial
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import CurveName
@@ -43,7 +43,7 @@ class SizeFigures(Struct, frozen=True):
     def of(cls, examined: AnalysisResult) -> SizeFigures:
         """Reads the figures from an analysis."""
         order = examined.schedule
-        points = roofline(examined.analysis, _ANY).points
+        points = compute_roofline(examined.analysis, _ANY).points
         return cls(
             tuple([step.label for step in order.steps]),
             tuple([(point.macs, point.bytes) for point in points]),
@@ -111,11 +111,11 @@ class ClosedForms(Struct, frozen=True):
 
     def values(self, size: int, weights: int, machine: Machine | None) -> Values:
         """Returns the value of each curve at a size."""
-        peak = max((polynomial.value_at(size) for polynomial in self.alive), default=0)
+        peak = max((polynomial.evaluate(size) for polynomial in self.alive), default=0)
         layers: Counter[tuple[int, int]] = Counter()
         for (macs, moved), count in self.layers.items() if machine is not None else ():
-            layers[macs.value_at(size), moved.value_at(size)] += count
-        return _values(self.macs.value_at(size), self.moved.value_at(size), peak, weights, machine, layers)
+            layers[macs.evaluate(size), moved.evaluate(size)] += count
+        return _values(self.macs.evaluate(size), self.moved.evaluate(size), peak, weights, machine, layers)
 
     def of(self, name: CurveName, weights: int, machine: Machine | None) -> tuple[Polynomial, ...]:
         """Returns the polynomials whose maximum is the curve; empty for the minimum time, which is a sum."""
@@ -126,8 +126,8 @@ class ClosedForms(Struct, frozen=True):
             "weights": (Polynomial((weights,)),),
         }
         if machine is not None:
-            polynomials["compute"] = (self.macs.scaled(1 / Fraction(machine.peak_macs)),)
-            polynomials["memory"] = (self.moved.scaled(1 / Fraction(machine.bandwidth)),)
+            polynomials["compute"] = (self.macs.multiply(1 / Fraction(machine.peak_macs)),)
+            polynomials["memory"] = (self.moved.multiply(1 / Fraction(machine.bandwidth)),)
         return polynomials.get(name, ())
 
 
@@ -164,7 +164,7 @@ class _Fit(Struct, frozen=True):
         forms = [*self.macs, *self.moved, *self.live]
         polynomials = [*(m for m, _ in figures.layers), *(b for _, b in figures.layers), *figures.alive]
         return all(
-            form is None or form.numerator_at(size) == (value or 0) * form.over
+            form is None or form.evaluate_numerator(size) == (value or 0) * form.over
             for form, value in zip(forms, polynomials, strict=True)
         )
 
@@ -256,5 +256,5 @@ def _form(sizes: tuple[int, ...], values: Sequence[int | None]) -> Polynomial | 
 def _total(forms: Sequence[Polynomial | None]) -> Polynomial:
     total = Polynomial(())
     for form, count in Counter(form for form in forms if form is not None).items():
-        total += form.scaled(Fraction(count))
+        total += form.multiply(Fraction(count))
     return total

@@ -21,9 +21,9 @@ from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.sizes.closed_forms import ClosedForms, SizeFigures, Values, find_closed_forms
 from explorer.engine.costs.sizes.polynomial import (
     Polynomial,
+    find_sign_changes,
     find_upper_envelope,
     fit_polynomial,
-    sign_changes,
 )
 from explorer.facts.roofline import Machine
 from explorer.facts.sizes.curves import Crossing, CurveName, SizeCurve, SizeCurves
@@ -148,7 +148,7 @@ class _Curves:
         except ExplorerError:  # a model with a maximum text length has no step beyond it
             return None
         line = fit_polynomial((low, high), (first, last))
-        return line if line.numerator_at(sizes[1]) == middle * line.over else None
+        return line if line.evaluate_numerator(sizes[1]) == middle * line.over else None
 
     # values
 
@@ -160,7 +160,7 @@ class _Curves:
         else:
             values = self.count(size).values(self.weights, self.machine)
         if self.cache_form is not None:
-            values["kv_cache"] = Fraction(self.cache_form.value_at(size))
+            values["kv_cache"] = Fraction(self.cache_form.evaluate(size))
         return values
 
     def _curves(self, sizes: Sequence[int]) -> Iterator[SizeCurve]:
@@ -173,7 +173,7 @@ class _Curves:
     def _text(self, name: CurveName) -> str:
         """The closed form of a curve with one form over the full range (except single sizes), else ''."""
         if name == "kv_cache":
-            return "" if self.cache_form is None else self.cache_form.text(self.over.name)
+            return "" if self.cache_form is None else self.cache_form.format(self.over.name)
         wide = [form for form in self.forms if form.low < form.high]
         parts = [form.of(name, self.weights, None) for form in wide]
         if not wide:
@@ -184,7 +184,7 @@ class _Curves:
         for form, form_parts in zip(wide, parts, strict=True):
             if not set(find_upper_envelope(range_parts, form.low, form.high)) <= set(form_parts):
                 return ""
-        texts = [part.text(self.over.name) for part in range_parts]
+        texts = [part.format(self.over.name) for part in range_parts]
         if not all(texts) or len(texts) > _LARGEST_OF:
             return ""
         return f"max({', '.join(texts)})" if len(texts) > 1 else "".join(texts)
@@ -199,7 +199,7 @@ class _Curves:
             for forms in self.forms:
                 pairs = [(a, b) for a in self._parts(curve, forms) for b in self._parts(other_curve, forms)]
                 candidate_sizes |= {
-                    size for a, b in pairs for size in sign_changes(a - b, forms.low, forms.high)
+                    size for a, b in pairs for size in find_sign_changes(a - b, forms.low, forms.high)
                 }
                 candidate_sizes |= {forms.low} if forms.low > self.over.low else set()
             for size in sorted(candidate_sizes):

@@ -1,7 +1,7 @@
 """Polynomials over integers: exact fit, exact evaluation, and sign changes.
 
-Costs are products and sums of a model's sizes, so over one size they are polynomials with rational
-coefficients. Newton's divided differences determine one from as many values as it has coefficients.
+Costs are products and sums of a model's sizes. As functions of one size they are polynomials with rational
+coefficients. Newton's divided differences determine a polynomial from as many values as it has coefficients.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class Polynomial(Struct, frozen=True):
     over: int = 1
 
     @classmethod
-    def of(cls, terms: Sequence[Fraction]) -> Polynomial:
+    def from_terms(cls, terms: Sequence[Fraction]) -> Polynomial:
         """Creates a polynomial from rational coefficients, lowest power first."""
         coefficients = list(terms)
         while coefficients and not coefficients[-1]:
@@ -39,19 +39,19 @@ class Polynomial(Struct, frozen=True):
         """The rational coefficients."""
         return tuple(Fraction(coefficient, self.over) for coefficient in self.coefficients)
 
-    def numerator_at(self, size: int) -> int:
+    def evaluate_numerator(self, size: int) -> int:
         """Returns the value at a size, times the denominator."""
         value = 0
         for coefficient in reversed(self.coefficients):
             value = value * size + coefficient
         return value
 
-    def value_at(self, size: int) -> int:
-        """Returns the value at a size where it is an integer."""
-        return self.numerator_at(size) // self.over
+    def evaluate(self, size: int) -> int:
+        """Returns the value at a size. The value must be an integer."""
+        return self.evaluate_numerator(size) // self.over
 
-    def text(self, name: str) -> str:
-        """The canonical text of the polynomial in the variable `name`, or '' if it would be too long."""
+    def format(self, name: str) -> str:
+        """Returns the canonical text of the polynomial in the variable `name`, or '' if it is too long."""
         terms: dict[Monomial, int] = {
             (((name, power),) if power else ()): coefficient
             for power, coefficient in enumerate(self.coefficients)
@@ -61,18 +61,21 @@ class Polynomial(Struct, frozen=True):
         except UndecidedSize:
             return ""
 
-    def scaled(self, factor: Fraction) -> Polynomial:
+    def multiply(self, factor: Fraction) -> Polynomial:
         """Returns the polynomial times a number."""
-        return Polynomial.of([term * factor for term in self.terms])
+        return Polynomial.from_terms([term * factor for term in self.terms])
 
     def __add__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.of(_add_coefficients(self.terms, other.terms))
+        return Polynomial.from_terms(_add_coefficients(self.terms, other.terms))
 
     def __sub__(self, other: Polynomial) -> Polynomial:
-        return Polynomial.of(_add_coefficients(self.terms, [-term for term in other.terms]))
+        return Polynomial.from_terms(_add_coefficients(self.terms, [-term for term in other.terms]))
 
     def covers(self, other: Polynomial) -> bool:
-        """Whether no coefficient is below the other's; the value is then never below for sizes from 1."""
+        """Whether each coefficient is at least that of `other`.
+
+        The value is then at least that of `other` at all sizes from 1.
+        """
         a, b = self.terms, other.terms
         zeros = [Fraction(0)] * max(len(a), len(b))
         return all(x >= y for x, y in zip((*a, *zeros), (*b, *zeros), strict=False))
@@ -85,7 +88,7 @@ def _add_coefficients(a: Sequence[Fraction], b: Sequence[Fraction]) -> list[Frac
 
 @lru_cache(1 << 16)
 def fit_polynomial(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomial:
-    """Returns the polynomial of lowest degree through given values, by Newton's divided differences.
+    """Returns the polynomial of lowest degree with these values, by Newton's divided differences.
 
     Args:
         sizes: Distinct sizes.
@@ -101,11 +104,11 @@ def fit_polynomial(sizes: tuple[int, ...], values: tuple[int, ...]) -> Polynomia
         shifted = [Fraction(0), *terms]
         terms = _add_coefficients(shifted, [-sizes[index] * term for term in terms])
         terms[0] += differences[index]
-    return Polynomial.of(terms)
+    return Polynomial.from_terms(terms)
 
 
-def sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
-    """Returns the sizes at which the polynomial changes between positive and not positive.
+def find_sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
+    """Yields the sizes at which the polynomial changes between positive and not positive.
 
     Where the difference p(n + 1) - p(n) keeps its sign, p is monotonic, and bisection finds its only sign
     change.
@@ -117,25 +120,21 @@ def sign_changes(polynomial: Polynomial, low: int, high: int) -> Iterator[int]:
     """
     if len(polynomial.coefficients) < 2 or low >= high:
         return
-    marks = [low, *sign_changes(_steps(polynomial), low, high - 1), high]
+    marks = [low, *find_sign_changes(_compute_difference(polynomial), low, high - 1), high]
     for first, last in pairwise(marks):
-        is_positive_first, is_positive_last = (
-            polynomial.numerator_at(first) > 0,
-            polynomial.numerator_at(last) > 0,
-        )
-        if is_positive_first == is_positive_last:
+        starts_positive = polynomial.evaluate_numerator(first) > 0
+        if starts_positive == (polynomial.evaluate_numerator(last) > 0):
             continue
         while last - first > 1:
             middle = (first + last) // 2
-            first, last = (
-                (middle, last)
-                if (polynomial.numerator_at(middle) > 0) == is_positive_first
-                else (first, middle)
-            )
+            if (polynomial.evaluate_numerator(middle) > 0) == starts_positive:
+                first = middle
+            else:
+                last = middle
         yield last
 
 
-def _steps(polynomial: Polynomial) -> Polynomial:
+def _compute_difference(polynomial: Polynomial) -> Polynomial:
     """Returns the difference p(n + 1) - p(n), by the binomial theorem."""
     terms = polynomial.terms
     differences = [
@@ -145,7 +144,7 @@ def _steps(polynomial: Polynomial) -> Polynomial:
         )
         for lower_power in range(len(terms) - 1)
     ]
-    return Polynomial.of(differences)
+    return Polynomial.from_terms(differences)
 
 
 def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int) -> tuple[Polynomial, ...]:
@@ -155,16 +154,16 @@ def find_upper_envelope(polynomials: Collection[Polynomial], low: int, high: int
     """
     upper: list[Polynomial] = []
     for polynomial in sorted(
-        set(polynomials), key=lambda p: (Fraction(-p.numerator_at(high), p.over), p.coefficients)
+        set(polynomials), key=lambda p: (Fraction(-p.evaluate_numerator(high), p.over), p.coefficients)
     ):
         if not any(higher.covers(polynomial) for higher in upper):
             upper.append(polynomial)
     if len(upper) > _MAX_PAIRWISE:
         return tuple(upper)
     pairs = ((a, b) for a in upper for b in upper if a is not b)
-    marks = {low, *(size for a, b in pairs for size in sign_changes(a - b, low, high))}
+    marks = {low, *(size for a, b in pairs for size in find_sign_changes(a - b, low, high))}
     best = (
-        {max(upper, key=lambda p: Fraction(p.numerator_at(size), p.over)) for size in marks}
+        {max(upper, key=lambda p: Fraction(p.evaluate_numerator(size), p.over)) for size in marks}
         if upper
         else set()
     )

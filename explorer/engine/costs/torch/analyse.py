@@ -175,13 +175,13 @@ def examine_module(
             f"{failed_path}{_failed_layer_text(failed_path, layers, input_infos)}: {run.failed[1]}",
         )
         notes = (*notes, failure_note(failure))
-    notes = (*notes, *outsiders.note(run.outsiders), *bound_note(run.parameters))
+    notes = (*notes, *outsiders.describe_outsiders(run.outsiders), *bound_note(run.parameters))
     output_infos = describe_tensors(run.result, "output")
     info = _model_info(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
-    return liveness.AnalysisResult.of(
+    return liveness.AnalysisResult.from_analysis(
         Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
-        liveness.schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
-        layer_tree.bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
+        liveness.build_schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
+        layer_tree.count_bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
         (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
         failure if run.is_fault else "",
     )
@@ -241,7 +241,7 @@ def _totals(
     """Totals of the whole model; a model that failed has no peak."""
     run = verdict.run
     peak = liveness.find_live_peak(steps, keep=run.kept)
-    totals = layer_tree.totals(
+    totals = layer_tree.compute_totals(
         leaves,
         peak_bytes=None if run.failed else peak.bytes,
         peak_at="" if run.failed else peak.label,
@@ -627,7 +627,7 @@ def describe_stored(model: nn.Module, *, source: str) -> Info:
         source: The name under which the user opened the model.
     """
     weights = parameters(model)
-    stored_sums = layer_tree.totals([], parameters=_collect_stored_pieces(weights.values()))
+    stored_sums = layer_tree.compute_totals([], parameters=_collect_stored_pieces(weights.values()))
     totals = stored_totals(stored_sums.params, _trainable(weights), stored_sums.weight_bytes)
     bounded = bound_note(weights)
     if bounded:

@@ -118,7 +118,7 @@ class Gradients:
             return
         gradient: Gradient | None = Gradient()
         if cost.macs:
-            gradient = dispatch.gradient(func, args, kwargs, outputs, cost.macs, self._want)
+            gradient = dispatch.compute_gradient(func, args, kwargs, outputs, cost.macs, self._want)
         if gradient is not None:
             wants = map(self._want, inputs)
             gradient += Gradient(elementwise=gradients.elementwise(cost.elementwise_ops, wants))

@@ -27,7 +27,7 @@ from explorer.engine.costs.torch.data_dependence import (
     ONCE,
     AnswerPolicy,
     CodePlace,
-    place_text,
+    describe_place,
 )
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
@@ -304,7 +304,9 @@ def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, 
         if variant.cut or _changes_totals(variant, total):
             places[place] = None
     branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
-    notes = [f"assumed: the branch at {place_text(place)} goes the way that costs more" for place in branches]
+    notes = [
+        f"assumed: the branch at {describe_place(place)} goes the way that costs more" for place in branches
+    ]
     changes = (
         any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
     )

@@ -1,8 +1,8 @@
 """Answers a model that queries tensor values while it runs on shapes, and records the queries.
 
 A tensor without values gives the same answer to every query, so a loop that ends by a value (`while error >
-tolerance`) would never end. If one code place queries too often, the model runs again with every other answer
-reversed there. Such a loop then runs once, and the assumption says so.
+tolerance`) would never end. If one line of code queries too often, the model runs again, and every second
+answer at that line is reversed. Such a loop then runs once, and an assumption says so.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ CodePlace = tuple[CodeType | None, int]
 """A line of the model's own code. Without code: the number of a branch or loop of an exported program."""
 
 Kind = Literal["branch", "number"]
+"""Kind of a query: whether a tensor is true, or the number in a tensor."""
 
 ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 2, 1e3, -1e3)}
 """Other answers to try: False for a branch; for a number 0, 2, and values above and below any limit."""
 
 _LARGEST_COUNT = 2
 _FLOAT_FACTOR = 2_000
-"""Float choices above `_LARGEST_COUNT` are multiplied by `_FLOAT_FACTOR`; integers may be repeat counts."""
+"""Factor of float answers above `_LARGEST_COUNT`. Integers are not multiplied: they may be repeat counts."""
 
 
 class AnswerPolicy(Struct, frozen=True):
@@ -79,7 +80,7 @@ class ValueQueries:
         self._times: Counter[CodePlace] = Counter()
 
     def answer(self, assumed: tuple[Any, str]) -> tuple[Any, str]:
-        """The answer to a query, with its assumption: from the policy if it has one, else the assumed value.
+        """Returns the answer to a query, and the assumption. The policy may replace the assumed answer.
 
         Raises:
             RuntimeError: The code place queried too often.
@@ -88,16 +89,16 @@ class ValueQueries:
         place = _find_asking_place()
         self.asked[place] = "branch" if isinstance(value, bool) else "number"
         self._times[place] += 1
-        times, loop_answer = self._times[place], self.policy.loops.get(place)
-        if times > (1 if loop_answer == "refused" else MAX_QUESTIONS):
-            self.endless = None if loop_answer == "refused" else place
+        times, loop_policy = self._times[place], self.policy.loops.get(place)
+        if times > (1 if loop_policy == "refused" else MAX_QUESTIONS):
+            self.endless = None if loop_policy == "refused" else place
             code, _ = place
             raise RuntimeError(
                 f"asks again and again for the value of a tensor{f' in {code.co_name}' if code else ''}: "
                 "a loop that only values end has no end on shapes"
             )
         choice = self.policy.choices.get(place, 1)
-        if loop_answer == "once" and times % 2 == 0:
+        if loop_policy == "once" and times % 2 == 0:
             choice, text = 0 if choice else 1, ONCE
         if choice != 1:
             value = _replace_numbers(value, choice)
@@ -110,8 +111,8 @@ class ValueQueries:
         return value, text
 
 
-def place_text(place: CodePlace) -> str:
-    """Returns the text for a code place, such as 'line 57 of Guarded.forward'."""
+def describe_place(place: CodePlace) -> str:
+    """Describes a code place, such as 'line 57 of Guarded.forward'."""
     code, line = place
     if code is not None:
         return f"line {line} of {code.co_qualname}"

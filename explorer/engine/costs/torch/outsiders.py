@@ -23,7 +23,7 @@ from explorer.facts import TensorInfo
 
 NO_MODULE = "belong to no module of the model"
 
-_NAMED = 6
+_MAX_NAMED = 6
 """Maximum number of parameters that a note names."""
 
 
@@ -31,8 +31,8 @@ class Outsiders:
     """Records the unregistered parameters that a run uses.
 
     Attributes:
-        held: Unregistered parameters that the model's objects hold, by storage, with expressions that reach
-            them.
+        held: Unregistered parameters in attributes of the model's objects, by storage. Each has an expression
+            that leads to it.
     """
 
     def __init__(self, unregistered: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -57,8 +57,8 @@ class Outsiders:
         self._originals[storage_key(twin.untyped_storage())] = original
         return twin
 
-    def use(self, row: Row, tensor: torch.Tensor, *, in_run_memory: bool = False) -> bool:
-        """Records that an operator of `row` reads a tensor; True for an unregistered parameter or its view.
+    def note_use(self, row: Row, tensor: torch.Tensor, *, in_run_memory: bool = False) -> bool:
+        """Records that an operator reads a tensor. Returns whether it belongs to an unregistered parameter.
 
         Args:
             row: Row of the operator.
@@ -89,7 +89,7 @@ class Outsiders:
         )
         return True
 
-    def used(self) -> Sequence[TensorInfo]:
+    def list_used(self) -> Sequence[TensorInfo]:
         """Returns the unregistered parameters that the run used, in order of first use."""
         return [
             TensorInfo(place, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
@@ -97,15 +97,15 @@ class Outsiders:
         ]
 
 
-def note(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
-    """Returns a note on unregistered parameters; an empty tuple if there are none."""
+def describe_outsiders(outsiders: Sequence[TensorInfo]) -> tuple[str, ...]:
+    """Returns a note on unregistered parameters, or no note if there are none."""
     if not outsiders:
         return ()
     shapes = [tuple(int(size or 0) for size in info.shape or ()) for info in outsiders]
     elements = sum(math.prod(shape) for shape in shapes)
     names = [
         f"{info.name} ({' x '.join(map(str, shape)) or 'one number'})"
-        for info, shape in zip(outsiders[:_NAMED], shapes, strict=False)
+        for info, shape in zip(outsiders[:_MAX_NAMED], shapes, strict=False)
     ]
     omitted = len(outsiders) - len(names)
     more_text = f" and {omitted:,} more" if omitted else ""

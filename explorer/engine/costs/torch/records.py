@@ -18,7 +18,7 @@ from torch import nn
 
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
 from explorer.engine.costs.assumption import is_assumption
-from explorer.engine.costs.aten.packed_weights import nbytes_of, unpack_weights
+from explorer.engine.costs.aten.packed_weights import count_bytes, unpack_weights
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
 from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, is_dense, pieces
 from explorer.engine.formats.torch_module.modules import (
@@ -264,7 +264,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
                 # native code owns its memory; a negative number is never the address of a storage
                 identity = (-id(module), index, tensor.numel())
                 by_path[path] = ModuleParameter(
-                    identity, tensor.numel(), nbytes_of(tensor), owner, name, info, False
+                    identity, tensor.numel(), count_bytes(tensor), owner, name, info, False
                 )
     views: dict[str, TensorView] = {}
     for storage, tensors in strided.items():

@@ -390,7 +390,7 @@ class _Watch:
                 self.live_storages[storage_key(storage)] = storage
         for input_tensor in layer_call.inputs:
             if input_tensor.requires_grad:
-                self.outsiders.use(row, input_tensor)
+                self.outsiders.note_use(row, input_tensor)
             self.note_read(input_tensor)
         row.operators += len(tape.bookings)
         for cost, read, stored_read, written, used, booked_outputs, moved in tape.bookings:
@@ -520,7 +520,7 @@ class _Watch:
             return
         row.outputs = describe_tensors(result, "output")
         row.inputs = function_inputs(args, kwargs, self.is_weight)
-        function_cost = dispatch.function_cost(name, args, kwargs, result)
+        function_cost = dispatch.compute_function_cost(name, args, kwargs, result)
         # use the function's own formula if its MACs equal the sum over its operators
         if function_cost is not None and function_cost.macs == row.macs:
             row.formulas = Counter({function_cost.formula: 1})
@@ -538,7 +538,7 @@ class _Watch:
             return list(packed_weights.recurrent_results(call))
 
         outputs = make() if self.gradients is None else self.gradients.tie(make, read_tensors)
-        cost = dispatch.cost(func, args, kwargs, outputs)
+        cost = dispatch.compute_cost(func, args, kwargs, outputs)
         row = self.current(name)
         self.record(
             row,
@@ -603,7 +603,7 @@ class _Watch:
         signature: list[Any] = []
         decided = meta_cache.read_arguments(args, signature, inputs)
         if self.policy.valued and "device" in kwargs:
-            kwargs = dict(constant_values.keep_values_here(operator.name, args, kwargs))
+            kwargs = dict(constant_values.choose_device(operator.name, args, kwargs))
         if kwargs:
             signature.append(tuple(kwargs))
             decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
@@ -651,7 +651,7 @@ class _Watch:
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
             if not outputs and bounded is None:
                 return result
-            cost = dispatch.cost(func, args, kwargs, result) if outputs else cost_formulas.FREE
+            cost = dispatch.compute_cost(func, args, kwargs, result) if outputs else cost_formulas.FREE
             if operator.auxiliary:
                 outputs = outputs[:1]
             # an operator without tensor arguments needs a dtype argument
@@ -676,7 +676,7 @@ class _Watch:
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Replaces tensors that have values by meta tensors in the arguments of a call."""
         if operator.name == "aten::index" and not self.stale_storages:
-            args = constant_values.masks_to_positions(args)
+            args = constant_values.convert_masks(args)
         if operator.mutates:
             self.stale_storages.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
         return self.on_meta(args), {k: self.on_meta(v) for k, v in kwargs.items()}
@@ -759,7 +759,7 @@ class _Watch:
                 self.record_parameter(row, key, t)
             else:
                 parameter = t.requires_grad or type(t) is not torch.Tensor or key in self.outsiders.held
-                if parameter and self.outsiders.use(row, t, in_run_memory=key in self.live_storages):
+                if parameter and self.outsiders.note_use(row, t, in_run_memory=key in self.live_storages):
                     self.live_storages.setdefault(key, storage)
                 if key not in self.stored:
                     self.note_read(t, lifted=operator is not None and operator.name == "aten::lift_fresh")
@@ -794,7 +794,7 @@ class _Watch:
                 continue
             bytes_written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
-        if operator is not None and (size := kernels.workspace(operator.name, read_tensors)):
+        if operator is not None and (size := kernels.count_workspace(operator.name, read_tensors)):
             outputs.append(self.workspace(row, size))
         row.asked = row.asked or self.value_assumption
         if reason and (not row.sized or (is_assumption(reason) and not is_assumption(row.sized))):
@@ -1055,7 +1055,7 @@ def trace(
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.note_result(run.result, returned)
-    run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.used()
+    run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.list_used()
     return run
 
 

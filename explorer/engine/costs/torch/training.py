@@ -45,7 +45,7 @@ def step(
     compiled = [p for p, part in loaded.meta().named_modules() if isinstance(part, torch.jit.ScriptModule)]
     if compiled:
         notes.append(f"{compiled[0] or 'the model'} is compiled: gradients of weights in it are not counted")
-    notes += outsiders.note(watch.outsiders)
+    notes += outsiders.describe_outsiders(watch.outsiders)
     failure = ""
     if watch.failed:
         result = examine()

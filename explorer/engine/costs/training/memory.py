@@ -34,7 +34,13 @@ _KINDS: tuple[Holding, ...] = get_args(Holding)
 
 
 class Allocation(Struct):
-    """A live memory block: its kind, the module that allocated it, its size in bytes."""
+    """A live memory block.
+
+    Attributes:
+        kind: Purpose of the memory.
+        path: Path of the module that allocated it.
+        bytes: Size in bytes.
+    """
 
     kind: Holding
     path: str
@@ -42,7 +48,14 @@ class Allocation(Struct):
 
 
 class MemoryChange(NamedTuple):
-    """An allocation (or deallocation, if not `born`) during a phase, while a module runs."""
+    """An allocation or a deallocation.
+
+    Attributes:
+        phase: Phase of the step.
+        path: Path of the module that runs.
+        allocation: The memory block.
+        born: Whether the block is allocated, not freed.
+    """
 
     phase: Phase
     path: str
@@ -172,9 +185,12 @@ def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
 
     if peak_at(2) > limit:
         return int(peak_at(1) <= limit)
-    low, high = 2, 0  # high: the smallest batch known not to fit, 0 if none
+    low, high = (
+        2,
+        0,
+    )  # the largest batch that fits; the smallest batch that does not fit, or 0 if none is known
     guess = 4
-    for tried in range(_TRIES):
+    for attempt in range(_TRIES):
         if peak_at(guess) <= limit:
             low = guess
         else:
@@ -188,6 +204,6 @@ def find_largest_batch(peak: Callable[[int], int], limit: int) -> int:
             break
         guess = low + max(1, int((limit - peak_at(low)) / slope))
         if high:
-            # on a convex curve, a line approaches from one side only, so alternate with bisection
-            guess = (low + high) // 2 if tried % 2 else min(guess, high - 1)
+            # every second guess bisects, because lines approach a convex curve from one side only
+            guess = (low + high) // 2 if attempt % 2 else min(guess, high - 1)
     raise Misuse("the memory of a step does not grow with the batch", where="--card")

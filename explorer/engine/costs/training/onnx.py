@@ -124,10 +124,10 @@ def _check_sizes(leaves: Sequence[OperatorLeaf], batch: int) -> None:
         context, node = leaf.context, leaf.node
         if node.op != "Reshape":
             continue
-        output = context.info(node.outputs[0])
+        output = context.get_info(node.outputs[0])
         sizes = [
             cost_formulas.count(shape)
-            for shape in (context.info(node.inputs[0]).shape, output.shape)
+            for shape in (context.get_info(node.inputs[0]).shape, output.shape)
             if shape
         ]
         cannot_run = output.shape is None and output.conflict
@@ -163,9 +163,9 @@ class _Flow:
             ]
             self.trained.update(entry.identity for entry in trained)
             return "weight" if trained else ""
-        if not _floats(context.info(name).dtype):
+        if not _floats(context.get_info(name).dtype):
             return ""
-        is_wanted = self.wanted.get(context.key(name))
+        is_wanted = self.wanted.get(context.get_key(name))
         if is_wanted is None:
             unknown.add(name)
             return "input"
@@ -188,8 +188,8 @@ def _find_unneeded_leaves(model: Model, leaves: Sequence[OperatorLeaf]) -> set[i
     idle: set[int] = set()
     for index in range(len(leaves) - 1, -1, -1):
         context, node = leaves[index].context, leaves[index].node
-        if any(name and context.key(name) in needed for name in node.outputs):
-            needed.update(context.key(name) for name in node.inputs if name)
+        if any(name and context.get_key(name) in needed for name in node.outputs):
+            needed.update(context.get_key(name) for name in node.inputs if name)
         else:
             idle.add(index)
     return idle
@@ -239,10 +239,10 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     has_gradient = any(wants) or is_unexpanded
     for name in node.outputs:
         if name:
-            flow.wanted[context.key(name)] = has_gradient and _floats(context.info(name).dtype)
+            flow.wanted[context.get_key(name)] = has_gradient and _floats(context.get_info(name).dtype)
     if has_gradient:
         flow.read.update(
-            context.key(name)
+            context.get_key(name)
             for name in node.inputs
             if name and name not in constants and name not in context.stored
         )
@@ -254,7 +254,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     )
     if not forward or not has_gradient:
         return Gradient(elementwise=elementwise_work), "exact", ""
-    inputs = tuple([context.info(name) if name else None for name in node.inputs])
+    inputs = tuple([context.get_info(name) if name else None for name in node.inputs])
     call = Call(node.op, node.domain, node.attributes, inputs, ())
     trips = context.trips if isinstance(context.trips, int) else 1
     gradient = None if is_unexpanded else registry.gradient_of(call, wants, forward, trips)
@@ -276,5 +276,5 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
 
 def _is_read_backward(leaf: OperatorLeaf, flow: _Flow) -> bool:
     """Whether the backward pass reads an output, for a gradient through this leaf or through a reader."""
-    keys = [leaf.context.key(name) for name in leaf.node.outputs if name]
+    keys = [leaf.context.get_key(name) for name in leaf.node.outputs if name]
     return any(flow.wanted.get(key, True) or key in flow.read for key in keys)

@@ -2,11 +2,10 @@
 
 Forward, backward and the optimizer run on the meta device in training mode. Nothing is computed, but autograd
 keeps and releases the same tensors, and adds up gradients in the same order, as in a real step. A tensor is
-live from the operator that allocates its storage until nothing references the storage. What each backward
-formula saves (a convolution its input, an in-place ReLU its result, batch normalization its statistics,
-dropout its mask) therefore comes from torch (`derivatives.yaml`) and needs no rules here. Attention uses the
-memory of a single-threaded kernel, as in `info`. Not included are workspaces of other kernels, rounding and
-fragmentation of the allocator, and the CUDA context.
+live from the operator that allocates its storage until nothing references the storage. torch itself decides
+which tensors each backward formula saves: a convolution its input, an in-place ReLU its result, dropout its
+mask. Attention uses the memory of a single-threaded kernel, as in `info`. Not included are workspaces of
+other kernels, rounding and fragmentation of the allocator, and the CUDA context.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.costs.aten import device_questions, dispatch, kernels, storages
-from explorer.engine.costs.aten.constant_values import keep_values_here
+from explorer.engine.costs.aten.constant_values import choose_device
 from explorer.engine.costs.training.memory import Allocation, MemoryChange, compute_moments
 from explorer.engine.costs.training.mixed_values import call_without_values, is_mixed
 from explorer.engine.formats.torch_module import jagged
@@ -93,7 +92,7 @@ def match_checkpoints(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, 
     return tuple(path for path in paths if path in matches - inner)
 
 
-def step_memory(
+def measure_step_memory(
     loaded: LoadedModule, bound_inputs: BoundInputs, optimizer: Optimizer, checkpoints: Sequence[str] = ()
 ) -> tuple[StepMemory, tuple[str, ...]]:
     """Measures the memory of one training step; also returns notes.
@@ -110,7 +109,7 @@ def step_memory(
     model, failure = loaded.meta(), ""
     modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     for mode in modes:
-        args, kwargs = bound_inputs.arguments(device="meta", kept_elements=_KEPT_ELEMENTS)
+        args, kwargs = bound_inputs.arguments(device="meta", kept_elements=_MAX_KEPT_ELEMENTS)
         input_tensors = [t for _, t in tensors([args, kwargs])]
         if any(map(jagged.is_strided, input_tensors)):
             raise SimulationError(jagged.STRIDED)
@@ -119,8 +118,8 @@ def step_memory(
             with loaded.quiet(), restoring_modes(list(model.modules())), torch.random.fork_rng(devices=[]):
                 if mode == "train":
                     model.train()
-                fact = _run(model, args, kwargs, optimizer, size, mode, checkpoints)
-                return fact, _notes(model, failure)
+                fact = _simulate(model, args, kwargs, optimizer, size, mode, checkpoints)
+                return fact, _describe_limits(model, failure)
         except ExplorerError:
             raise
         except Exception as error:
@@ -132,7 +131,7 @@ def step_memory(
     raise SimulationError(failure)
 
 
-def _notes(model: nn.Module, failure: str) -> tuple[str, ...]:
+def _describe_limits(model: nn.Module, failure: str) -> tuple[str, ...]:
     notes = [_KERNELS]
     if failure:
         notes.append(
@@ -148,7 +147,7 @@ def _notes(model: nn.Module, failure: str) -> tuple[str, ...]:
 
 
 @gc_pause()
-def _run(
+def _simulate(
     model: nn.Module,
     args: Sequence[Any],
     kwargs: Mapping[str, Any],
@@ -164,14 +163,14 @@ def _run(
     for path, module in model.named_modules():
         for stored_tensor in (*parameters_of(module).values(), *buffers_of(module).values()):
             if stored_tensor is not None:
-                watch.begin(stored_tensor, "parameters", path)
+                watch.record_existing(stored_tensor, "parameters", path)
     for _, input_tensor in tensors([args, kwargs]):
-        watch.begin(input_tensor, "inputs", "")
+        watch.record_existing(input_tensor, "inputs", "")
     updates = create_state(OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
     for parameter, state in updates.state.items():
         for _, value in tensors(list(state.values())):
-            watch.begin(value, "optimizer", owners.get(id(parameter), ""))
+            watch.record_existing(value, "optimizer", owners.get(id(parameter), ""))
     start = list(watch.start)
     with ExitStack() as stack:
         stack.enter_context(torch.enable_grad())
@@ -199,7 +198,7 @@ def _run(
             if parameter.grad is not None:
                 watch.rename(parameter.grad, "gradients", owners.get(id(parameter), ""))
         watch.phase = "step"
-        watch.change(Allocation("temporary", "", 0))
+        watch.record_change(Allocation("temporary", "", 0))
         updates.step()
     return compute_moments(
         *(start, watch.changes),
@@ -233,10 +232,10 @@ class _AllocationObserver(DispatchMode):
         self._allocations: dict[int, tuple[Allocation, Any]] = {}
         self._places: tuple[list[int], list[str]] = ([0], [""])
 
-    def begin(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
+    def record_existing(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Records memory that exists before the step and after it."""
         for part in list_inner_tensors(tensor):
-            self.begin(part, kind, path)
+            self.record_existing(part, kind, path)
         if is_wrapper(tensor) or not _has_memory(tensor):
             return
         storage = tensor.untyped_storage()
@@ -262,7 +261,7 @@ class _AllocationObserver(DispatchMode):
                 self._places[0].append(number)
                 self._places[1].append(path)
 
-    def path(self) -> str:
+    def find_path(self) -> str:
         """Path of the running module; in the backward pass, of the module whose autograd node runs."""
         if self.phase != "backward" or len(self.stack) > 1:
             return self.stack[-1]
@@ -275,10 +274,10 @@ class _AllocationObserver(DispatchMode):
         numbers, paths = self._places
         return paths[max(0, bisect_right(numbers, number) - 1)]
 
-    def change(self, allocation: Allocation, born: bool = True) -> None:
+    def record_change(self, allocation: Allocation, born: bool = True) -> None:
         """Records an allocation, or a deallocation if not `born`."""
         self.live += allocation.bytes if born else -allocation.bytes
-        self.changes.append(MemoryChange(self.phase, self.path(), allocation, born))
+        self.changes.append(MemoryChange(self.phase, self.find_path(), allocation, born))
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Sets the kind and the module of an allocation."""
@@ -298,12 +297,14 @@ class _AllocationObserver(DispatchMode):
         if key in self._allocations:
             return
         is_forward = self.phase == "forward" or len(self.stack) > 1
-        allocation = Allocation("activations" if is_forward else "temporary", self.path(), storage.nbytes())
+        allocation = Allocation(
+            "activations" if is_forward else "temporary", self.find_path(), storage.nbytes()
+        )
         self._allocations[key] = allocation, weakref.ref(storage, lambda _: self._record_free(key))
-        self.change(allocation)
+        self.record_change(allocation)
 
     def _record_free(self, key: int) -> None:
-        self.change(self._allocations.pop(key)[0], born=False)
+        self.record_change(self._allocations.pop(key)[0], born=False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -311,7 +312,7 @@ class _AllocationObserver(DispatchMode):
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
         elif not any(tensor.is_meta for tensor in flatten_tensors(args)):
-            kwargs = keep_values_here(func.name().partition(".")[0], args, kwargs)
+            kwargs = choose_device(func.name().partition(".")[0], args, kwargs)
         run = partial(_run_operator, func)
         try:
             outputs = run(*args, **kwargs)
@@ -325,18 +326,18 @@ class _AllocationObserver(DispatchMode):
             outputs = call_without_values(run, args, kwargs)
         for _, tensor in tensors(outputs):
             self._record(tensor)
-        size = kernels.workspace(func.name().partition(".")[0], flatten_tensors(args))
+        size = kernels.count_workspace(func.name().partition(".")[0], flatten_tensors(args))
         if size:
-            scratch = Allocation("temporary", self.path(), size)
-            self.change(scratch)
-            self.change(scratch, born=False)
+            scratch = Allocation("temporary", self.find_path(), size)
+            self.record_change(scratch)
+            self.record_change(scratch, born=False)
         if self.phase == "backward" and len(self.stack) > 1:
-            self.recomputed_macs += dispatch.cost(func, args, kwargs or {}, outputs).macs or 0
+            self.recomputed_macs += dispatch.compute_cost(func, args, kwargs or {}, outputs).macs or 0
         return outputs
 
 
 def _run_operator(func: Any, *args: Any, **kwargs: Any) -> Any:
-    return kernels.operator(func, args, kwargs)
+    return kernels.run_operator(func, args, kwargs)
 
 
 def _is_on_cpu(outputs: Any, args: Any) -> bool:
@@ -415,7 +416,7 @@ class _Kernels(TorchFunctionMode):
         return call_without_values(run, args, kwargs)
 
 
-_KEPT_ELEMENTS = 1 << 16
+_MAX_KEPT_ELEMENTS = 1 << 16
 """Number of elements up to which an integer input keeps its values, because a model may compare them."""
 
 _ATTENTION: Any = nn.functional.scaled_dot_product_attention

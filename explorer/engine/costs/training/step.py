@@ -27,7 +27,13 @@ from explorer.facts.training import OPTIMIZERS, LayerTraining, Optimizer, Traini
 
 
 class ParameterBytes(Struct, frozen=True):
-    """A stored parameter: its identity, its bytes, and whether it is trained."""
+    """A stored parameter.
+
+    Attributes:
+        identity: Value that is equal for all uses of the parameter.
+        bytes: Its bytes.
+        trained: Whether it is trained.
+    """
 
     identity: Hashable
     bytes: int
@@ -66,7 +72,7 @@ class StepGradients(Struct, frozen=True):
     failure: str = ""
 
 
-def check(batch: int | None, optimizer: str) -> None:
+def check_options(batch: int | None, optimizer: str) -> None:
     """Rejects an invalid batch size or optimizer.
 
     Raises:
@@ -79,7 +85,7 @@ def check(batch: int | None, optimizer: str) -> None:
         raise Misuse(f"no optimizer is called '{optimizer}'", where="--optimizer", hint=hint)
 
 
-def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
+def compute_training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     """Computes the facts of one training step.
 
     Args:
@@ -89,7 +95,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     Raises:
         Misuse: The optimizer is unknown.
     """
-    check(None, optimizer)
+    check_options(None, optimizer)
     parts = {part.layer: part for part in step.parts}
     counted: set[Hashable] = set()
     rows = []
@@ -99,7 +105,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         part = parts.get(layer.id, LeafGradients(layer.id))
         parameters = [s for s in {s.identity: s for s in part.stored}.values() if s.identity not in counted]
         counted.update(s.identity for s in parameters)
-        rows.append(_layer_training(layer, part, parameters, OPTIMIZERS[optimizer]))
+        rows.append(_compute_layer(layer, part, parameters, OPTIMIZERS[optimizer]))
     inputs = step.analysis.info.model.inputs
     input_bytes = sum_if_all_known(count_dense_bytes(info.shape, info.dtype) for info in inputs)
     activations = sum_known(row.activation_bytes for row in rows)
@@ -110,7 +116,7 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
     backward = sum_known(x for row in rows for x in (row.backward_input_macs, row.backward_weight_macs))
     unknown_rows = sum(1 for row in rows if _has_unknown_figure(row))
     return Training(
-        batch=_batch(step.analysis),
+        batch=_find_batch(step.analysis),
         optimizer=optimizer,
         layers=tuple(rows),
         input_bytes=input_bytes,
@@ -122,19 +128,26 @@ def training(step: StepGradients, optimizer: Optimizer = "sgd") -> Training:
         forward_macs=sum_known(row.forward_macs for row in rows),
         backward_macs=backward,
         coverage=1 - unknown_rows / len(rows) if rows else 1.0,
-        notes=(*step.notes, *_optimizer_notes(optimizer)),
+        notes=(*step.notes, *_describe_optimizer(optimizer)),
         elementwise_ops=step.analysis.info.totals.elementwise_ops,
         backward_elementwise_ops=sum_known(row.backward_elementwise_ops for row in rows),
     )
 
 
-def _layer_training(
-    layer: Layer, part: LeafGradients, parameters: Sequence[ParameterBytes], numbers: int
+def _compute_layer(
+    layer: Layer, part: LeafGradients, parameters: Sequence[ParameterBytes], optimizer_values: int
 ) -> LayerTraining:
-    """The facts of one layer; the optimizer keeps `numbers` values per value of a trained parameter."""
+    """Computes the facts of one layer.
+
+    Args:
+        layer: Row of the layer.
+        part: Gradients of the layer.
+        parameters: Parameters that are counted at this layer.
+        optimizer_values: Number of values that the optimizer keeps for each value of a trained parameter.
+    """
     trained = sum(s.bytes for s in parameters if s.trained)
-    unknown = layer.status == "unknown"
-    status, reason = (layer.status, layer.reason) if unknown else (part.status, part.reason)
+    is_unknown = layer.status == "unknown"
+    status, reason = (layer.status, layer.reason) if is_unknown else (part.status, part.reason)
     if status == "exact" and layer.status == "bound":
         status, reason = layer.status, layer.reason
     # a branch that does not run has parameters but no other cost
@@ -157,7 +170,7 @@ def _layer_training(
         layer.kind,
         *figures,
         gradient_bytes=trained,
-        optimizer_bytes=trained * numbers,
+        optimizer_bytes=trained * optimizer_values,
         param_bytes=sum(s.bytes for s in parameters),
         status=status,
         reason=reason,
@@ -173,7 +186,7 @@ def _has_unknown_figure(row: LayerTraining) -> bool:
     return row.status == "unknown" or None in (*figures, row.backward_elementwise_ops)
 
 
-def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
+def _describe_optimizer(optimizer: Optimizer) -> tuple[str, ...]:
     notes: Mapping[Optimizer, str] = {
         "sgd": "",
         "momentum": "momentum keeps one number for each trained parameter, in the parameter's type",
@@ -183,8 +196,8 @@ def _optimizer_notes(optimizer: Optimizer) -> tuple[str, ...]:
     return (notes[optimizer],) if notes[optimizer] else ()
 
 
-def _batch(analysis: Analysis) -> int | None:
-    """The batch size of the analysis: the assumed one, else the first dimension of the first shaped input."""
+def _find_batch(analysis: Analysis) -> int | None:
+    """Returns the assumed batch size, or else the first size of the first input, or None if unknown."""
     dims = analysis.info.assumptions.get("dims", {})
     if isinstance(dims.get("batch"), int):
         return int(dims["batch"])

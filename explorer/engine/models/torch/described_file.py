@@ -82,7 +82,7 @@ class DescribedFile(TensorFile):
             if trained is not None and identity in trained
         }
         trainable = None if trained is None else sum(elements_by_parameter.values())
-        totals = layer_tree.totals(leaves, trainable_params=trainable)
+        totals = layer_tree.compute_totals(leaves, trainable_params=trainable)
         totals = replace(totals, stored_status=examined.info.totals.stored_status)
         model = replace(examined.info.model, inputs=self._inputs, outputs=self._outputs)
         if self._counted:

@@ -177,7 +177,7 @@ class TorchModel:
         with training.name_batch_in_error(batch):
             bound_inputs = bind(self.loaded, self.options.input_shapes, dims)
         try:
-            fact, notes = simulation.step_memory(self.loaded, bound_inputs, optimizer, paths)
+            fact, notes = simulation.measure_step_memory(self.loaded, bound_inputs, optimizer, paths)
         except simulation.SimulationError as error:
             return str(error)
         return fact, paths, notes

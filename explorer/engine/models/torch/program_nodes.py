@@ -68,7 +68,7 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
         args, kwargs = (
             map_arg(arguments, lambda at: at.meta.get("val")) for arguments in (node.args, node.kwargs)
         )
-        cost = dispatch.cost(node.target, args, kwargs, out)
+        cost = dispatch.compute_cost(node.target, args, kwargs, out)
         figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
     elif getattr(node.target, "__name__", "") == "getitem":  # selecting one of several results has no cost
         figures |= {"macs": 0, "ops": 0, "activations": 0}

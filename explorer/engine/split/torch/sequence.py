@@ -255,7 +255,7 @@ def _count_macs(calls: Sequence[Node], units: GraphUnits, layers: Sequence[Layer
             continue
         args: Any = map_arg(node.args, lambda node_argument: node_argument.meta.get("val"))
         kwargs: Any = map_arg(node.kwargs, lambda node_argument: node_argument.meta.get("val"))
-        macs = dispatch.cost(node.target, args, kwargs, node.meta.get("val")).macs
+        macs = dispatch.compute_cost(node.target, args, kwargs, node.meta.get("val")).macs
         if macs is None:
             return _assign_macs_of_rows(units, layers)
         macs_per_call.append(macs)

@@ -29,7 +29,7 @@ def both(name: str, args: list[Any], out: Any, **kwargs: Any) -> tuple[Any, Any]
     library, _, rest = name.partition("::")
     short, _, overload = rest.partition(".")
     func = getattr(getattr(getattr(torch.ops, library), short), overload or "default")
-    ran = dispatch.cost(func, args, kwargs, out)
+    ran = dispatch.compute_cost(func, args, kwargs, out)
     inputs, settings = [], dict[str, Any](kwargs)
     for argument, value in zip(func._schema.arguments, args, strict=False):
         tensors = value if isinstance(value, list) else [value]
@@ -152,7 +152,10 @@ def test_every_operator_that_torch_calls_its_core_has_a_record() -> None:
             tensors = any("Tensor" in str(r.type) for r in operator._schema.returns)
             if torch.Tag.core not in operator.tags or not tensors or "backward" in name:
                 continue
-            if not operator.has_kernel_for_dispatch_key(composite) and dispatch.operator_of(operator) is None:
+            if (
+                not operator.has_kernel_for_dispatch_key(composite)
+                and dispatch.find_operator(operator) is None
+            ):
                 missing.append(name)
     assert missing == []
 
@@ -162,7 +165,7 @@ def test_an_operator_of_another_library_is_unknown_in_every_version_of_torch() -
     torch.library.custom_op(
         "explorer_table::twice", lambda x: x + x, mutates_args=(), schema="(Tensor x) -> Tensor"
     )
-    assert dispatch.operator_of(torch.ops.explorer_table.twice.default) is None
+    assert dispatch.find_operator(torch.ops.explorer_table.twice.default) is None
     for name in (
         "all",
         "amax",
@@ -173,7 +176,7 @@ def test_an_operator_of_another_library_is_unknown_in_every_version_of_torch() -
         "prod",
         "var_mean",
     ):
-        assert table.find(f"aten::{name}") is not None
+        assert table.find_record(f"aten::{name}") is not None
 
 
 #: products that autograd does not differentiate, or not as a product
@@ -195,5 +198,7 @@ def test_a_product_of_groups_has_both_gradients() -> None:
     tokens, experts = empty(4, 8), empty(2, 8, 16)
     wants: dict[int, Want] = {id(tokens): "input", id(experts): "weight"}
     func = torch.ops.aten._grouped_mm.default
-    found = dispatch.gradient(func, [tokens, experts], {}, empty(4, 16), 65_536, lambda t: wants[id(t)])
+    found = dispatch.compute_gradient(
+        func, [tokens, experts], {}, empty(4, 16), 65_536, lambda t: wants[id(t)]
+    )
     assert found == Gradient(65_536, 65_536)

@@ -11,7 +11,7 @@ import pytest
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import onnx_cache
 from explorer.engine.costs.decode.step import step_of_graph
-from explorer.engine.costs.memory.liveness import AnalysisResult, memory
+from explorer.engine.costs.memory.liveness import AnalysisResult, compute_memory
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.graph.model import Model, Node, Value
 
@@ -136,7 +136,7 @@ def test_the_cache_is_in_the_timeline_and_grows_with_the_batch(exported: Callabl
     cache = 3 * 4 * 100 * H * D * 4
     assert both.analysis.info.totals.kv_cache_bytes == cache
     assert "batch" not in both.analysis.info.assumptions["decode"]["how"]
-    found = memory(both)
+    found = compute_memory(both)
     assert found.steps[0].live_bytes == cache + 3 * 8 + 3 * 101 * 8
     assert found.peak_bytes > cache
 

@@ -17,8 +17,8 @@ from explorer.engine.costs.memory.liveness import (
     AnalysisResult,
     ExecutionStep,
     Schedule,
+    compute_memory,
     find_live_peak,
-    memory,
 )
 from explorer.engine.costs.onnx import analyse, visitor
 from explorer.engine.formats.onnx.reader import read
@@ -109,7 +109,7 @@ def test_the_timeline_of_a_graph_with_a_branch_by_hand(build: Build) -> None:
     ]
     model = build(nodes, inputs={"x": (1, 4)}, outputs=["y"], weights={"w": (4, 16), "v": (16, 4)})
     both = examined(model)
-    found = memory(both)
+    found = compute_memory(both)
     assert timeline(found) == [
         ("", 16),
         ("wide", 16 + 64),
@@ -146,7 +146,9 @@ def test_an_output_of_the_model_is_alive_to_the_end_and_an_unused_input_only_at_
         Node("Relu", ["x"], ["b"]),
         Node("Relu", ["b"], ["late"]),
     ]
-    found = memory(examined(build(nodes, inputs={"x": (4,), "idle": (8,)}, outputs=["late", "early"])))
+    found = compute_memory(
+        examined(build(nodes, inputs={"x": (4,), "idle": (8,)}, outputs=["late", "early"]))
+    )
     assert alive(found) == {
         "x": (16, 0, 2),
         "idle": (32, 0, 0),
@@ -166,56 +168,56 @@ def test_views_share_the_memory_of_what_they_show(build: Build) -> None:
         Node("Relu", ["d"], ["y"], name="y"),
     ]
     model = build(nodes, inputs={"x": (4, 6)}, outputs=["y"], weights={"to": np.array([1, 24])})
-    found = memory(examined(model))
+    found = compute_memory(examined(model))
     assert alive(found) == {"x": (96, 0, 1), "a": (96, 1, 5), "y": (96, 5, 5)}
     assert [size for _, size in timeline(found)] == [96, 192, 96, 96, 96, 192]
 
 
 def test_an_output_that_is_a_view_keeps_its_tensor_to_the_end(build: Build) -> None:
     nodes = [Node("Flatten", ["x"], ["flat"], name="flat"), Node("Relu", ["x"], ["y"], name="y")]
-    found = memory(examined(build(nodes, inputs={"x": (2, 3)}, outputs=["flat", "y"])))
+    found = compute_memory(examined(build(nodes, inputs={"x": (2, 3)}, outputs=["flat", "y"])))
     assert alive(found) == {"x": (24, 0, 2), "y": (24, 2, 2)}
 
 
 def test_a_dropout_that_may_train_makes_a_tensor_of_its_own(build: Build) -> None:
     rest = Node("Dropout", ["x"], ["y", "mask"], name="drop")
-    found = memory(examined(build([rest], inputs={"x": (4,)}, outputs=["y"])))
+    found = compute_memory(examined(build([rest], inputs={"x": (4,)}, outputs=["y"])))
     assert set(alive(found)) == {"x", "mask"}
     trains = Node("Dropout", ["x", "", "now"], ["y"], name="drop")
     model = build([trains], inputs={"x": (4,), "now": ("bool", ())}, outputs=["y"])
-    assert "y" in alive(memory(examined(model)))
+    assert "y" in alive(compute_memory(examined(model)))
 
 
 def test_a_stored_tensor_in_another_shape_is_no_activation(build: Build) -> None:
     nodes = [Node("Reshape", ["w", "to"], ["v"], name="v"), Node("MatMul", ["x", "v"], ["y"], name="y")]
     model = build(nodes, inputs={"x": (1, 4)}, outputs=["y"], weights={"w": (16,), "to": np.array([4, 4])})
-    assert set(alive(memory(examined(model)))) == {"x", "y"}
+    assert set(alive(compute_memory(examined(model)))) == {"x", "y"}
 
 
 def test_a_tensor_whose_size_is_not_known_is_left_out_and_counted(build: Build) -> None:
     nodes = [Node("Relu", ["x"], ["a"], name="a"), Node("Relu", ["k"], ["b"], name="b")]
     model = build(nodes, inputs={"x": ("batch", 4), "k": (8,)}, outputs=["a", "b"])
-    found = memory(examined(model))
+    found = compute_memory(examined(model))
     assert (found.status, found.reason) == (
         "unknown",
         "2 of 4 tensors are left out: their sizes are not known",
     )
     assert set(alive(found)) == {"k", "b"}
     assert found.peak_bytes == 64
-    bound = memory(examined(model, dims={"batch": 2}))
+    bound = compute_memory(examined(model, dims={"batch": 2}))
     assert (bound.status, bound.sum_bytes, bound.peak_bytes) == ("exact", 128, 96)
 
 
 def test_nothing_known_is_unknown_not_zero(build: Build) -> None:
     both = examined(build([Node("Relu", ["x"], ["y"])], inputs={"x": ("n",)}, outputs=["y"]))
     assert both.analysis.info.totals.activation_bytes_peak is None
-    assert memory(both).status == "unknown"
+    assert compute_memory(both).status == "unknown"
 
 
 def test_figures_of_the_timeline_are_those_of_the_totals(sample: Callable[[str], Path]) -> None:
     for name in ("lenet", "mobilenet_small", "three_inputs", "jsc_tiny"):
         both = examined(read(str(sample(name))))
-        found, totals = memory(both), both.analysis.info.totals
+        found, totals = compute_memory(both), both.analysis.info.totals
         assert found.peak_bytes == totals.activation_bytes_peak == max(s.live_bytes for s in found.steps)
         at = found.steps[found.peak_step]
         assert at.path == totals.peak_at
@@ -252,8 +254,8 @@ def test_the_timeline_is_what_its_definition_says(
         return made <= at and (key in keep or any(key in used for used in uses[at:]))
 
     by_hand = [sum(size for key, size in sizes.items() if alive_at(key, at)) for at in range(len(plan))]
-    analysis = Analysis(Info(ModelInfo("m", "onnx", (), ()), {}, layer_tree.totals([])), ())
-    found = memory(AnalysisResult.of(analysis, Schedule(steps, keep, [None] * len(steps))))
+    analysis = Analysis(Info(ModelInfo("m", "onnx", (), ()), {}, layer_tree.compute_totals([])), ())
+    found = compute_memory(AnalysisResult.from_analysis(analysis, Schedule(steps, keep, [None] * len(steps))))
     assert [s.live_bytes for s in found.steps] == by_hand
     peak = find_live_peak(steps, keep)
     assert peak.bytes == found.peak_bytes == max(by_hand, default=0)
@@ -299,7 +301,7 @@ def test_what_a_loop_hands_on_is_in_and_out_once_and_what_it_sees_stays(build: B
     ]
     model = build(nodes, inputs={"x": (4,)}, outputs=["y", "rows"], weights={"three": np.array(3)})
     both = examined(model)
-    found = memory(both)
+    found = compute_memory(both)
     lives = alive(found)
     steps = [s.path for s in found.steps]
     begin, end = steps.index("again"), len(steps) - 1 - steps[::-1].index("again")
@@ -324,7 +326,7 @@ def test_of_two_branches_the_one_that_needs_more_memory_is_taken(build: Build) -
         Node("If", ["c"], ["y"], name="which", attributes=branches),
         Node("Relu", ["y"], ["z"], name="after"),
     ]
-    found = memory(examined(build(nodes, inputs={"x": (4,), "c": ("bool", ())}, outputs=["z"])))
+    found = compute_memory(examined(build(nodes, inputs={"x": (4,), "c": ("bool", ())}, outputs=["z"])))
     assert found.status == "bound"
     assert "branch" in found.reason
     assert {"e1", "e2", "t"} <= set(alive(found))
@@ -352,11 +354,11 @@ def test_a_function_is_its_body_opened_or_not(build: Build, monkeypatch: pytest.
         Node("Relu", ["m"], ["y"], name="after"),
     ]
     model = build(nodes, inputs={"x": (4,)}, outputs=["y"], functions=[function])
-    opened = memory(examined(model))
+    opened = compute_memory(examined(model))
     assert [size for _, size in timeline(opened)] == [16, 32, 48, 64, 64]
     assert alive(opened)["d"] == (32, 3, 4)
     monkeypatch.setattr(visitor, "MAX_LEAVES", 0)
-    closed = memory(examined(model))
+    closed = compute_memory(examined(model))
     # x is held to the end of the call, so this is a bound: x 16 + inside 64
     assert [size for _, size in timeline(closed)] == [16, 16 + 64, 64]
     assert closed.status == "bound"
@@ -377,7 +379,7 @@ def test_every_step_of_a_tiled_model_knows_its_row(sample: Callable[[str], Path]
 
 def test_two_nodes_of_one_name_are_two_rows(build: Build) -> None:
     nodes = [Node("Relu", ["x"], ["a"], name="same"), Node("Relu", ["a"], ["y"], name="same")]
-    found = memory(examined(build(nodes, inputs={"x": (4,)}, outputs=["y"])))
+    found = compute_memory(examined(build(nodes, inputs={"x": (4,)}, outputs=["y"])))
     assert [(s.path, s.layer) for s in found.steps] == [("", None), ("same", 0), ("same#2", 1)]
 
 
@@ -476,7 +478,7 @@ def residual(torch: Any) -> Any:
 def test_the_timeline_of_a_module_by_hand() -> None:
     """x 16 B stays for the sum; the in-place ReLU works in the 64 B that `up` made."""
     both = module(residual, 1, 4)
-    found = memory(both)
+    found = compute_memory(both)
     assert timeline(found) == [("", 16), ("up", 80), ("act", 80), ("down", 96), ("add", 48)]
     assert [s.layer for s in found.steps] == [None, *(x.id for x in both.analysis.layers)]
     assert (found.peak_bytes, found.peak_step) == (96, 3)
@@ -488,7 +490,7 @@ def test_a_view_of_a_module_is_no_tensor_and_no_step() -> None:
     both = module(
         lambda torch: torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Tanh()), 1, 2, 3
     )
-    found = memory(both)
+    found = compute_memory(both)
     assert [(s.path, s.live_bytes) for s in found.steps] == [("", 24), ("0", 48), ("2", 48)]
 
 
@@ -502,7 +504,7 @@ def test_a_module_reads_weights_and_buffers_and_activations_apart() -> None:
 
 def test_a_module_that_fails_gives_what_ran_and_says_so() -> None:
     both = module(lambda torch: torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Linear(5, 5)), 1, 4)
-    found = memory(both)
+    found = compute_memory(both)
     assert found.status == "unknown"
     assert "the model failed in 1" in found.reason
     assert [s.path for s in found.steps] == ["", "0"]
@@ -516,6 +518,6 @@ def test_sizes_that_depend_on_the_data_are_bounds() -> None:
 
         return Chosen()
 
-    found = memory(module(chosen, 3, 4))
+    found = compute_memory(module(chosen, 3, 4))
     assert found.status == "bound"
     assert found.reason

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from explorer.engine.costs.memory.roofline import roofline
+from explorer.engine.costs.memory.roofline import compute_roofline
 from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.graph.model import Graph, Model, Node, Value
 from explorer.facts.roofline import Machine, RooflinePoint
@@ -20,7 +20,7 @@ MACHINE = Machine("toy", 1000.0, 100.0)
 
 
 def points(model: Model, **options: Any) -> dict[str, RooflinePoint]:
-    return {p.path: p for p in roofline(analyse(model, **options), MACHINE).points}
+    return {p.path: p for p in compute_roofline(analyse(model, **options), MACHINE).points}
 
 
 def product(build: Build, m: int, k: int, n: int) -> Model:
@@ -30,7 +30,7 @@ def product(build: Build, m: int, k: int, n: int) -> Model:
 
 def test_a_product_and_its_activation_by_hand(build: Build) -> None:
     """(64,32) x (32,16): 32,768 MACs; 4 x (2048 + 512 + 1024) bytes. ReLU: 0 MACs, 2 x 4 x 1024 bytes."""
-    found = roofline(analyse(product(build, 64, 32, 16)), MACHINE)
+    found = compute_roofline(analyse(product(build, 64, 32, 16)), MACHINE)
     mm, act = found.points
     assert (mm.macs, mm.bytes) == (32_768, 14_336)
     assert mm.intensity == pytest.approx(2 * 32_768 / 14_336)
@@ -49,10 +49,10 @@ def test_a_product_and_its_activation_by_hand(build: Build) -> None:
 def test_the_time_of_what_nobody_knows_is_no_zero(build: Build) -> None:
     nodes = [Node("MatMul", ["x", "w"], ["h"], name="product"), Node("Shape", ["h"], ["y"], name="shape")]
     model = build(nodes, inputs={"x": ("n", 8)}, outputs=["y"], weights={"w": (8, 8)})
-    found = roofline(analyse(model), MACHINE)
+    found = compute_roofline(analyse(model), MACHINE)
     assert found.unknown > 0
     assert found.compute_seconds is None, "no product is known"
-    assert roofline(analyse(model, dims={"n": 2}), MACHINE).compute_seconds == pytest.approx(0.128)
+    assert compute_roofline(analyse(model, dims={"n": 2}), MACHINE).compute_seconds == pytest.approx(0.128)
 
 
 def test_right_of_the_ridge_the_peak_decides_and_on_it_too(build: Build) -> None:
@@ -66,7 +66,7 @@ def test_right_of_the_ridge_the_peak_decides_and_on_it_too(build: Build) -> None
 
 def test_a_faster_memory_turns_a_layer_from_memory_to_compute_bound(build: Build) -> None:
     analysis = analyse(product(build, 64, 64, 64))
-    slow, fast = (roofline(analysis, Machine("", 1000.0, width)) for width in (100.0, 10_000.0))
+    slow, fast = (compute_roofline(analysis, Machine("", 1000.0, width)) for width in (100.0, 10_000.0))
     assert (slow.points[0].limit, fast.points[0].limit) == ("memory", "compute")
     assert fast.seconds < slow.seconds
 
@@ -74,7 +74,7 @@ def test_a_faster_memory_turns_a_layer_from_memory_to_compute_bound(build: Build
 def test_what_is_unknown_has_no_time_and_lowers_the_coverage(build: Build) -> None:
     nodes = [Node("MatMul", ["x", "w"], ["h"], name="product"), Node("Relu", ["k"], ["y"], name="act")]
     model = build(nodes, inputs={"x": ("n", 4), "k": (8,)}, outputs=["h", "y"], weights={"w": (4, 4)})
-    found = roofline(analyse(model), MACHINE)
+    found = compute_roofline(analyse(model), MACHINE)
     assert [(p.limit, p.seconds, p.intensity) for p in found.points] == [
         ("unknown", None, None),
         ("memory", 0.64, 0.0),
@@ -94,7 +94,7 @@ def test_groups_idle_layers_and_the_branch_that_does_not_run_have_no_point(build
     ]
     model = build(nodes, inputs={"x": (4, 4), "c": ("bool", ())}, outputs=["y"], weights={"w": (4, 4)})
     analysis = analyse(model)
-    found = roofline(analysis, MACHINE)
+    found = compute_roofline(analysis, MACHINE)
     assert [p.path for p in found.points] == ["which/then_branch/MatMul", "scale"]
     assert all(analysis.layers[p.layer].path == p.path for p in found.points)
     hidden = next(x for x in analysis.layers if x.path == "which/else_branch/Add")
@@ -108,7 +108,7 @@ def test_views_of_a_module_are_free() -> None:
     with torch.device("meta"):
         model = torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.Flatten(), torch.nn.Dropout())
     analysis = examine_module(model, (torch.empty(2, 8, device="meta"),)).analysis
-    assert [p.path for p in roofline(analysis, MACHINE).points] == ["0"]
+    assert [p.path for p in compute_roofline(analysis, MACHINE).points] == ["0"]
 
 
 def test_the_lower_bound_is_never_below_either_limit_of_the_whole(sample: Callable[[str], Any]) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from explorer.engine.costs.onnx.analyse import analyse
-from explorer.engine.costs.operator_stats import operator_stats
+from explorer.engine.costs.operator_stats import compute_operator_stats
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Function, Graph, Model, Node, Value, build_tensor
@@ -88,7 +88,7 @@ def test_a_branch_whose_condition_is_a_constant_counts_alone(
 
 def test_a_branch_that_does_not_count_is_in_no_operators_count(build: Build) -> None:
     analysis = analyse(_branches(build))
-    stats = {stat.op: stat for stat in operator_stats(analysis)}
+    stats = {stat.op: stat for stat in compute_operator_stats(analysis)}
     assert set(stats) == {"MatMul"}
     assert sum(stat.count for stat in stats.values()) == analysis.info.totals.nodes
     assert sum(stat.macs or 0 for stat in stats.values()) == analysis.info.totals.macs

@@ -13,7 +13,7 @@ from torch import nn  # noqa: E402
 from torch.nn import functional as F  # noqa: E402
 
 from explorer.base.errors import Cancelled, Misuse  # noqa: E402
-from explorer.engine.costs.operator_stats import operator_stats  # noqa: E402
+from explorer.engine.costs.operator_stats import compute_operator_stats  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine, examine_module  # noqa: E402
 from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E402
 from explorer.facts import Analysis, Layer  # noqa: E402
@@ -648,7 +648,9 @@ def test_the_ranges_of_a_window_are_told_in_the_words_of_onnx() -> None:
         ),
         (1, 4, 15, 15),
     )
-    ranges = {stat.op: {k: r.minimum for k, r in stat.attributes.items()} for stat in operator_stats(net)}
+    ranges = {
+        stat.op: {k: r.minimum for k, r in stat.attributes.items()} for stat in compute_operator_stats(net)
+    }
     conv, pool = ranges["Conv2d"], ranges["MaxPool2d"]
     assert conv["kernel_shape"] == (3, 1)
     assert conv["strides"] == (2, 2)

@@ -20,7 +20,7 @@ from explorer.base.errors import Misuse  # noqa: E402
 from explorer.engine.costs.torch import training as training_torch  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
 from explorer.engine.costs.torch.signature import bind  # noqa: E402
-from explorer.engine.costs.training.step import StepGradients, training  # noqa: E402
+from explorer.engine.costs.training.step import StepGradients, compute_training  # noqa: E402
 from explorer.engine.formats.torch_module.loaded_module import load  # noqa: E402
 from explorer.engine.operators import cost_formulas  # noqa: E402
 from explorer.facts.training import LayerTraining, Training  # noqa: E402
@@ -34,7 +34,7 @@ def on_meta(make: Any, *inputs: Any, optimizer: Any = "sgd") -> Training:
         given = [torch.empty(i) if isinstance(i, tuple) else i.to("meta") for i in inputs]
     watch = training_torch.Gradients()
     examined = examine_module(model, given, gradients=watch)
-    return training(StepGradients(examined.analysis, watch.parts), optimizer)
+    return compute_training(StepGradients(examined.analysis, watch.parts), optimizer)
 
 
 def backward(make: Any, *inputs: Any) -> int:
@@ -241,7 +241,7 @@ def test_any_convolution_agrees_with_torch(
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "densenet121", "googlenet"])
 def test_whole_models_agree_with_torch(name: str) -> None:
     loaded = load(name)
-    found = training(training_torch.step(loaded))
+    found = compute_training(training_torch.step(loaded))
     given, _ = bind(loaded).arguments(device="meta")
     with loaded.quiet():
         assert found.backward_macs == backward_of(load(name).meta(), given)
@@ -253,7 +253,7 @@ def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
     """Torch's counter takes a grouped weight for a dense one in its gradient: groups times too much."""
     loaded = load(name)
     step = training_torch.step(loaded)
-    found = training(step)
+    found = compute_training(step)
     rows = {layer.layer: layer for layer in found.layers}
     surplus = sum(
         (rows[layer.id].forward_macs or 0) * (layer.attributes["groups"] - 1)

@@ -16,7 +16,7 @@ from torch import nn
 
 from explorer.base.errors import BadModel
 from explorer.base.units import many_text, printable
-from explorer.engine.costs.memory.liveness import AnalysisResult, MadeRows
+from explorer.engine.costs.memory.liveness import AnalysisResult, BuiltRows
 from explorer.engine.formats.tensor_index import (
     CountNote,
     TensorIndex,
@@ -69,7 +69,7 @@ class ConfiguredModule(TorchModel):
         """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
 
-        def rows() -> MadeRows:
+        def rows() -> BuiltRows:
             layers, order, flow = examined.rows()
             return tuple(map(self._with_stored_names, layers)), order, flow
 
