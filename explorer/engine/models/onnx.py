@@ -70,7 +70,7 @@ class OnnxModel:
 
         dims, shapes = self._select_requested_sizes()
         if self.options.past is not None:
-            step = _steps().prefill_of_graph if self.options.prefill else _steps().step_of_graph
+            step = _steps().analyze_prefill if self.options.prefill else _steps().step_of_graph
             result: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
             return result
         return analysed(dims=dims, input_shapes=shapes)
@@ -122,7 +122,7 @@ class OnnxModel:
         """
         dims, shapes = self._select_requested_sizes()
         if self.options.past is not None:
-            dims, shapes = _steps().sizes_of_step(self.model, self.options.past, dims, shapes)
+            dims, shapes = _steps().list_step_sizes(self.model, self.options.past, dims, shapes)
         return dims, shapes
 
     def _select_requested_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
