@@ -1,9 +1,9 @@
 """Finds the node in a region that was inserted, removed, replaced, changed or connected to other inputs.
 
 The proof compares values, but a fault is in a node. The region that computes a value has a few nodes in each
-model, and most of them are equal. Two steps remove equal nodes. The first step starts at the inputs and
-removes nodes that compute the same values. The second step starts at the output and removes equal operators
-that read the result of the changed node.
+model, and most of them are equal. Two steps ignore equal nodes. The first step starts at the inputs and drops
+nodes that compute the same values. The second step starts at the output and drops equal operators that read
+the result of the changed node.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def find_changed_nodes(
     before: GraphProducers,
     after: GraphProducers,
     regions: tuple[Region, Region],
-    named: Mapping[str, str],
+    original_names: Mapping[str, str],
 ) -> ChangedNodes:
     """Finds the nodes in which two regions differ.
 
@@ -46,10 +46,13 @@ def find_changed_nodes(
         before: First graph.
         after: Second graph.
         regions: Region that computes the value, in either graph.
-        named: Name of a value in the first graph by its name in the second graph.
+        original_names: Name of a value in the first graph by its name in the second graph.
     """
     forms = _Forms()
-    sides = _Side(before, regions[0], {}, forms), _Side(after, regions[1], named, forms)
+    sides = (
+        _NumberedRegion(before, regions[0], {}, forms),
+        _NumberedRegion(after, regions[1], original_names, forms),
+    )
     shared = set(sides[0].numbers.values()) & set(sides[1].numbers.values())
     only_before, only_after = (
         {index for index in side.live if not side.is_shared(index, shared)} for side in sides
@@ -75,7 +78,7 @@ class _Forms:
     def number(self, form: Any) -> int:
         return self._numbers.setdefault(form, len(self._numbers))
 
-    def tensor_number(self, tensor: Tensor) -> int:
+    def number_tensor(self, tensor: Tensor) -> int:
         bucket = self.forms.sample(tensor)
         for candidate, number in self._tensors:
             if candidate is tensor or (
@@ -86,7 +89,7 @@ class _Forms:
         return self._tensors[-1][1]
 
 
-class _Side:
+class _NumberedRegion:
     """One region, with its values numbered from its inputs on.
 
     Attributes:
@@ -103,56 +106,58 @@ class _Side:
         self.numbers: dict[str, int] = {}
         self.live: list[int] = []
         self.local: dict[int, int] = {}
-        flowing = set(region.inputs)
+        dependent_names = set(region.inputs)
         for name in region.inputs:
             self.numbers[name] = forms.number(("given", named.get(name, name)))
         for index in region.nodes:
             node = wiring.nodes[index]
-            reads = wiring.reads[index]
-            live = any(name in flowing for name in reads)
-            inputs = tuple(self._number_of(name) for name in node.inputs)
-            captured = tuple(self._number_of(name) for name in reads if name not in node.inputs)
-            signature = self.number_operator(node)
+            read_names = wiring.reads[index]
+            live = any(name in dependent_names for name in read_names)
+            inputs = tuple(self._number_value(name) for name in node.inputs)
+            captured = tuple(self._number_value(name) for name in read_names if name not in node.inputs)
+            signature = self._number_operator(node)
             node_number = forms.number(("node", signature, inputs, captured))
             if live:
                 self.live.append(index)
-                flowing.update(filter(None, node.outputs))
-                fixed = tuple("" if name in flowing else self._number_of(name) for name in node.inputs)
-                self.local[index] = forms.number(("local", signature, fixed))
-            single = read_constant(node)
+                dependent_names.update(filter(None, node.outputs))
+                constant_inputs = tuple(
+                    "" if name in dependent_names else self._number_value(name) for name in node.inputs
+                )
+                self.local[index] = forms.number(("local", signature, constant_inputs))
+            constant = read_constant(node)
             if not node.domain and node.op == "Identity" and inputs:
                 self.numbers[node.outputs[0]] = inputs[0]
                 continue
             for slot, name in enumerate(node.outputs):
                 if name:
                     self.numbers[name] = (
-                        forms.tensor_number(single)
-                        if single is not None
+                        forms.number_tensor(constant)
+                        if constant is not None
                         else forms.number(("output", node_number, slot))
                     )
 
-    def _number_of(self, name: str) -> int:
+    def _number_value(self, name: str) -> int:
         if name not in self.numbers:
             tensor = self.wiring.model.graph.initializers.get(name)
             if tensor is not None:
-                self.numbers[name] = self.forms.tensor_number(tensor)
+                self.numbers[name] = self.forms.number_tensor(tensor)
             else:
                 self.numbers[name] = self.forms.number(("given", name) if name else "absent")
         return self.numbers[name]
 
-    def number_operator(self, node: Node) -> int:
+    def _number_operator(self, node: Node) -> int:
         """Numbers an operator together with its attributes."""
         values = {**get_default_attributes(node.domain, node.op, self.opset), **node.attributes}
-        plain = tuple((name, self.number_attribute(values[name])) for name in sorted(values))
+        plain = tuple((name, self._number_attribute(values[name])) for name in sorted(values))
         return self.forms.number((node.key, plain))
 
-    def number_attribute(self, value: Any) -> Any:
+    def _number_attribute(self, value: Any) -> Any:
         if (form := encode_literal(value)) is not None:
             return form
         if isinstance(value, (tuple, list)):
-            return tuple(self.number_attribute(element) for element in value)
+            return tuple(self._number_attribute(element) for element in value)
         if isinstance(value, Tensor):
-            return self.forms.tensor_number(value)
+            return self.forms.number_tensor(value)
         return self.forms.forms.attribute(self.wiring.model, value)
 
     def is_shared(self, index: int, shared: set[int]) -> bool:
@@ -162,7 +167,7 @@ class _Side:
 
 
 def _remove_equal_tail(
-    sides: tuple[_Side, _Side], only_before: set[int], only_after: set[int]
+    sides: tuple[_NumberedRegion, _NumberedRegion], only_before: set[int], only_after: set[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Removes the nodes at the end of the regions that are equal in both.
 

@@ -63,8 +63,10 @@ class ProductSpec(Struct, frozen=True):
 
     def arrange_bias(self, bias: Array) -> Array:
         """Expands C, or an array of its shape, to every element of the products, (batch, M, N)."""
-        spread = self.expand_bias(bias) if self.expand_bias is not None else np.broadcast_to(bias, self.shape)
-        return self.arrange_output(spread)
+        expanded = (
+            self.expand_bias(bias) if self.expand_bias is not None else np.broadcast_to(bias, self.shape)
+        )
+        return self.arrange_output(expanded)
 
     def weight(self, inputs: Sequence[Array]) -> Array:
         """Returns W, (batch, K, N), as numbers or codes."""
@@ -129,12 +131,12 @@ class NodeReader:
         return (producer.inputs[0] if is_quantizer and producer is not None else name) in self._constants
 
     def number(self, name: str) -> Array | None:
-        """Returns the numbers of a value, or None if it is not constant."""
+        """Returns the numbers or codes of a value, or None if it is not constant."""
         if name in self.codes:
             return self.codes[name]
         graph = self.model.graph
-        nodes, open_ends = self.wiring.find_needed_nodes([name])
-        if open_ends or any(n.op in ("Gemm", "MatMul") for n in nodes):
+        nodes, open_inputs = self.wiring.find_needed_nodes([name])
+        if open_inputs or any(n.op in ("Gemm", "MatMul") for n in nodes):
             return None
         domain = Symbols("float16")
         interpreter = Interpreter(domain, self.model.functions)
@@ -147,7 +149,7 @@ class NodeReader:
         return value if isinstance(value, np.ndarray) else None
 
     def factors(self, node: Node) -> tuple[Array | None, Array | None]:
-        """Returns the numbers of both operands of a product; None for an operand that tiles read as a value.
+        """Returns the numbers of both operands of a product, or None for an operand that is not a weight.
 
         Raises:
             NotTiled: Both operands are stored.
@@ -158,5 +160,5 @@ class NodeReader:
             raise NotTiled(f"{node.op} '{node.label}' of the original has no operand that is not constant")
         if are_weights[0]:
             return self.number(first), None
-        # a constant without plan status is used only if the left operand is not constant
+        # a constant that the plan does not treat as a weight counts only if the left operand is not constant
         return None, self.number(second) if are_weights[1] or self.number(first) is None else None

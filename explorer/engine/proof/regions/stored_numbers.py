@@ -1,8 +1,8 @@
 """Compares the stored numbers of two regions: constants and attributes.
 
 Two runs that agree within rounding do not exclude a smaller change of a weight. If both regions have the same
-operators, possibly after folding batch normalizations and constants, each number has a counterpart. The two
-may differ only by the rounding of another order of computation.
+operators, possibly after folding batch normalizations and constants, each number has a counterpart. A number
+and its counterpart may differ only by the rounding of another order of computation.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LAYOUT_INPUTS: Mapping[str, Collection[int]] = {
     "Pad": (1, 3),
     "Resize": (2, 3),
 }
-"""Indices of the inputs that only decide where elements go. Runs on distinct values show a difference."""
+"""Indices of the inputs that only decide where elements go. Runs detect differences of such inputs."""
 
 _LAYOUT_ATTRIBUTES = frozenset(
     (
@@ -55,19 +55,19 @@ CLOSE, _ROUNDINGS = 2.0**-21, 8
 For a float type with a finer resolution it is eight roundings of that type.
 """
 
-_LAST, _OFTEN = 2.0**-24, 8
-"""Largest difference, relative to the largest number of a tensor, if many of its numbers differ.
+_CANCELLATION, _ONE_IN = 2.0**-24, 8
+"""Allowed difference relative to the largest number of a tensor, if one in `_ONE_IN` numbers differs.
 
-Then all numbers were computed anew, and a difference of two large numbers keeps their error.
+Then all numbers were computed anew, and a small number may be the difference of two large numbers.
 """
 
 SELDOM = 256
-"""Count of numbers among which a single difference is not due to another order of computation.
+"""Minimum count of numbers for each changed number that shows a deliberate change.
 
-Another order would change many of them.
+Another order of computation would change more of the numbers.
 """
 
-_SLAB = 1 << 20
+_SLAB_ELEMENTS = 1 << 20
 """Number of elements that are compared at a time."""
 
 Sides = tuple[Model, Model]
@@ -132,7 +132,7 @@ def compare_stored(before: Model, after: Model, is_same: Same) -> StoredDifferen
         after: Region of the second graph, as a model.
         is_same: Function that returns whether two stored tensors are equal.
     """
-    for sides, sizes in _list_forms(before, after):
+    for sides, sizes in _list_comparable_forms(before, after):
         try:
             return StoredDifferences(
                 list(_Comparison(sides, is_same, sizes).compare_stored()), True, sides, sizes
@@ -143,7 +143,7 @@ def compare_stored(before: Model, after: Model, is_same: Same) -> StoredDifferen
 
 
 def restore(model: Model, difference: StoredDifference) -> Model:
-    """Puts the first region's number back into the second region, in place of one difference."""
+    """Undoes one difference: puts the first region's number into the second region."""
     assert difference.place is not None
     index, place = difference.place
     node, initializers = model.graph.nodes[index], dict(model.graph.initializers)
@@ -162,7 +162,7 @@ def restore(model: Model, difference: StoredDifference) -> Model:
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
 
 
-def _list_forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
+def _list_comparable_forms(before: Model, after: Model) -> Iterator[tuple[Sides, Sizes]]:
     """Yields the regions unchanged, then with everything folded that can be folded."""
     yield (before, after), ({}, {})
     fused = any(node.op in FUSED.values() for model in (before, after) for node in model.graph.nodes)
@@ -306,12 +306,14 @@ def _computes_value(node: Node) -> bool:
 
 def _compute_largest_share(x: Any, y: Any) -> float:
     """Computes the largest relative difference of a numeric attribute, or of a list of numbers."""
-    was, new_values = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
-    if len(was) != len(new_values) or not all(isinstance(value, float) for value in (*was, *new_values)):
+    old_values, new_values = ([*value] if isinstance(value, (list, tuple)) else [value] for value in (x, y))
+    if len(old_values) != len(new_values) or not all(
+        isinstance(value, float) for value in (*old_values, *new_values)
+    ):
         return float(np.inf)
     return max(
         abs(b - a) / abs(a) if a else 0.0 if a == b else float(np.inf)
-        for a, b in zip(was, new_values, strict=True)
+        for a, b in zip(old_values, new_values, strict=True)
     )
 
 
@@ -343,53 +345,60 @@ def _describe_one_sided(
         values = np.ones(1)
     if op == "Clip":  # limits at the ends of the type's range have no effect
         ends = np.iinfo(values.dtype) if values.dtype.kind in "iu" else np.finfo(values.dtype)
-        nothing = bool(np.isin(values, (ends.min, ends.max, -np.inf, np.inf)).all())
+        has_no_effect = bool(np.isin(values, (ends.min, ends.max, -np.inf, np.inf)).all())
     else:  # an added number, a zero point, an initial state
-        nothing = not values.any()
-    if not nothing:
+        has_no_effect = not values.any()
+    if not has_no_effect:
         lacking_side = "the second lacks" if first is not None else "the first lacks"
         yield StoredDifference(f"{lacking_side} a constant of {op}", np.inf, True, place, first)
 
 
 def describe_difference(
-    label: str, a: Array, b: Array, place: tuple[int, int | str] | None, was: Tensor
+    label: str, a: Array, b: Array, place: tuple[int, int | str] | None, original: Tensor
 ) -> StoredDifference:
     """Describes the difference between two tensors of the same type."""
     count = int(np.count_nonzero(a != b))
     text = f"{label} differs" + (f" in {count:,} of {many_text(a.size, 'number')}" if a.size > 1 else "")
     if a.dtype.kind in "iub":
-        return StoredDifference(text, np.inf, True, place, was)
-    close = min(CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else CLOSE
+        return StoredDifference(text, np.inf, True, place, original)
+    relative_limit = (
+        min(CLOSE, _ROUNDINGS / 2 * float(np.finfo(a.dtype).eps)) if a.dtype.kind == "f" else CLOSE
+    )
     largest = max(
         float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _iterate_slabs(a, b)
     )
-    last = _LAST * largest if 1 < count >= a.size / _OFTEN else 0.0
-    share, far = 0.0, 0 < count * SELDOM < a.size
+    absolute_limit = _CANCELLATION * largest if 1 < count >= a.size / _ONE_IN else 0.0
+    share, exceeds_limit = 0.0, 0 < count * SELDOM < a.size
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for old, new in _iterate_slabs(a, b):
             differs = (new != old) & ~(np.isnan(new) & np.isnan(old))
             old, gap = np.abs(old[differs]), np.abs(new - old)[differs]
             share = max(share, float((gap / np.where(old > 0, old, largest)).max(initial=0.0)))
-            far = far or bool((~(gap <= np.maximum(close * old, last))).any())
-    return StoredDifference(text, share, far, place, was)
+            exceeds_limit = exceeds_limit or bool(
+                (~(gap <= np.maximum(relative_limit * old, absolute_limit))).any()
+            )
+    return StoredDifference(text, share, exceeds_limit, place, original)
 
 
 def _iterate_slabs(a: Array, b: Array) -> Iterator[tuple[Array, Array]]:
     """Yields two flat arrays in float64, one slab at a time."""
-    for index in range(0, a.size, _SLAB):
-        yield a[index : index + _SLAB].astype(np.float64), b[index : index + _SLAB].astype(np.float64)
+    for index in range(0, a.size, _SLAB_ELEMENTS):
+        yield (
+            a[index : index + _SLAB_ELEMENTS].astype(np.float64),
+            b[index : index + _SLAB_ELEMENTS].astype(np.float64),
+        )
 
 
 def collect_constants(
     nodes: Sequence[Node], initializers: Mapping[str, Tensor], *around: MutableMapping[str, Tensor]
 ) -> ChainMap[str, Tensor]:
-    """Collects the constants that nodes can read, including constants of the graphs `around` their graph."""
+    """Collects the constants that nodes can read, with the constants `around` of the enclosing graphs."""
     constants = {node.outputs[0]: tensor for node in nodes if (tensor := read_constant(node)) is not None}
     return ChainMap(constants, dict(initializers), *around)
 
 
 def _list_unused_attributes(node: Node) -> Collection[str]:
-    """Attributes of a node that do not affect its result."""
+    """Returns the names of a node's attributes that do not affect its result."""
     if node.domain:
         return ()
     if node.op == "Gemm":

@@ -54,24 +54,24 @@ def compare_exact(
         or ''; whether the remark says that the runtime saturates its sums.
     """
     assert meaning.integers is not None
-    floats = np.issubdtype(y.dtype, np.floating)
-    comparison = OutputComparison(get_unit_roundoff(str(y.dtype)) if floats else 1.0)
+    is_float = np.issubdtype(y.dtype, np.floating)
+    comparison = OutputComparison(get_unit_roundoff(str(y.dtype)) if is_float else 1.0)
     reason, note, saturates = "", "", False
-    for index, (inputs, got) in enumerate(zip(draws, outputs, strict=True)):
+    for index, (inputs, tiled_output) in enumerate(zip(draws, outputs, strict=True)):
         exact, bound = meaning.integers.exact(inputs)
-        mine = meaning.arrange_output(got)
+        tiled = meaning.arrange_output(tiled_output)
         visible = np.ones(exact.shape, bool) if meaning.visible is None else meaning.visible
-        wrong = (mine != exact) & visible
+        wrong = (tiled != exact) & visible
         if wrong.any() and not reason:
             place = tuple(np.argwhere(wrong)[0])
             reason = (
                 f"{int(wrong.sum()):,} of {int(visible.sum()):,} elements are not those of exact integer"
-                f" arithmetic: {mine[place]} instead of {exact[place]} at ({', '.join(map(str, place))})"
+                f" arithmetic: {tiled[place]} instead of {exact[place]} at ({', '.join(map(str, place))})"
             )
         if index == 0:
-            theirs = meaning.arrange_output(y)
-            comparison.add(theirs, mine, exact.astype(np.float64))
-            note, saturates = _describe_original(meaning, inputs, theirs, exact, bound, visible, floats)
+            original = meaning.arrange_output(y)
+            comparison.add(original, tiled, exact.astype(np.float64))
+            note, saturates = _describe_original(meaning, inputs, original, exact, bound, visible, is_float)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
     return comparison, reason, note, saturates
@@ -80,11 +80,11 @@ def compare_exact(
 def _describe_original(
     meaning: ProductSpec,
     inputs: Sequence[Array],
-    theirs: Array,
+    original: Array,
     exact: Array,
     bound: Array | None,
     visible: Array,
-    floats: bool,
+    is_float: bool,
 ) -> tuple[str, bool]:
     """Describes how the original's output differs from the exact result.
 
@@ -92,17 +92,17 @@ def _describe_original(
         The remark, or '' if they agree; whether saturated sums explain the difference.
     """
     assert meaning.integers is not None
-    if floats and meaning.integers.scale is not None and bound is not None:
+    if is_float and meaning.integers.scale is not None and bound is not None:
         allowed = (
             LIMIT
-            * get_unit_roundoff(str(theirs.dtype))
+            * get_unit_roundoff(str(original.dtype))
             * (bound * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
         )
-        gap = np.abs(theirs.astype(np.float64) - exact)
+        gap = np.abs(original.astype(np.float64) - exact)
         wrong = visible & ~(gap <= allowed)
         count = int(wrong.sum())
         return f"{count:,} elements of the original are not near its integers'" if count else "", False
-    wrong = visible & (theirs != exact)
+    wrong = visible & (original != exact)
     if not wrong.any():
         return "", False
     saturates = meaning.integers.saturates(inputs)

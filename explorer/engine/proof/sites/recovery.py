@@ -23,7 +23,7 @@ def recover_plan(model: Model) -> Plan | None:
     """Returns the plan in the metadata of a tiled file, or None if the file has no readable plan.
 
     If the model was tiled several times, the plan also has the sites of the earlier plans. The file may be
-    wrong about its own plan. The proof therefore takes from the plan only which sites to check.
+    wrong about its own plan. Therefore the proof uses the plan only to select the sites that it checks.
     """
     plan = _parse_plan(model.metadata.get(PLAN_KEY, ""))
     return None if plan is None else merge_earlier_plans(plan, model)

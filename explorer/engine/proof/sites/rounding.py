@@ -20,7 +20,7 @@ from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-_SAME_SIGN = 1.5
+_SAME_SIGN_FACTOR = 1.5
 """Factor of the limit for terms of one sign.
 
 The limit is this factor times the square root of the number of consecutive additions, times |x W| / (|x|
@@ -43,7 +43,11 @@ def describe_fault(comparison: OutputComparison, ratio: float, limit: float) -> 
 
 
 def find_largest_ratio(
-    outputs: Sequence[Array], references: Sequence[Reference], roundoff: float, chain: int, least: float
+    outputs: Sequence[Array],
+    references: Sequence[Reference],
+    roundoff: float,
+    chain: int,
+    smallest_limit: float,
 ) -> tuple[float, float]:
     """Finds the error ratio that is closest to its limit among several runs.
 
@@ -52,57 +56,57 @@ def find_largest_ratio(
         references: Expected output for each run.
         roundoff: Unit roundoff of the output type.
         chain: Number of consecutive additions for one element.
-        least: Allowed absolute error of numbers too small for a relative limit.
+        smallest_limit: Allowed absolute error of numbers too small for a relative limit.
 
     Returns:
         The ratio and its limit.
     """
     ratio, limit = 0.0, LIMIT
-    # dense rows have no output of the original to compare with: a NaN shows in the ratio
-    for got, reference in zip(outputs, references, strict=True):
-        slab_result = _find_worst_ratio(got, reference, roundoff, chain, least)
+    # dense rows are compared with no output of the original, so the ratio must show a NaN
+    for output, reference in zip(outputs, references, strict=True):
+        slab_result = _find_worst_ratio(output, reference, roundoff, chain, smallest_limit)
         if slab_result[0] / slab_result[1] >= ratio / limit:
             ratio, limit = slab_result
     return ratio, limit
 
 
 def _find_worst_ratio(
-    got: Array, reference: Reference, roundoff: float, chain: int, least: float
+    output: Array, reference: Reference, roundoff: float, chain: int, smallest_limit: float
 ) -> tuple[float, float]:
     """Finds |error| / (u bound) and the limit of the element that is closest to its limit.
 
     The ratio is infinite if a finite result became NaN or Inf.
     """
-    flat = [array.reshape(-1) for array in (got, reference.exact, reference.bound, reference.product)]
+    flat = [array.reshape(-1) for array in (output, reference.exact, reference.bound, reference.product)]
     ratio, limit = 0.0, LIMIT
-    for first in range(0, got.size, SLAB):
+    for first in range(0, output.size, SLAB):
         slabs = [array[first : first + SLAB] for array in flat]
-        slab_result = _find_worst_ratio_of_slab(slabs, roundoff, chain, least)
+        slab_result = _find_worst_ratio_of_slab(slabs, roundoff, chain, smallest_limit)
         if slab_result[0] / slab_result[1] > ratio / limit:
             ratio, limit = slab_result
     return ratio, limit
 
 
 def _find_worst_ratio_of_slab(
-    slabs: Sequence[Array], roundoff: float, chain: int, least: float
+    slabs: Sequence[Array], roundoff: float, chain: int, smallest_limit: float
 ) -> tuple[float, float]:
-    got, true, bound, product = slabs
-    dtype = got.dtype
-    finite = np.isfinite(true) & np.isfinite(bound)
+    output, exact, bound, product = slabs
+    dtype = output.dtype
+    finite = np.isfinite(exact) & np.isfinite(bound)
     with np.errstate(over="ignore"):
         # a sum that is too large for the type is rightly Inf
-        finite &= np.isfinite(true.astype(dtype))
+        finite &= np.isfinite(exact.astype(dtype))
     if not finite.all():
-        got, true, bound, product = got[finite], true[finite], bound[finite], product[finite]
-    if not got.size:
+        output, exact, bound, product = output[finite], exact[finite], bound[finite], product[finite]
+    if not output.size:
         return 0.0, LIMIT
-    error = np.abs(got.astype(true.dtype) - true)
+    error = np.abs(output.astype(exact.dtype) - exact)
     if not np.isfinite(error).all():
         return float("inf"), LIMIT
-    scale = roundoff * bound + least
+    scale = roundoff * bound + smallest_limit
     ratios = error / scale
     coherence = np.abs(product) * roundoff / scale
-    limits = np.maximum(LIMIT, _SAME_SIGN * math.sqrt(chain) * coherence)
+    limits = np.maximum(LIMIT, _SAME_SIGN_FACTOR * math.sqrt(chain) * coherence)
     worst = int(np.argmax(ratios / limits))
     return float(ratios[worst]), float(limits[worst])
 

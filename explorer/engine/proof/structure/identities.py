@@ -89,8 +89,8 @@ INVOLUTIONS = ("Neg", "Not")
 IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
 
 
-def _self_inverse(node: NormalNode) -> None:
-    """Removes an operator that is its own inverse after itself."""
+def _remove_self_inverse_pair(node: NormalNode) -> None:
+    """Removes two equal consecutive operators that cancel each other, such as Neg of Neg."""
     if isinstance(node.inputs[0], int):
         node.equal_value = node.sources.involutions.get((node.op, node.inputs[0]))
 
@@ -164,8 +164,8 @@ def _pad(node: NormalNode) -> None:
         node.equal_value = node.inputs[0]
 
 
-def _idempotent(node: NormalNode) -> None:
-    """Removes an idempotent operator after itself."""
+def _remove_repeated_operator(node: NormalNode) -> None:
+    """Removes an operator that repeats its predecessor without effect, such as Relu of Relu."""
     if (node.op, node.inputs[0]) in node.sources.idempotent:
         node.equal_value = node.inputs[0]
 
@@ -203,7 +203,7 @@ def _has_only_ones(values: Ints) -> bool:
     return all(value == 1 for value in values)
 
 
-def _flatten_concat(node: NormalNode) -> None:
+def _merge_concats(node: NormalNode) -> None:
     """Merges a Concat into a following Concat along the same axis."""
     axis, rank = node.attributes.get("axis"), node.rank(0)
     if not isinstance(axis, int) or (axis < 0 and rank is None):
@@ -228,7 +228,7 @@ def _place_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) ->
     node.inputs[index] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
 
 
-def _difference(node: NormalNode) -> None:
+def _replace_subtraction(node: NormalNode) -> None:
     """Replaces the subtraction of a stored number by the addition of its negation."""
     for index, values in _read_scalars(node):
         if node.op == "Add" or index == 1:
@@ -236,7 +236,7 @@ def _difference(node: NormalNode) -> None:
             node.op = "Add"
 
 
-def _quotient(node: NormalNode) -> None:
+def _replace_division(node: NormalNode) -> None:
     """Replaces a division by a power of two by a multiplication with its exact inverse."""
     for index, values in _read_scalars(node):
         fractions, _ = np.frexp(values)
@@ -256,27 +256,27 @@ def _quotient(node: NormalNode) -> None:
 
 
 IDENTITIES: Mapping[str, Sequence[Rule]] = {
-    **dict.fromkeys(IDEMPOTENT, (_idempotent,)),
-    "Add": (_make_neutral_operand_rule(-1, 0, "iu"), _difference),
+    **dict.fromkeys(IDEMPOTENT, (_remove_repeated_operator,)),
+    "Add": (_make_neutral_operand_rule(-1, 0, "iu"), _replace_subtraction),
     "And": (_remove_same_operands,),
     "BitwiseAnd": (_remove_same_operands,),
     "BitwiseOr": (_remove_same_operands,),
     "Cast": (_cast,),
-    "Concat": (_remove_single_operand, _flatten_concat),
-    "Div": (_make_neutral_operand_rule(1, 1), _quotient),
+    "Concat": (_remove_single_operand, _merge_concats),
+    "Div": (_make_neutral_operand_rule(1, 1), _replace_division),
     "Dropout": (_dropout,),
     "Expand": (_expand,),
     "Max": (_remove_single_operand, _remove_same_operands),
     "Mean": (_remove_single_operand,),
     "Min": (_remove_single_operand, _remove_same_operands),
-    "Mul": (_make_neutral_operand_rule(-1, 1), _quotient),
-    "Neg": (_self_inverse,),
-    "Not": (_self_inverse,),
+    "Mul": (_make_neutral_operand_rule(-1, 1), _replace_division),
+    "Neg": (_remove_self_inverse_pair,),
+    "Not": (_remove_self_inverse_pair,),
     "Or": (_remove_same_operands,),
     "Pad": (_pad,),
     "Pow": (_make_neutral_operand_rule(1, 1),),
     "Reshape": (_reshape,),
-    "Sub": (_make_neutral_operand_rule(1, 0), _difference),
+    "Sub": (_make_neutral_operand_rule(1, 0), _replace_subtraction),
     "Sum": (_remove_single_operand,),
     "Tile": (_tile,),
     "Transpose": (_transpose,),

@@ -17,7 +17,7 @@ _MAX_ELEMENTS = 64
 
 
 class NormalNode(Struct):
-    """A node during normalization. Functions take the index of an input.
+    """A node during normalization. The functions among its attributes take the index of an input.
 
     Attributes:
         domain, op: Domain and operator.

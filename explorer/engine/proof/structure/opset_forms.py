@@ -1,8 +1,8 @@
 """Brings nodes of older opset versions to the form of the newest version.
 
 For example, an attribute of an older version may be an input of a newer version. If a node of an older
-version has another meaning, a rule adds the attribute `before`, so that it differs from newer nodes.
-`CHANGED` lists the versions in which an operator changed its meaning without such a rule.
+version has another meaning, a rule adds the attribute `before`, so that the node differs from newer nodes.
+`CHANGED` lists the versions in which an operator changed its meaning and for which no such rule exists.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ CHANGED: Mapping[str, Sequence[int]] = {
 }
 """Opset versions in which an ONNX operator changed its meaning, by operator."""
 
-_LARGEST = float(np.finfo(np.float32).max)
+_LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 
 def find_changed_version(op: str, opset: int) -> int:
@@ -80,7 +80,7 @@ def _read_float(node: NormalNode, index: int) -> float | None:
 
 def _clip(node: NormalNode) -> None:
     """Stores the limits as numbers, and removes a limit equal to the largest float32."""
-    for index, name, widest in ((1, "min", -_LARGEST), (2, "max", _LARGEST)):
+    for index, name, widest in ((1, "min", -_LARGEST_FLOAT32), (2, "max", _LARGEST_FLOAT32)):
         value = node.attributes.pop(name, widest) if node.opset < 11 else _read_float(node, index)
         if value is None:
             continue
@@ -217,7 +217,7 @@ def _drop_attribute(name: str, *trivial: Any) -> Rule:
     return rule
 
 
-def _keep_apart(version: int, attribute: str, *trivial: Any) -> Rule:
+def _mark_older_nodes(version: int, attribute: str, *trivial: Any) -> Rule:
     """Makes a rule that marks nodes before a version in which an attribute changed its meaning.
 
     Nodes with a `trivial` value of the attribute are not marked.
@@ -238,12 +238,12 @@ def _batch_normalization(node: NormalNode) -> None:
 
 
 OLDER: Mapping[str, Sequence[Rule]] = {
-    "AveragePool": (_keep_apart(19, "ceil_mode", 0),),
+    "AveragePool": (_mark_older_nodes(19, "ceil_mode", 0),),
     "BatchNormalization": (_batch_normalization,),
     "Clip": (_clip,),
     "ConvTranspose": (
-        _keep_apart(11, "auto_pad", "NOTSET", "VALID"),
-        _keep_apart(11, "output_shape", None),
+        _mark_older_nodes(11, "auto_pad", "NOTSET", "VALID"),
+        _mark_older_nodes(11, "output_shape", None),
     ),
     "DFT": (_dft,),
     "Gemm": (_drop_attribute("broadcast"),),

@@ -18,12 +18,12 @@ def _get_fixed_shape(node: NormalNode) -> Ints | None:
     """Returns the shape of the first input, or None if a size is open or unknown."""
     rank = node.rank(0)
     sizes = [node.size(0, axis) for axis in range(rank or 0)]
-    known = [size for size in sizes if size is not None]
-    return tuple(known) if rank is not None and len(known) == rank else None
+    known_sizes = [size for size in sizes if size is not None]
+    return tuple(known_sizes) if rank is not None and len(known_sizes) == rank else None
 
 
 def _reshape(node: NormalNode) -> None:
-    """Replaces an operator that only changes the shape by a Reshape of the value that was reshaped first."""
+    """Replaces an operator that only changes the shape by a Reshape, and joins several in a row."""
     shape = _get_fixed_shape(node)
     if shape is None or 0 in shape or not isinstance(node.inputs[0], int):
         return
@@ -41,8 +41,8 @@ def _compute_reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     if 0 in target and (node.attributes.get("allowzero") or len(target) > len(shape)):
         return None
     sizes = [shape[axis] if size == 0 else size for axis, size in enumerate(target)]
-    known = math.prod(size for size in sizes if size != -1)
-    return tuple(math.prod(shape) // known if size == -1 else size for size in sizes)
+    known_count = math.prod(size for size in sizes if size != -1)
+    return tuple(math.prod(shape) // known_count if size == -1 else size for size in sizes)
 
 
 def _compute_flattened_sizes(node: NormalNode, shape: Ints) -> Ints | None:
@@ -104,15 +104,15 @@ def _slice(node: NormalNode) -> None:
     if starts is None or ends is None or axes is None or not len(starts) == len(ends) == len(axes):
         return
     lengths = [node.size(0, axis) for axis in axes]
-    known = [length for length in lengths if length is not None]
-    if len(known) < len(axes) or len({*axes}) < len(axes):
+    known_lengths = [length for length in lengths if length is not None]
+    if len(known_lengths) < len(axes) or len({*axes}) < len(axes):
         return
 
-    def limited(indices: Ints) -> list[int]:
-        pairs = zip(indices, known, strict=True)
+    def limit_to_axis(indices: Ints) -> list[int]:
+        pairs = zip(indices, known_lengths, strict=True)
         return [min(max(index + length if index < 0 else index, 0), length) for index, length in pairs]
 
-    parts = sorted(zip(axes, limited(starts), limited(ends), known, strict=True))
+    parts = sorted(zip(axes, limit_to_axis(starts), limit_to_axis(ends), known_lengths, strict=True))
     parts = [part for part in parts if part[1:3] != (0, part[3])]
     if not parts:
         node.equal_value = node.inputs[0]
@@ -126,8 +126,8 @@ def _expand(node: NormalNode) -> None:
     target, shape = node.ints(1), _get_fixed_shape(node)
     if target is None or shape is None or len(target) > len(shape):
         return
-    own = shape[len(shape) - len(target) :]
-    if all(size in (1, length) for size, length in zip(target, own, strict=True)):
+    last_sizes = shape[len(shape) - len(target) :]
+    if all(size in (1, length) for size, length in zip(target, last_sizes, strict=True)):
         node.equal_value = node.inputs[0]
 
 
