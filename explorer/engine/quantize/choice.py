@@ -75,7 +75,7 @@ class LayerChoice(Struct, frozen=True):
         return part != "input" or getattr(self.input, "signed", True)
 
 
-_PASSING = ("int8", "uint8", "int16", "uint16")
+_SAFE_TYPES = ("int8", "uint8", "int16", "uint16")
 """Element types that are safe in QuantizeLinear.
 
 With 4-bit and float8 types, onnxruntime 1.31 moves and fuses nodes into graphs that it rejects, or that give
@@ -86,8 +86,8 @@ other numbers.
 def is_function_call(choice: LayerChoice, part: Part) -> bool:
     """Return whether a part of a layer is written as a function call instead of QuantizeLinear.
 
-    An input whose layer has a weight in floats or in an unsafe type is also written as a call. Otherwise
-    onnxruntime would quantize the weight to 8 bits as well, because the nodes around it are quantized.
+    This is also true for an input whose layer has a weight in floats or in an unsafe type. Otherwise
+    onnxruntime would quantize that weight to 8 bits too, because the nodes around it are quantized.
     """
     fmt: NumberFormat | None = getattr(choice, part)
     if fmt is None:
@@ -95,8 +95,12 @@ def is_function_call(choice: LayerChoice, part: Part) -> bool:
     if choice.form == "function" or fmt.writing == "function":
         return True
     weight = choice.weight if choice.layer.operands_of("weight") else fmt
-    sound = weight is not None and weight.element_type in _PASSING and weight.writing == "linear"
-    return part == "input" and fmt.writing == "linear" and not (sound and fmt.element_type in _PASSING)
+    has_safe_weight = weight is not None and weight.element_type in _SAFE_TYPES and weight.writing == "linear"
+    return (
+        part == "input"
+        and fmt.writing == "linear"
+        and not (has_safe_weight and fmt.element_type in _SAFE_TYPES)
+    )
 
 
 def choose(
@@ -147,7 +151,7 @@ def check_choices(choices: Sequence[LayerChoice]) -> tuple[LayerChoice, ...]:
     return tuple(choices)
 
 
-_SHORTENED = {"chosen by hand": "hand"}
+_SHORT_ORIGINS = {"chosen by hand": "hand"}
 """Short names of origins, for the reason why a layer is switched off."""
 
 
@@ -156,12 +160,12 @@ def _choose_for_layer(
 ) -> LayerChoice:
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
     origins = decide(values, spec.origins, rules.matching(layer.name, layer.op, layer.sizes))
-    on, named = values.pop("on"), unselected.get(id(layer), "")
+    is_on, unselected_reason = values.pop("on"), unselected.get(id(layer), "")
     reason = layer.reason
-    if not reason and on is False:
-        reason = f"switched off by {_SHORTENED.get(origins['on'], origins['on']) or 'the specification'}"
-    elif not reason and named and on is None:
-        reason = named
+    if not reason and is_on is False:
+        reason = f"switched off by {_SHORT_ORIGINS.get(origins['on'], origins['on']) or 'the specification'}"
+    elif not reason and unselected_reason and is_on is None:
+        reason = unselected_reason
     settings = {name: values[name] for name in ("granularity", "symmetric", "block")}
     if reason:
         return LayerChoice(layer, **settings, origins=origins, reason=reason)
@@ -180,17 +184,17 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
     formats = {part: fmt for part, fmt in parts.items() if fmt is not None and layer.operands_of(part)}  # type: ignore[arg-type]
     if "bias" in formats and layer.operands_of("bias")[0].tensor is None:
         del formats["bias"]  # the range of a computed bias is unknown before the model runs
-    scaled = [fmt for part in ("weight", "input") if isinstance(fmt := formats.get(part), Integer)]
-    scaled = [] if choice.block else scaled  # a sum over blocks has no single scale
-    if _needs_one_scale(layer, scaled):
+    integer_formats = [fmt for part in ("weight", "input") if isinstance(fmt := formats.get(part), Integer)]
+    integer_formats = [] if choice.block else integer_formats  # a sum over blocks has no single scale
+    if _needs_one_scale(layer, integer_formats):
         choice = replace(choice, granularity="tensor")
     if "bias" not in parts and layer.operands_of("bias") and layer.operands_of("bias")[0].tensor:
         formats["bias"] = BIAS
-    if formats.get("bias") is BIAS and (len(scaled) != 2 or not _has_channel_scales(choice)):
+    if formats.get("bias") is BIAS and (len(integer_formats) != 2 or not _has_channel_scales(choice)):
         del formats["bias"]  # no integer accumulator has the scale of this bias
     if not formats:
-        missing = next((part for part in ("weight", "bias") if parts.get(part)), "")
-        why = f"it has no stored {missing}" if missing else "no part of it is asked for"
+        missing_part = next((part for part in ("weight", "bias") if parts.get(part)), "")
+        why = f"it has no stored {missing_part}" if missing_part else "no part of it is asked for"
         return replace(choice, reason=why)
     choice = replace(choice, **formats)
     dtype = layer.operands[0].dtype
@@ -199,21 +203,21 @@ def _resolve_choice(choice: LayerChoice, parts: Mapping[str, NumberFormat | None
     if form == "qoperator":
         return replace(choice, form="qoperator", reason=_explain_no_qoperator(choice))
     if form in ("qdq", "chain") and (
-        named := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
+        function_formats := [fmt.name for fmt in formats.values() if fmt.writing == "function"]
     ):
-        return replace(choice, reason=f"QuantizeLinear has no {named[0]}: only a function says it")
+        return replace(choice, reason=f"QuantizeLinear has no {function_formats[0]}: only a function says it")
     if form == "auto" and _fits_nbits(choice):
         return replace(choice, form="nbits")
     forms: Mapping[str, WrittenForm] = {"function": "function", "chain": "chain"}
     return replace(choice, form=forms.get(form, "qdq"))
 
 
-def _needs_one_scale(layer: QuantizableLayer, scaled: Sequence[Integer]) -> bool:
+def _needs_one_scale(layer: QuantizableLayer, integer_formats: Sequence[Integer]) -> bool:
     """Return whether onnxruntime needs one scale for the whole 8-bit weight.
 
     It does if the weight is the left factor of a matrix product, or has more than two axes.
     """
-    if len(scaled) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in scaled):
+    if len(integer_formats) != 2 or any(fmt.element_type not in ("int8", "uint8") for fmt in integer_formats):
         return False
     return layer.op in ("MatMul", "Gemm") and any(
         w.input_index == 0 or len(w.shape) > 2 for w in layer.operands_of("weight")
@@ -249,13 +253,13 @@ def _explain_no_qoperator(choice: LayerChoice) -> str:
     if (dtype := layer.operands[0].dtype) != "float32":
         return f"a QOperator stands between floats of 32 bits, not {dtype}"
     alpha, beta = _get_gemm_factors(layer)
-    factors = beta != 1 or (
+    has_factors = beta != 1 or (
         alpha != 1 and layer.operands_of("bias")
     )  # QGemm multiplies the bias by alpha, too
-    if layer.op == "Gemm" and (not layer.operands_of("weight") or layer.operands[0].tensor or factors):
+    if layer.op == "Gemm" and (not layer.operands_of("weight") or layer.operands[0].tensor or has_factors):
         return "QGemm takes a stored weight on the right, no beta, and no alpha beside a bias"
-    sides = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
-    if layer.op == "MatMul" and sides == ["int8", "uint8"]:
+    factor_types = [fmt.element_type for o in layer.operands if (fmt := getattr(choice, o.part)) is not None]
+    if layer.op == "MatMul" and factor_types == ["int8", "uint8"]:
         return "onnxruntime has no QLinearMatMul of int8 on the left and uint8 on the right"
     return ""
 
@@ -328,15 +332,15 @@ def _select_layers(
     """Return the ids of the layers that names, globs, regular expressions ('re:…') and filters select."""
     layer_ids: set[int] = set()
     for site in sites:
-        hits = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
+        matching_ids = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
         matches = name_matcher(site, where)
-        hits = hits or {id(layer) for layer in layers if matches(layer.name)}
-        if not hits and not site.startswith("re:") and is_query(site):
-            hits = _select_by_filter(layers, site, rows())
-        if not hits:
+        matching_ids = matching_ids or {id(layer) for layer in layers if matches(layer.name)}
+        if not matching_ids and not site.startswith("re:") and is_query(site):
+            matching_ids = _select_by_filter(layers, site, rows())
+        if not matching_ids:
             hint = nearest(site, [layer.name for layer in layers])
             raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
-        layer_ids |= hits
+        layer_ids |= matching_ids
     return layer_ids
 
 
@@ -346,10 +350,12 @@ def _select_by_filter(layers: Sequence[QuantizableLayer], query: str, rows: Sequ
     It tests the row that produces the layer's output.
     """
     layers_by_id = {id(layer): layer for layer in layers}
-    of_output = {layer.node.outputs[0]: layer_id for layer_id, layer in layers_by_id.items()}
+    ids_by_output = {layer.node.outputs[0]: layer_id for layer_id, layer in layers_by_id.items()}
     matches, layer_ids = matcher(query), set()
     for row in rows:
-        layer_id = next((of_output[output.name] for output in row.outputs if output.name in of_output), None)
+        layer_id = next(
+            (ids_by_output[output.name] for output in row.outputs if output.name in ids_by_output), None
+        )
         if layer_id is not None and not row.group:
             sizes = dict(zip("MKN", layers_by_id[layer_id].sizes or (), strict=False))
             row = replace(row, attributes={**row.attributes, **sizes})

@@ -63,8 +63,10 @@ class Grids:
             if operand.part == "input":
                 self._grids[key] = self.find_value_grid(choice, operand.value)
             else:
-                make = self._weight if operand.part == "weight" else self._bias
-                self._grids[key] = make(choice, operand)
+                compute_grid = (
+                    self._compute_weight_grid if operand.part == "weight" else self._compute_bias_grid
+                )
+                self._grids[key] = compute_grid(choice, operand)
         return self._grids[key]
 
     def find_value_grid(self, choice: LayerChoice, value: str) -> Grid:
@@ -75,8 +77,8 @@ class Grids:
         ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
         return choice.input.grid(*ends, symmetric=use.symmetric)
 
-    def _weight(self, choice: LayerChoice, operand: Operand) -> Grid:
-        """Compute the grid of a weight; for an int32 bias, a grid on which the bias does not overflow."""
+    def _compute_weight_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
+        """Compute the grid of a weight. With an int32 bias, the bias does not overflow on this grid."""
         assert choice.weight is not None
         grid = choose_weight_grid(
             operand,
@@ -94,7 +96,7 @@ class Grids:
         product = math.prod(fmt.largest - fmt.least for fmt in codes if isinstance(fmt, Integer)) // 4
         return fit_bias(operand, grid, read_bias(choice.layer.operands_of("bias")[0]), scale, product)
 
-    def _bias(self, choice: LayerChoice, operand: Operand) -> Grid:
+    def _compute_bias_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
         """Compute the grid of a bias. An int32 bias has the product of the scales of input and weight."""
         assert choice.bias is not None
         if choice.bias is not BIAS:
@@ -113,13 +115,13 @@ class Grids:
         return Grid(scale, np.zeros(scale.shape, np.int32), len(operand.shape) - 1)
 
 
-_ADDS_PAIRS = frozenset(("Conv", "Gemm", "MatMul"))
+_PAIR_ADDING_OPERATORS = frozenset(("Conv", "Gemm", "MatMul"))
 """Operators whose integer kernels add two products in 16 bits."""
 
 
 def _is_byte_product(choice: LayerChoice) -> bool:
     """Return whether an integer kernel multiplies int8 weights by 8-bit inputs."""
-    if choice.layer.op not in _ADDS_PAIRS:
+    if choice.layer.op not in _PAIR_ADDING_OPERATORS:
         return False
     weight, inputs = choice.weight, choice.input
     return (
@@ -133,7 +135,7 @@ def _is_byte_product(choice: LayerChoice) -> bool:
 def exclude_nonfinite(
     choices: Sequence[LayerChoice], grids: Grids, parts: Sequence[Part] = ("weight", "bias")
 ) -> tuple[LayerChoice, ...]:
-    """Return the choices with layers left unchanged whose weight or bias holds NaN or infinity.
+    """Return the choices, with no format for layers whose weight or bias holds NaN or infinity.
 
     Args:
         choices: Choices for all layers.

@@ -22,7 +22,7 @@ from explorer.engine.runtime.observer import WIDER, Observer, nbytes, observe
 from explorer.engine.runtime.samples import Samples
 from explorer.facts import TensorInfo
 
-_ROOM = 32 << 20
+_EXTRA_STAGE_BYTES = 32 << 20
 """Bytes that a stage may hold in weights and observed values, in addition to the largest layer."""
 
 Step = Callable[[int, int], None]
@@ -34,16 +34,16 @@ class _Stage(Struct, frozen=True):
     Attributes:
         model: The stage as a model; its inputs are values of earlier stages or of the whole model.
         values: Values of the stage that are observed, or that a later stage reads.
-        kept: Names of all values that later stages read.
+        read_later: Names of all values that later stages read.
     """
 
     model: Model
     values: tuple[TensorInfo, ...]
-    kept: frozenset[str]
+    read_later: frozenset[str]
 
 
 def sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
-    """Return the types and shapes of values on the first sample, or None if they are unknown."""
+    """Return the types and shapes of values on the first sample. An unknown type or shape is None."""
     info_by_name = _get_value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
 
@@ -52,16 +52,16 @@ def observe_values(
     model: Model,
     names: Iterable[str],
     samples: Samples,
-    take: Callable[[str, Any], None],
+    on_value: Callable[[str, Any], None],
     step: Step = lambda done, total: None,
 ) -> None:
-    """Run a model on every sample and call `take` with the requested values. No value is kept.
+    """Run a model on every sample and call `on_value` with the requested values, which are not stored.
 
     Args:
         model: The model.
         names: Names of the requested values.
         samples: Inputs of the model.
-        take: Function called with the name and the array of each requested value.
+        on_value: Function called with the name and the array of each requested value.
         step: Function called before each run with the number of completed runs and of all runs. It raises
             `Cancelled` to stop.
 
@@ -72,20 +72,26 @@ def observe_values(
     stages = _split_into_stages(model, info_by_name, frozenset(value_names))
     if len(stages) < 2:
         observe(
-            model, [info_by_name.get(n, TensorInfo(n, None, None)) for n in value_names], samples, take, step
+            model,
+            [info_by_name.get(n, TensorInfo(n, None, None)) for n in value_names],
+            samples,
+            on_value,
+            step,
         )
         return
     for number, feeds in enumerate(samples):
         values: dict[str, Any] = dict(feeds)
         for name in [name for name in value_names if name in values]:
-            take(name, values[name])
+            on_value(name, values[name])
         for stage_index, stage in enumerate(stages):
             step(number * len(stages) + stage_index, samples.count * len(stages))
             stage_feeds = {value.name: values[value.name] for value in stage.model.graph.inputs}
             stage_values = Observer(stage.model, stage.values).run(stage_feeds)
             for name in [name for name in value_names if name in stage_values]:
-                take(name, stage_values[name])
-            values = {name: value for name, value in {**values, **stage_values}.items() if name in stage.kept}
+                on_value(name, stage_values[name])
+            values = {
+                name: value for name, value in {**values, **stage_values}.items() if name in stage.read_later
+            }
 
 
 def _get_value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]:
@@ -116,38 +122,46 @@ def _split_into_stages(
                     visited.add(producer)
                     queue.append(producer)
 
-    def size(node_index: int) -> int:
-        read = {name for node in walk_producers([node_index], live=False) for name in wiring.reads[node]}
+    def count_stage_bytes(node_index: int) -> int:
+        read_names = {
+            name for node in walk_producers([node_index], live=False) for name in wiring.reads[node]
+        }
         observed = [
             info_by_name[name]
             for name in wiring.nodes[node_index].outputs
             if name in value_names and name in info_by_name
         ]
-        return sum(initializers[name].nbytes for name in read & initializers.keys()) + sum(
+        return sum(initializers[name].nbytes for name in read_names & initializers.keys()) + sum(
             map(nbytes, observed)
         )
 
-    needed = walk_producers(
+    needed_indices = walk_producers(
         [wiring.producer[name] for name in value_names if name in wiring.producer], live=True
     )
-    live_nodes = [at for at in sorted(needed) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)]
-    sizes = {at: size(at) for at in live_nodes}
-    groups = list(batches(live_nodes, sizes.__getitem__, max(sizes.values(), default=0) + _ROOM))
+    live_indices = [
+        at for at in sorted(needed_indices) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)
+    ]
+    sizes = {at: count_stage_bytes(at) for at in live_indices}
+    groups = list(
+        batches(live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES)
+    )
     if len(groups) < 2:
         return []
     stages: list[_Stage] = []
-    later: frozenset[str] = frozenset()
+    names_read_later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
         nodes = [wiring.nodes[at] for at in sorted(walk_producers(group, live=False))]
-        read = {name for at in walk_producers(group, live=False) for name in wiring.reads[at]}
+        read_names = {name for at in walk_producers(group, live=False) for name in wiring.reads[at]}
         produced = {name for at in group for name in wiring.nodes[at].outputs if name}
-        received = (read & wiring.live) - produced
+        received = (read_names & wiring.live) - produced
         values = [
             info_by_name.get(name, TensorInfo(name, None, None))
-            for name in sorted(produced & (value_names | later))
+            for name in sorted(produced & (value_names | names_read_later))
         ]
-        if any(info.name in later and (info.dtype is None or info.dtype in WIDER) for info in values):
+        if any(
+            info.name in names_read_later and (info.dtype is None or info.dtype in WIDER) for info in values
+        ):
             return []
         inputs = [info_by_name.get(name, TensorInfo(name, None, None)) for name in sorted(received)]
         graph = replace(
@@ -155,10 +169,10 @@ def _split_into_stages(
             nodes=tuple(nodes),
             inputs=tuple(declared.get(info.name) or Value(info.name, info.dtype, None) for info in inputs),
             outputs=(),
-            initializers={name: tensor for name, tensor in initializers.items() if name in read},
+            initializers={name: tensor for name, tensor in initializers.items() if name in read_names},
             values=(),
             extra=(),
         )
-        stages.append(_Stage(replace(model, graph=graph), tuple(values), later))
-        later = (later | received) - produced
+        stages.append(_Stage(replace(model, graph=graph), tuple(values), names_read_later))
+        names_read_later = (names_read_later | received) - produced
     return stages[::-1]

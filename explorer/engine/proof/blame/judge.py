@@ -20,17 +20,22 @@ from explorer.engine.proof.structure.probes import GraphProducers, Region, build
 from explorer.facts.blame import Change, Probe, ProbeState
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
-_QUANTIZED = math.inf
+_ROUNDOFF_OF_QUANTIZED = math.inf
 
 
 class Judge:
-    """Turns the measurements of two models into a verdict for each layer."""
+    """Turns the measurements of two models into a verdict for each layer.
 
-    def __init__(self, probing: LayerProbe, rows: Mapping[str, float]) -> None:
+    Args:
+        probing: Measurements of the two models.
+        growth_by_output: Factor by which rounding errors may grow in a tiled site, by output name.
+    """
+
+    def __init__(self, probing: LayerProbe, growth_by_output: Mapping[str, float]) -> None:
         self.before, self.after = probing.before, probing.after
         self.places = probing.places
         self.named = probing.named
-        self.rows = rows
+        self.growth_by_output = growth_by_output
         self.depth = estimate_depth(self.before.model)
         self.coarse: dict[int, tuple[float, str]] = {}
         self.formats = _find_added_formats(self.before.model, self.after.model)
@@ -40,7 +45,9 @@ class Judge:
         growth = 1.0
         for place in self.places:
             nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
-            place_growth = max((self.rows.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0)
+            place_growth = max(
+                (self.growth_by_output.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0
+            )
             growth = max(growth, place_growth)
             departs = self._explain_excess(place, place.whole, self.depth, growth, None) != ""
             state, reason, trial = self._judge_alone(place, place_growth)
@@ -56,9 +63,9 @@ class Judge:
             trial that shows it.
         """
         depth = max(estimate_depth(build_region_model_of_one(self.before, place.before)), 1)
-        was = self._find_coarsest_type(self.before, place.before, place.dtypes[0])
+        coarsest_before = self._find_coarsest_type(self.before, place.before, place.dtypes[0])
         coarsest_after = self._find_coarsest_type(self.after, place.after, place.dtypes[1])
-        coarser = coarsest_after[0] > max(was[0], get_unit_roundoff(place.dtypes[0]))
+        coarser = coarsest_after[0] > max(coarsest_before[0], get_unit_roundoff(place.dtypes[0]))
         worst_trial = max(
             (t for t in place.alone if not t.not_run),
             key=lambda t: _compute_relative_error(t.figures) or 0.0,
@@ -72,9 +79,9 @@ class Judge:
             reason = self._explain_excess(place, trial, depth, growth, None)
             if not reason:
                 continue
-            sound = coarser and not trial.fault and not trial.figures.nonfinite
-            if not sound or (
-                coarsest_after[0] != _QUANTIZED
+            may_be_coarser = coarser and not trial.fault and not trial.figures.nonfinite
+            if not may_be_coarser or (
+                coarsest_after[0] != _ROUNDOFF_OF_QUANTIZED
                 and self._explain_excess(place, trial, depth, growth, coarsest_after[0])
             ):
                 return "introduced", reason, trial
@@ -116,7 +123,7 @@ class Judge:
     def _find_coarsest_type_of_node(self, model: Model, node: Node) -> tuple[float, str]:
         """Finds the coarsest number type of a node, including its bodies and function."""
         if node.domain in QUANTIZERS:
-            return _QUANTIZED, "another number format"
+            return _ROUNDOFF_OF_QUANTIZED, "another number format"
         function = model.functions.get(node.key)
         if function is not None:
             if id(function) not in self.coarse:
@@ -126,9 +133,9 @@ class Judge:
             return self.coarse[id(function)]
         coarse_types = [(0.0, "")]
         if "quantize" in node.op.lower() or node.op.startswith("QLinear") or node.op.endswith("Integer"):
-            coarse_types.append((_QUANTIZED, "integers"))
+            coarse_types.append((_ROUNDOFF_OF_QUANTIZED, "integers"))
         elif node.op.startswith("MatMulNBits"):
-            coarse_types.append((_QUANTIZED, "few bits"))
+            coarse_types.append((_ROUNDOFF_OF_QUANTIZED, "few bits"))
         if node.op == "Cast":
             code = node.attributes.get("to")
             coarse_types += (
@@ -152,10 +159,10 @@ class Judge:
     ) -> Probe:
         """Builds the probe of a compared value from its measurements and its state."""
         index = self.before.producer[place.pair.before]
-        node, twin = self.before.nodes[index], self.after.nodes[self.after.producer[place.pair.after]]
+        node, node_after = self.before.nodes[index], self.after.nodes[self.after.producer[place.pair.after]]
         change: Change = ""
         if state == "introduced":
-            change, index, node, twin = self._find_changed_nodes(place, (index, node, twin))
+            change, index, node, node_after = self._find_changed_nodes(place, (index, node, node_after))
         figures = place.whole.figures
         was_compared = bool(figures.elements)
         relative = _compute_relative_error(figures) if place.float else None
@@ -168,7 +175,7 @@ class Judge:
             step=index,
             layer=node.label,
             op=node.op,
-            layer_after=twin.metadata.get(SITE_KEY) or twin.label,
+            layer_after=node_after.metadata.get(SITE_KEY) or node_after.label,
             value=place.pair.before,
             value_after=place.pair.after,
             layers=len(live),
@@ -201,16 +208,16 @@ class Judge:
             Tuple of four: the change; the index of the node in the first model; the node in the first model;
             the node in the second model.
         """
-        index, node, twin = producers
+        index, node, node_after = producers
         changed = find_changed_nodes(self.before, self.after, (place.before, place.after), self.named)
         if not changed.change:
-            return "behind the fault", index, node, twin
+            return "behind the fault", index, node, node_after
         if changed.before:
             index = changed.before[0]
             node = self.before.nodes[index]
         if changed.after:
-            twin = self.after.nodes[changed.after[0]]
-        return changed.change, index, node if changed.before else twin, twin
+            node_after = self.after.nodes[changed.after[0]]
+        return changed.change, index, node if changed.before else node_after, node_after
 
 
 def _find_added_formats(before: Model, after: Model) -> dict[int, str]:
@@ -224,7 +231,7 @@ def _find_added_formats(before: Model, after: Model) -> dict[int, str]:
 
 def _get_roundoff(dtype: str) -> tuple[float, str]:
     if dtype.startswith(("float8", "float4", "float6")):
-        return _QUANTIZED, dtype
+        return _ROUNDOFF_OF_QUANTIZED, dtype
     return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")
 
 
