@@ -47,7 +47,7 @@ def test_stages_make_the_same_values(name: str, monkeypatch: pytest.MonkeyPatch)
     """To the last bit, once for every sample."""
     model = reader.read(str(SAMPLES / f"{name}.onnx"))
     whole, none = seen(model, monkeypatch)
-    monkeypatch.setattr(runs, "_ROOM", 0)
+    monkeypatch.setattr(runs, "_EXTRA_STAGE_BYTES", 0)
     staged, several = seen(model, monkeypatch)
     assert none == 0
     assert several > 2
@@ -85,7 +85,7 @@ def test_what_stands_between_stages(text: str, tmp_path: Path, monkeypatch: pyte
     onnx.save(proto, tmp_path / "m.onnx")
     model = reader.read(str(tmp_path / "m.onnx"))
     whole, _ = seen(model, monkeypatch, ["y"])
-    monkeypatch.setattr(runs, "_ROOM", 0)
+    monkeypatch.setattr(runs, "_EXTRA_STAGE_BYTES", 0)
     staged, _ = seen(model, monkeypatch, ["y"])
     assert len(staged["y"]) == 2
     assert all(map(np.array_equal, whole["y"], staged["y"]))
