@@ -279,12 +279,18 @@ def exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     sums = np.empty((batch, rows, inputs.B.shape[2]), np.int64)
     step = max(1, _ROWS // max(depth, 1))
     largest = depth * _largest(inputs.A, zero_a) * _largest(inputs.B, zero_b)
-    kind = np.float32 if largest <= 1 << 24 else np.float64
+    kind = np.dtype(np.float32 if largest <= 1 << 24 else np.float64)
+
+    def centered(values: _Array, zero: float) -> _Array:
+        numbers: _Array = values.astype(kind)
+        numbers -= kind.type(zero)
+        return numbers
+
     for index in range(batch):
-        right = inputs.B[index].astype(kind) - kind(zero_b)
+        right = centered(inputs.B[index], zero_b)
         for first in range(0, rows, step):
             part = slice(first, first + step)
-            sums[index, part] = (inputs.A[index, part].astype(kind) - kind(zero_a)) @ right
+            sums[index, part] = centered(inputs.A[index, part], zero_a) @ right
     return sums.astype(accumulator)
 
 

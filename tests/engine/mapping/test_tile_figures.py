@@ -147,7 +147,7 @@ def test_drawn_tiles(machine: MemoryMachine, site: SiteMapping, outer: LoopOrder
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(machines(st.none()), sites(23), st.sampled_from(ORDERS), st.sampled_from(ORDERS))
 def test_many_drawn_tiles(
     machine: MemoryMachine, site: SiteMapping, outer: LoopOrder, inner: LoopOrder
