@@ -133,10 +133,12 @@ def test_the_formula_beside_a_figure_is_that_of_the_figure() -> None:
     assert "4,096,000 / (1,024 x 64 x 64 x 64)" in about(one, "Tile util")
     assert "1.5 %" in figure(one, "Tile util")
     many = rows_of(plan(TileSpec()), NPU)
-    assert "MACs of all matmuls / TM TK TN of all their tile matmuls" in about(many, "Tile util")
+    assert "MACs of all matmuls / (number of all tile matmuls x TM TK TN)" in about(many, "Tile util")
     assert "sum over 3 matmuls, every call" in about(many, "Traffic without")
     assert "the most that a matmul needs" in about(many, "Buffer")
-    assert "f has the numbers of classifier.1, the largest" in about(many, "Tile util")
+    assert "f shows the formulas with the numbers of classifier.1, the largest matmul" in about(
+        many, "Tile util"
+    )
     labels = [line_text(row.head(90)).strip() for row in many if not row.site]
     for label in (text.split("  ")[0] for text in labels):
         assert not re.search(r" = [\d,.]+", about(many, label)), f"{label}: a number of one site"
