@@ -16,7 +16,7 @@ _GRAPHS = (".onnx", ".tflite")
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = args.models
     if args.tree or args.differences:
-        return _tree(args, progress)
+        return _answer_tree(args, progress)
     fact = explorer.diff_files(a, b, on_progress=progress, **args.opening)
     return Answer(
         lambda: document().diff(fact, tool()),
@@ -26,7 +26,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _tree(args: ParsedArgs, progress: ProgressLine) -> Answer:
+def _answer_tree(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.tree_diff_files(*args.models, on_progress=progress, **args.opening)
     return Answer(
         lambda: document().tree_diff(fact, tool()),

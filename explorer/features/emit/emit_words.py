@@ -26,7 +26,7 @@ from explorer.report.blocks import (
 from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import group_rows, list_first_names
 
-_MOST_DIFFERENCES = 12
+_MAX_DIFFERENCES = 12
 _USUAL_LIMIT = 8
 """Error that the proof allows for most sums, in u."""
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
@@ -40,14 +40,14 @@ def emission(about: Info, fact: CodeProof) -> list[Block]:
 def code_proof(fact: CodeProof) -> list[Block]:
     """Build the proof of emitted code: where it is, the sites, and the verdict."""
     evidence = code_evidence(fact)
-    return [_fields(fact), *([Line(), *evidence] if evidence else [])]
+    return [_build_fields(fact), *([Line(), *evidence] if evidence else [])]
 
 
 def code_evidence(fact: CodeProof) -> list[Block]:
     """Build the evidence of each site, the counters that differ, and the verdict."""
     blocks: list[Block] = []
     if fact.sites:
-        blocks.append(_sites(fact.sites))
+        blocks.append(_build_site_table(fact.sites))
     if any((site.limit or 0.0) > _USUAL_LIMIT for site in fact.sites):
         text = (
             f"A limit above {_USUAL_LIMIT} u is that of a long sum whose terms have mostly one sign: its"
@@ -56,13 +56,13 @@ def code_evidence(fact: CodeProof) -> list[Block]:
         blocks += [Line(), Paragraph(text, "quiet")]
     wrong = [site for site in fact.sites if site.differences]
     if wrong:
-        blocks += [Line(), Line(Span(f"counters of {wrong[0].name}", "strong")), _differences(wrong[0])]
+        blocks += [Line(), Line(Span(f"counters of {wrong[0].name}", "strong")), _build_difference_table(wrong[0])]
     if fact.verdict:
         blocks += [Line(), Paragraph(fact.verdict, _ROLES.get(fact.verdict_kind or "", "warning"))]
     return blocks
 
 
-def _fields(fact: CodeProof) -> Fields:
+def _build_fields(fact: CodeProof) -> Fields:
     files = f"{many_text(fact.files, 'C file')} and {MANIFEST}" if fact.files else MANIFEST
     return Fields(
         [
@@ -73,7 +73,7 @@ def _fields(fact: CodeProof) -> Fields:
     )
 
 
-def _sites(sites: Sequence[CodeEvidence]) -> Table:
+def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
     groups = group_rows(
         sites, lambda site: replace(site, name="", file="", seconds=0.0, error=None, limit=None)
     )
@@ -104,23 +104,23 @@ def _sites(sites: Sequence[CodeEvidence]) -> Table:
             (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
             (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
             (Column("numbers"), errors),
-            (Column("equal byte counts", "right", drop=1), of_first(_counters)),
+            (Column("equal byte counts", "right", drop=1), of_first(_format_counters)),
             (Column("seconds", "right", drop=5), lambda group: f"{sum(site.seconds for site in group):.2f}"),
-            (Column("verdict"), of_first(_verdict)),
+            (Column("verdict"), of_first(_format_verdict)),
         ],
         what="matmuls",
     )
 
 
-def _counters(site: CodeEvidence) -> Cell:
+def _format_counters(site: CodeEvidence) -> Cell:
     return f"{site.counters - len(site.differences):,} of {site.counters:,}"
 
 
-def _verdict(site: CodeEvidence) -> Cell:
+def _format_verdict(site: CodeEvidence) -> Cell:
     return Span(VERDICTS[site.verdict_kind], _ROLES.get(site.verdict_kind, "warning"))
 
 
-def _differences(site: CodeEvidence) -> Table:
+def _build_difference_table(site: CodeEvidence) -> Table:
     rows: list[tuple[Cell, ...]] = [
         (
             difference.memory,
@@ -128,7 +128,7 @@ def _differences(site: CodeEvidence) -> Table:
             exact_text(difference.planned),
             "below zero" if difference.counted >= BELOW_ZERO else exact_text(difference.counted),
         )
-        for difference in site.differences[:_MOST_DIFFERENCES]
+        for difference in site.differences[:_MAX_DIFFERENCES]
     ]
     columns = Column("memory"), Column("counter"), Column("planned", "right"), Column("counted", "right")
     return Table(columns, rows)

@@ -40,7 +40,7 @@ from explorer.tui.widgets.accumulator_field import AccumulatorField
 from explorer.tui.widgets.combo import ComboField
 from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.option_field import STACKED, FieldLabel, OptionField
-from explorer.tui.widgets.text_input import text_input
+from explorer.tui.widgets.text_input import create_text_input
 
 PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
 """Async function that returns which layers take the formats of a spec."""
@@ -131,13 +131,13 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         with Horizontal(classes="form-row"):
             yield FieldLabel(_OPTIONS["calibrate"])
             samples = format_samples(self._last.calibrate, self._last.draws)
-            yield text_input(samples, placeholder=SAMPLES_HINT, id="calibrate")
+            yield create_text_input(samples, placeholder=SAMPLES_HINT, id="calibrate")
         with Horizontal(classes="form-row"):
             yield FieldLabel(_OPTIONS["seed"])
             seed = str(self._last.seed or "")
-            yield text_input(seed, placeholder=str(_OPTIONS["seed"].default), id="quantize-seed")
+            yield create_text_input(seed, placeholder=str(_OPTIONS["seed"].default), id="quantize-seed")
             yield FieldLabel(_CONFIG, second=True)
-            yield text_input(spec.config, placeholder=_CONFIG.declared.placeholder, id="quantize-config")
+            yield create_text_input(spec.config, placeholder=_CONFIG.declared.placeholder, id="quantize-config")
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator

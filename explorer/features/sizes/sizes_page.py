@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
-from explorer.features.sizes.sizes_words import describe_crossing, figures_at
+from explorer.features.sizes.sizes_words import describe_crossing, build_fields_at
 from explorer.report.blocks import Fields
 from explorer.tui.text.drawing import draw_side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, fit, join_columns, wrap
@@ -62,7 +62,7 @@ TIME = _Plot(
 def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Line]:
     """Draw the slider at `fact.sizes[index]`, the figures there, the crossings and the plots."""
     width -= 1
-    figures = figures_at(fact, index)
+    figures = build_fields_at(fact, index)
     curves = zip(fact.curves, figures.rows, strict=True)
     visible_figures = Fields(
         [row for curve, row in curves if height >= _TALL or curve.name not in _OPTIONAL_CURVES]

@@ -15,7 +15,7 @@ from explorer.base.errors import Cancelled, ExplorerError
 from explorer.features.sizes.serving_screen import AskMachine, serving
 from explorer.features.sizes.sizes_page import reason_lines, sizes_page
 from explorer.features.sizes.sizes_words import sizes_blocks
-from explorer.report.present.look.info import sizes_of
+from explorer.report.present.look.info import list_dimension_sizes
 from explorer.settings.parse import parse_count
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.commands.look.machine_action import ask_machine
@@ -316,7 +316,7 @@ class SizesCommand(ScreenCommand):
         self.context.start("Open sizes", self._count())
 
     def _open(self) -> dict[str, int | None]:
-        return {} if self.store.analysis is None else sizes_of(self.store.analysis.info)
+        return {} if self.store.analysis is None else list_dimension_sizes(self.store.analysis.info)
 
     async def _count(self) -> None:
         try:

@@ -52,7 +52,7 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
     current_note = "" if fact.at is None else f"; the model has {fact.at:,}"
     others_note = f"; {dims_text(fact.others)}" if fact.others else ""
     machine = "" if fact.machine is None else f"; {format_machine(fact.machine)}"
-    forms: list[Block] = [Line(), forms_field(fact)] if any(curve.form for curve in fact.curves) else []
+    forms: list[Block] = [Line(), build_form_fields(fact)] if any(curve.form for curve in fact.curves) else []
     return [
         Line(
             (
@@ -65,9 +65,9 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
         *crossings_blocks(fact),
         *forms,
         Line(),
-        _table(fact),
+        _build_table(fact),
         Line(),
-        Paragraph(_evidence(fact), "quiet"),
+        Paragraph(_describe_evidence(fact), "quiet"),
         *(Paragraph(note, "warning") for note in fact.notes),
         *([Paragraph("--dim binds another size.", "quiet")] if fact.others else []),
     ]
@@ -85,7 +85,7 @@ def crossings_blocks(fact: SizeCurves) -> list[Block]:
         return [Line(Span("no figure passes another in this range", "quiet"))]
     lines: list[Block] = []
     for crossing in fact.crossings:
-        above, below = (curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below))
+        above, below = (format_curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below))
         origin = "" if crossing.counted else ", by the closed forms: the model was not counted there"
         lines.append(
             Line(
@@ -102,23 +102,23 @@ def crossings_blocks(fact: SizeCurves) -> list[Block]:
     return lines
 
 
-def figures_at(fact: SizeCurves, index: int) -> Fields:
+def build_fields_at(fact: SizeCurves, index: int) -> Fields:
     """Build the fields for all figures at `fact.sizes[index]`."""
-    return Fields([Field(NAMES[c.name][0], _value(c, index), NAMES[c.name][1]) for c in fact.curves])
+    return Fields([Field(NAMES[c.name][0], _format_value(c, index), NAMES[c.name][1]) for c in fact.curves])
 
 
-def forms_field(fact: SizeCurves) -> Fields:
+def build_form_fields(fact: SizeCurves) -> Fields:
     """Build a field for each curve that has a closed form."""
     short = "n" if len(fact.name) > 1 else fact.name
     rows = [
-        Field(NAMES[c.name][0], Span(form_text(c, fact.name, short), "formula"))
+        Field(NAMES[c.name][0], Span(format_form(c, fact.name, short), "formula"))
         for c in fact.curves
         if c.form
     ]
     return Fields(rows and [*rows, *([Field(short, Span(fact.name, "quiet"))] if short != fact.name else [])])
 
 
-def form_text(curve: SizeCurve, name: str, short: str) -> str:
+def format_form(curve: SizeCurve, name: str, short: str) -> str:
     """Format a closed form in mathematical notation: '18,432 n² + 123,532,032 n'."""
     text = curve.form.replace(name, short)
     text = text.replace("^2", "²").replace("^3", "³").replace("*", " ")
@@ -126,21 +126,21 @@ def form_text(curve: SizeCurve, name: str, short: str) -> str:
     return re.sub(r"\d{4,}", lambda number: f"{int(number[0]):,}", text)
 
 
-def curve_value(fact: SizeCurves, name: CurveName, curve_size: int) -> Span:
+def format_curve_value(fact: SizeCurves, name: CurveName, curve_size: int) -> Span:
     """Format the value of a curve at a size."""
     curve = fact.curve(name)
     assert curve is not None
-    return _value(curve, fact.sizes.index(curve_size))
+    return _format_value(curve, fact.sizes.index(curve_size))
 
 
-def _value(curve: SizeCurve, index: int) -> Span:
+def _format_value(curve: SizeCurve, index: int) -> Span:
     value = curve.values[index]
     if curve.name in _TIMES:
         return seconds(value)
     return count(int(value)) if curve.name == "macs" else size(int(value))
 
 
-def _table(fact: SizeCurves) -> Table:
+def _build_table(fact: SizeCurves) -> Table:
     """Build a table with a row for each power of two, each end of the range and each crossing."""
     curves = [c for name in _COLUMNS if (c := fact.curve(name)) is not None]
     time_limits = fact.curve("compute"), fact.curve("memory")
@@ -153,7 +153,7 @@ def _table(fact: SizeCurves) -> Table:
 
     def row(index: int) -> tuple[Cell, ...]:
         n = fact.sizes[index]
-        cells = [_value(curve, index) for curve in curves]
+        cells = [_format_value(curve, index) for curve in curves]
         if time_limits[0] is not None and time_limits[1] is not None:
             cells.append(
                 Span(
@@ -173,7 +173,7 @@ def _table(fact: SizeCurves) -> Table:
     return Table(columns, Rows(row, places), what="sizes", more="--csv has all")
 
 
-def _evidence(fact: SizeCurves) -> str:
+def _describe_evidence(fact: SizeCurves) -> str:
     """Describe in a sentence how the curves were counted."""
     number = len(fact.counted)
     if set(fact.sizes) <= set(fact.counted):

@@ -91,10 +91,10 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
     answer = open_and_answer(
         args, progress, ask, lambda info, fact, *_: build_plain_document(fact), blocks, "stages"
     )
-    return Answer(answer.document, answer.page, answer.rows, outcome=_outcome(facts[0]))
+    return Answer(answer.document, answer.page, answer.rows, outcome=_find_outcome(facts[0]))
 
 
-def _outcome(fact: Split) -> str:
+def _find_outcome(fact: Split) -> str:
     if fact.verification is None:
         return "done"
     if fact.verification.passed and fact.exact is False and not fact.steps:

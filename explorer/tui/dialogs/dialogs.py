@@ -25,7 +25,7 @@ from explorer.tui.widgets.line_view import LineList, LineView
 from explorer.tui.widgets.option_field import STACKED, OptionField
 from explorer.tui.widgets.page_text import read_screen_text
 from explorer.tui.widgets.strips import Status
-from explorer.tui.widgets.text_input import LONGEST, text_input
+from explorer.tui.widgets.text_input import MAX_LENGTH, create_text_input
 
 if TYPE_CHECKING:
     from explorer.report.blocks import Block
@@ -200,7 +200,7 @@ class EntryDialog(Dialog[str]):
         view = LineView(focusable=False)
         view.show(self._page)
         yield view
-        yield text_input(self._value, placeholder=self._placeholder)
+        yield create_text_input(self._value, placeholder=self._placeholder)
 
     def on_mount(self) -> None:
         """Focus the input."""
@@ -274,20 +274,20 @@ class FormDialog(Dialog[T], Generic[T]):
         yield LineView(id="said", focusable=False)
 
     def entry(
-        self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
+        self, label: str, value: str, placeholder: str, id: str, *, longest: int = MAX_LENGTH
     ) -> ComposeResult:
         """Yield a labeled text input in its own row."""
         with Horizontal(classes="form-row"):
             yield from self.pair_entry(label, value, placeholder, id, longest=longest)
 
     def pair_entry(
-        self, label: str, value: str, placeholder: str, id: str, *, longest: int = LONGEST
+        self, label: str, value: str, placeholder: str, id: str, *, longest: int = MAX_LENGTH
     ) -> ComposeResult:
         """Yield a labeled text input without a row, to be placed beside others."""
         # a label that starts with a space is separated from the field on its left
         second = " second" * label.startswith(" ")
         yield Static(label.strip(), classes=f"form-label{second}", markup=False)
-        yield text_input(value, placeholder=placeholder, id=id, longest=longest)
+        yield create_text_input(value, placeholder=placeholder, id=id, longest=longest)
 
     def text_of(self, id: str) -> str:
         """Return the text of an input."""
@@ -479,7 +479,7 @@ class PickDialog(Dialog[str]):
     def body(self) -> ComposeResult:
         """Yield the input, the titles and the list."""
         if self._typed:
-            yield text_input(placeholder="type part of a name")
+            yield create_text_input(placeholder="type part of a name")
         rows = _Choices()
         if self._heads is not None:
             rows.heads = self._heads

@@ -34,7 +34,7 @@ from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, cut_middle, escape_name, fit
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
-from explorer.tui.widgets.text_input import text_input
+from explorer.tui.widgets.text_input import create_text_input
 
 if TYPE_CHECKING:
     from explorer.base.outline import OutlineRow
@@ -92,7 +92,7 @@ class ChooserScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Yield the widgets."""
         yield TitleBar()
-        yield text_input(placeholder="type part of a name, or a path")
+        yield create_text_input(placeholder="type part of a name, or a path")
         yield PaneHead(id="choices-head")
         yield ChoiceList()
         yield Status()

@@ -55,10 +55,10 @@ class FilterLine(Horizontal):
         from textual.widgets import Static
 
         # this import loads Textual's Input, which the first paint does not need
-        from explorer.tui.widgets.text_input import text_input
+        from explorer.tui.widgets.text_input import create_text_input
 
         if not self.children:
-            entry = text_input(
+            entry = create_text_input(
                 placeholder="words, op:Conv, macs>1e6, out:[*,64,...], kernel=3x3, OR, NOT",
                 id="filter",
                 longest=_LONGEST,

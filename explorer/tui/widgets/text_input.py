@@ -58,19 +58,19 @@ class TextInput(Input):
             edit(self)
 
 
-LONGEST = 4_097
+MAX_LENGTH = 4_097
 """Default maximum of characters: one more than a path may have, so that a cut path names no file.
 
 The time that a key press takes is proportional to the length of the text.
 """
 
 
-def text_input(
+def create_text_input(
     value: str = "",
     *,
     placeholder: str = "",
     id: str | None = None,
-    longest: int = LONGEST,
+    longest: int = MAX_LENGTH,
 ) -> Input:
     """Create a one-line input."""
     return TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=longest)

@@ -49,8 +49,8 @@ def totals_blocks(fact: Info) -> list[Block]:
 
 
 def _build_all_blocks(fact: Info, fields: Fields) -> list[Block]:
-    ports: list[Block] = [_ports(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
-    return [*ports, fields, *_build_untiled_blocks(fact.tiled), *reservations(fact)]
+    ports: list[Block] = [_build_port_table(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
+    return [*ports, fields, *_build_untiled_blocks(fact.tiled), *build_conditions(fact)]
 
 
 def _build_traffic_field(totals: Totals) -> Field:
@@ -69,8 +69,8 @@ def figures(fact: Info, *, moves_once: bool = False) -> Fields:
         fact: Facts of the model.
         moves_once: Whether to add the bytes that move if each layer moves every byte of its tensors once.
     """
-    totals = _totals(fact.totals, moves_once=moves_once)
-    return Fields([*totals, _coverage(fact.totals), *_build_tiled_fields(fact.tiled)])
+    totals = _build_total_fields(fact.totals, moves_once=moves_once)
+    return Fields([*totals, _build_coverage_field(fact.totals), *_build_tiled_fields(fact.tiled)])
 
 
 def headline(fact: Info) -> Fields:
@@ -87,10 +87,10 @@ def headline(fact: Info) -> Fields:
     return Fields(rows)
 
 
-def reservations(fact: Info) -> list[Block]:
+def build_conditions(fact: Info) -> list[Block]:
     """Return the conditions of the figures: assumptions, unbound dimensions and notes."""
     return [
-        *_assumptions(fact),
+        *_build_assumptions(fact),
         *symbolic_hint(fact),
         *([Line()] if fact.model.notes else []),
         *(Paragraph(note, "warning") for note in fact.model.notes),
@@ -118,7 +118,7 @@ def details(fact: Info) -> list[Block]:
     return [
         *tensors_blocks("Inputs", model.inputs),
         *tensors_blocks("Outputs", model.outputs),
-        *reservations(fact),
+        *build_conditions(fact),
         *tensors_blocks("Live at the peak", totals.peak_tensors, peak_note),
         *sha,
     ]
@@ -166,7 +166,7 @@ def describe_model(model: ModelInfo, kind: str) -> str:
     return " · ".join(filter(None, parts))
 
 
-def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
+def _build_total_fields(totals: Totals, *, moves_once: bool = False) -> list[Field]:
     """Return all totals, with the signs of inexact totals."""
     peak = "live at once, inputs too, no weights" + (f"; at {totals.peak_at}" if totals.peak_at else "")
     moved = None
@@ -201,7 +201,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
         ),
         summed_field,
         bytes_field("Activations, peak", totals.activation_bytes_peak, moved_sign, peak, "activ. peak"),
-        bytes_field("Bytes read", totals.bytes_read, moved_sign, _split(totals), "reads"),
+        bytes_field("Bytes read", totals.bytes_read, moved_sign, _format_read_split(totals), "reads"),
         bytes_field("Bytes written", totals.bytes_written, moved_sign, "", "writes"),
         *([_build_traffic_field(totals)] if moves_once else []),
         Field("Arithmetic intensity", intensity, "FLOPs per byte read or written", "intensity"),
@@ -220,7 +220,7 @@ def _totals(totals: Totals, *, moves_once: bool = False) -> list[Field]:
     return rows
 
 
-def _split(totals: Totals) -> Cell:
+def _format_read_split(totals: Totals) -> Cell:
     """Format the bytes read, split into weights and activations."""
     if totals.bytes_read is None or totals.weight_bytes_read is None:
         return ""
@@ -228,7 +228,7 @@ def _split(totals: Totals) -> Cell:
     return size(totals.weight_bytes_read), " of weights, ", size(activations), " of activations"
 
 
-def _coverage(totals: Totals) -> Field:
+def _build_coverage_field(totals: Totals) -> Field:
     if totals.coverage >= 1:
         return Field("Coverage", "100 %", _COVERED[totals.status])
     remark = "the totals leave out the other nodes, whose cost is unknown; explorer layers marks them ?"
@@ -294,7 +294,7 @@ def _build_untiled_blocks(tiled: TiledMacs | None) -> list[Block]:
     return [Line(), Table(columns, Rows(row, tiled.left), what="kinds", more="--json has all")]
 
 
-def _ports(model: ModelInfo) -> Table:
+def _build_port_table(model: ModelInfo) -> Table:
     rows = [
         (
             Span(label if i == 0 else "", "quiet"),
@@ -311,7 +311,7 @@ def _ports(model: ModelInfo) -> Table:
     )
 
 
-def _assumptions(fact: Info) -> list[Block]:
+def _build_assumptions(fact: Info) -> list[Block]:
     rows: list[tuple[Cell, ...]] = []
     for key, value in fact.assumptions.items():
         if value in (None, "", (), {}, []):
@@ -324,7 +324,7 @@ def _assumptions(fact: Info) -> list[Block]:
 
 def symbolic_hint(fact: Info) -> list[Block]:
     """Return a hint how to bind symbolic dimensions, or [] if all are bound."""
-    unbound = [name for name, size in sizes_of(fact).items() if size is None]
+    unbound = [name for name, size in list_dimension_sizes(fact).items() if size is None]
     if not unbound:
         return []
     options = " ".join(f"--dim {name}=1" for name in unbound)
@@ -334,7 +334,7 @@ def symbolic_hint(fact: Info) -> list[Block]:
     ]
 
 
-def sizes_of(fact: Info) -> dict[str, int | None]:
+def list_dimension_sizes(fact: Info) -> dict[str, int | None]:
     """Return the named dimensions and their sizes; None for an unbound dimension."""
     dimension_names = dict.fromkeys(d for t in fact.model.inputs for d in t.shape or () if isinstance(d, str))
     return {**dimension_names, **(fact.assumptions.get("dims") or {})}

@@ -33,10 +33,10 @@ from explorer.settings.columns import (
     tensor_bytes,
 )
 
-_DROP = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
+_DROP_ORDER = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
 """Order in which default columns are left out of a narrow table, highest first."""
-_BAR = 5
-_REMARKS = 3
+_BAR_DROP = 5
+_REMARK_DROP = 3
 
 
 def layers(fact: Analysis) -> list[Block]:
@@ -48,13 +48,13 @@ def layers_blocks(fact: Analysis) -> list[Block]:
     """Return the tree, indented, with the costs of each row."""
     figures, totals = ColumnFigures(totals=fact.info.totals), fact.info.totals
     columns = [COLUMNS[name] for name in STYLES["tree"].columns]
-    rows = _TableBuilder(fact.info, columns, _DROP)
+    rows = _TableBuilder(fact.info, columns, _DROP_ORDER)
     for row in fact.layers:
         rows.add(row, tuple([column.of(row, figures) for column in columns]))
     model_row = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
     return [
         rows.table(tuple([column.of(model_row, figures) for column in columns])),
-        *_table_notes(totals, columns),
+        *_build_table_notes(totals, columns),
     ]
 
 
@@ -73,11 +73,11 @@ def table_blocks(fact: LayerTable) -> list[Block]:
         rows.add(row, values)
     return [
         rows.table(fact.totals),
-        *_missing_time_note(fact),
+        *_build_missing_time_note(fact),
         *(
-            _summary_totals(fact)
+            _build_summary_totals(fact)
             if style.sums
-            else _table_notes(fact.info.totals, columns, narrowed=fact.found is not None)
+            else _build_table_notes(fact.info.totals, columns, narrowed=fact.found is not None)
         ),
         *([] if fact.overlay is None else overlay_blocks(fact.overlay)),
         *([] if fact.placement is None else placement_blocks(fact.placement)),
@@ -108,7 +108,7 @@ class _TableBuilder:
     ) -> None:
         self._info, self._columns, self._flat, self._found = info, columns, flat, match_count
         self._drop, self._heads = drop, heads or {}
-        self._shape_remarks = _shape_remarks(info)
+        self._shape_remarks = _list_shape_remarks(info)
         # in a file of tensors the work of every row is unknown
         self._has_no_work = not info.totals.nodes and not info.totals.coverage
         self._names: list[Cell] = []
@@ -121,7 +121,7 @@ class _TableBuilder:
         """Add a row with its values in the columns."""
         name = row.path or row.name if self._flat else "  " * row.depth + (row.name or row.path or "(model)")
         contents = _RowContents(
-            row.group, row.counted, values, _remark(row, self._shape_remarks, self._has_no_work)
+            row.group, row.counted, values, _compose_remark(row, self._shape_remarks, self._has_no_work)
         )
         self._names.append(Span(name, "strong") if row.group else name)
         self._contents.append(self._shared_contents.setdefault(contents, contents))
@@ -155,8 +155,8 @@ class _TableBuilder:
             else:
                 yield Column(head, shrink=column.unit == "text", drop=drop)
             if column.name == "share" and self._macs is not None:
-                yield Column("", role="bar", drop=_BAR)
-        yield Column("", shrink=True, drop=_REMARKS, role="warning")
+                yield Column("", role="bar", drop=_BAR_DROP)
+        yield Column("", shrink=True, drop=_REMARK_DROP, role="warning")
 
     def _cells(self, contents: _RowContents, largest: float) -> tuple[Cell, ...]:
         """Return the cells of a row after its name."""
@@ -207,7 +207,7 @@ def _emphasize(column: LayerColumn, value: Any, sign: str) -> Span:
     return Span(sign + figure.text, "strong", exact, value)
 
 
-def _table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:
+def _build_table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:
     """Return notes below the table; `narrowed` means that a filter removed rows."""
     names = {column.name for column in columns}
     has_no_work = not totals.nodes and not totals.coverage
@@ -215,10 +215,10 @@ def _table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bo
         [Line(), Paragraph(f"MACs: {MACS}.", "quiet")] if "macs" in names and not has_no_work else []
     )
     has_size_columns = names & {"activations", "pass_size"} and not narrowed
-    return [*unit, *(_functional_hint(totals) if has_size_columns else [])]
+    return [*unit, *(_build_functional_note(totals) if has_size_columns else [])]
 
 
-def _missing_time_note(fact: LayerTable) -> list[Block]:
+def _build_missing_time_note(fact: LayerTable) -> list[Block]:
     """Return the reason that the minimum times are unknown, or []."""
     if "time" not in fact.columns:
         return []
@@ -229,7 +229,7 @@ def _missing_time_note(fact: LayerTable) -> list[Block]:
     return [Line(), Paragraph(f"Least time: ?, as it {NEEDS['seconds']}.", "quiet")]
 
 
-def _summary_totals(fact: LayerTable) -> list[Block]:
+def _build_summary_totals(fact: LayerTable) -> list[Block]:
     """Return totals as torchsummary, torchinfo and Keras print them, with the model's own dtypes."""
     totals, total = fact.info.totals, fact.total
     trained = total.trainable_params
@@ -250,10 +250,10 @@ def _summary_totals(fact: LayerTable) -> list[Block]:
         Field("Total mult-adds", count(total.macs, totals.sign if total.macs is not None else "")),
         *(Field(name, size(value)) for name, value in sizes),
     ]
-    return [Line(), Fields(rows), *(_functional_hint(totals) if fact.found is None else [])]
+    return [Line(), Fields(rows), *(_build_functional_note(totals) if fact.found is None else [])]
 
 
-def _functional_hint(totals: Totals) -> list[Block]:
+def _build_functional_note(totals: Totals) -> list[Block]:
     """Return a note that the column of activations includes functions, which `info` prints apart."""
     if not totals.activation_bytes_functional:
         return []
@@ -262,7 +262,7 @@ def _functional_hint(totals: Totals) -> list[Block]:
     return [Line(), Paragraph(text, "quiet")]
 
 
-def _shape_remarks(info: Info) -> dict[str, str]:
+def _list_shape_remarks(info: Info) -> dict[str, str]:
     """Return the remark for each origin of a shape that needs one."""
     words = {"bound": "size at most"}
     if info.model.opset is not None:
@@ -274,7 +274,7 @@ def _shape_remarks(info: Info) -> dict[str, str]:
     return words
 
 
-def _remark(row: Layer, words: Mapping[str, str], has_no_work: bool) -> str:
+def _compose_remark(row: Layer, words: Mapping[str, str], has_no_work: bool) -> str:
     remarks = [doubt_text(row)] if row.reason and not has_no_work else []
     if row.shared_with:
         suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""

@@ -266,7 +266,7 @@ def test_what_rests_on_an_assumption_is_not_called_the_most() -> None:
     assert any("under an assumption: the totals may be more or less" in note for note in notes)
     assert not any("the most" in note for note in notes)
     assert memory.reason.startswith("assumed")
-    told = [report._remark(layer, {}, False) for layer in analysis.layers if layer.status == "bound"]
+    told = [report._compose_remark(layer, {}, False) for layer in analysis.layers if layer.status == "bound"]
     assert any(text.startswith("upper bound: indexing") for text in told)
     assert any(text.startswith("assumed: ") for text in told)
 
