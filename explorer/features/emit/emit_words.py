@@ -56,7 +56,11 @@ def code_evidence(fact: CodeProof) -> list[Block]:
         blocks += [Line(), Paragraph(text, "quiet")]
     wrong = [site for site in fact.sites if site.differences]
     if wrong:
-        blocks += [Line(), Line(Span(f"counters of {wrong[0].name}", "strong")), _build_difference_table(wrong[0])]
+        blocks += [
+            Line(),
+            Line(Span(f"counters of {wrong[0].name}", "strong")),
+            _build_difference_table(wrong[0]),
+        ]
     if fact.verdict:
         blocks += [Line(), Paragraph(fact.verdict, _ROLES.get(fact.verdict_kind or "", "warning"))]
     return blocks
@@ -78,10 +82,12 @@ def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
         sites, lambda site: replace(site, name="", file="", seconds=0.0, error=None, limit=None)
     )
 
-    def of_first(cell: Callable[[CodeEvidence], Cell]) -> Callable[[Sequence[CodeEvidence]], Cell]:
-        return lambda group: cell(group[0])
+    def apply_to_first(
+        format_cell: Callable[[CodeEvidence], Cell],
+    ) -> Callable[[Sequence[CodeEvidence]], Cell]:
+        return lambda group: format_cell(group[0])
 
-    def errors(group: Sequence[CodeEvidence]) -> Cell:
+    def format_errors(group: Sequence[CodeEvidence]) -> Cell:
         if group[0].exact:
             return "bit for bit"
         ratio, limit = max(
@@ -95,18 +101,18 @@ def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
             (Column("matmul", shrink=True), lambda group: list_first_names([site.name for site in group])),
             (
                 Column("M x K x N", "right", drop=2),
-                of_first(lambda site: sizes_text((site.M, site.K, site.N))),
+                apply_to_first(lambda site: sizes_text((site.M, site.K, site.N))),
             ),
             (
                 Column("file", shrink=True, drop=1),
                 lambda group: list_first_names([site.file for site in group]),
             ),
-            (Column("batch", "right", drop=4), of_first(lambda site: exact_text(site.batch))),
-            (Column("values", drop=3), of_first(lambda site: ", ".join(site.values))),
-            (Column("numbers"), errors),
-            (Column("equal byte counts", "right", drop=1), of_first(_format_counters)),
+            (Column("batch", "right", drop=4), apply_to_first(lambda site: exact_text(site.batch))),
+            (Column("values", drop=3), apply_to_first(lambda site: ", ".join(site.values))),
+            (Column("numbers"), format_errors),
+            (Column("equal byte counts", "right", drop=1), apply_to_first(_format_counters)),
             (Column("seconds", "right", drop=5), lambda group: f"{sum(site.seconds for site in group):.2f}"),
-            (Column("verdict"), of_first(_format_verdict)),
+            (Column("verdict"), apply_to_first(_format_verdict)),
         ],
         what="matmuls",
     )

@@ -434,7 +434,7 @@ class MappingCommand(SiteCommand):
     """Command that opens the map view."""
 
     title = "Map"
-    no_site = "no matmul here can be mapped: choose a Conv, a Gemm or a MatMul"
+    no_site_message = "no matmul here can be mapped: choose a Conv, a Gemm or a MatMul"
 
     def begin(self, name: str) -> None:
         """Open the map view at the matmul with a name."""

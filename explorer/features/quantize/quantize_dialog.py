@@ -137,7 +137,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             seed = str(self._last.seed or "")
             yield create_text_input(seed, placeholder=str(_OPTIONS["seed"].default), id="quantize-seed")
             yield FieldLabel(_CONFIG, second=True)
-            yield create_text_input(spec.config, placeholder=_CONFIG.declared.placeholder, id="quantize-config")
+            yield create_text_input(
+                spec.config, placeholder=_CONFIG.declared.placeholder, id="quantize-config"
+            )
         with Horizontal(classes="form-row"):
             percentile = f"{spec.percentile:g}"
             ranges = percentile if spec.calibrator == "percentile" else spec.calibrator

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
-from explorer.features.sizes.sizes_words import describe_crossing, build_fields_at
+from explorer.features.sizes.sizes_words import build_fields_at, describe_crossing
 from explorer.report.blocks import Fields
 from explorer.tui.text.drawing import draw_side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, fit, join_columns, wrap

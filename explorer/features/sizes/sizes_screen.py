@@ -277,7 +277,7 @@ class SizesDialog(FormDialog[dict[str, int]]):
             for index, name in enumerate(self._fields):
                 size = "" if self._sizes[name] is None else str(self._sizes[name])
                 yield from self.entry(
-                    cut_middle(escape_name(name), _LABEL), size, "open", f"size-{index}", longest=20
+                    cut_middle(escape_name(name), _LABEL), size, "open", f"size-{index}", max_length=20
                 )
 
     def meaning(self) -> list[tuple[str, str]]:

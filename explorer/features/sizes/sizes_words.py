@@ -25,14 +25,14 @@ NAMES: Mapping[CurveName, tuple[str, str]] = {
 }
 """Label and explanation of each curve."""
 
-_PASSING: Mapping[CurveName, tuple[str, str]] = {
+_CROSSING_WORDS: Mapping[CurveName, tuple[str, str]] = {
     "activations": ("activations pass", "the activations"),
     "weights": ("weights pass", "the weights"),
     "kv_cache": ("the KV cache passes", "the KV cache"),
     "compute": ("computing passes", "computing"),
     "memory": ("moving bytes passes", "moving bytes"),
 }
-_TIMES = ("compute", "memory", "time")
+_TIME_CURVES = ("compute", "memory", "time")
 _COLUMNS: Mapping[CurveName, str] = {
     "macs": "MACs",
     "moved": "moved",
@@ -75,7 +75,7 @@ def sizes_blocks(fact: SizeCurves) -> list[Block]:
 
 def describe_crossing(fact: SizeCurves, crossing: Crossing) -> str:
     """Describe a crossing: 'activations pass the weights at batch 23'."""
-    claim = f"{_PASSING[crossing.above][0]} {_PASSING[crossing.below][1]}"
+    claim = f"{_CROSSING_WORDS[crossing.above][0]} {_CROSSING_WORDS[crossing.below][1]}"
     return f"{claim} at {fact.name} {crossing.size:,}"
 
 
@@ -85,7 +85,9 @@ def crossings_blocks(fact: SizeCurves) -> list[Block]:
         return [Line(Span("no figure passes another in this range", "quiet"))]
     lines: list[Block] = []
     for crossing in fact.crossings:
-        above, below = (format_curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below))
+        above, below = (
+            format_curve_value(fact, name, crossing.size) for name in (crossing.above, crossing.below)
+        )
         origin = "" if crossing.counted else ", by the closed forms: the model was not counted there"
         lines.append(
             Line(
@@ -135,7 +137,7 @@ def format_curve_value(fact: SizeCurves, name: CurveName, curve_size: int) -> Sp
 
 def _format_value(curve: SizeCurve, index: int) -> Span:
     value = curve.values[index]
-    if curve.name in _TIMES:
+    if curve.name in _TIME_CURVES:
         return seconds(value)
     return count(int(value)) if curve.name == "macs" else size(int(value))
 
@@ -144,15 +146,21 @@ def _build_table(fact: SizeCurves) -> Table:
     """Build a table with a row for each power of two, each end of the range and each crossing."""
     curves = [c for name in _COLUMNS if (c := fact.curve(name)) is not None]
     time_limits = fact.curve("compute"), fact.curve("memory")
-    crossed = {crossing.size for crossing in fact.crossings}
-    places = [
-        index
-        for index, n in enumerate(fact.sizes)
-        if not n & (n - 1) or n in (fact.low, fact.high, fact.at) or n in crossed or not fact.closed
-    ]
+    crossing_sizes = {crossing.size for crossing in fact.crossings}
+
+    def is_listed(size: int) -> bool:
+        is_power_of_two = not size & (size - 1)
+        return (
+            is_power_of_two
+            or size in (fact.low, fact.high, fact.at)
+            or size in crossing_sizes
+            or not fact.closed
+        )
+
+    row_indices = [index for index, size in enumerate(fact.sizes) if is_listed(size)]
 
     def row(index: int) -> tuple[Cell, ...]:
-        n = fact.sizes[index]
+        row_size = fact.sizes[index]
         cells = [_format_value(curve, index) for curve in curves]
         if time_limits[0] is not None and time_limits[1] is not None:
             cells.append(
@@ -161,8 +169,9 @@ def _build_table(fact: SizeCurves) -> Table:
                     "kind",
                 )
             )
-        mark = Span("crossing" if n in crossed else "now" if n == fact.at else "", "warning")
-        return (Span(f"{n:,}", "strong" if n in crossed else ""), *cells, mark)
+        is_crossing = row_size in crossing_sizes
+        mark = Span("crossing" if is_crossing else "now" if row_size == fact.at else "", "warning")
+        return (Span(f"{row_size:,}", "strong" if is_crossing else ""), *cells, mark)
 
     columns = (
         Column(fact.name, "right"),
@@ -170,18 +179,19 @@ def _build_table(fact: SizeCurves) -> Table:
         *([Column("limit", drop=2)] if time_limits[0] is not None else []),
         Column("", drop=1),
     )
-    return Table(columns, Rows(row, places), what="sizes", more="--csv has all")
+    return Table(columns, Rows(row, row_indices), what="sizes", more="--csv has all")
 
 
 def _describe_evidence(fact: SizeCurves) -> str:
     """Describe in a sentence how the curves were counted."""
-    number = len(fact.counted)
+    counted_number = len(fact.counted)
     if set(fact.sizes) <= set(fact.counted):
         exception = "" if fact.closed else " No formula fits the figures between these sizes."
         return f"The whole model was counted at each of these sizes.{exception}"
-    some = ", ".join(f"{n:,}" for n in fact.counted[:4])
+    first_sizes = ", ".join(f"{size:,}" for size in fact.counted[:4])
     return (
-        f"The whole model was counted at {number:,} sizes ({some}, … {fact.counted[-1]:,}); the closed forms"
+        f"The whole model was counted at {counted_number:,} sizes ({first_sizes}, … {fact.counted[-1]:,});"
+        " the closed forms"
         " give each figure of each layer there. Both sides of each crossing are among them unless it says"
         " otherwise."
     )

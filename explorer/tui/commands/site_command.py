@@ -16,35 +16,35 @@ class SiteCommand(ScreenCommand):
     """Base class of commands that show the matmuls of the chosen layer, or of the chosen row of the diff."""
 
     title = "Tiles"
-    no_site = "no matmul here can be tiled: t, then i lists those that can"
+    no_site_message = "no matmul here can be tiled: t, then i lists those that can"
 
     def run(self) -> None:
         """Open the view."""
         if not self.context.ready():
             return
-        named = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
-        if named:
-            self.context.start(self.title, self._show((), named))
+        node_name = self.panes.tabs.tab().node if self.store.tab == "diff" else ""
+        if node_name:
+            self.context.start(self.title, self._show((), node_name))
         else:
-            begin = self.context.start
+            start = self.context.start
             self.context.call_with_layers(
-                *self.tree.cursor_range, lambda layers: begin(self.title, self._show(layers, ""))
+                *self.tree.cursor_range, lambda layers: start(self.title, self._show(layers, ""))
             )
 
-    async def _show(self, chosen_layers: Sequence[Layer], named: str) -> None:
+    async def _show(self, chosen_layers: Sequence[Layer], node_name: str) -> None:
         sites, plan = await self.sites()
         matches = (
-            [site for site in sites if named in (site.name, site.output) or is_part_of(site, named)]
-            if named
+            [site for site in sites if node_name in (site.name, site.output) or is_part_of(site, node_name)]
+            if node_name
             else select_sites(chosen_layers, sites, by_value=self.store.by_value)
         )
         if matches:
             self.open(sites, sites.index(matches[0]), chosen_layers, is_planned=plan is not None)
             return
-        names = {named} if named else {layer.path for layer in chosen_layers}
+        names = {node_name} if node_name else {layer.path for layer in chosen_layers}
         skipped = () if plan is None else plan.skipped
-        why = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
-        self.store.say(why or self.no_site)
+        reason = next((f"{skip.name}: {skip.reason}" for skip in skipped if skip.name in names), "")
+        self.store.say(reason or self.no_site_message)
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:
         """Return the sites, and the plan that they come from, or None if they come from the file."""

@@ -274,20 +274,20 @@ class FormDialog(Dialog[T], Generic[T]):
         yield LineView(id="said", focusable=False)
 
     def entry(
-        self, label: str, value: str, placeholder: str, id: str, *, longest: int = MAX_LENGTH
+        self, label: str, value: str, placeholder: str, id: str, *, max_length: int = MAX_LENGTH
     ) -> ComposeResult:
         """Yield a labeled text input in its own row."""
         with Horizontal(classes="form-row"):
-            yield from self.pair_entry(label, value, placeholder, id, longest=longest)
+            yield from self.pair_entry(label, value, placeholder, id, max_length=max_length)
 
     def pair_entry(
-        self, label: str, value: str, placeholder: str, id: str, *, longest: int = MAX_LENGTH
+        self, label: str, value: str, placeholder: str, id: str, *, max_length: int = MAX_LENGTH
     ) -> ComposeResult:
         """Yield a labeled text input without a row, to be placed beside others."""
         # a label that starts with a space is separated from the field on its left
         second = " second" * label.startswith(" ")
         yield Static(label.strip(), classes=f"form-label{second}", markup=False)
-        yield create_text_input(value, placeholder=placeholder, id=id, longest=longest)
+        yield create_text_input(value, placeholder=placeholder, id=id, max_length=max_length)
 
     def text_of(self, id: str) -> str:
         """Return the text of an input."""

@@ -17,7 +17,7 @@ from explorer.tui.widgets.option_field import OptionField
 
 R = TypeVar("R", bound=Struct)
 
-_LONGEST = 60
+_MAX_LENGTH = 60
 """Maximum characters of a field."""
 
 
@@ -46,7 +46,7 @@ class RecordForm(FormDialog[R], Generic[R]):
                 write = join_values if option.many and not declared.joined else declared.write
                 text = "" if value in (None, "", ()) else write(value)
                 yield from self.entry(
-                    declared.label, text, declared.placeholder, _id(option), longest=_LONGEST
+                    declared.label, text, declared.placeholder, _id(option), max_length=_MAX_LENGTH
                 )
 
     def answer(self) -> R:

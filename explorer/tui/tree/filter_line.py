@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from explorer.tui.tree.model import TreeModel
     from explorer.tui.tree.widget import LayerTree
 
-_LONGEST = 1_001
+_MAX_LENGTH = 1_001
 """Maximum characters of the input: one more than a filter may have, so that the parser reports the error."""
 _TYPING = 0.12
 """Seconds without a key press before the tree follows the input."""
@@ -61,7 +61,7 @@ class FilterLine(Horizontal):
             entry = create_text_input(
                 placeholder="words, op:Conv, macs>1e6, out:[*,64,...], kernel=3x3, OR, NOT",
                 id="filter",
-                longest=_LONGEST,
+                max_length=_MAX_LENGTH,
             )
             complaint = Static("", id="filter-said", markup=False)
             await self.mount(Static(" / ", id="filter-mark", markup=False), entry, complaint)

@@ -28,7 +28,7 @@ class TextInput(Input):
     Focusing the input selects its text: typing replaces it, and an editing key continues at its end.
     """
 
-    _entered = False
+    _is_untouched = False
     """Whether no key was pressed since the input was focused."""
 
     def on_mount(self) -> None:
@@ -37,7 +37,7 @@ class TextInput(Input):
 
     def on_focus(self) -> None:
         """Remember that no key was pressed yet."""
-        self._entered = True
+        self._is_untouched = True
 
     def insert_text_at_cursor(self, text: str) -> None:
         """Insert as much of the text as the maximum length allows."""
@@ -49,17 +49,17 @@ class TextInput(Input):
 
     def on_key(self, event: events.Key) -> None:
         """Handle editing keys immediately."""
-        edit, entered, self._entered = _EDITS.get(event.key), self._entered, False
+        edit, was_untouched, self._is_untouched = _EDITS.get(event.key), self._is_untouched, False
         if edit is not None:
             event.stop()
             event.prevent_default()
-            if entered and self.selected_text == self.value:
+            if was_untouched and self.selected_text == self.value:
                 self.cursor_position = len(self.value)
             edit(self)
 
 
 MAX_LENGTH = 4_097
-"""Default maximum of characters: one more than a path may have, so that a cut path names no file.
+"""Default maximum number of characters: one more than a path may have, so that a cut path names no file.
 
 The time that a key press takes is proportional to the length of the text.
 """
@@ -70,7 +70,7 @@ def create_text_input(
     *,
     placeholder: str = "",
     id: str | None = None,
-    longest: int = MAX_LENGTH,
+    max_length: int = MAX_LENGTH,
 ) -> Input:
     """Create a one-line input."""
-    return TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=longest)
+    return TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=max_length)

@@ -49,7 +49,9 @@ def totals_blocks(fact: Info) -> list[Block]:
 
 
 def _build_all_blocks(fact: Info, fields: Fields) -> list[Block]:
-    ports: list[Block] = [_build_port_table(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
+    ports: list[Block] = (
+        [_build_port_table(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
+    )
     return [*ports, fields, *_build_untiled_blocks(fact.tiled), *build_conditions(fact)]
 
 

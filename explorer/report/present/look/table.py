@@ -106,7 +106,7 @@ class _TableBuilder:
         flat: bool = False,
         match_count: int | None = None,
     ) -> None:
-        self._info, self._columns, self._flat, self._found = info, columns, flat, match_count
+        self._info, self._columns, self._flat, self._match_count = info, columns, flat, match_count
         self._drop, self._heads = drop, heads or {}
         self._shape_remarks = _list_shape_remarks(info)
         # in a file of tensors the work of every row is unknown
@@ -114,8 +114,8 @@ class _TableBuilder:
         self._names: list[Cell] = []
         self._contents: list[_RowContents] = []
         self._shared_contents: dict[_RowContents, _RowContents] = {}
-        place = {column.name: index for index, column in enumerate(columns)}
-        self._macs = place.get("macs") if "share" in place else None
+        indices = {column.name: index for index, column in enumerate(columns)}
+        self._macs_index = indices.get("macs") if "share" in indices else None
 
     def add(self, row: Layer, values: tuple[Any, ...]) -> None:
         """Add a row with its values in the columns."""
@@ -128,7 +128,7 @@ class _TableBuilder:
 
     def table(self, totals: tuple[Any, ...]) -> Table:
         """Return the table with the row of totals."""
-        macs_index = self._macs
+        macs_index = self._macs_index
         leaves = [
             contents.values[macs_index] or 0
             for contents in self._shared_contents
@@ -136,7 +136,7 @@ class _TableBuilder:
         ]
         largest = max(leaves, default=0)
         cells = {contents: self._cells(contents, largest) for contents in self._shared_contents}
-        label = "total" if self._found is None else f"total of {self._found:,} found"
+        label = "total" if self._match_count is None else f"total of {self._match_count:,} found"
         rows = SharedRows(
             [*self._names, Span(label, "strong")],
             [*[cells[contents] for contents in self._contents], tuple(self._total(totals))],
@@ -154,7 +154,7 @@ class _TableBuilder:
                 yield Column(head, "right", drop=drop)
             else:
                 yield Column(head, shrink=column.unit == "text", drop=drop)
-            if column.name == "share" and self._macs is not None:
+            if column.name == "share" and self._macs_index is not None:
                 yield Column("", role="bar", drop=_BAR_DROP)
         yield Column("", shrink=True, drop=_REMARK_DROP, role="warning")
 
@@ -164,9 +164,9 @@ class _TableBuilder:
         for column, value in zip(self._columns, contents.values, strict=True):
             cell = self._cell(column, value)
             cells.append(Span(cell, "quiet") if contents.group and isinstance(cell, str) and cell else cell)
-            if column.name == "share" and self._macs is not None:
+            if column.name == "share" and self._macs_index is not None:
                 is_counted_leaf = not contents.group and contents.counted
-                cells.append(bar_text(contents.values[self._macs], largest) if is_counted_leaf else "")
+                cells.append(bar_text(contents.values[self._macs_index], largest) if is_counted_leaf else "")
         return (*cells, contents.remark)
 
     def _cell(self, column: LayerColumn, value: Any) -> Cell:
@@ -192,7 +192,7 @@ class _TableBuilder:
             else:
                 sign = model_totals.sign_of(column.name) if value is not None and not column.stored else ""
                 yield _emphasize(column, value, sign)
-            if column.name == "share" and self._macs is not None:
+            if column.name == "share" and self._macs_index is not None:
                 yield ""
 
 
@@ -207,7 +207,9 @@ def _emphasize(column: LayerColumn, value: Any, sign: str) -> Span:
     return Span(sign + figure.text, "strong", exact, value)
 
 
-def _build_table_notes(totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False) -> list[Block]:
+def _build_table_notes(
+    totals: Totals, columns: Sequence[LayerColumn], *, narrowed: bool = False
+) -> list[Block]:
     """Return notes below the table; `narrowed` means that a filter removed rows."""
     names = {column.name for column in columns}
     has_no_work = not totals.nodes and not totals.coverage
@@ -254,7 +256,7 @@ def _build_summary_totals(fact: LayerTable) -> list[Block]:
 
 
 def _build_functional_note(totals: Totals) -> list[Block]:
-    """Return a note that the column of activations includes functions, which `info` prints apart."""
+    """Return a note that the column of activations includes the outputs of functions; [] without any."""
     if not totals.activation_bytes_functional:
         return []
     total = bytes_text(totals.activation_bytes_functional)
@@ -263,18 +265,18 @@ def _build_functional_note(totals: Totals) -> list[Block]:
 
 
 def _list_shape_remarks(info: Info) -> dict[str, str]:
-    """Return the remark for each origin of a shape that needs one."""
-    words = {"bound": "size at most"}
+    """Return the remarks about shapes, by the origin of the shape. Other origins need no remark."""
+    remark_by_origin = {"bound": "size at most"}
     if info.model.opset is not None:
         # for ONNX, shapes are usually inferred or observed; other formats declare all shapes
-        words["declared"] = "shape as declared"
+        remark_by_origin["declared"] = "shape as declared"
     if "observed" in info.assumptions:
         # modules always run on tensors without data
-        words["observed"] = "shape as seen in a run"
-    return words
+        remark_by_origin["observed"] = "shape as seen in a run"
+    return remark_by_origin
 
 
-def _compose_remark(row: Layer, words: Mapping[str, str], has_no_work: bool) -> str:
+def _compose_remark(row: Layer, remark_by_origin: Mapping[str, str], has_no_work: bool) -> str:
     remarks = [doubt_text(row)] if row.reason and not has_no_work else []
     if row.shared_with:
         suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
@@ -283,7 +285,7 @@ def _compose_remark(row: Layer, words: Mapping[str, str], has_no_work: bool) -> 
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:
         origin = row.outputs[0].origin if row.outputs else ""
-        if origin in words and not origin == row.status == "bound":
-            remarks.append(words[origin])
+        if origin in remark_by_origin and not origin == row.status == "bound":
+            remarks.append(remark_by_origin[origin])
         remarks += [f"{t.name}: {t.conflict}" for t in row.outputs if t.conflict]
     return "; ".join(remark for remark in remarks if remark)

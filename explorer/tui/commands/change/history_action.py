@@ -44,7 +44,7 @@ class HistoryCommand(ScreenCommand):
             return
         if request.action in ("script", "script_all"):
             is_all = request.action == "script_all"
-            states_text = "every state" if is_all else self._name(request.state)
+            states_text = "every state" if is_all else self._state_name(request.state)
             question = f"The commands that make {states_text} again, as a shell script, written to"
             path = f"{self.store.stem}.sh"
             write_file(
@@ -69,7 +69,7 @@ class HistoryCommand(ScreenCommand):
         """Make a state the current one."""
         self.context.start("Go there", self._go(HistoryRequest("go", state)))
 
-    def _name(self, state: int) -> str:
+    def _state_name(self, state: int) -> str:
         assert self.store.history is not None
         return f"{state} {escape_name(state_name(self.store.history.entries[state], state))}"
 
@@ -80,13 +80,13 @@ class HistoryCommand(ScreenCommand):
             return
         self.store.history = await self.jobs.run("going back", "go", request.state)
         await self.context.show_current("go", previous_state)
-        self.store.say(f"this is {self._name(request.state)}")
+        self.store.say(f"this is {self._state_name(request.state)}")
         if self.store.tab == "diff":
             self.panes.tabs.open("diff", focus=False)
 
     async def _compare(self, request: HistoryRequest) -> None:
         changes: Diff = await self.jobs.run("comparing", "diff", request.other_state, request.state)
-        names = self._name(request.other_state), self._name(request.state)
+        names = self._state_name(request.other_state), self._state_name(request.state)
         self.context.ask(
             DiffScreen(changes, *names, exact=self.store.exact), lambda _: self.run(request.state)
         )
@@ -108,5 +108,5 @@ class HistoryCommand(ScreenCommand):
             else:
                 self.run(request.state)
 
-        title = f": {self._name(request.other_state)} and {self._name(request.state)}"
+        title = f": {self._state_name(request.other_state)} and {self._state_name(request.state)}"
         self.context.ask(proof_dialog(proof, title), handle_answer)
