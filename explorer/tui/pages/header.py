@@ -30,7 +30,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
     presented = _presenter()
     descriptions = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
     descriptions += [
-        f"{name}={'?' if size is None else size}" for name, size in presented.sizes_of(info).items()
+        f"{name}={'?' if size is None else size}" for name, size in presented.list_dimension_sizes(info).items()
     ]
     words = escape_name(" · ".join(descriptions))
     right, role = cut_middle(note, width - _MIN_NAME_CELLS - 4), "accent"
@@ -50,7 +50,7 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
 
 def has_open_sizes(info: Info) -> bool:
     """Whether figures are missing because dimensions are not bound."""
-    return None in _presenter().sizes_of(info).values()
+    return None in _presenter().list_dimension_sizes(info).values()
 
 
 def _presenter() -> Any:
