@@ -36,6 +36,7 @@ from explorer.engine.tiling.tile import tile
 from explorer.facts import History, HistoryEntry, Plan, TileResult, TileSpec, Verification
 from explorer.facts.conversion import ConversionOptions
 from explorer.facts.cost import Hardware, PlanCost
+from explorer.facts.mapping import products_spec
 from explorer.facts.settings import Settings
 from explorer.features.tiling.records import TilingRecord
 from explorer.session.parts import scripts
@@ -73,15 +74,21 @@ class Tiler:
         graph will be built from the plan.
         """
         state_index = self._models.current if state_index is None else state_index
-        file, spec = _apply_mapping(spec)
-        products = self._products(state_index, on_progress, spec, decomposed, will_write)
+        requested = spec
+        file, spec = _apply_mapping(requested)
+        packing_spec = spec if file is None else _packing_of(file)
+        products = self._products(state_index, on_progress, packing_spec, decomposed, will_write)
         plan, sites = _plan_of(products, self._resolve_site_filters(spec, products, state_index))
         if file is not None:
             check_sites(file, plan.sites)
         if plan.decomposed != products.decomposed and decomposed is None:
             # nodes without a chosen site are not decomposed
             return self.plan(
-                spec, on_progress, state_index=state_index, decomposed=plan.decomposed, will_write=will_write
+                requested,
+                on_progress,
+                state_index=state_index,
+                decomposed=plan.decomposed,
+                will_write=will_write,
             )
         return plan, products, sites
 
@@ -273,7 +280,14 @@ def _apply_mapping(spec: TileSpec) -> tuple[MappingFile | None, TileSpec]:
         raise Misuse("the mapping file has the tiles", where="--tile", hint="leave out --tile or --mapping")
     file = read_mapping(spec.mapping)
     rules = *tile_rules(file, spec.level), *spec.rules
-    return file, replace(spec, mapping="", level=TileSpec().level, rules=rules)
+    grouped = "pack" if file.grouped == "pack" else spec.grouped
+    return file, replace(spec, mapping="", level=TileSpec().level, rules=rules, grouped=grouped)
+
+
+def _packing_of(file: MappingFile) -> TileSpec:
+    """Return the settings by which the matmuls of a mapping file were found: how it handles groups."""
+    unit = next(iter(file.sites.values())).levels[-1].tile
+    return products_spec(file.grouped, unit)
 
 
 def _mapped_cost(

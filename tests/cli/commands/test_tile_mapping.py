@@ -214,3 +214,20 @@ def test_a_sweep_refuses_a_mapping_in_its_settings(
     assert json.loads(capsys.readouterr().out)["plan"]["sites"][0]["tile"] == [1, 32, 8]
     assert main.main(["sweep", MODEL, "--config", str(path), "--tile", "16"]) == 2
     assert "a mapping has tiles of its own" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("grouped", ["batch", "pack"])
+def test_groups_of_convolutions_are_those_of_the_mapping(
+    files: MappingFiles, tmp_path: Path, grouped: Any
+) -> None:
+    path = str(tmp_path / "groups.toml")
+    with explorer.Session(str(SAMPLES / "mobilenet_small.onnx")) as session:
+        mapped = session.map("edge-npu", objective="traffic", grouped=grouped, output=path)
+        planned = session.cost(TileSpec(mapping=path))
+        assert planned.total.traffic == mapped.traffic
+        assert planned.total.cycles == mapped.cycles
+        assert [site.name for site in planned.sites] == [site.name for site in mapped.sites]
+        result = session.tile(TileSpec(mapping=path))
+        assert result.verification is not None
+        assert result.verification.passed
