@@ -29,9 +29,8 @@ def header_lines(name: str, info: Info | None, note: str, exact: bool, width: in
         return ((*title, (cut_middle(name, width - 16), "strong"), ("  " + note, "dim")), BLANK)
     presented = _presenter()
     descriptions = [info.model.format] + ([f"opset {info.model.opset}"] if info.model.opset else [])
-    descriptions += [
-        f"{name}={'?' if size is None else size}" for name, size in presented.list_dimension_sizes(info).items()
-    ]
+    sizes = presented.list_dimension_sizes(info)
+    descriptions += [f"{name}={'?' if size is None else size}" for name, size in sizes.items()]
     words = escape_name(" · ".join(descriptions))
     right, role = cut_middle(note, width - _MIN_NAME_CELLS - 4), "accent"
     if not note:
