@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
-from explorer.engine.mapping.cost import mapping_cost
+from explorer.engine.mapping.cost import compute_mapping_cost
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import MachineMemory, MemoryMachine
 from explorer.features.mapping import mapping_search_view
@@ -72,7 +72,7 @@ async def test_arrows_change_a_tile_and_the_figures_are_those_of_the_nest(size: 
         edited = shown._mapping
         assert edited is not None
         assert edited != best
-        assert shown._cost == mapping_cost(edited, shown._machine)  # type: ignore[arg-type]
+        assert shown._cost == compute_mapping_cost(edited, shown._machine)  # type: ignore[arg-type]
         # sums spill when the whole output no longer stays: rounded figures show that
         assert best.levels[0].keep == "C"
         await hands.press("space")

@@ -22,9 +22,9 @@ from explorer.engine.mapping.nest import (
     Nest,
     Operand,
     Triple,
-    core_extents,
-    extents,
-    moved,
+    count_core_extents,
+    count_extents,
+    count_moved,
 )
 from explorer.engine.tiling.cost import compute_lower_bound, dimensions
 from explorer.facts.cost import ORDERS
@@ -60,7 +60,7 @@ def memory_levels(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
     return [tuple(group) for group in groups]
 
 
-def nest_of(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
+def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
     """Builds the loop nest of a mapping.
 
     Raises:
@@ -104,7 +104,7 @@ def nest_of(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
             )
     holds = [*("".join(sorted("".join(memory.holds for memory in group))) for group in groups), "ABC"]
     nest = Nest(mapping.size, mapping.levels, tuple(holds), machine.registers)
-    if mapping.epilogue != Epilogue() and epilogue_level(nest) < 0:
+    if mapping.epilogue != Epilogue() and find_epilogue_level(nest) < 0:
         raise Misuse(
             "cores divide K and add their sums in the outermost memory, so no operator can be fused",
             where=mapping.site,
@@ -125,33 +125,33 @@ class _Widths(NamedTuple):
         return {"A": self.left, "B": self.right, "C": self.sums}[operand]
 
 
-def _widths(mapping: SiteMapping) -> _Widths:
+def _get_widths(mapping: SiteMapping) -> _Widths:
     dtypes = mapping.dtype, mapping.right_dtype, mapping.accumulator, mapping.output
     return _Widths(*(dimensions.get_type_bits(dtype, mapping.site) for dtype in dtypes))
 
 
-def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
+def compute_mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
     """Computes the cost of one run of a mapping, its batch included.
 
     Raises:
         Misuse: The mapping does not match the machine, or the size of a number type is unknown.
     """
-    nest, widths = nest_of(mapping, machine), _widths(mapping)
-    moves = tuple(_moves(mapping, machine, nest, widths))
-    memories = tuple(_memory_costs(mapping, machine, nest, widths, moves))
+    nest, widths = build_nest(mapping, machine), _get_widths(mapping)
+    moves = tuple(_list_moves(mapping, machine, nest, widths))
+    memories = tuple(_compute_memory_costs(mapping, machine, nest, widths, moves))
     multiplied = mapping.batch * math.prod(mapping.size)
     macs = mapping.macs or multiplied
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
-    array = _array_cycles(nest, machine, rate)
+    array = _compute_array_cycles(nest, machine, rate)
     array_cycles = None if array is None else math.ceil(array * mapping.batch)
-    slots = array_slots(mapping, machine)
+    slots = count_array_slots(mapping, machine)
     cycles_by_name = {memory.name: memory.cycles for memory in memories if memory.cycles is not None}
     if array_cycles is not None:
         cycles_by_name = {ARRAY: array_cycles, **cycles_by_name}
-    pipeline = _pipeline(mapping, machine, nest, widths, rate) if array is not None else None
+    pipeline = _compute_pipeline_cycles(mapping, machine, nest, widths, rate) if array is not None else None
     cycles = None if pipeline is None else max(math.ceil(pipeline * mapping.batch), *cycles_by_name.values())
     clock = machine.hardware.clock
-    capacity = capacity_on_chip(machine)
+    capacity = compute_capacity_on_chip(machine)
     outer = memories[0]
     energies = [memory.pj for memory in memories]
     arithmetic = None if machine.mac_pj is None else multiplied * machine.mac_pj
@@ -168,30 +168,30 @@ def mapping_cost(mapping: SiteMapping, machine: MemoryMachine) -> MappingCost:
         bound=max(cycles_by_name, key=lambda name: cycles_by_name[name]) if array is not None else "",
         seconds=None if cycles is None or clock is None else cycles / clock,
         pj=None if arithmetic is None or None in energies else arithmetic + sum(pj or 0 for pj in energies),
-        compulsory=compulsory_bytes(mapping),
-        lower_bound=traffic_bound(mapping, capacity),
+        compulsory=count_compulsory_bytes(mapping),
+        lower_bound=compute_traffic_bound(mapping, capacity),
     )
 
 
-def array_slots(mapping: SiteMapping, machine: MemoryMachine) -> int:
+def count_array_slots(mapping: SiteMapping, machine: MemoryMachine) -> int:
     """Counts the multiply-accumulates that all arrays could do while the busiest one computes the product."""
-    nest = nest_of(mapping, machine)
-    return mapping.batch * _products(nest) * math.prod(nest.levels[-1].tile) * _cores(machine)
+    nest = build_nest(mapping, machine)
+    return mapping.batch * _count_products(nest) * math.prod(nest.levels[-1].tile) * _count_cores(machine)
 
 
-def operand_bits(mapping: SiteMapping, operand: Operand) -> int:
+def get_operand_bits(mapping: SiteMapping, operand: Operand) -> int:
     """Returns the bits of an element of an operand; of C, those of a sum."""
-    return _widths(mapping).of(operand)
+    return _get_widths(mapping).of(operand)
 
 
-def compulsory_bytes(mapping: SiteMapping) -> int:
+def count_compulsory_bytes(mapping: SiteMapping) -> int:
     """Computes the bytes of both operands read once and of the output written once."""
-    widths = _widths(mapping)
+    widths = _get_widths(mapping)
     left, right = _bytes(mapping.size, "A", widths.left), _bytes(mapping.size, "B", widths.right)
     return mapping.batch * (left + right + _bytes(mapping.size, "C", widths.output))
 
 
-def capacity_on_chip(machine: MemoryMachine) -> int | None:
+def compute_capacity_on_chip(machine: MemoryMachine) -> int | None:
     """Returns the bytes of all instances of all memories but the outermost, or None if one is not limited."""
     capacity, instances = 0, 1
     for memory in machine.memories[1:]:
@@ -203,7 +203,7 @@ def capacity_on_chip(machine: MemoryMachine) -> int | None:
     return capacity + 8 * sum(a * b for a, b in itertools.combinations(machine.unit, 2)) * instances
 
 
-def traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
+def compute_traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
     """Computes the bytes that no mapping goes below with `capacity` bytes on the chip; see `lower_bound`.
 
     Args:
@@ -211,13 +211,13 @@ def traffic_bound(mapping: SiteMapping, capacity: int | None) -> int:
         capacity: Bytes on the chip, or None if they are not limited.
     """
     if capacity is None:
-        return compulsory_bytes(mapping)
-    widths, macs = _widths(mapping), mapping.batch * math.prod(mapping.size)
+        return count_compulsory_bytes(mapping)
+    widths, macs = _get_widths(mapping), mapping.batch * math.prod(mapping.size)
     narrow = min(widths.sums, widths.output)
     shape = dimensions.SiteDims(
         *mapping.size, mapping.batch, mapping.size, False, min(widths.left, widths.right), narrow, macs
     )
-    return compute_lower_bound(shape, capacity, compulsory_bytes(mapping))
+    return compute_lower_bound(shape, capacity, count_compulsory_bytes(mapping))
 
 
 def _bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
@@ -225,11 +225,11 @@ def _bytes(sizes: Sequence[int], operand: Operand, bits: int) -> int:
     return dimensions.count_packed_bytes(sizes[rows] * sizes[columns], bits)
 
 
-def _cores(machine: MemoryMachine) -> int:
+def _count_cores(machine: MemoryMachine) -> int:
     return math.prod(memory.cores for memory in machine.memories)
 
 
-def epilogue_level(nest: Nest) -> int:
+def find_epilogue_level(nest: Nest) -> int:
     """Returns the level that applies the epilogue to finished sums before they leave it, or -1.
 
     That is the innermost level that holds sums in a memory, or the array if none does. If cores divide K, it
@@ -244,12 +244,12 @@ def epilogue_level(nest: Nest) -> int:
     return last if split > last and nest.holders("C") == [last] else -1
 
 
-def _moves(
+def _list_moves(
     mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, instance: int = -1
 ) -> list[LevelMoves]:
     """Lists the bytes that move at each level, of all instances or of the first instance of a level."""
     groups = memory_levels(machine)
-    finishing = epilogue_level(nest)
+    finishing = find_epilogue_level(nest)
     last = len(nest.levels) - 1
 
     def holder(level: int, operand: Operand) -> str:
@@ -262,7 +262,9 @@ def _moves(
         block = next((memory.transfer for memory in group if operand in memory.holds), None)
         if block is None:
             return 0
-        count = moved(nest, operand, level, first_read=machine.first_read, instance=instance, block=block)
+        count = count_moved(
+            nest, operand, level, first_read=machine.first_read, instance=instance, block=block
+        )
         return mapping.batch * (count.loads + count.stores)
 
     def sums(count: int, finished: int, level: int) -> int:
@@ -275,7 +277,7 @@ def _moves(
         for operand in OPERAND_AXES:
             if operand not in nest.holds[level]:
                 continue
-            count = moved(nest, operand, level, first_read=machine.first_read, instance=instance)
+            count = count_moved(nest, operand, level, first_read=machine.first_read, instance=instance)
             outer = [index for index in nest.holders(operand) if index < level]
             width = widths.of(operand)
             moves.append(
@@ -291,16 +293,16 @@ def _moves(
                     transfers=transfers(level, operand),
                 )
             )
-    moves += _epilogue_moves(mapping, machine, nest, finishing, holder(finishing, "C"))
+    moves += _list_epilogue_moves(mapping, machine, nest, finishing, holder(finishing, "C"))
     return moves
 
 
-def _epilogue_moves(
+def _list_epilogue_moves(
     mapping: SiteMapping, machine: MemoryMachine, nest: Nest, level: int, memory: str
 ) -> list[LevelMoves]:
     """Lists the bytes of the bias and the residual, which are read when a tile of sums is finished."""
     epilogue, (M, _, N) = mapping.epilogue, mapping.size
-    rows_of_tiles = sum(extents(M, nest.levels[: level + 1], 0).values())
+    rows_of_tiles = sum(count_extents(M, nest.levels[: level + 1], 0).values())
     outside = machine.memories[0].name
     sizes = {
         "bias": mapping.batch * rows_of_tiles * N * epilogue.bias_bytes,
@@ -316,23 +318,23 @@ def _epilogue_moves(
 # -- memories
 
 
-def _memory_costs(
+def _compute_memory_costs(
     mapping: SiteMapping,
     machine: MemoryMachine,
     nest: Nest,
     widths: _Widths,
     moves: Sequence[LevelMoves],
 ) -> list[MemoryCost]:
-    outermost = 0 if machine.memories[0].size is None else compulsory_bytes(mapping)
+    outermost = 0 if machine.memories[0].size is None else count_compulsory_bytes(mapping)
     costs = []
     for index, group in enumerate(memory_levels(machine)):
         has_cores = any(math.prod(level.split) > 1 for level in nest.levels[:index])
-        of_instance = _moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
+        of_instance = _list_moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
         for memory in group:
             tiles = _tiles(memory, nest, index - 1, widths) if index else {}
-            held = held_bytes(memory, tiles) if index else outermost
-            reads, writes = _accesses(moves, memory.name)
-            busiest_reads, busiest_writes = _accesses(of_instance, memory.name)
+            held = count_held_bytes(memory, tiles) if index else outermost
+            reads, writes = _sum_accesses(moves, memory.name)
+            busiest_reads, busiest_writes = _sum_accesses(of_instance, memory.name)
             missing = 0 if memory.size is None else max(held - memory.size, 0)
             costs.append(
                 MemoryCost(
@@ -343,16 +345,18 @@ def _memory_costs(
                     missing=missing,
                     reads=sum(reads.values()),
                     writes=sum(writes.values()),
-                    cycles=_ceiling(
-                        transfer_cycles(memory, sum(busiest_reads.values()), sum(busiest_writes.values()))
+                    cycles=_round_up(
+                        compute_transfer_cycles(
+                            memory, sum(busiest_reads.values()), sum(busiest_writes.values())
+                        )
                     ),
-                    pj=_energy(memory, reads, writes),
+                    pj=_compute_energy(memory, reads, writes),
                 )
             )
     return costs
 
 
-def held_bytes(memory: MachineMemory, tiles: Mapping[str, int]) -> int:
+def count_held_bytes(memory: MachineMemory, tiles: Mapping[str, int]) -> int:
     """Computes the bytes that a memory needs for all buffers of its tiles: in a cache, whole ways."""
     sizes = [getattr(memory.buffers, operand) * size for operand, size in tiles.items()]
     if memory.ways and memory.size is not None:
@@ -375,7 +379,7 @@ def _tiles(memory: MachineMemory, nest: Nest, level: int, widths: _Widths) -> di
     return tiles
 
 
-def _accesses(moves: Sequence[LevelMoves], name: str) -> tuple[dict[str, int], dict[str, int]]:
+def _sum_accesses(moves: Sequence[LevelMoves], name: str) -> tuple[dict[str, int], dict[str, int]]:
     """Adds up the bytes read from a memory and written to it, by operand."""
     reads: dict[str, int] = {}
     writes: dict[str, int] = {}
@@ -389,7 +393,9 @@ def _accesses(moves: Sequence[LevelMoves], name: str) -> tuple[dict[str, int], d
     return reads, writes
 
 
-def _energy(memory: MachineMemory, reads: Mapping[str, int], writes: Mapping[str, int]) -> float | None:
+def _compute_energy(
+    memory: MachineMemory, reads: Mapping[str, int], writes: Mapping[str, int]
+) -> float | None:
     if (any(reads.values()) and memory.read_pj is None) or (any(writes.values()) and memory.write_pj is None):
         return None
 
@@ -403,39 +409,43 @@ def word_accesses(sizes: Mapping[str, int], words: Mapping[Any, int]) -> float:
     return sum(size / words.get(operand, words.get("C", 1)) for operand, size in sizes.items())
 
 
-def transfer_cycles(memory: MachineMemory, reads: int, writes: int) -> Fraction | None:
+def compute_transfer_cycles(memory: MachineMemory, reads: int, writes: int) -> Fraction | None:
     """Computes the cycles in which a memory moves bytes, or None if none of its rates is known."""
     rates = memory.bytes_per_cycle, memory.read_bytes_per_cycle, memory.write_bytes_per_cycle
     amounts = reads + writes, reads, writes
-    times = [Fraction(amount) / _exact(rate) for amount, rate in zip(amounts, rates, strict=True) if rate]
+    times = [
+        Fraction(amount) / _convert_to_fraction(rate)
+        for amount, rate in zip(amounts, rates, strict=True)
+        if rate
+    ]
     return max(times) if times else None
 
 
 @lru_cache(maxsize=64)
-def _exact(rate: float) -> Fraction:
+def _convert_to_fraction(rate: float) -> Fraction:
     # the decimal that the user wrote: the nearest binary fraction of 51.2 would turn 10 cycles into 11
     return Fraction(Decimal(repr(rate)))
 
 
-def _ceiling(amount: Fraction | None) -> int | None:
+def _round_up(amount: Fraction | None) -> int | None:
     return None if amount is None else math.ceil(amount)
 
 
 # -- time
 
 
-def _first_core(levels: int) -> tuple[Triple, ...]:
+def _list_first_core(levels: int) -> tuple[Triple, ...]:
     return ((0, 0, 0),) * levels
 
 
-def _products(nest: Nest) -> int:
+def _count_products(nest: Nest) -> int:
     """Counts the tiles that the first core, which has the most work, computes."""
     last = len(nest.levels) - 1
-    core = _first_core(last + 1)
-    return math.prod(sum(core_extents(nest, last, core, axis).values()) for axis in range(3))
+    core = _list_first_core(last + 1)
+    return math.prod(sum(count_core_extents(nest, last, core, axis).values()) for axis in range(3))
 
 
-def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fraction | None:
+def _compute_array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fraction | None:
     """Computes the cycles of the array for one product of the batch, or None if its rate is unknown.
 
     A systolic array of R rows and C columns takes 2 R + C + T - 2 cycles for each stationary tile, where T is
@@ -448,11 +458,11 @@ def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fra
     if machine.overlap == "ideal" or array is None:
         if rate is None:
             return None
-        return _products(nest) * math.prod(nest.levels[last].tile) / _exact(rate)
+        return _count_products(nest) * math.prod(nest.levels[last].tile) / _convert_to_fraction(rate)
     rows, columns = array
-    row_cycles = Fraction(rows * columns) / _exact(rate) if rate is not None else Fraction(1)
+    row_cycles = Fraction(rows * columns) / _convert_to_fraction(rate) if rate is not None else Fraction(1)
     axes = dimensions.ARRAY_AXES[ORDERS[nest.levels[last].order]]
-    lengths = [core_extents(nest, last - 1, _first_core(last), axis) for axis in axes]
+    lengths = [count_core_extents(nest, last - 1, _list_first_core(last), axis) for axis in axes]
     cycles = 0
     for (row, row_times), (column, column_times), (stream, stream_times) in itertools.product(
         *(counter.items() for counter in lengths)
@@ -467,7 +477,7 @@ def _array_cycles(nest: Nest, machine: MemoryMachine, rate: float | None) -> Fra
     return Fraction(cycles)
 
 
-def _pipeline(
+def _compute_pipeline_cycles(
     mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, rate: float | None
 ) -> Fraction | None:
     """Computes the cycles of one product of the batch as a pipeline over the tiles of the first level.
@@ -477,18 +487,18 @@ def _pipeline(
     neighbors have equal times, so at most five positions of each loop are computed.
     """
     if len(nest.levels) == 1:
-        total = _array_cycles(nest, machine, rate)
-        moves = _moves(mapping, machine, nest, widths)
-        reads, writes = _accesses(moves, machine.memories[0].name)
-        moving = transfer_cycles(machine.memories[0], sum(reads.values()), sum(writes.values())) or Fraction(
-            0
-        )
+        total = _compute_array_cycles(nest, machine, rate)
+        moves = _list_moves(mapping, machine, nest, widths)
+        reads, writes = _sum_accesses(moves, machine.memories[0].name)
+        moving = compute_transfer_cycles(
+            machine.memories[0], sum(reads.values()), sum(writes.values())
+        ) or Fraction(0)
         return None if total is None else max(total, moving / mapping.batch)
     parts = _Pipeline(mapping, machine, nest, widths, rate).parts()
     return None if parts is None else sum(parts, Fraction(0))
 
 
-def pipeline_parts(
+def compute_pipeline_parts(
     mapping: SiteMapping, machine: MemoryMachine
 ) -> tuple[Fraction, Fraction, Fraction] | None:
     """Computes the cycles of the first load, of all steps and of the last store of one product of the batch.
@@ -496,11 +506,11 @@ def pipeline_parts(
     Returns:
         The three parts, or None without a memory on the chip or if the rate of the array is unknown.
     """
-    nest = nest_of(mapping, machine)
+    nest = build_nest(mapping, machine)
     if len(nest.levels) == 1:
         return None
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
-    return _Pipeline(mapping, machine, nest, _widths(mapping), rate).parts()
+    return _Pipeline(mapping, machine, nest, _get_widths(mapping), rate).parts()
 
 
 class _Pipeline:
@@ -528,8 +538,8 @@ class _Pipeline:
                 )
         self.overlaps = {operand: count > 1 for operand, count in buffers.items()}
         self.outermost = {operand: nest.holders(operand)[0] for operand in OPERAND_AXES}
-        self.finishing = epilogue_level(nest)
-        sums = moved(nest, "C", self.outermost["C"])
+        self.finishing = find_epilogue_level(nest)
+        sums = count_moved(nest, "C", self.outermost["C"])
         self.reads_first = machine.first_read and sums.outside_writes > sums.outside_finished
         self.compute = cache(self._step_cycles)
         self.transfer = cache(self._transfer_cycles)
@@ -624,7 +634,7 @@ class _Pipeline:
         for operand, level in self.outermost.items():
             if level == 0:
                 continue
-            count = moved(self.nest._replace(size=lengths), operand, level)
+            count = count_moved(self.nest._replace(size=lengths), operand, level)
             stays = self._has_one_tile(operand, level, lengths)
             kept_before = stays and _has_same_tile(operand, step, before)
             kept_after = stays and _has_same_tile(operand, step, after)
@@ -641,7 +651,7 @@ class _Pipeline:
                 writes += dimensions.count_packed_bytes(finished, self.widths.output)
         if is_last:
             epilogue, (m, _, n) = self.mapping.epilogue, lengths
-            rows = sum(extents(m, self.nest.levels[: self.finishing + 1], 0).values())
+            rows = sum(count_extents(m, self.nest.levels[: self.finishing + 1], 0).values())
             reads += rows * n * epilogue.bias_bytes + m * n * epilogue.residual_bytes
         return reads, writes
 
@@ -649,8 +659,10 @@ class _Pipeline:
         """Whether each core needs only one tile of an operand at a level in a step."""
         if level == len(self.nest.levels) - 1 and not self.nest.registers:
             return False
-        nest, core = self.nest._replace(size=lengths), _first_core(level + 1)
-        return all(sum(core_extents(nest, level, core, axis).values()) == 1 for axis in OPERAND_AXES[operand])
+        nest, core = self.nest._replace(size=lengths), _list_first_core(level + 1)
+        return all(
+            sum(count_core_extents(nest, level, core, axis).values()) == 1 for axis in OPERAND_AXES[operand]
+        )
 
     def _sum(self, sizes: Mapping[str, int], overlapping: bool) -> int:
         """Adds up the bytes of the operands that move during a computation, or of the others."""
@@ -661,7 +673,7 @@ class _Pipeline:
         return self.transfer(sum(loads.values()), sum(stores.values()))
 
     def _transfer_cycles(self, reads: int, writes: int) -> Fraction:
-        return transfer_cycles(self.machine.memories[0], reads, writes) or Fraction(0)
+        return compute_transfer_cycles(self.machine.memories[0], reads, writes) or Fraction(0)
 
     def _part(self, step: Triple) -> Triple:
         """Returns the lengths of the tile that the first core computes in a step."""
@@ -673,7 +685,7 @@ class _Pipeline:
     def _step_cycles(self, part: Triple) -> Fraction | None:
         """Computes the cycles of one step: the array, or a memory inside that is slower."""
         inner = self.nest._replace(size=part, levels=self.nest.levels[1:], holds=self.nest.holds[1:])
-        cycles = _array_cycles(inner, self.machine, self.rate)
+        cycles = _compute_array_cycles(inner, self.machine, self.rate)
         if cycles is None:
             return None
         groups = memory_levels(self.machine)[1:]
@@ -684,10 +696,10 @@ class _Pipeline:
                     if operand not in memory.holds:
                         continue
                     inside = next(level for level in inner.holders(operand) if level >= index)
-                    count = moved(inner, operand, inside, instance=index - 1)
+                    count = count_moved(inner, operand, inside, instance=index - 1)
                     reads += dimensions.count_packed_bytes(count.outside_reads, self.widths.of(operand))
                     writes += dimensions.count_packed_bytes(count.outside_writes, self.widths.of(operand))
-                cycles = max(cycles, transfer_cycles(memory, reads, writes) or Fraction(0))
+                cycles = max(cycles, compute_transfer_cycles(memory, reads, writes) or Fraction(0))
         return cycles
 
 

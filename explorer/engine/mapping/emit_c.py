@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from explorer.base.errors import Misuse
-from explorer.engine.mapping.cost import epilogue_level, nest_of
+from explorer.engine.mapping.cost import build_nest, find_epilogue_level
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Nest, Operand
 from explorer.facts.mapping import MemoryMachine, SiteMapping
 
@@ -140,7 +140,7 @@ class _Emitter:
     def __init__(
         self, mapping: SiteMapping, machine: MemoryMachine, right_dtype: str, steps: tuple[EpilogueStep, ...]
     ) -> None:
-        self.nest: Nest = nest_of(mapping, machine)
+        self.nest: Nest = build_nest(mapping, machine)
         self.steps = steps
         sums = _c_type(mapping.accumulator, mapping.site)
         self.has_float_sums = sums in ("float", "double")
@@ -153,7 +153,7 @@ class _Emitter:
             "O": _c_type(mapping.epilogue.output or mapping.accumulator, mapping.site),
         }
         self.halves = {"left": mapping.dtype, "right": right_dtype}
-        self.finishing = epilogue_level(self.nest)
+        self.finishing = find_epilogue_level(self.nest)
         self.last = len(self.nest.levels) - 1
         split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
         self.adding = None if split is None else min(i for i in self.nest.holders("C") if i >= split)

@@ -164,7 +164,7 @@ class _Chain:
         if float(node.attributes.get("alpha", 1.0)) < 0:
             return False
         self.ops.append("DequantizeLinear")
-        factors = _column_of(integers.scale(meaning.arrange_bias))
+        factors = _extract_column(integers.scale(meaning.arrange_bias))
         if factors is None:
             return False
         self._scale(factors.astype(np.float32))
@@ -202,7 +202,9 @@ class _Chain:
         x, w, y = (np.asarray(scale, np.float32) for scale in scales)
         alpha = np.float32(node.attributes.get("alpha", 1.0)) if node.op == "QGemm" else np.float32(1)
         factors = np.asarray(alpha * x.reshape(()) * w / y.reshape(()), np.float32)
-        column = _column_of(self.meaning.arrange_bias(factors if factors.size > 1 else factors.reshape(())))
+        column = _extract_column(
+            self.meaning.arrange_bias(factors if factors.size > 1 else factors.reshape(()))
+        )
         if column is None:
             return False
         self._scale(column)
@@ -276,7 +278,7 @@ class _Chain:
             arranged = self.meaning.arrange_output(np.broadcast_to(number, self.meaning.shape))
         except ValueError:
             return False
-        column = _column_of(arranged)
+        column = _extract_column(arranged)
         kind = "offset" if "bias" in self.columns or self.sums.kind != "f" else "bias"
         if column is None or kind in self.columns:
             return False
@@ -298,7 +300,7 @@ class _Chain:
     # -- parts
 
     def _column(self, kind: str, values: _Array, dtype: np.dtype[Any]) -> bool:
-        column = _column_of(self.meaning.arrange_bias(values))
+        column = _extract_column(self.meaning.arrange_bias(values))
         if column is None:
             return False
         self.columns[kind] = column.astype(dtype)
@@ -340,12 +342,12 @@ class _Chain:
         )
 
 
-def _column_of(values: _Array) -> _Array | None:
+def _extract_column(values: _Array) -> _Array | None:
     """Returns the values of each column, (batch, N), or None if rows of (batch, M, N) differ."""
     return np.array(values[:, 0]) if (values == values[:, :1]).all() else None
 
 
-def expected_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
+def compute_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
     """Computes the outputs of exact sums, with the operations of the emitted code in the same order."""
     output = np.dtype(fused.record.output)
     return np.stack(
@@ -353,17 +355,17 @@ def expected_output(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _A
     )
 
 
-def before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
+def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _Array:
     """Computes the outputs in float64, a quantized one before its rounding."""
     wide: Sequence[EpilogueStep] = [
         step._replace(kind="clip", low=-np.inf, high=np.inf) if step.kind == "quantize" else step
         for step in fused.steps
     ]
     real = inputs._replace(
-        bias=_wide(inputs.bias),
-        scale=_wide(inputs.scale),
-        offset=_wide(inputs.offset),
-        residual=_wide(inputs.residual),
+        bias=_widen(inputs.bias),
+        scale=_widen(inputs.scale),
+        offset=_widen(inputs.offset),
+        residual=_widen(inputs.residual),
     )
     kind = np.dtype(np.float64)
     values = np.stack(
@@ -376,5 +378,5 @@ def before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInputs) -> _A
     return np.clip(values / last.low + last.high, limits.min, limits.max)
 
 
-def _wide(values: _Array | None) -> _Array | None:
+def _widen(values: _Array | None) -> _Array | None:
     return None if values is None else values.astype(np.float64)

@@ -13,9 +13,20 @@ from explorer.base.errors import BadModel
 from explorer.base.units import count_text, many_text, printable
 from explorer.base.verdicts import VerdictKind, find_weakest
 from explorer.engine.graph.model import Model
-from explorer.engine.mapping.epilogue import FusedEpilogue, before_rounding, expected_output
-from explorer.engine.mapping.operands import ModelProduct, dense_operands, model_products, output_fault
-from explorer.engine.mapping.proof import RunInputs, RunResult, error_ratio, exact_sums, reference_of
+from explorer.engine.mapping.epilogue import FusedEpilogue, compute_before_rounding, compute_output
+from explorer.engine.mapping.operands import (
+    ModelProduct,
+    draw_dense_operands,
+    find_output_fault,
+    list_model_products,
+)
+from explorer.engine.mapping.proof import (
+    RunInputs,
+    RunResult,
+    compute_exact_sums,
+    compute_reference,
+    find_error_ratio,
+)
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.compare import LIMIT, get_unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
@@ -77,7 +88,7 @@ def prove_sites(
         Cancelled: `cancel` returned True.
     """
     others = [() if end is None else (end.output, end.residual) for end in fused]
-    products = model_products(model, sites, plans, drawn, seed, others)
+    products = list_model_products(model, sites, plans, drawn, seed, others)
     for index, (site, code, end) in enumerate(zip(sites, codes, fused, strict=True)):
         report(on_progress, cancel, "running code", index, len(sites))
         yield _prove_site(model, site, code, end, next(products), run, seed)
@@ -96,28 +107,28 @@ def _prove_site(
     runs: list[_Run] = []
     restored, fault = False, ""
     if not isinstance(product, str):
-        inputs = product.inputs if end is None else end.inputs(product.inputs, _residual(end, product))
-        result, reference = run(code, inputs), _reference(inputs)
+        inputs = product.inputs if end is None else end.inputs(product.inputs, _read_residual(end, product))
+        result, reference = run(code, inputs), _get_reference(inputs)
         runs.append(_compare(code.mapping, end, inputs, result, reference))
         fault = runs[0].fault
         if not fault:
             try:
                 if end is None:
-                    fault = output_fault(model, site, product, result.output, reference or _NO_REFERENCE)
+                    fault = find_output_fault(model, site, product, result.output, reference or _NO_REFERENCE)
                 else:
-                    fault = _fused_fault(site, end, inputs, product, reference)
+                    fault = _find_fused_fault(site, end, inputs, product, reference)
                 restored = not fault
             except BadModel as why:
                 fault = f"its output cannot be computed: {why}"
-    dense = dense_operands(site, seed)
+    dense = draw_dense_operands(site, seed)
     if end is not None:
         shape = (site.batch, site.M, site.N)
         random = np.random.default_rng((seed, 6)).standard_normal(shape, np.float32)
         dense = end.inputs(dense, random if end.residual else None)
-    runs.append(_compare(code.mapping, end, dense, run(code, dense), _reference(dense)))
-    differences = _differences(code, runs)
+    runs.append(_compare(code.mapping, end, dense, run(code, dense), _get_reference(dense)))
+    differences = _describe_differences(code, runs)
     fault = fault or runs[-1].fault
-    kind, reason = _verdict(code, fault, differences, product)
+    kind, reason = _word_verdict(code, fault, differences, product)
     errors = [run.error for run in runs if run.error is not None]
     worst = max(errors, key=lambda pair: pair[0] / pair[1], default=None)
     M, K, N = code.mapping.size
@@ -146,11 +157,11 @@ _NO_REFERENCE = Reference(*(np.zeros((1, 1, 1)),) * 3)
 """Reference of integers, which are compared bit for bit."""
 
 
-def _reference(inputs: RunInputs) -> Reference | None:
-    return None if inputs.A.dtype.kind in "iu" else reference_of(inputs)
+def _get_reference(inputs: RunInputs) -> Reference | None:
+    return None if inputs.A.dtype.kind in "iu" else compute_reference(inputs)
 
 
-def _residual(end: FusedEpilogue, product: ModelProduct) -> _Array | None:
+def _read_residual(end: FusedEpilogue, product: ModelProduct) -> _Array | None:
     """Returns the residual of the run, arranged as the product."""
     if not end.residual:
         return None
@@ -166,18 +177,18 @@ def _compare(
     reference: Reference | None,
 ) -> _Run:
     if reference is None:
-        exact = exact_sums(inputs, mapping.accumulator)
-        exact = exact if end is None else expected_output(exact, end, inputs)
+        exact = compute_exact_sums(inputs, mapping.accumulator)
+        exact = exact if end is None else compute_output(exact, end, inputs)
         wrong = result.output != exact
-        fault = _first_wrong(wrong, result.output, exact) if wrong.any() else ""
+        fault = _find_first_wrong(wrong, result.output, exact) if wrong.any() else ""
         return _Run(None, fault, result.counters)
-    whole = reference if end is None else _with_epilogue(reference, end, inputs)
-    ratio, limit = error_ratio([result.output], [whole], mapping.size[1])
+    whole = reference if end is None else _apply_epilogue(reference, end, inputs)
+    ratio, limit = find_error_ratio([result.output], [whole], mapping.size[1])
     fault = "" if ratio <= limit else f"error of {ratio:.3g} u (|A| |B|), allowed are {limit:.3g}"
     return _Run((ratio, limit), fault, result.counters)
 
 
-def _with_epilogue(reference: Reference, end: FusedEpilogue, inputs: RunInputs) -> Reference:
+def _apply_epilogue(reference: Reference, end: FusedEpilogue, inputs: RunInputs) -> Reference:
     """Applies the epilogue to a reference of floats. The absolute values of added terms bound the error."""
     factor = np.prod([step.low for step in end.steps if step.kind == "scale"])
     added: Any = 0.0
@@ -186,11 +197,11 @@ def _with_epilogue(reference: Reference, end: FusedEpilogue, inputs: RunInputs) 
     added = added + (0.0 if inputs.residual is None else np.abs(inputs.residual.astype(np.float64)))
     product = reference.product * factor
     return Reference(
-        before_rounding(reference.exact, end, inputs), reference.bound * abs(factor) + added, product
+        compute_before_rounding(reference.exact, end, inputs), reference.bound * abs(factor) + added, product
     )
 
 
-def _fused_fault(
+def _find_fused_fault(
     site: Site, end: FusedEpilogue, inputs: RunInputs, product: ModelProduct, reference: Reference | None
 ) -> str:
     """Compares the epilogue's output with the model's own. Returns the difference, or '' if there is none.
@@ -200,11 +211,11 @@ def _fused_fault(
     """
     theirs = product.meaning.arrange_output(product.values[end.output])
     if reference is not None:
-        ratio, limit = error_ratio([theirs], [_with_epilogue(reference, end, inputs)], site.K)
+        ratio, limit = find_error_ratio([theirs], [_apply_epilogue(reference, end, inputs)], site.K)
         return (
             "" if ratio <= limit else f"the model's own output has an error of {ratio:.3g} u, not {limit:.3g}"
         )
-    exact = before_rounding(exact_sums(inputs, site.accumulator), end, inputs)
+    exact = compute_before_rounding(compute_exact_sums(inputs, site.accumulator), end, inputs)
     integers = product.meaning.integers
     bound = None if integers is None else integers.exact(product.arrays)[1]
     scale: Any = 1.0
@@ -225,7 +236,7 @@ def _fused_fault(
     )
 
 
-def _first_wrong(wrong: _Array, output: _Array, exact: _Array) -> str:
+def _find_first_wrong(wrong: _Array, output: _Array, exact: _Array) -> str:
     place = tuple(np.argwhere(wrong)[0])
     return (
         f"{int(wrong.sum()):,} of {wrong.size:,} numbers differ: {output[place]} instead of {exact[place]}"
@@ -233,7 +244,7 @@ def _first_wrong(wrong: _Array, output: _Array, exact: _Array) -> str:
     )
 
 
-def _differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[CounterDifference, ...]:
+def _describe_differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[CounterDifference, ...]:
     differences: dict[tuple[int, str], CounterDifference] = {}
     for counter in code.counters:
         place = counter.level, f"{counter.operand} {counter.direction}"
@@ -245,7 +256,7 @@ def _differences(code: CodeSite, runs: Sequence[_Run]) -> tuple[CounterDifferenc
     return tuple(differences.values())
 
 
-def _verdict(
+def _word_verdict(
     code: CodeSite, fault: str, differences: Sequence[CounterDifference], product: ModelProduct | str
 ) -> tuple[VerdictKind, str]:
     if fault:
@@ -263,7 +274,7 @@ def _verdict(
     return "evidence", ""
 
 
-def verdict_of(sites: Sequence[CodeEvidence], runner: str) -> tuple[VerdictKind, str]:
+def decide_verdict(sites: Sequence[CodeEvidence], runner: str) -> tuple[VerdictKind, str]:
     """Builds the verdict on all sites, and words it in one sentence.
 
     Args:

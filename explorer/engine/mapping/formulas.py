@@ -13,12 +13,12 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.mapping.cost import (
-    array_slots,
-    capacity_on_chip,
+    build_nest,
+    compute_capacity_on_chip,
+    compute_pipeline_parts,
+    count_array_slots,
+    get_operand_bits,
     memory_levels,
-    nest_of,
-    operand_bits,
-    pipeline_parts,
 )
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Nest, Operand
 from explorer.engine.tiling.cost import dimensions
@@ -26,25 +26,25 @@ from explorer.facts.cost import Formula
 from explorer.facts.mapping import LevelMoves, MachineMemory, MappingCost, MemoryCost, MemoryMachine
 
 
-def with_formulas(cost: MappingCost, machine: MemoryMachine) -> MappingCost:
+def add_formulas(cost: MappingCost, machine: MemoryMachine) -> MappingCost:
     """Adds the formulas of all figures to the cost of a mapping."""
-    return replace(cost, formulas=tuple(_formulas(cost, machine)))
+    return replace(cost, formulas=tuple(_list_formulas(cost, machine)))
 
 
-def _formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formula]:
-    nest = nest_of(cost.mapping, machine)
-    yield from _trip_formulas(nest)
+def _list_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formula]:
+    nest = build_nest(cost.mapping, machine)
+    yield from _list_trip_formulas(nest)
     mapping = cost.mapping
-    numbers = _product(mapping.batch, *mapping.size)
+    numbers = _word_product(mapping.batch, *mapping.size)
     rule = "batch x M x K x N" if not mapping.macs else "the operator's own, without zeros of packed groups"
     yield Formula("MACs", rule, numbers if not mapping.macs else f"{cost.macs:,}", cost.macs)
-    slots = array_slots(mapping, machine)
+    slots = count_array_slots(mapping, machine)
     rule = "MACs / (products of the array x M x K x N of its unit)"
     yield Formula("utilization", rule, f"{cost.macs:,} / {slots:,}", cost.utilization, "share")
     for move in cost.moves:
         yield from _move_formulas(cost, move, nest, machine)
     for memory, use in zip(machine.memories, cost.memories, strict=True):
-        yield from _memory_formulas(cost, machine, memory, use)
+        yield from _list_memory_formulas(cost, machine, memory, use)
     outer = cost.memories[0]
     yield Formula(
         "traffic",
@@ -61,7 +61,7 @@ def _formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formula]:
         yield Formula("energy", "products x mac_pj + energy of each memory", " + ".join(parts), cost.pj, "pJ")
 
 
-def _product(*factors: int) -> str:
+def _word_product(*factors: int) -> str:
     return " x ".join(f"{factor:,}" for factor in factors if factor != 1) or "1"
 
 
@@ -69,16 +69,16 @@ def _number(amount: float) -> str:
     return f"{amount:,.15g}"
 
 
-def _trips(nest: Nest, level: int, axis: int) -> int:
+def _word_trips(nest: Nest, level: int, axis: int) -> int:
     outer = nest.size[axis] if level == 0 else nest.levels[level - 1].tile[axis]
     step = nest.levels[level]
     return -(-outer // (step.tile[axis] * step.split[axis]))
 
 
-def _trip_formulas(nest: Nest) -> Iterator[Formula]:
+def _list_trip_formulas(nest: Nest) -> Iterator[Formula]:
     for number, level in enumerate(nest.levels):
         for axis, letter in enumerate(AXES):
-            trips = _trips(nest, number, axis)
+            trips = _word_trips(nest, number, axis)
             if trips == 1:
                 continue
             outer = nest.size[axis] if number == 0 else nest.levels[number - 1].tile[axis]
@@ -87,7 +87,7 @@ def _trip_formulas(nest: Nest) -> Iterator[Formula]:
             yield Formula(f"trips of {letter} at level {number + 1}", rule, numbers, trips)
 
 
-def _reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
+def _list_reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
     """Lists the trips of the loops that load an operand again, if all tiles are full."""
     if operand in nest.levels[level].keep:
         return []
@@ -95,7 +95,7 @@ def _reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
         (AXES.index(axis), trips)
         for number in range(level + 1)
         for axis in nest.levels[number].order
-        if (trips := _trips(nest, number, AXES.index(axis))) > 1
+        if (trips := _word_trips(nest, number, AXES.index(axis))) > 1
     ]
     own = [index for index, (axis, _) in enumerate(loops) if axis in OPERAND_AXES[operand]]
     return [trips for axis, trips in loops[: own[-1]] if axis not in OPERAND_AXES[operand]] if own else []
@@ -114,13 +114,13 @@ def _move_formulas(
     operand: Operand = move.operand
     mapping = cost.mapping
     rows, columns = (mapping.size[axis] for axis in OPERAND_AXES[operand])
-    bits = operand_bits(mapping, operand)
+    bits = get_operand_bits(mapping, operand)
     whole = mapping.batch * dimensions.count_packed_bytes(rows * columns, bits)
-    reloads = _reload_trips(nest, operand, move.level)
+    reloads = _list_reload_trips(nest, operand, move.level)
     visits = math.prod(reloads)
     letters = "".join(AXES[axis] for axis in OPERAND_AXES[operand]).upper()
     name = f"{operand} into {move.memory}"
-    size = f"{_product(mapping.batch, rows, columns)} x {bits} / 8"
+    size = f"{_word_product(mapping.batch, rows, columns)} x {bits} / 8"
     if operand != "C":
         rule, numbers = f"bytes of {operand} ({letters[0]} x {letters[1]}) x trips that load it again", size
         numbers += "".join(f" x {trips:,}" for trips in reloads)
@@ -132,11 +132,11 @@ def _move_formulas(
             name = f"{operand} read from {move.outside}"
             yield Formula(name, rule, f"{move.outside_reads:,}", move.outside_reads, "bytes")
         return
-    rule, numbers = "bytes of C x (visits of a sum - 1)", f"{size} x ({_product(*reloads)} - 1)"
+    rule, numbers = "bytes of C x (visits of a sum - 1)", f"{size} x ({_word_product(*reloads)} - 1)"
     if machine.first_read or whole * (visits - 1) != move.loads:
         rule, numbers = f"bytes of C that are visited again, {_SUMMED}", f"{move.loads:,}"
     yield Formula(name, rule, numbers, move.loads, "bytes")
-    rule, numbers = "bytes of C x visits of a sum", f"{size} x {_product(*reloads)}"
+    rule, numbers = "bytes of C x visits of a sum", f"{size} x {_word_product(*reloads)}"
     if whole * visits != move.stores:
         rule, numbers = (
             f"bytes of C at each visit, the last in the output's type, {_SUMMED}",
@@ -145,7 +145,7 @@ def _move_formulas(
     yield Formula(f"C out of {move.memory}", rule, numbers, move.stores, "bytes")
 
 
-def _memory_formulas(
+def _list_memory_formulas(
     cost: MappingCost, machine: MemoryMachine, memory: MachineMemory, use: MemoryCost
 ) -> Iterator[Formula]:
     if use.tiles:
@@ -166,7 +166,7 @@ def _memory_formulas(
             (f"{use.writes:,}", memory.write_bytes_per_cycle),
         ]
         parts = [f"ceil({amount} / {_number(rate)})" for amount, rate in rates if rate is not None]
-        rule, numbers = "bytes / bytes per cycle, read and written", _largest(parts)
+        rule, numbers = "bytes / bytes per cycle, read and written", _find_largest(parts)
         if cores:
             rule, numbers = "bytes / bytes per cycle of the instance with the most bytes", f"{use.cycles:,}"
         yield Formula(f"cycles of {use.name}", rule, numbers, use.cycles, "cycles")
@@ -174,13 +174,13 @@ def _memory_formulas(
         yield Formula(
             f"energy of {use.name}",
             "accesses x energy of an access, read and written",
-            _energy_numbers(cost, memory),
+            _list_energy_numbers(cost, memory),
             use.pj,
             "pJ",
         )
 
 
-def _energy_numbers(cost: MappingCost, memory: MachineMemory) -> str:
+def _list_energy_numbers(cost: MappingCost, memory: MachineMemory) -> str:
     terms = []
     for move in cost.moves:
         is_inner = move.memory == memory.name and move.operand in OPERAND_AXES
@@ -200,21 +200,21 @@ def _word(words: Mapping[Any, int], operand: str) -> int:
     return words.get(operand, words.get("C", 1))
 
 
-def _largest(parts: list[str]) -> str:
+def _find_largest(parts: list[str]) -> str:
     return parts[0] if len(parts) == 1 else f"max({', '.join(parts)})"
 
 
 def _bound_formula(cost: MappingCost, machine: MemoryMachine) -> Formula:
-    mapping, capacity = cost.mapping, capacity_on_chip(machine)
+    mapping, capacity = cost.mapping, compute_capacity_on_chip(machine)
     if capacity is None:
         numbers = f"{cost.compulsory:,}"
         return Formula("lower bound", "both operands and the output once", numbers, cost.lower_bound, "bytes")
     width = min(
-        *(operand_bits(mapping, operand) for operand in OPERAND_AXES),
+        *(get_operand_bits(mapping, operand) for operand in OPERAND_AXES),
         dimensions.get_type_bits(mapping.output, ""),
     )
     m, k, n = mapping.size
-    numbers = f"{_product(mapping.batch, 2, m, n, k)} / sqrt({capacity * 8 // width:,}) x {width} / 8"
+    numbers = f"{_word_product(mapping.batch, 2, m, n, k)} / sqrt({capacity * 8 // width:,}) x {width} / 8"
     rule = "max(both operands and the output once, 2 M N K / sqrt(S)), S elements on the chip"
     return Formula("lower bound", rule, f"max({cost.compulsory:,}, {numbers})", cost.lower_bound, "bytes")
 
@@ -225,7 +225,7 @@ def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
     rate = machine.rates.get(cost.mapping.dtype) or machine.hardware.macs_per_cycle
     if machine.overlap == "ideal" or machine.hardware.array is None:
         cores = math.prod(memory.cores for memory in machine.memories)
-        slots = array_slots(cost.mapping, machine) // cores
+        slots = count_array_slots(cost.mapping, machine) // cores
         rule = "products of the array x M x K x N of its unit / MACs per cycle, the core with the most work"
         numbers = f"ceil({slots:,} / {_number(rate or 1)})"
     else:
@@ -233,7 +233,7 @@ def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
     yield Formula("array cycles", rule, numbers, cost.array_cycles, "cycles")
     if cost.cycles is None:
         return
-    parts = pipeline_parts(cost.mapping, machine)
+    parts = compute_pipeline_parts(cost.mapping, machine)
     terms = [
         f"{cost.array_cycles:,}",
         *(f"{use.cycles:,}" for use in cost.memories if use.cycles is not None),
@@ -242,9 +242,9 @@ def _time_formulas(cost: MappingCost, machine: MemoryMachine) -> Iterator[Formul
         first, steps, last = (str(part).replace("/", " / ") for part in parts)
         pipeline = f"ceil({cost.mapping.batch:,} x ({first} + {steps} + {last}))"
         rule = "max(first load + longer of computing and moving for each tile + last store, array, memories)"
-        yield Formula("cycles", rule, _largest([pipeline, *terms]), cost.cycles, "cycles")
+        yield Formula("cycles", rule, _find_largest([pipeline, *terms]), cost.cycles, "cycles")
     else:
-        yield Formula("cycles", "max(array, memories)", _largest(terms), cost.cycles, "cycles")
+        yield Formula("cycles", "max(array, memories)", _find_largest(terms), cost.cycles, "cycles")
     if cost.seconds is not None and machine.hardware.clock is not None:
         numbers = f"{cost.cycles:,} / {_number(machine.hardware.clock)}"
         yield Formula("time", "cycles / clock", numbers, cost.seconds, "seconds")

@@ -77,7 +77,7 @@ class Moved(NamedTuple):
     outside_finished: int
 
 
-def moved(
+def count_moved(
     nest: Nest,
     operand: Operand,
     level: int,
@@ -96,40 +96,40 @@ def moved(
         instance: Level of which only the first instance of its memories counts, or -1 to count everything.
         block: Rows and columns of the blocks that are counted; (1, 1) counts elements.
     """
-    all_cores = _over_cores(nest, operand, level, instance, block=block)
+    all_cores = _sum_over_cores(nest, operand, level, instance, block=block)
     outside = max((index for index in nest.holders(operand) if index < level), default=-1)
-    first_cores = _over_cores(nest, operand, level, instance, first_inside=outside, block=block)
+    first_cores = _sum_over_cores(nest, operand, level, instance, first_inside=outside, block=block)
     if operand != "C":
         return Moved(all_cores, 0, 0, first_cores, 0, 0)
-    outputs = _outputs(nest, level, instance, block)
-    reduction = _reduction_level(nest)
+    outputs = _count_outputs(nest, level, instance, block)
+    reduction = _find_reduction_level(nest)
     if reduction is None or level < reduction:
         fresh = 0 if first_read and all_cores > outputs else outputs
         return Moved(all_cores - fresh, all_cores, outputs, first_cores - fresh, first_cores, outputs)
     if level > reduction:
         # each core starts its sums from zero at every visit of the level at which the sums are added
-        starts = _over_cores(nest, "C", reduction, instance, block=block)
+        starts = _sum_over_cores(nest, "C", reduction, instance, block=block)
         loads = all_cores if first_read and all_cores > starts else all_cores - starts
         return Moved(loads, all_cores, 0, loads, all_cores, 0)
     fresh = 0 if first_read and first_cores > outputs else outputs
     return Moved(0, all_cores, 0, first_cores - fresh, first_cores, outputs)
 
 
-def _outputs(nest: Nest, level: int, instance: int, block: tuple[int, int]) -> int:
+def _count_outputs(nest: Nest, level: int, instance: int, block: tuple[int, int]) -> int:
     """Counts the elements of C that the cores of a level compute, those of cores that divide K once."""
     total = 0
-    for core, count in core_classes(nest, level, 1, -1, instance):
-        rows, columns = (core_extents(nest, level, core, axis) for axis in OPERAND_AXES["C"])
-        total += count * _covering(rows, block[0]) * _covering(columns, block[1])
+    for core, count in list_core_classes(nest, level, 1, -1, instance):
+        rows, columns = (count_core_extents(nest, level, core, axis) for axis in OPERAND_AXES["C"])
+        total += count * _count_covering(rows, block[0]) * _count_covering(columns, block[1])
     return total
 
 
-def _covering(lengths: Counter[int], size: int) -> int:
+def _count_covering(lengths: Counter[int], size: int) -> int:
     """Counts the blocks of a size that cover tiles along an axis."""
     return sum(-(-length // size) * count for length, count in lengths.items())
 
 
-def _over_cores(
+def _sum_over_cores(
     nest: Nest,
     operand: Operand,
     level: int,
@@ -149,11 +149,11 @@ def _over_cores(
         block: Rows and columns of the blocks that are counted; (1, 1) counts elements.
     """
     other = 3 - sum(OPERAND_AXES[operand])
-    classes = core_classes(nest, level, other, first_inside, instance)
-    return sum(count * fetched(nest, operand, level, core, block) for core, count in classes)
+    classes = list_core_classes(nest, level, other, first_inside, instance)
+    return sum(count * count_fetched(nest, operand, level, core, block) for core, count in classes)
 
 
-def _reduction_level(nest: Nest) -> int | None:
+def _find_reduction_level(nest: Nest) -> int | None:
     """Finds the level whose sums are added across cores: the outermost holder of C inside a split of K."""
     split = next((index for index, level in enumerate(nest.levels) if level.split[1] > 1), None)
     if split is None:
@@ -164,7 +164,7 @@ def _reduction_level(nest: Nest) -> int | None:
 # -- cores
 
 
-def core_classes(
+def list_core_classes(
     nest: Nest, level: int, shared_axis: int, first_inside: int | None, instance: int = -1
 ) -> Iterator[tuple[tuple[Triple, ...], int]]:
     """Yields classes of cores with the same loops, each with the number of its cores.
@@ -186,7 +186,7 @@ def core_classes(
     choices = []
     for index in range(level + 1):
         for axis in range(3):
-            classes = _axis_classes(nest.size[axis], nest.levels[: index + 1], axis)
+            classes = _group_axis_cores(nest.size[axis], nest.levels[: index + 1], axis)
             is_shared = first_inside is not None and index > first_inside and axis == shared_axis
             if is_shared or index <= instance:
                 classes = [(0, 1)]
@@ -197,7 +197,7 @@ def core_classes(
         yield core, math.prod(number for _, number in chosen)
 
 
-def _axis_classes(size: int, levels: Sequence[NestLevel], axis: int) -> list[tuple[int, int]]:
+def _group_axis_cores(size: int, levels: Sequence[NestLevel], axis: int) -> list[tuple[int, int]]:
     """Groups the cores of the last of the levels along an axis by their parts.
 
     Returns:
@@ -209,25 +209,27 @@ def _axis_classes(size: int, levels: Sequence[NestLevel], axis: int) -> list[tup
         return [(0, 1)]
     tile = last.tile[axis]
     chunks = {
-        chunk for extent in extents(size, levels[:-1], axis) for chunk in _chunk_sizes(extent, tile * count)
+        chunk
+        for extent in count_extents(size, levels[:-1], axis)
+        for chunk in _list_chunk_sizes(extent, tile * count)
     }
-    parts = [tuple(core_part(chunk, tile, core) for chunk in sorted(chunks)) for core in range(count)]
+    parts = [tuple(compute_core_part(chunk, tile, core) for chunk in sorted(chunks)) for core in range(count)]
     numbers = Counter(parts)
     first = {part: core for core, part in reversed(list(enumerate(parts)))}
     return [(first[part], number) for part, number in numbers.items() if any(part)]
 
 
-def core_part(chunk: int, tile: int, core: int) -> int:
+def compute_core_part(chunk: int, tile: int, core: int) -> int:
     """Computes the length of a core's part of a chunk that several cores divide, at most `tile`."""
     return min(max(chunk - core * tile, 0), tile)
 
 
-def _chunk_sizes(extent: int, step: int) -> list[int]:
+def _list_chunk_sizes(extent: int, step: int) -> list[int]:
     full, rest = divmod(extent, step)
     return [step] * bool(full) + [rest] * bool(rest)
 
 
-def extents(size: int, levels: Sequence[NestLevel], axis: int) -> Counter[int]:
+def count_extents(size: int, levels: Sequence[NestLevel], axis: int) -> Counter[int]:
     """Counts the lengths along an axis of the tiles of the last of the levels, over all cores."""
     lengths = Counter({size: 1})
     for level in levels:
@@ -260,7 +262,7 @@ class _Visit(NamedTuple):
 
 
 @lru_cache(maxsize=1 << 14)
-def fetched(
+def count_fetched(
     nest: Nest, operand: Operand, level: int, core: tuple[Triple, ...], block: tuple[int, int] = (1, 1)
 ) -> int:
     """Counts the elements of an operand that one core loads into a level, first visits included.
@@ -274,7 +276,7 @@ def fetched(
     """
     own_axes = OPERAND_AXES[operand]
     if operand in nest.levels[level].keep:
-        return _blocks([core_length(nest, level, core, axis) for axis in own_axes], block)
+        return _count_blocks([compute_core_length(nest, level, core, axis) for axis in own_axes], block)
     rereads = level == len(nest.levels) - 1 and not nest.registers
     loops = [(index, AXES.index(axis)) for index in range(level + 1) for axis in nest.levels[index].order]
     # a memory drops its tile when a memory outside of it changes its own tile of the operand
@@ -285,9 +287,9 @@ def fetched(
     @lru_cache(None)
     def visit(position: int, lengths: Triple) -> _Visit:
         if position == len(loops):
-            return _Visit(_blocks([lengths[axis] for axis in own_axes], block), rereads, level)
+            return _Visit(_count_blocks([lengths[axis] for axis in own_axes], block), rereads, level)
         index, axis = loops[position]
-        parts = _visits(nest.levels[index], axis, lengths[axis], core[index][axis])
+        parts = _list_visits(nest.levels[index], axis, lengths[axis], core[index][axis])
         inner = [
             (visit(position + 1, (*lengths[:axis], part, *lengths[axis + 1 :])), times)
             for part, times in parts
@@ -309,32 +311,32 @@ def fetched(
     return visit(0, nest.size).elements
 
 
-def _blocks(lengths: Sequence[int], block: tuple[int, int]) -> int:
+def _count_blocks(lengths: Sequence[int], block: tuple[int, int]) -> int:
     """Counts the blocks that cover a tile."""
     return math.prod(-(-length // size) for length, size in zip(lengths, block, strict=True))
 
 
-def _visits(level: NestLevel, axis: int, length: int, core: int) -> list[tuple[int, int]]:
+def _list_visits(level: NestLevel, axis: int, length: int, core: int) -> list[tuple[int, int]]:
     """Lists the lengths of a core's tiles along a loop, each with the number of its visits."""
     tile, step = level.tile[axis], level.tile[axis] * level.split[axis]
     full, rest = divmod(length, step)
     visits = [(tile, full)] if full else []
-    part = core_part(rest, tile, core)
+    part = compute_core_part(rest, tile, core)
     return [*visits, (part, 1)] if part else visits
 
 
-def core_length(nest: Nest, level: int, core: tuple[Triple, ...], axis: int) -> int:
+def compute_core_length(nest: Nest, level: int, core: tuple[Triple, ...], axis: int) -> int:
     """Computes the length of a core's part of an axis, added up over all its tiles."""
-    return sum(length * count for length, count in core_extents(nest, level, core, axis).items())
+    return sum(length * count for length, count in count_core_extents(nest, level, core, axis).items())
 
 
-def core_extents(nest: Nest, level: int, core: tuple[Triple, ...], axis: int) -> Counter[int]:
+def count_core_extents(nest: Nest, level: int, core: tuple[Triple, ...], axis: int) -> Counter[int]:
     """Counts the lengths of a core's tiles along an axis."""
     lengths = Counter({nest.size[axis]: 1})
     for index in range(level + 1):
         inner: Counter[int] = Counter()
         for length, count in lengths.items():
-            for part, times in _visits(nest.levels[index], axis, length, core[index][axis]):
+            for part, times in _list_visits(nest.levels[index], axis, length, core[index][axis]):
                 inner[part] += count * times
         lengths = inner
     return lengths

@@ -54,7 +54,7 @@ class ModelProduct(NamedTuple):
     output: _Array
 
 
-def model_products(
+def list_model_products(
     model: Model,
     sites: Sequence[Site],
     plans: Sequence[SitePlan],
@@ -80,7 +80,7 @@ def model_products(
     originals: list[Original | str] = []
     portions = []
     for index, (site, plan) in enumerate(zip(sites, plans, strict=True)):
-        original = _original(model, plan, wiring)
+        original = _find_original(model, plan, wiring)
         originals.append(original)
         if isinstance(original, str):
             continue
@@ -93,10 +93,10 @@ def model_products(
             yield original
             continue
         values = next(runs)
-        yield _product(site, original, values)
+        yield _build_product(site, original, values)
 
 
-def _original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | str:
+def _find_original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | str:
     if plan.place:
         return "it is inside a loop, branch or function"
     try:
@@ -106,7 +106,7 @@ def _original(model: Model, plan: SitePlan, wiring: Wiring) -> Original | str:
     return original or "the model has no such product"
 
 
-def _product(site: Site, original: Original, values: Mapping[str, _Array]) -> ModelProduct | str:
+def _build_product(site: Site, original: Original, values: Mapping[str, _Array]) -> ModelProduct | str:
     arrays = [values[name] for name in original.inputs]
     output = values[original.output]
     try:
@@ -116,10 +116,10 @@ def _product(site: Site, original: Original, values: Mapping[str, _Array]) -> Mo
     sizes = meaning.batch, meaning.M, meaning.K, meaning.N
     if sizes != (site.batch, site.M, site.K, site.N):
         return f"a run has other sizes than the mapping: {' x '.join(map(str, sizes))}"
-    return ModelProduct(_operands(site, meaning, arrays), meaning, values, arrays, output)
+    return ModelProduct(_read_operands(site, meaning, arrays), meaning, values, arrays, output)
 
 
-def _operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -> RunInputs:
+def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -> RunInputs:
     """Returns A and B; of quantized operands the codes, before zero points are subtracted."""
     values, zero = list(arrays), 0
     integers = meaning.integers
@@ -147,7 +147,7 @@ def _operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -> Run
     return RunInputs(left, right)
 
 
-def dense_operands(site: Site, seed: int) -> RunInputs:
+def draw_dense_operands(site: Site, seed: int) -> RunInputs:
     """Draws operands without zeros: integers of their whole range, floats of both signs from 0.5 to 1."""
     generator = np.random.default_rng((seed, 5))
 
@@ -167,7 +167,9 @@ def dense_operands(site: Site, seed: int) -> RunInputs:
     )
 
 
-def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, reference: Reference) -> str:
+def find_output_fault(
+    model: Model, site: Site, product: ModelProduct, sums: _Array, reference: Reference
+) -> str:
     """Compares the operator's output, computed from the sums of a nest, with that of the run of the model.
 
     The operators between product and output are those that a tiling writes. Returns the difference, or
@@ -181,7 +183,7 @@ def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, 
         reference: Product of floats in a wider type. Integers do not need it.
     """
     meaning = product.meaning
-    output = _finished(model, site, product.values, sums)
+    output = _finish_output(model, site, product.values, sums)
     if output.shape != product.output.shape or output.dtype != product.output.dtype:
         return f"it gives {output.dtype} {list(output.shape)} instead of {list(product.output.shape)}"
     if meaning.integers is not None:
@@ -205,7 +207,7 @@ def output_fault(model: Model, site: Site, product: ModelProduct, sums: _Array, 
     return ""
 
 
-def _finished(model: Model, site: Site, values: Mapping[str, _Array], sums: _Array) -> _Array:
+def _finish_output(model: Model, site: Site, values: Mapping[str, _Array], sums: _Array) -> _Array:
     """Computes the operator's output from the sums, with the nodes that a tiling writes after a product."""
     emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), quantized=True)
     name = emission.unique("sums")

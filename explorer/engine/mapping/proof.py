@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from explorer.base.errors import Misuse
-from explorer.engine.mapping.cost import mapping_cost
+from explorer.engine.mapping.cost import compute_mapping_cost
 from explorer.engine.mapping.emit_c import COUNTERS, DRIVER, EmittedSite
 from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.sites.reference import Reference
@@ -84,7 +84,7 @@ class CompilerTimeout(CompilerError):
     """The compiler takes longer than the time limit."""
 
 
-def compiler() -> str | None:
+def find_compiler() -> str | None:
     """Finds the C compiler: $CC, or cc."""
     return shutil.which(os.environ.get("CC") or "cc")
 
@@ -231,7 +231,7 @@ def run_emitted(
     Raises:
         Misuse: There is no compiler, it fails, or the program takes longer than the limit.
     """
-    program = compiler()
+    program = find_compiler()
     if program is None:
         hint = "install one, such as gcc or clang, or set CC"
         raise Misuse("no C compiler was found", where="cc", hint=hint)
@@ -245,15 +245,15 @@ def run_emitted(
 # -- counters
 
 
-def planned_counters(mapping: SiteMapping, machine: MemoryMachine) -> dict[tuple[int, str], int]:
+def list_planned_counters(mapping: SiteMapping, machine: MemoryMachine) -> dict[tuple[int, str], int]:
     """Lists the bytes that each counter of emitted code must have, from the plan."""
     counters: dict[tuple[int, str], int] = {}
-    for move in mapping_cost(mapping, machine).moves:
-        counters.update(_planned(move))
+    for move in compute_mapping_cost(mapping, machine).moves:
+        counters.update(_list_planned(move))
     return counters
 
 
-def _planned(move: LevelMoves) -> dict[tuple[int, str], int]:
+def _list_planned(move: LevelMoves) -> dict[tuple[int, str], int]:
     if move.operand in ("bias", "residual"):
         return {(move.level, f"{move.operand} reads"): move.outside_reads}
     planned = {
@@ -268,7 +268,7 @@ def _planned(move: LevelMoves) -> dict[tuple[int, str], int]:
 # -- numbers
 
 
-def exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
+def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     """Computes the sums of integers, of shape (batch, M, N). They wrap around like those of the accumulator.
 
     Sums of products of bytes and 16-bit integers are exact in float64, which uses BLAS. Small sums are exact
@@ -299,7 +299,7 @@ def _largest(values: _Array, zero: float) -> float:
     return max(abs(float(values.min(initial=0)) - zero), abs(float(values.max(initial=0)) - zero))
 
 
-def reference_of(inputs: RunInputs) -> Reference:
+def compute_reference(inputs: RunInputs) -> Reference:
     """Computes the product of floats in a wider type, and the sums of the absolute values of its terms."""
     batch, rows, depth = inputs.A.shape
     # a type wider than float64 has no BLAS; for large products, float64 errors are within the limit, too
@@ -318,7 +318,7 @@ def reference_of(inputs: RunInputs) -> Reference:
     return Reference(exact, bound, exact)
 
 
-def error_ratio(
+def find_error_ratio(
     outputs: Sequence[_Array], references: Sequence[Reference], depth: int
 ) -> tuple[float, float]:
     """Finds the error of float sums that is closest to its limit, and the limit, in u |A| |B|.
@@ -332,7 +332,7 @@ def error_ratio(
     )
 
 
-def worst_error(output: _Array, inputs: RunInputs) -> float:
+def find_worst_error(output: _Array, inputs: RunInputs) -> float:
     """Computes the largest error of float sums, as a share of what rounding allows: 1 is the limit."""
-    ratio, limit = error_ratio([output], [reference_of(inputs)], inputs.A.shape[2])
+    ratio, limit = find_error_ratio([output], [compute_reference(inputs)], inputs.A.shape[2])
     return ratio / limit

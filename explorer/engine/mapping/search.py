@@ -27,11 +27,11 @@ from msgspec.structs import replace
 from explorer.base.errors import MemoryTooSmall, Misuse
 from explorer.engine.mapping.constraints import Constraints
 from explorer.engine.mapping.cost import (
-    capacity_on_chip,
-    compulsory_bytes,
-    mapping_cost,
+    compute_capacity_on_chip,
+    compute_mapping_cost,
+    compute_traffic_bound,
+    count_compulsory_bytes,
     memory_levels,
-    traffic_bound,
 )
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Triple
 from explorer.engine.mapping.tile_figures import (
@@ -136,11 +136,11 @@ def search_mappings(
         exact = True
     elif is_flat:
         smallest = _Entry((), candidates[0].tile(0), ORDERS[0], ORDERS[0], "").mapping(mapping, machine)
-        key = _objective_key(objective, [mapping_cost(smallest, machine)], machine)
+        key = _objective_key(objective, [compute_mapping_cost(smallest, machine)], machine)
         ranking = _Ranking(mapping, machine, objective, constraints, candidates)
         ranking.run()
         ranked, count = (
-            [mapping_cost(entry.mapping(mapping, machine), machine) for entry in ranking.pool],
+            [compute_mapping_cost(entry.mapping(mapping, machine), machine) for entry in ranking.pool],
             ranking.count,
         )
         value = min(float(key(cost)[0]) for cost in ranked)
@@ -181,7 +181,7 @@ def _check_outermost(mapping: SiteMapping, machine: MemoryMachine) -> None:
     Raises:
         MemoryTooSmall: Bytes are missing.
     """
-    outermost, needed = machine.memories[0], compulsory_bytes(mapping)
+    outermost, needed = machine.memories[0], count_compulsory_bytes(mapping)
     if outermost.size is not None and needed > outermost.size:
         raise MemoryTooSmall(
             f"{mapping.site} needs {needed - outermost.size:,} bytes more",
@@ -355,7 +355,7 @@ def _array_only(
     costs = []
     for order in constraints.orders or ORDERS:
         tried = replace(mapping, levels=(NestLevel(order, machine.unit),))
-        costs.append(mapping_cost(tried, machine))
+        costs.append(compute_mapping_cost(tried, machine))
     return costs, len(costs)
 
 
@@ -569,7 +569,7 @@ def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Til
 
 def _least_objective(mapping: SiteMapping, machine: MemoryMachine, objective: Objective) -> float:
     """Computes a value that the objective of no mapping goes below, or 0 if none is known."""
-    traffic = traffic_bound(mapping, capacity_on_chip(machine))
+    traffic = compute_traffic_bound(mapping, compute_capacity_on_chip(machine))
     if objective == "traffic":
         return float(traffic)
     rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
@@ -619,7 +619,7 @@ def _many_levels(
             for inner in _inner_levels(level.tile, machine, mapping):
                 count += 1
                 tried = replace(mapping, levels=(level, *inner))
-                cost = mapping_cost(tried, machine)
+                cost = compute_mapping_cost(tried, machine)
                 if cost.fits:
                     best.append(cost)
     if not best:

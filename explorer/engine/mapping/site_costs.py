@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.mapping.cost import ARRAY, capacity_on_chip, mapping_cost
+from explorer.engine.mapping.cost import ARRAY, compute_capacity_on_chip, compute_mapping_cost
 from explorer.engine.tiling.cost import ONE_TILE, OVERLAP, SUMS_TRAVEL, compute_plan_cost, order_total
 from explorer.facts import Plan
 from explorer.facts.cost import ORDERS, OrderCost, PlanCost, SiteCost
@@ -28,8 +28,8 @@ def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[Site
         Misuse: A mapping does not match the machine.
     """
     base = compute_plan_cost(plan, machine.hardware)
-    costs = [mapping_cost(mapping, machine) for mapping in mappings]
-    capacity = capacity_on_chip(machine)
+    costs = [compute_mapping_cost(mapping, machine) for mapping in mappings]
+    capacity = compute_capacity_on_chip(machine)
     sites = tuple(_site(*pair, machine, capacity) for pair in zip(base.sites, costs, strict=True))
     run_counts = [site.calls or 0 for site in plan.sites]
     total = order_total(ORDER, [site.chosen for site in sites], run_counts, base.macs)

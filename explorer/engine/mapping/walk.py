@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from explorer.engine.mapping.cost import epilogue_level, nest_of
+from explorer.engine.mapping.cost import build_nest, find_epilogue_level
 from explorer.engine.mapping.emit_c import COUNTERS, EpilogueStep
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Operand, Triple
 from explorer.engine.mapping.proof import RunInputs, RunResult
@@ -128,7 +128,7 @@ class _Walker:
         inputs: RunInputs,
         steps: tuple[EpilogueStep, ...],
     ) -> None:
-        self.nest = nest_of(mapping, machine)
+        self.nest = build_nest(mapping, machine)
         self.inputs, self.steps, self.epilogue = inputs, steps, mapping.epilogue
         self.types = {
             "A": inputs.A.dtype,
@@ -136,7 +136,7 @@ class _Walker:
             "C": np.dtype(mapping.accumulator),
             "O": np.dtype(mapping.epilogue.output or mapping.accumulator),
         }
-        self.finishing, self.last = epilogue_level(self.nest), len(self.nest.levels) - 1
+        self.finishing, self.last = find_epilogue_level(self.nest), len(self.nest.levels) - 1
         split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
         self.adding = None if split is None else min(i for i in self.nest.holders("C") if i >= split)
         self.instances = list(

@@ -269,13 +269,13 @@ class _Task:
             seed: Seed of the random values.
             cancel: Callback that is polled between sites.
         """
-        from explorer.engine.mapping.evidence import prove_sites, verdict_of  # imports numpy
-        from explorer.engine.mapping.proof import Programs, compiler
+        from explorer.engine.mapping.evidence import decide_verdict, prove_sites  # imports numpy
+        from explorer.engine.mapping.proof import Programs, find_compiler
         from explorer.engine.runtime.random_inputs import plan_inputs
 
         options = self._session.parts.models.options
         drawn = plan_inputs(self._model, self._dims, options["input_shapes"])
-        program = compiler()
+        program = find_compiler()
         runner: CodeRunner = "numpy" if program is None else "cc"
         programs = None if program is None else Programs(program, files["driver.c"])
         try:
@@ -302,7 +302,7 @@ class _Task:
         finally:
             if programs is not None:
                 programs.close()
-        kind, verdict = verdict_of(evidence, runner)
+        kind, verdict = decide_verdict(evidence, runner)
         unpacked = sum(
             bool(self._plans[site.mapping.site].right) and not site.mapping.right for site in manifest.sites
         )
@@ -370,7 +370,7 @@ def _unpacked_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> Ma
     They are larger than the stored ones. If the mapping was searched, the best mapping of the larger ones is
     searched, so that the tiles of the code fit the memories.
     """
-    from explorer.engine.mapping.cost import mapping_cost
+    from explorer.engine.mapping.cost import compute_mapping_cost
     from explorer.engine.mapping.search import search_mappings
 
     plain = replace(mapped.cost.mapping, right=site.other, epilogue=Epilogue())
@@ -378,7 +378,7 @@ def _unpacked_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> Ma
         return mapped.cost
     if mapped.search is not None and plain.right != mapped.cost.mapping.right:
         return search_mappings(replace(plain, levels=()), machine, mapped.search.objective).best[0]
-    return mapping_cost(plain, machine)
+    return compute_mapping_cost(plain, machine)
 
 
 def _check_fit(cost: MappingCost, where: str, *, unpacks: bool = False) -> None:
@@ -404,9 +404,9 @@ def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
     Raises:
         BadModel: The manifest has a counter that the plan does not have.
     """
-    from explorer.engine.mapping.cost import mapping_cost
+    from explorer.engine.mapping.cost import compute_mapping_cost
 
-    planned = _counters(mapping_cost(site.mapping, machine))
+    planned = _counters(compute_mapping_cost(site.mapping, machine))
     places = {(counter.level, counter.operand, counter.direction) for counter in planned}
     for counter in site.counters:
         if (counter.level, counter.operand, counter.direction) not in places:
@@ -429,10 +429,10 @@ def _level_names(machine: MemoryMachine) -> tuple[str, ...]:
 
 def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachine) -> MappingCost:
     """Return the cost of a mapping with an epilogue, or without it if the mapping allows none."""
-    from explorer.engine.mapping.cost import mapping_cost
+    from explorer.engine.mapping.cost import compute_mapping_cost
 
     try:
-        return mapping_cost(replace(cost.mapping, epilogue=epilogue.record), machine)
+        return compute_mapping_cost(replace(cost.mapping, epilogue=epilogue.record), machine)
     except Misuse:  # cores divide K and add their sums in the outermost memory
         return cost
 
@@ -492,7 +492,7 @@ def _check_code(files: Mapping[str, str], sources: Mapping[str, str], folder: st
     Raises:
         Misuse: A file differs, and it is not trusted or no compiler can compile it.
     """
-    from explorer.engine.mapping.proof import compiler
+    from explorer.engine.mapping.proof import find_compiler
 
     changed = next((name for name in sorted(files) if files[name] != sources[name]), None)
     if changed is None:
@@ -501,7 +501,7 @@ def _check_code(files: Mapping[str, str], sources: Mapping[str, str], folder: st
     if not trust:
         hint = "to run it, read it and add --trust"
         raise Misuse("the code differs from what emit writes; verify does not run it", where=path, hint=hint)
-    if compiler() is None:
+    if find_compiler() is None:
         raise Misuse("changed code cannot be proved without a C compiler", where=path, hint="install cc")
 
 

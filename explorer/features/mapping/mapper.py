@@ -100,9 +100,9 @@ def map(
     )
     mapped = tuple(_mapped_sites(plan.sites, found_machine, objective, constraints, file, fused))
     if formulas:
-        from explorer.engine.mapping.formulas import with_formulas
+        from explorer.engine.mapping.formulas import add_formulas
 
-        mapped = tuple(replace(site, cost=with_formulas(site.cost, found_machine)) for site in mapped)
+        mapped = tuple(replace(site, cost=add_formulas(site.cost, found_machine)) for site in mapped)
     left_out = _left_out(() if sites else plan.skipped)
     assumptions = *_assumptions(found_machine, mapped, plan.dims), *left_out
     result = replace(_total(found_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
@@ -133,7 +133,7 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
         groups = cost.memory_levels(found_machine)[1:]
         levels = *(NestLevel("mnk", (m, k, n)) for _ in groups), NestLevel("mnk", unit)
         mapping = replace(mapping, levels=levels)
-    return cost.mapping_cost(mapping, found_machine)
+    return cost.compute_mapping_cost(mapping, found_machine)
 
 
 def _machine_of(machine: str | MemoryMachine) -> MemoryMachine:
@@ -152,13 +152,13 @@ def _mapped_sites(
     fused: Mapping[str, Epilogue],
 ) -> Iterator[MappedSite]:
     """Yields each site with its mapping. Sites of the same size and types are searched once."""
-    from explorer.engine.mapping.cost import mapping_cost
+    from explorer.engine.mapping.cost import compute_mapping_cost
     from explorer.engine.mapping.search import search_mappings
 
     searches: dict[SiteMapping, MappingSearch] = {}
     for site in sites:
         if file is not None:
-            cost = mapping_cost(mapping_in_file(file, site, fused.get(site.name)), machine)
+            cost = compute_mapping_cost(mapping_in_file(file, site, fused.get(site.name)), machine)
             yield MappedSite(site.name, site.op, site.calls, cost)
             continue
         blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
@@ -245,7 +245,7 @@ def _capacity_curve(
     Raises:
         Misuse: The machine has no memory on the chip.
     """
-    from explorer.engine.mapping.cost import capacity_on_chip, memory_levels, traffic_bound
+    from explorer.engine.mapping.cost import compute_capacity_on_chip, compute_traffic_bound, memory_levels
     from explorer.engine.mapping.search import least_traffic
 
     if len(machine.memories) == 1:
@@ -266,11 +266,11 @@ def _capacity_curve(
         memories = tuple(
             replace(memory, size=size) if memory is first else memory for memory in machine.memories
         )
-        capacity = capacity_on_chip(replace(machine, memories=memories))
+        capacity = compute_capacity_on_chip(replace(machine, memories=memories))
         yield CapacityPoint(
             size,
             sum(amount * calls for amount, calls in known) if len(known) == len(amounts) else None,
-            sum(traffic_bound(mapping, capacity) * calls for _, mapping, calls in rows),
+            sum(compute_traffic_bound(mapping, capacity) * calls for _, mapping, calls in rows),
         )
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from explorer.engine.mapping.cost import epilogue_level, mapping_cost
+from explorer.engine.mapping.cost import compute_mapping_cost, find_epilogue_level
 from explorer.engine.mapping.nest import Nest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Epilogue, MachineMemory, MemoryMachine, NestLevel, SiteMapping
@@ -32,10 +32,10 @@ def test_a_pipeline_moves_what_the_closed_form_counts(nest: Nest, first_read: bo
     nest = nest._replace(levels=(*nest.levels[:-1], NestLevel(array.order, array.tile)))
     machine = machine_of(nest, first_read=first_read)
     mapping = SiteMapping("site", nest.size, nest.levels, batch=2, dtype="int8", accumulator="int32")
-    if epilogue_level(nest) >= 0:
+    if find_epilogue_level(nest) >= 0:
         epilogue = Epilogue(("Add", "QuantizeLinear"), "int8", bias_bytes=4, residual_bytes=1)
         mapping = replace(mapping, epilogue=epilogue)
-    cost = mapping_cost(mapping, machine)
+    cost = compute_mapping_cost(mapping, machine)
     # nothing has a second buffer, so every byte waits for the one before
     assert cost.cycles is not None
     assert cost.cycles >= cost.traffic
@@ -52,8 +52,8 @@ def test_a_slow_number_type_stretches_each_streamed_row() -> None:
         unit=(64, 64, 64),
         overlap="none",
     )
-    whole = mapping_cost(mapping, machine).array_cycles
-    half = mapping_cost(mapping, replace(machine, rates={"float32": 2048})).array_cycles
+    whole = compute_mapping_cost(mapping, machine).array_cycles
+    half = compute_mapping_cost(mapping, replace(machine, rates={"float32": 2048})).array_cycles
     assert (whole, half) == (2 * 64 + 64 + 64 - 2, 2 * 64 + 64 + 128 - 2)
 
 
@@ -63,6 +63,6 @@ def test_an_outermost_memory_that_is_too_small_is_named() -> None:
     machine = MemoryMachine(
         Hardware("small", macs_per_cycle=1), (MachineMemory("SRAM", size=40_000),), (8, 8, 8)
     )
-    cost = mapping_cost(mapping, machine)
+    cost = compute_mapping_cost(mapping, machine)
     assert not cost.fits
     assert cost.memories[0].missing == 3 * 64 * 64 * 4 - 40_000

@@ -6,22 +6,22 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from explorer.engine.graph.dtypes import get_numpy_type
-from explorer.engine.mapping.cost import epilogue_level, memory_levels
+from explorer.engine.mapping.cost import find_epilogue_level, memory_levels
 from explorer.engine.mapping.emit_c import EpilogueStep, emit_site
 from explorer.engine.mapping.proof import (
     RunInputs,
-    compiler,
-    exact_sums,
-    planned_counters,
+    compute_exact_sums,
+    find_compiler,
+    find_worst_error,
+    list_planned_counters,
     run_emitted,
-    worst_error,
 )
 from explorer.engine.mapping.walk import walk_nest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Epilogue, MachineMemory, MemoryMachine, NestLevel, SiteMapping
 from tests.engine.mapping.nests import nests
 
-pytestmark = pytest.mark.skipif(compiler() is None, reason="no C compiler")
+pytestmark = pytest.mark.skipif(find_compiler() is None, reason="no C compiler")
 
 
 def machine_for(nest):
@@ -55,7 +55,7 @@ def check(nest, *, fused=False, compiled=True):
             levels=(*nest.levels[:-1], NestLevel(nest.levels[-1].order, nest.levels[-1].tile))
         )
     machine, (m, k, n) = machine_for(nest), nest.size
-    fused = fused and epilogue_level(nest) >= 0
+    fused = fused and find_epilogue_level(nest) >= 0
     mapping = SiteMapping(
         "site",
         nest.size,
@@ -76,7 +76,7 @@ def check(nest, *, fused=False, compiled=True):
         expected = np.clip(np.rint(real / np.float32(0.5)) + 3, -128, 127)
     walked = walk_nest(mapping, machine, inputs, steps)
     assert (walked.output == expected).all()
-    planned = planned_counters(mapping, machine)
+    planned = list_planned_counters(mapping, machine)
     assert {place: walked.counters[place] for place in planned} == planned
     if compiled:
         result = run_emitted(emit_site(mapping, machine, steps=steps), mapping, inputs)
@@ -118,7 +118,7 @@ def test_every_16_bit_float_has_its_value(dtype):
     result = run_emitted(emit_site(mapping, machine), mapping, inputs)
     expected = codes.astype(np.float32)
     np.testing.assert_array_equal(result.output, expected)
-    planned = planned_counters(mapping, machine)
+    planned = list_planned_counters(mapping, machine)
     assert planned[0, "A loads"] == 2 << 16
     assert {place: result.counters[place] for place in planned} == planned
 
@@ -133,7 +133,7 @@ def test_sums_of_extreme_codes_are_exact(depth, zero):
         zero_b=zero,
     )
     expected = (inputs.A.astype(np.int64) - zero) @ (inputs.B.astype(np.int64) - zero)
-    assert (exact_sums(inputs, "int32") == expected).all()
+    assert (compute_exact_sums(inputs, "int32") == expected).all()
 
 
 LEVELS = NestLevel("knm", (20, 16, 24)), NestLevel("mnk", (8, 8, 8))
@@ -150,10 +150,10 @@ def test_floats_are_within_rounding(levels):
         random.standard_normal((1, 70, 33), dtype=np.float32),
     )
     result = run_emitted(emit_site(mapping, machine), mapping, inputs)
-    assert worst_error(result.output, inputs) < 1
+    assert find_worst_error(result.output, inputs) < 1
     wrong = result.output.copy()
     wrong[0, 3, 4] += 1e-3
-    assert worst_error(wrong, inputs) > 1
+    assert find_worst_error(wrong, inputs) > 1
 
 
 @pytest.mark.parametrize("order", ["mnk", "knm", "mkn"])
@@ -176,7 +176,7 @@ def test_requantized_output_leaves_in_its_own_type(order):
     sums = (inputs.A.astype(np.int32) - 5) @ inputs.B.astype(np.int32) + bias
     expected = np.clip(np.rint(sums.astype(np.float32) * scale) + np.float32(3), -128, 127).astype(np.int8)
     assert (result.output == expected).all()
-    planned = planned_counters(mapping, machine)
+    planned = list_planned_counters(mapping, machine)
     assert {place: result.counters[place] for place in planned} == planned
     spilled = planned[0, "C reads"]
     assert planned[0, "C writes"] == spilled + 40 * 60

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explorer.engine.mapping.cost import mapping_cost
-from explorer.engine.mapping.formulas import with_formulas
+from explorer.engine.mapping.cost import compute_mapping_cost
+from explorer.engine.mapping.formulas import add_formulas
 from explorer.engine.mapping.nest import Nest
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, SiteMapping
@@ -44,7 +44,7 @@ def test_numbers_give_the_figure(nest: Nest, overlap: str) -> None:
         registers=nest.registers,
     )
     mapping = SiteMapping("site", nest.size, nest.levels, batch=3, dtype="int8", accumulator="int32")
-    cost = with_formulas(mapping_cost(mapping, machine), machine)
+    cost = add_formulas(compute_mapping_cost(mapping, machine), machine)
     names = {formula.name for formula in cost.formulas}
     assert {
         "MACs",

@@ -2,7 +2,7 @@
 
 from hypothesis import given, settings
 
-from explorer.engine.mapping.nest import Nest, moved
+from explorer.engine.mapping.nest import Nest, count_moved
 from explorer.facts.mapping import NestLevel
 from tests.engine.mapping.nests import nests, walk
 
@@ -13,7 +13,7 @@ def test_closed_form_equals_walking_the_loops(nest):
     counts = walk(nest)
     for operand in "ABC":
         for level in nest.holders(operand):
-            result = moved(nest, operand, level)
+            result = count_moved(nest, operand, level)
             place = operand, level
             assert result.loads == counts.loads[place], (place, "loads")
             assert result.stores == counts.stores[place], (place, "stores")
@@ -33,11 +33,15 @@ def _cube(size, order, tile):
 
 
 def test_counts_of_zigzag():
-    words = {operand: moved(_cube(128, "mkn", 8), operand, 0).loads // 64 for operand in "ABC"}
+    words = {operand: count_moved(_cube(128, "mkn", 8), operand, 0).loads // 64 for operand in "ABC"}
     assert words == {"A": 256, "B": 4096, "C": 3840}
-    assert moved(_cube(128, "mkn", 8), "C", 0, first_read=True).loads // 64 == 4096
-    assert moved(_cube(128, "mkn", 8), "C", 0).stores // 64 == 4096
+    assert count_moved(_cube(128, "mkn", 8), "C", 0, first_read=True).loads // 64 == 4096
+    assert count_moved(_cube(128, "mkn", 8), "C", 0).stores // 64 == 4096
     levels = NestLevel("mnk", (32, 32, 32)), NestLevel("mkn", (8, 8, 8))
     nest = Nest((128,) * 3, levels, ("ABC", "ABC"))
-    assert [moved(nest, operand, 1, first_read=True).loads // 64 for operand in "ABC"] == [1024, 4096, 4096]
-    assert [moved(nest, operand, 0).outside_reads // 64 for operand in "AB"] == [1024, 1024]
+    assert [count_moved(nest, operand, 1, first_read=True).loads // 64 for operand in "ABC"] == [
+        1024,
+        4096,
+        4096,
+    ]
+    assert [count_moved(nest, operand, 0).outside_reads // 64 for operand in "AB"] == [1024, 1024]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from explorer.base.errors import Misuse
 from explorer.engine.mapping.constraints import parse_constraints
-from explorer.engine.mapping.cost import mapping_cost
+from explorer.engine.mapping.cost import compute_mapping_cost
 from explorer.engine.mapping.search import ORDERS, search_mappings
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import (
@@ -53,7 +53,7 @@ def check_search(size: SiteMapping, npu: MemoryMachine, limits: str = "") -> Non
         tiles = [tile for tile in tiles if tile[0] <= constraints.limits[0][2]]
     held = "".join(memory.holds for memory in npu.memories[1:])
     costs = [
-        mapping_cost(with_levels(size, npu, tile, (outer, inner), keep), npu)
+        compute_mapping_cost(with_levels(size, npu, tile, (outer, inner), keep), npu)
         for tile in tiles
         for outer, inner, keep in itertools.product(constraints.orders or ORDERS, ORDERS, ("", *held))
     ]

@@ -1,4 +1,4 @@
-"""The figures of many tiles at a time are those of `mapping_cost`, tile by tile."""
+"""The figures of many tiles at a time are those of `compute_mapping_cost`, tile by tile."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from explorer.engine.mapping.cost import mapping_cost
+from explorer.engine.mapping.cost import compute_mapping_cost
 from explorer.engine.mapping.nest import Triple
 from explorer.engine.mapping.tile_figures import TileFigures, Tiles
 from explorer.facts.cost import Hardware
@@ -126,7 +126,7 @@ def check(site: SiteMapping, machine: MemoryMachine, orders: tuple[LoopOrder, Lo
         pair = figures.figures(*orders, with_cycles=True)
         bound = figures.figures(orders[0], None, with_cycles=True)
         for index, tile in enumerate(tiles):
-            cost = mapping_cost(with_levels(site, machine, tile, orders, keep), machine)
+            cost = compute_mapping_cost(with_levels(site, machine, tile, orders, keep), machine)
             case = tile, keep
             inner = sum(m.outside_reads + m.outside_writes for m in cost.moves if m.memory == "array")
             epilogue = sum(m.outside_reads for m in cost.moves if m.operand in ("bias", "residual"))
