@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def offline() -> Iterator[None]:
+def prevent_downloads() -> Iterator[None]:
     """Prevents downloads inside the block.
 
     A constructor may otherwise fetch a backbone's weights or settings.

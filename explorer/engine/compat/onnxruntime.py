@@ -56,8 +56,8 @@ Seen: onnxruntime 1.23 to 1.32.
 Otherwise: the sum and the activation that are fused into such a Conv have no time; the Conv has the total.
 """
 
-LAID_OUT = "ReorderOutput"
-LAYOUT_CHANGES = frozenset(("ReorderInput", LAID_OUT))
+REORDER_OUTPUT = "ReorderOutput"
+LAYOUT_CHANGES = frozenset(("ReorderInput", REORDER_OUTPUT))
 """Operators that only change the layout of channels.
 
 Assumes: onnxruntime has no other such operators.
@@ -66,7 +66,7 @@ Otherwise: the time of other such operators is assigned to no layer.
 """
 
 
-def message(error: BaseException) -> str:
+def read_message(error: BaseException) -> str:
     """Returns the text of an error without its number and source places, or its kind if no text is left.
 
     Assumes: a message begins with `[ONNXRuntimeError] : 1 : FAIL :`; source places are paths or
@@ -89,7 +89,7 @@ def is_of_a_pass(error: BaseException) -> bool:
     return any(words in str(error) for words in _PASS_ERRORS)
 
 
-def blocked_values(node: str) -> tuple[str, ...]:
+def list_blocked_values(node: str) -> tuple[str, ...]:
     """Returns the values that a node in blocked layout may compute, from the node's name.
 
     Empty for other nodes.

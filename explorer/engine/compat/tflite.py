@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def names_in(kind: Any, accessor: str) -> tuple[str, ...]:
+def list_used_names(kind: Any, accessor: str) -> tuple[str, ...]:
     """Returns the names that an accessor's code uses.
 
     `Uint8Flags` among them marks a vector of bytes, `String` a text.

@@ -36,13 +36,13 @@ A node uses its first attribute in this list, or the default without any.
 """
 
 
-def bits_of(attributes: Mapping[str, Any], names: tuple[str, ...], default: int) -> int:
+def get_bits(attributes: Mapping[str, Any], names: tuple[str, ...], default: int) -> int:
     """Returns the bits of a packed value from the first attribute in `names` that the node has."""
     return next((attributes[name] for name in names if attributes.get(name)), default)
 
 
 class BackwardNode(NamedTuple):
-    """Argument of a gradient rule: a node with its forward MACs.
+    """Argument of a gradient rule: a node, and how often it multiplies in the forward pass.
 
     Attributes:
         call: Node.

@@ -37,7 +37,7 @@ from explorer.engine.operators.onnx import (
     signals,
     windows,
 )
-from explorer.engine.operators.operator import BackwardNode, Layout, Operator, bits_of
+from explorer.engine.operators.operator import BackwardNode, Layout, Operator, get_bits
 from explorer.facts import Shape, TensorInfo
 
 FAMILIES = (
@@ -113,8 +113,10 @@ def find_operator(op: str) -> Operator:
     return BY_NAME.get(op, _UNKNOWN)
 
 
-def cost_of(call: Call, table: Rules = RULES) -> Cost:
-    """Computes the cost of a node. The cost is unknown, with a reason, without a rule or a needed shape.
+def compute_cost(call: Call, table: Rules = RULES) -> Cost:
+    """Computes the cost of a node.
+
+    Without a rule, or without a shape that the rule needs, the cost is unknown and has a reason.
 
     Args:
         call: Node.
@@ -140,7 +142,7 @@ def cost_of(call: Call, table: Rules = RULES) -> Cost:
     return cost
 
 
-def gradient_of(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) -> Gradient | None:
+def compute_gradient(call: Call, wants: Sequence[Want], macs: int, trips: int = 1) -> Gradient | None:
     """Computes the MACs of a node's gradients.
 
     Args:
@@ -177,6 +179,6 @@ def find_packed_bits(op: str, index: int, dtype: str, attributes: Mapping[str, A
     """Returns the bits of one value if the bytes of an input contain several values, else 8."""
     for indices, names, default in find_operator(op).packed if dtype.endswith("int8") else ():
         if index in indices:
-            bits = bits_of(attributes, names, default)
+            bits = get_bits(attributes, names, default)
             return bits if bits in (2, 4) else 8
     return 8

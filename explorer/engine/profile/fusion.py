@@ -14,11 +14,11 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from explorer.engine.compat.onnxruntime import (
     BLOCKED_DOMAIN,
-    LAID_OUT,
     LAYOUT_CHANGES,
-    blocked_values,
+    REORDER_OUTPUT,
     is_inserted_cast,
     is_piece,
+    list_blocked_values,
     strip_precision,
 )
 from explorer.engine.graph.model import Graph, Node, list_bodies
@@ -89,7 +89,9 @@ class _Scope:
         self.nodes, self.after = original.nodes, optimized
         # the last value in a blocked layout is an original value after its layout is changed back
         self.original_names = {
-            n.inputs[0]: n.outputs[0] for n in optimized.nodes if n.op == LAID_OUT and _is_layout_change(n)
+            n.inputs[0]: n.outputs[0]
+            for n in optimized.nodes
+            if n.op == REORDER_OUTPUT and _is_layout_change(n)
         }
         self.index_by_name = {node.name: index for index, node in enumerate(self.nodes)}
         self.edges = NodeWires(self.nodes, set(original.initializers) - defaults)
@@ -128,7 +130,7 @@ class _Scope:
             return original_outputs
         if node.name in self.index_by_name:
             return [value for value in self.nodes[self.index_by_name[node.name]].outputs if value]
-        for blocked in map(strip_precision, blocked_values(node.name)):
+        for blocked in map(strip_precision, list_blocked_values(node.name)):
             if blocked in self.maker:
                 return [self._fused_output(node, blocked)]
         return []

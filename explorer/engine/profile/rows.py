@@ -67,7 +67,7 @@ class NodeRows:
         rows = [row for name in node.outputs if name for row in producers.get(name, ())]
         rows = [row for row in dict.fromkeys(rows) if row not in claimed_rows]
         # a group lists its outputs, too, and the group of a tiled matmul keeps the original operator
-        return max(rows, key=lambda row: _fit(node, self.layers[row]), default=None)
+        return max(rows, key=lambda row: _rate_fit(node, self.layers[row]), default=None)
 
     def _producers_below(self, carrier: int) -> dict[str, list[int]]:
         if carrier not in self._below:
@@ -80,5 +80,6 @@ class NodeRows:
         return self._below[carrier]
 
 
-def _fit(node: Node, layer: Layer) -> tuple[bool, bool, bool]:
+def _rate_fit(node: Node, layer: Layer) -> tuple[bool, bool, bool]:
+    """Returns a key by which a row that fits a node better compares as greater."""
     return layer.kind == node.op, node.label in (layer.path, layer.name), layer.tiled or not layer.group

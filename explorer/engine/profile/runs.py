@@ -22,19 +22,22 @@ _BLOCK_SECONDS = 0.2
 """Seconds after which a block of runs ends. The change of sessions does not affect a longer run."""
 _PLAIN_RUNS, _PROFILED_RUNS = 10, 3
 """Runs of a block without the profiler and with it."""
-_POLL_SECONDS, _IDLE_SHARE, _MAX_WAIT_SECONDS = 0.005, 0.2, 0.5
-"""Seconds between two checks whether threads are idle; share of a processor that counts as idle.
-
-Maximum wait.
-"""
-
-
-_MAX_OVERHEAD, _SHORT_RUN_SECONDS = 0.1, 0.02
-"""Share of time that the profiler may add to all runs; seconds of a run below which it may add more."""
+_POLL_SECONDS = 0.005
+"""Seconds between two checks whether threads are idle."""
+_IDLE_SHARE = 0.2
+"""Largest share of a processor that counts as idle."""
+_MAX_WAIT_SECONDS = 0.5
+"""Maximum seconds to wait until threads are idle."""
+_MAX_OVERHEAD = 0.1
+"""Share of time that the profiler may add to all runs."""
+_SHORT_RUN_SECONDS = 0.02
+"""Seconds of a run below which the profiler may add more."""
 
 
 def count_paid_runs(plain: int, seconds: float, profiled_seconds: float) -> int | None:
-    """Computes how many runs under a profiler lengthen all runs by at most a tenth, or None for any number.
+    """Computes how many runs under a profiler lengthen all runs together by at most a tenth.
+
+    The result is None if any number of runs is allowed.
 
     For n plain runs of s seconds and m profiled runs of u seconds, m (u - s) <= 0.1 (n + m) s.
 
@@ -108,21 +111,21 @@ class TimedRuns:
         """
         if stop(self.wall) == "steps":
             return "steps"
-        short = not self.wall or self.wall[-1] < _BLOCK_SECONDS
+        is_short = not self.wall or self.wall[-1] < _BLOCK_SECONDS
         wait_idle()  # threads of the previous session would still use the processors
-        if short:  # a run that is not counted wakes up the threads
+        if is_short:  # a run that is not counted wakes up the threads
             self.run_once(False)
-        why: Stopped | None = None
-        began = len(self.wall)
+        stop_reason: Stopped | None = None
+        first_run = len(self.wall)
         with watch:
-            while why is None and not _is_block_full(self.wall[began:], _PLAIN_RUNS):
+            while stop_reason is None and not _is_block_full(self.wall[first_run:], _PLAIN_RUNS):
                 step(len(self.wall))
                 self.wall.append(self.run_once(False))
-                why = stop(self.wall)
-                if why == "settled" and not self._has_enough_profiled(room):
-                    why = None
-        self._run_profiled(room, sure=why is not None)
-        return why
+                stop_reason = stop(self.wall)
+                if stop_reason == "settled" and not self._has_enough_profiled(room):
+                    stop_reason = None
+        self._run_profiled(room, sure=stop_reason is not None)
+        return stop_reason
 
     def _has_enough_profiled(self, room: int) -> bool:
         """Whether an interval of each layer has enough profiled runs, or the missing runs are allowed."""
@@ -139,11 +142,11 @@ class TimedRuns:
             sure: Whether to make enough runs for an interval of each layer; else one block.
         """
         earlier_runs, minimum = len(self.profiled), max(min(len(self.wall), SURE), self.fewest) if sure else 0
-        short = self.wall[-1] < _BLOCK_SECONDS
-        if not self._has_room(room) or not self._is_paid((1 if sure else _PROFILED_RUNS) + short):
+        is_short = self.wall[-1] < _BLOCK_SECONDS
+        if not self._has_room(room) or not self._is_paid((1 if sure else _PROFILED_RUNS) + is_short):
             return
         wait_idle()
-        if short:
+        if is_short:
             self._observe(is_counted=False)
         while (
             self._has_room(room)
@@ -156,6 +159,7 @@ class TimedRuns:
             self.profiled.append(self._observe(is_counted=True))
 
     def _observe(self, is_counted: bool) -> float:
+        """Makes a run under the profiler, and returns the seconds of the run."""
         began = self.clock()
         seconds = self.run_once(True)
         self.spent.append(self.clock() - began)
@@ -163,9 +167,9 @@ class TimedRuns:
         return seconds
 
     def _is_paid(self, count: int) -> bool:
-        """Whether `count` more runs under the profiler are allowed by `count_paid_runs`.
+        """Whether `count_paid_runs` allows `count` more runs under the profiler.
 
-        The first `fewest` always are.
+        The first `fewest` runs are always allowed.
         """
         if len(self.profiled) < self.fewest:
             return True

@@ -31,11 +31,11 @@ def compute_spread(samples: Sequence[float]) -> Spread:
         samples: Seconds; at least one.
     """
     ordered = sorted(samples)
-    rank = _rank(len(ordered))
+    rank = _compute_rank(len(ordered))
     return Spread(
-        _quantile(ordered, 0.5),
-        _quantile(ordered, 0.1),
-        _quantile(ordered, 0.9),
+        _compute_quantile(ordered, 0.5),
+        _compute_quantile(ordered, 0.1),
+        _compute_quantile(ordered, 0.9),
         ordered[rank],
         ordered[-1 - rank],
         len(ordered),
@@ -65,13 +65,13 @@ def find_stop_reason(
         return "steps"
     if elapsed >= time_limit:
         return "time limit"
-    long = len(samples) >= _MIN_SAMPLES and elapsed >= _MIN_SECONDS
-    if steps is None and long and is_settled(compute_spread(samples)):
+    has_enough = len(samples) >= _MIN_SAMPLES and elapsed >= _MIN_SECONDS
+    if steps is None and has_enough and is_settled(compute_spread(samples)):
         return "settled"
     return None
 
 
-def _quantile(ordered: Sequence[float], share: float) -> float:
+def _compute_quantile(ordered: Sequence[float], share: float) -> float:
     """Computes a quantile of sorted samples by linear interpolation."""
     place = share * (len(ordered) - 1)
     below = math.floor(place)
@@ -79,11 +79,13 @@ def _quantile(ordered: Sequence[float], share: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def _rank(count: int) -> int:
-    """Computes how many samples are below the interval, and as many above; 0 if there are too few samples."""
-    if (
-        count > _MAX_EXACT_SAMPLES
-    ):  # normal approximation with z = 1.96, because the exact sums would have thousands of terms
+def _compute_rank(count: int) -> int:
+    """Computes the number of samples below the interval, which is also the number above it.
+
+    The result is 0 if there are too few samples.
+    """
+    if count > _MAX_EXACT_SAMPLES:
+        # normal approximation with z = 1.96, because the exact sums would have thousands of terms
         return max(0, math.floor(count / 2 - 0.98 * math.sqrt(count)) - 1)
     tail, rank = 0, 0
     while rank < count // 2:
@@ -104,11 +106,11 @@ def ranks_differ(first: Sequence[float], second: Sequence[float]) -> bool:
     second_larger = sum(a > b for a in second for b in first)
     ties = sum(a == b for a in second for b in first)
     out_of_order = min(second_larger, len(first) * len(second) - second_larger - ties) + ties
-    return out_of_order <= _max_out_of_order(*sorted((len(first), len(second))))
+    return out_of_order <= _compute_max_out_of_order(*sorted((len(first), len(second))))
 
 
 @cache
-def _max_out_of_order(smaller: int, larger: int) -> int:
+def _compute_max_out_of_order(smaller: int, larger: int) -> int:
     """Computes the maximum number of out-of-order pairs that is unlikely by chance, or -1 if none is.
 
     Args:

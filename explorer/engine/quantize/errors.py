@@ -22,8 +22,8 @@ from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
 from explorer.engine.quantize.runs import sample_infos
 from explorer.engine.quantize.weights import convert_to_layer_dtype, iterate_slabs
-from explorer.engine.runtime.batching import batches
-from explorer.engine.runtime.observer import BUDGET, Observer, nbytes
+from explorer.engine.runtime.batching import split_into_batches
+from explorer.engine.runtime.observer import BUDGET, Observer, estimate_bytes
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.values.agreement import Agreement
@@ -118,9 +118,9 @@ def run_errors(
         info.name: info for info in sample_infos(original, {*subgraphs.values, *output_names}, samples)
     }
     parts = list(
-        batches(
+        split_into_batches(
             subgraphs.choices,
-            lambda c: sum(nbytes(info_by_name[n]) for n in subgraphs.value_names(c)),
+            lambda c: sum(estimate_bytes(info_by_name[n]) for n in subgraphs.value_names(c)),
             BUDGET,
         )
     ) or [[]]

@@ -17,8 +17,8 @@ from explorer.engine import shapes
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.proof.structure.probes import GraphProducers
-from explorer.engine.runtime.batching import batches
-from explorer.engine.runtime.observer import WIDER, Observer, nbytes, observe
+from explorer.engine.runtime.batching import split_into_batches
+from explorer.engine.runtime.observer import WIDER, Observer, estimate_bytes, observe
 from explorer.engine.runtime.samples import Samples
 from explorer.facts import TensorInfo
 
@@ -132,7 +132,7 @@ def _split_into_stages(
             if name in value_names and name in info_by_name
         ]
         return sum(initializers[name].nbytes for name in read_names & initializers.keys()) + sum(
-            map(nbytes, observed)
+            map(estimate_bytes, observed)
         )
 
     needed_indices = walk_producers(
@@ -143,7 +143,7 @@ def _split_into_stages(
     ]
     sizes = {at: count_stage_bytes(at) for at in live_indices}
     groups = list(
-        batches(live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES)
+        split_into_batches(live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES)
     )
     if len(groups) < 2:
         return []

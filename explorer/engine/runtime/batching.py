@@ -8,25 +8,25 @@ from typing import TypeVar
 _T = TypeVar("_T")
 
 
-def batches(
-    items: Iterable[_T], size: Callable[[_T], int], most: int, *, count: int | None = None
+def split_into_batches(
+    items: Iterable[_T], size: Callable[[_T], int], max_total: int, *, count: int | None = None
 ) -> Iterator[list[_T]]:
     """Splits items into groups whose total size stays within a limit, in order.
 
     Args:
         items: The items to group.
         size: Function that returns the size of an item.
-        most: Maximum total size of a group. A larger item forms its own group.
+        max_total: Maximum total size of a group. A larger item forms its own group.
         count: Maximum number of items in a group, or None for no maximum.
     """
     group: list[_T] = []
     total = 0
-    for element in items:
-        element_size = size(element)
-        if group and (total + element_size > most or len(group) == count):
+    for item in items:
+        item_size = size(item)
+        if group and (total + item_size > max_total or len(group) == count):
             yield group
             group, total = [], 0
-        group.append(element)
-        total += element_size
+        group.append(item)
+        total += item_size
     if group:
         yield group

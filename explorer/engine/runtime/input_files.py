@@ -20,14 +20,20 @@ Array = np.ndarray[Any, Any]
 
 
 class InputSpec(Struct, frozen=True):
-    """A declared input of the model. An int in `shape` is a fixed size; any other entry is an open size."""
+    """A declared input of the model.
+
+    Attributes:
+        name: Name of the input.
+        dtype: Element type, or None if any type fits.
+        shape: Shape, or None if any shape fits. An int is a fixed size; any other entry is an open size.
+    """
 
     name: str
     dtype: str | None
     shape: Shape | None
 
 
-def rows_of_run(array_shape: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
+def count_run_rows(array_shape: tuple[int, ...], shape: Shape | None, batch: int | None) -> int | None:
     """Returns the rows of an array, along its first axis, for one run of the model.
 
     The result is None if a run uses the entire array.
@@ -45,11 +51,9 @@ def rows_of_run(array_shape: tuple[int, ...], shape: Shape | None, batch: int | 
     rows = fixed or batch
     if rows is None or array_shape[0] == rows or (fixed and array_shape[0] % fixed):
         return None
-    return (
-        None
-        if any(isinstance(d, int) and d != s for d, s in zip(rest, array_shape[1:], strict=False))
-        else rows
-    )
+    sizes = zip(rest, array_shape[1:], strict=False)
+    is_misfit = any(isinstance(declared, int) and declared != size for declared, size in sizes)
+    return None if is_misfit else rows
 
 
 class InputArrays(Struct, frozen=True):
@@ -78,7 +82,7 @@ class InputArrays(Struct, frozen=True):
             if (
                 array.ndim
                 and len(array)
-                and (size := rows_of_run(array.shape, declared_shapes.get(name), batch))
+                and (size := count_run_rows(array.shape, declared_shapes.get(name), batch))
             ):
                 cuts[name] = size
         runs = {name: -(-len(self.arrays[name]) // size) for name, size in cuts.items()}
@@ -119,6 +123,11 @@ class InputArrays(Struct, frozen=True):
         return arrays
 
     def _check(self, spec: InputSpec, array: Array) -> None:
+        """Checks the type and the shape of an array.
+
+        Raises:
+            Misuse: The array has another type or shape than the input.
+        """
         label = f"the input '{spec.name}'"
         if spec.dtype is not None and get_element_type(array) != spec.dtype:
             raise Misuse(
@@ -147,7 +156,7 @@ class InputArrays(Struct, frozen=True):
         return tuple(self.text(name, array) + runs_text for name, array in arrays.items())
 
 
-_UNPACKED = 64 << 20
+_MAX_UNPACKED_BYTES = 64 << 20
 """Maximum unpacked bytes of an archive that is compressed more than a hundredfold."""
 
 
@@ -159,7 +168,7 @@ def check_unpacked(archive: ZipFile, path: str) -> None:
             MiB.
     """
     size = sum(entry.file_size for entry in archive.infolist())
-    if size > max(_UNPACKED, 100 * os.path.getsize(path)):
+    if size > max(_MAX_UNPACKED_BYTES, 100 * os.path.getsize(path)):
         raise Misuse(f"its arrays would take {size:,} bytes unpacked", where=path)
 
 

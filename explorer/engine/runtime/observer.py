@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Model, Node, Value, count_dense_bytes, get_dtype_code
-from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.batching import split_into_batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import TensorInfo
 
@@ -95,7 +95,7 @@ def observe(
         BadModel: onnxruntime cannot load or run the model.
     """
     completed = 0
-    for chunk in batches(values, nbytes, BUDGET):
+    for chunk in split_into_batches(values, estimate_bytes, BUDGET):
         observer = Observer(model, chunk)
         for feeds in samples:
             step(completed, len(values))
@@ -105,7 +105,7 @@ def observe(
         completed += len(chunk)
 
 
-def nbytes(info: TensorInfo) -> int:
+def estimate_bytes(info: TensorInfo) -> int:
     """Returns the bytes of a value, or an assumed number if its shape is unknown or it holds strings."""
     size = count_dense_bytes(info.shape, info.dtype)
     return _ASSUMED_BYTES if size is None else size

@@ -22,7 +22,7 @@ from explorer.engine.compat.onnxruntime import (
     PROPAGATION,
     SIGNED_TO_UNSIGNED,
     is_of_a_pass,
-    message,
+    read_message,
 )
 from explorer.engine.formats.onnx.writer import skeleton
 from explorer.engine.graph.model import FileSpan, Model, Value
@@ -208,5 +208,5 @@ def shorten_error(error: BaseException) -> str:
 
     If no text is left, the result is the class of the error.
     """
-    text = printable(message(error)).rstrip(". ")
+    text = printable(read_message(error)).rstrip(". ")
     return text if len(text) <= _MESSAGE else text[: _MESSAGE - 3] + "..."

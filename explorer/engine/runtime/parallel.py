@@ -56,8 +56,8 @@ class ThreadShare(Struct, frozen=True):
     stopped: Callable[[], bool]
 
 
-def processors() -> int:
-    """Number of processors that this process may use. OMP_NUM_THREADS can lower it."""
+def count_processors() -> int:
+    """Returns the number of processors that this process may use. OMP_NUM_THREADS can lower it."""
     available = len(processor.processors())
     limit_text = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(available, int(limit_text)) if limit_text.isdigit() else available)
@@ -72,7 +72,7 @@ def limit_bytes(max_bytes: int) -> int:
 @contextmanager
 def start_in_background(work: Callable[[], _T] | None) -> Iterator[Future[_T] | None]:
     """Starts a work in its own thread. Yields None if `work` is None or there is only one processor."""
-    if work is None or processors() < 2:
+    if work is None or count_processors() < 2:
         yield None
         return
     pool = ThreadPoolExecutor(1, thread_name_prefix="beside")
@@ -103,7 +103,7 @@ def wait_for(work: Future[_T], stopped: Callable[[], bool]) -> _T:
     return wait_until_done(work, stopped).result()
 
 
-def side_by_side(
+def run_in_parallel(
     works: Sequence[Callable[[ThreadShare], _T]],
     sizes: Sequence[int],
     max_bytes: int,
@@ -159,29 +159,29 @@ def stream_results(
         Exception: A work failed. If several fail, the error of the first work in order is raised.
     """
     report_done = tick if tick is not None else lambda done: None
-    max_parallel = min(processors(), _MAX_PARALLEL, count)
+    max_parallel = min(count_processors(), _MAX_PARALLEL, count)
     if max_parallel < 2:
-        single_share = ThreadShare(processors(), cancel if cancel is not None else lambda: False)
+        single_share = ThreadShare(count_processors(), cancel if cancel is not None else lambda: False)
         return _run_in_this_thread((work for work, _ in works), single_share, report_done)
     stop = threading.Event()
 
-    def share(threads: int) -> ThreadShare:
+    def make_share(threads: int) -> ThreadShare:
         return ThreadShare(threads, lambda: stop.is_set() or (cancel is not None and cancel()))
 
-    parallel_share = share(processors() // max_parallel)
+    parallel_share = make_share(count_processors() // max_parallel)
     with (
-        _shorter_switch_interval(),
+        _shorten_switch_interval(),
         _find_loaded_pools(len(sys.modules)).limit(limits=parallel_share.threads, user_api="blas"),
         ThreadPoolExecutor(max_parallel, thread_name_prefix="work") as pool,
     ):
         try:
-            shares = parallel_share, share(processors())
+            shares = parallel_share, make_share(count_processors())
             futures = _start_works(
                 iter(works), limit_bytes(max_bytes), pool, max_parallel, shares, report_done, beside
             )
         finally:
             stop.set()
-    return _results(futures)
+    return _collect_results(futures)
 
 
 @lru_cache(maxsize=1)
@@ -194,7 +194,7 @@ def _find_loaded_pools(modules: int) -> ThreadpoolController:
 
 
 @contextmanager
-def _shorter_switch_interval() -> Iterator[None]:
+def _shorten_switch_interval() -> Iterator[None]:
     """Shortens the time that threads wait for Python's lock."""
     previous_interval = sys.getswitchinterval()
     sys.setswitchinterval(min(_SWITCH_SECONDS, previous_interval))
@@ -261,7 +261,7 @@ def _run_in_this_thread(
     return results
 
 
-def _results(futures: Sequence[Future[_T]]) -> list[_T]:
+def _collect_results(futures: Sequence[Future[_T]]) -> list[_T]:
     """Returns the results of finished works.
 
     Raises:

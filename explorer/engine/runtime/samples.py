@@ -24,8 +24,8 @@ from explorer.engine.runtime.input_files import (
     InputArrays,
     InputSpec,
     check_unpacked,
+    count_run_rows,
     read_input,
-    rows_of_run,
 )
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.facts import Shape
@@ -237,7 +237,7 @@ def _divide(entry: ArrayEntry, shape: Shape | None) -> ArrayEntry:
             if _matches_shape(array_shape[1:], shape)
             else single_sample
         )
-    rows = rows_of_run(array_shape, shape, 1)
+    rows = count_run_rows(array_shape, shape, 1)
     if rows is None:
         return single_sample
     return replace(entry, rows=rows, shape=(rows, *array_shape[1:]), count=array_shape[0] // rows)

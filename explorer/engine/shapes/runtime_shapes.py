@@ -16,7 +16,7 @@ from explorer.base.errors import ExplorerError
 from explorer.engine.graph.model import DTYPES, Graph, Model, Node, Value, get_dtype_code, list_bodies
 from explorer.engine.operators.call import Type
 from explorer.engine.progress import Cancel, OnProgress, stop_if
-from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.batching import split_into_batches
 from explorer.engine.runtime.onnxruntime import RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes.binding import InputShapes, bind_inputs
@@ -77,7 +77,7 @@ def observe_shapes(
         dim_sizes = {name: run_sizes[index % len(run_sizes)] for index, name in enumerate(open_dims)}
         types: dict[str, Type] = {}
         nbytes = {name: _estimate_bytes(values.get(name), dim_sizes) for name in names}
-        for chunk in batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MAX_VALUES):
+        for chunk in split_into_batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MAX_VALUES):
             stop_if(cancel)
             if on_progress is not None:
                 on_progress(Progress("observing shapes", len(types), len(names)))

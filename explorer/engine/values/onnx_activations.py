@@ -13,9 +13,9 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.engine import shapes
 from explorer.engine.graph.dtypes import get_element_type, get_numpy_type
 from explorer.engine.graph.model import DTYPES, Model, Node, get_dtype_code
-from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.batching import split_into_batches
 from explorer.engine.runtime.input_files import InputSpec
-from explorer.engine.runtime.observer import BUDGET, WIDER, Observer, nbytes
+from explorer.engine.runtime.observer import BUDGET, WIDER, Observer, estimate_bytes
 from explorer.engine.runtime.random_inputs import InputShapes, draw, plan_inputs
 from explorer.engine.values.activations import ActivationRequest, ActivationRun
 from explorer.engine.values.numbers import Array, Numbers, make_slabs
@@ -110,7 +110,7 @@ def _observe_outputs(
         BadModel: The model ran, but later failed to return an output.
     """
     finished, total = 0, len(outputs) * len(runs)
-    for chunk in batches(outputs, lambda output: nbytes(output.info), BUDGET):
+    for chunk in split_into_batches(outputs, lambda output: estimate_bytes(output.info), BUDGET):
         request.step(finished, total)
         try:
             observer = Observer(model, [output.info for output in chunk])

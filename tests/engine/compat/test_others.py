@@ -57,14 +57,14 @@ def test_without_its_scan_onnx_runs_the_first_axis_and_refuses_others(
     ],
 )
 def test_words_of_onnxruntime_in_another_form_are_shown_as_they_are(text: str, said: str) -> None:
-    assert of_onnxruntime.message(RuntimeError(text)) == said
+    assert of_onnxruntime.read_message(RuntimeError(text)) == said
     assert not of_onnxruntime.is_of_a_pass(RuntimeError(text))
 
 
 def test_names_of_onnxruntime_in_another_form_are_those_of_nobody() -> None:
-    assert of_onnxruntime.blocked_values("conv_nchwc") == ("conv", "conv")
-    assert of_onnxruntime.blocked_values("x_bn_nchwc") == ("x_bn", "x")
-    assert of_onnxruntime.blocked_values("conv_blocked") == ()
+    assert of_onnxruntime.list_blocked_values("conv_nchwc") == ("conv", "conv")
+    assert of_onnxruntime.list_blocked_values("x_bn_nchwc") == ("x_bn", "x")
+    assert of_onnxruntime.list_blocked_values("conv_blocked") == ()
     assert of_onnxruntime.find_timed_node("conv_kernel_time") == "conv"
     assert of_onnxruntime.find_timed_node("conv/time") is None
     assert of_onnxruntime.strip_precision("InsertedPrecisionFreeCast_x") == "x"
@@ -75,7 +75,7 @@ def test_an_accessor_without_code_of_python_names_nothing() -> None:
     class Kind:
         read = len
 
-    assert of_tflite.names_in(Kind, "read") == ()
+    assert of_tflite.list_used_names(Kind, "read") == ()
 
 
 def test_a_detection_model_of_a_torchvision_without_its_loops_is_marked_as_assumed(

@@ -10,7 +10,7 @@ import pytest
 
 from explorer.engine.operators.call import Call
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.registry import cost_of
+from explorer.engine.operators.registry import compute_cost
 from explorer.facts import Shape, TensorInfo
 
 Count = Callable[..., Cost]
@@ -44,6 +44,6 @@ def count() -> Count:
         outputs = output if isinstance(output, list) else [output]
         made = tuple(TensorInfo(f"y{i}", "float32", s) for i, s in enumerate(outputs))
         given_attributes: Mapping[str, Any] = attributes
-        return cost_of(Call(op, domain, given_attributes, tuple(infos), made, contents, opset))
+        return compute_cost(Call(op, domain, given_attributes, tuple(infos), made, contents, opset))
 
     return make

@@ -9,7 +9,7 @@ import pytest
 
 from explorer.engine.operators.call import Call
 from explorer.engine.operators.gradients import Gradient, Want, attention, elementwise, pair, recurrent
-from explorer.engine.operators.registry import gradient_of
+from explorer.engine.operators.registry import compute_gradient
 from explorer.facts import TensorInfo
 
 WANTS: tuple[Want, ...] = ("", "input", "weight")
@@ -53,7 +53,7 @@ def test_a_recurrent_layer_by_hand() -> None:
 
 def onnx(op: str, shapes: Any, wants: Any, macs: int, domain: str = "", **attributes: Any) -> Any:
     inputs = tuple(TensorInfo(f"i{at}", "float32", shape) for at, shape in enumerate(shapes))
-    return gradient_of(Call(op, domain, attributes, inputs, ()), wants, macs)
+    return compute_gradient(Call(op, domain, attributes, inputs, ()), wants, macs)
 
 
 def test_onnx_operators_by_hand() -> None:

@@ -12,7 +12,7 @@ from explorer.engine.costs.onnx.analyse import analyse
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.graph.layouts import MS
 from explorer.engine.operators.call import Call
-from explorer.engine.operators.registry import BY_NAME, OPERATORS, RULES, cost_of, is_parameter
+from explorer.engine.operators.registry import BY_NAME, OPERATORS, RULES, compute_cost, is_parameter
 from explorer.engine.operators.user import find_problem
 from explorer.facts import Shape, TensorInfo
 
@@ -25,7 +25,7 @@ def call(
 
 
 def macs(*args: Any, **attributes: Any) -> int | None:
-    return cost_of(call(*args, **attributes)).macs
+    return compute_cost(call(*args, **attributes)).macs
 
 
 SCALAR: Shape = ()
@@ -81,7 +81,7 @@ PRODUCTS = [
 def test_operators_that_sum_products(
     op: str, inputs: list[Shape | None], output: Shape, attributes: dict[str, Any], count: int
 ) -> None:
-    cost = cost_of(call(op, inputs, output, **attributes))
+    cost = compute_cost(call(op, inputs, output, **attributes))
     assert cost.macs == count
     assert cost.status == "exact"
     assert f"{count:,}" in cost.formula
@@ -155,7 +155,7 @@ ELEMENTWISE = [
 def test_elementwise_operations_are_counted_beside_the_macs(
     op: str, inputs: list[Shape | None], output: Shape, attributes: dict[str, Any], count: int
 ) -> None:
-    cost = cost_of(call(op, inputs, output, **attributes))
+    cost = compute_cost(call(op, inputs, output, **attributes))
     assert (cost.macs, cost.elementwise_ops, cost.status) == (0, count, "exact")
 
 
@@ -165,37 +165,37 @@ def test_elementwise_operations_are_counted_beside_the_macs(
      "Flatten", "Squeeze", "Unsqueeze", "Expand", "Pad", "Cast"],
 )  # fmt: skip
 def test_moving_data_costs_nothing_even_if_its_shape_is_unknown(op: str) -> None:
-    cost = cost_of(call(op, [None], None))
+    cost = compute_cost(call(op, [None], None))
     assert (cost.macs, cost.elementwise_ops, cost.status) == (0, 0, "exact")
 
 
 def test_bias_scale_and_activation_stand_beside_the_macs() -> None:
-    cost = cost_of(call("Gemm", [(1, 4), (4, 6), (6,)], (1, 6), alpha=0.5, beta=2.0))
+    cost = compute_cost(call("Gemm", [(1, 4), (4, 6), (6,)], (1, 6), alpha=0.5, beta=2.0))
     assert (cost.macs, cost.elementwise_ops) == (24, 18)
     assert "bias" in cost.formula
-    fused = cost_of(
+    fused = compute_cost(
         call("FusedConv", [(1, 3, 8, 8), (4, 3, 3, 3), (4,)], (1, 4, 6, 6), MS, activation="Relu")
     )
     assert fused.elementwise_ops == 2 * 4 * 36
 
 
 def test_an_operator_without_a_rule_is_unknown_and_says_so() -> None:
-    cost = cost_of(call("Frobnicate", [(2, 3)], (2, 3), "my.ops"))
+    cost = compute_cost(call("Frobnicate", [(2, 3)], (2, 3), "my.ops"))
     assert (cost.macs, cost.elementwise_ops, cost.status) == (None, None, "unknown")
     assert cost.reason == "no rule for operator Frobnicate of domain my.ops"
 
 
 def test_a_missing_shape_is_named() -> None:
-    cost = cost_of(call("Conv", [(1, 3, 8, 8), (4, 3, 3, 3)], None))
+    cost = compute_cost(call("Conv", [(1, 3, 8, 8), (4, 3, 3, 3)], None))
     assert cost.macs is None
     assert cost.reason == "the shape of its output is not known"
-    assert "input 1" in cost_of(call("MatMul", [(2, 3)], (2, 3))).reason
+    assert "input 1" in compute_cost(call("MatMul", [(2, 3)], (2, 3))).reason
 
 
 def test_no_operator_falls_over_nonsense() -> None:
     calls = (([], None), ([()], ()), ([(0,), (None,)], ("n",)), ([(2, 3)] * 9, (2, 3)))
     for (domain, op), (inputs, output) in product(sorted(RULES), calls):
-        cost = cost_of(call(op, list(inputs), output, domain, num_heads=0, K="x", equation=7, size="s"))
+        cost = compute_cost(call(op, list(inputs), output, domain, num_heads=0, K="x", equation=7, size="s"))
         assert not find_problem(cost), (domain, op, inputs)
 
 
@@ -298,7 +298,7 @@ WITHOUT = {
 
 @pytest.mark.parametrize("key", sorted(WITHOUT))
 def test_an_operator_without_a_number_says_why(key: tuple[str, str]) -> None:
-    cost = cost_of(call(key[1], [(2, 3)], (2, 3), key[0]))
+    cost = compute_cost(call(key[1], [(2, 3)], (2, 3), key[0]))
     assert cost.status == "unknown"
     assert WITHOUT[key] in cost.reason
 
@@ -340,7 +340,7 @@ def test_which_stored_tensors_are_parameters(
 )
 def test_a_convolution_for_other_channels_has_no_cost(op: str, inputs: list[Shape | None]) -> None:
     """An input shape that the user gave may contradict the weights."""
-    cost = cost_of(call(op, inputs, (1, 4, 6, 6) if len(inputs[0] or ()) == 4 else (4, 6)))
+    cost = compute_cost(call(op, inputs, (1, 4, 6, 6) if len(inputs[0] or ()) == 4 else (4, 6)))
     assert cost.macs is None
     assert cost.status == "unknown"
     assert "channels, the weight takes" in cost.reason
@@ -358,13 +358,13 @@ def test_a_product_of_other_sizes_than_its_weight_has_no_cost(
     op: str, inputs: list[Shape | None], attributes: dict[str, Any], reason: str
 ) -> None:
     """The size of the input that the user gave would be counted, and no run takes it."""
-    cost = cost_of(call(op, inputs, (4, 6), **attributes))
+    cost = compute_cost(call(op, inputs, (4, 6), **attributes))
     assert (cost.macs, cost.status) == (None, "unknown")
     assert cost.reason == f"its operands do not fit: {reason}"
 
 
 def test_a_name_of_an_einsum_is_the_number_that_it_meets() -> None:
-    cost = cost_of(call("Einsum", [(4, "K"), (8, 6)], (4, 6), equation="ij,jk->ik"))
+    cost = compute_cost(call("Einsum", [(4, "K"), (8, 6)], (4, 6), equation="ij,jk->ik"))
     assert (cost.macs, cost.status) == (4 * 8 * 6, "exact")
 
 
@@ -380,7 +380,7 @@ def test_a_name_of_an_einsum_is_the_number_that_it_meets() -> None:
 def test_a_size_below_zero_gives_no_count_below_zero(
     op: str, domain: str, inputs: list[Shape | None], attributes: dict[str, Any]
 ) -> None:
-    cost = cost_of(call(op, inputs, inputs[0], domain, **attributes))
+    cost = compute_cost(call(op, inputs, inputs[0], domain, **attributes))
     assert cost.status == "unknown"
     assert cost.macs is None or cost.macs >= 0
 
@@ -420,5 +420,7 @@ def test_no_rule_falls_over_stalls_or_invents_on_whatever_a_file_says() -> None:
             outputs = tuple(i for k in range(random.randrange(3)) if (i := info(f"y{k}")) is not None)
             given = {name: _strange(random) for name in attributes if random.random() < 0.7}
             contents = {f"i{k}": random.choice(arrays) for k in range(12) if random.random() < 0.3}
-            cost = cost_of(Call(op, domain, given, inputs, outputs, contents, random.choice([0, 13, 20])))
+            cost = compute_cost(
+                Call(op, domain, given, inputs, outputs, contents, random.choice([0, 13, 20]))
+            )
             assert not find_problem(cost), (op, inputs, outputs, given, cost)

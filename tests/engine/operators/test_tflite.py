@@ -10,7 +10,7 @@ import tflite as schema
 
 from explorer.engine.operators.call import Call
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.registry import BY_NAME, OPERATORS, RULES, cost_of
+from explorer.engine.operators.registry import BY_NAME, OPERATORS, RULES, compute_cost
 from explorer.facts import Shape, TensorInfo
 
 BUILTIN = [n for n in vars(schema.BuiltinOperator) if not n.startswith("_")]
@@ -34,7 +34,7 @@ def cost(
         else:
             infos.append(TensorInfo(f"i{at}", "float32", given))  # type: ignore[arg-type]
     made = (TensorInfo("y", dtype, output),)
-    return cost_of(Call(op, "tflite", attributes, tuple(infos), made))
+    return compute_cost(Call(op, "tflite", attributes, tuple(infos), made))
 
 
 def test_every_operator_of_the_schema_has_a_rule_or_a_reason() -> None:

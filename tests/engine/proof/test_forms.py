@@ -297,7 +297,7 @@ def test_the_whole_tiled_model_is_run_once(
         return run_all(model, *rest, **options)
 
     run_all = outputs.run_all
-    monkeypatch.setattr("explorer.engine.runtime.parallel.processors", lambda: processors)
+    monkeypatch.setattr("explorer.engine.runtime.parallel.count_processors", lambda: processors)
     monkeypatch.setattr(outputs, "run_all", run)
     assert verify(source, after, plan=plan, torch_run=lambda xs: [xs[0] @ w + b]).passed
     assert ran == [after]
@@ -335,7 +335,7 @@ def test_the_evidence_does_not_depend_on_how_many_processors_there_are(
     after, plan = t.tiled(source, TileSpec(tile=(16, 16, 16)))
     runs = []
     for count in (1, 3):
-        monkeypatch.setattr("explorer.engine.runtime.parallel.processors", lambda count=count: count)
+        monkeypatch.setattr("explorer.engine.runtime.parallel.count_processors", lambda count=count: count)
         runs.append(t.replace(verify(source, after, plan=plan), seconds=0.0))
     assert len(runs[0].sites) > 3
     assert runs[0] == runs[1]

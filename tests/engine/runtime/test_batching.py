@@ -7,12 +7,12 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.batching import split_into_batches
 
 
 @given(st.lists(st.integers(0, 9)), st.integers(1, 20), st.none() | st.integers(1, 4))
 def test_portions_fit_and_have_everything_in_order(sizes: list[int], most: int, count: int | None) -> None:
-    found = list(batches(sizes, int, most, count=count))
+    found = list(split_into_batches(sizes, int, most, count=count))
     assert [one for group in found for one in group] == sizes
     assert all(found)
     for group in found:

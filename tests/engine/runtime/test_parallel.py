@@ -15,8 +15,8 @@ from explorer.base.errors import BadModel, Cancelled
 from explorer.engine.runtime import parallel
 from explorer.engine.runtime.parallel import (
     ThreadShare,
-    processors,
-    side_by_side,
+    count_processors,
+    run_in_parallel,
     start_in_background,
     stream_results,
     wait_for,
@@ -25,7 +25,7 @@ from explorer.engine.runtime.parallel import (
 
 @pytest.fixture
 def four(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parallel, "processors", lambda: 4)
+    monkeypatch.setattr(parallel, "count_processors", lambda: 4)
 
 
 def value(number: int, seconds: float = 0.0) -> Callable[[ThreadShare], int]:
@@ -47,14 +47,14 @@ def until(seen: Callable[[], bool]) -> None:
 @pytest.mark.usefixtures("four")
 def test_results_come_in_the_order_of_the_works_whoever_ends_first() -> None:
     works = [value(i, 0.02 * (5 - i)) for i in range(5)]
-    assert side_by_side(works, [0] * 5, 1) == [0, 1, 2, 3, 4]
-    assert side_by_side([], [], 1) == []
+    assert run_in_parallel(works, [0] * 5, 1) == [0, 1, 2, 3, 4]
+    assert run_in_parallel([], [], 1) == []
 
 
 @pytest.mark.usefixtures("four")
 def test_works_run_at_the_same_time() -> None:
     meeting = threading.Barrier(4)
-    assert sorted(side_by_side([lambda share: meeting.wait(120)] * 4, [1] * 4, 4)) == [0, 1, 2, 3]
+    assert sorted(run_in_parallel([lambda share: meeting.wait(120)] * 4, [1] * 4, 4)) == [0, 1, 2, 3]
 
 
 @pytest.mark.usefixtures("four")
@@ -70,7 +70,7 @@ def test_no_more_memory_is_in_use_than_was_said_and_a_work_above_it_runs_alone(s
         with lock:
             running.pop()
 
-    side_by_side([work] * 12, [size] * 12, 4)
+    run_in_parallel([work] * 12, [size] * 12, 4)
     assert max(seen) <= most
 
 
@@ -87,7 +87,7 @@ def test_under_a_limit_of_memory_less_runs_side_by_side(monkeypatch: pytest.Monk
         time.sleep(0.01)
         running.pop()
 
-    side_by_side([work] * 6, [1] * 6, 100)
+    run_in_parallel([work] * 6, [1] * 6, 100)
     assert most == 1
 
 
@@ -103,7 +103,7 @@ def test_the_first_failure_in_order_is_told_and_ends_the_others() -> None:
 
     begun = []
     with pytest.raises(ValueError, match="mine"):
-        side_by_side([waits, fails, waits, waits, lambda share: begun.append(1)], [0] * 5, 1)
+        run_in_parallel([waits, fails, waits, waits, lambda share: begun.append(1)], [0] * 5, 1)
     assert not begun
 
 
@@ -111,7 +111,7 @@ def test_the_first_failure_in_order_is_told_and_ends_the_others() -> None:
 def test_the_caller_hears_in_its_own_thread_how_far_it_is_and_may_stop_it(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parallel, "processors", lambda: count)
+    monkeypatch.setattr(parallel, "count_processors", lambda: count)
     here = threading.current_thread()
     told = []
 
@@ -122,7 +122,7 @@ def test_the_caller_hears_in_its_own_thread_how_far_it_is_and_may_stop_it(
             raise Cancelled
 
     with pytest.raises(Cancelled):
-        side_by_side([value(i) for i in range(50)], [0] * 50, 1, tick=tick)
+        run_in_parallel([value(i) for i in range(50)], [0] * 50, 1, tick=tick)
     assert told == sorted(told)
 
 
@@ -136,7 +136,7 @@ def test_what_the_user_says_reaches_every_work() -> None:
         raise Cancelled
 
     with pytest.raises(Cancelled):
-        side_by_side([work, work], [0, 0], 1, cancel=said.is_set)
+        run_in_parallel([work, work], [0, 0], 1, cancel=said.is_set)
 
 
 @pytest.mark.usefixtures("four")
@@ -147,10 +147,12 @@ def test_blas_has_its_share_of_the_threads_and_gets_all_of_them_back() -> None:
     with threadpool_limits(2, "blas"):  # the tests have one
         before = blas()
         assert 2 in before, np.__version__
-        seen = side_by_side([lambda share: (share.threads, blas())] * 4, [0] * 4, 1)
+        seen = run_in_parallel([lambda share: (share.threads, blas())] * 4, [0] * 4, 1)
         assert all(threads == 1 and set(pools) == {1} for threads, pools in seen)
         assert blas() == before
-    assert [threads for threads, _ in side_by_side([lambda share: (share.threads, 0)] * 2, [0] * 2, 1)] == [
+    assert [
+        threads for threads, _ in run_in_parallel([lambda share: (share.threads, 0)] * 2, [0] * 2, 1)
+    ] == [
         2,
         2,
     ]
@@ -159,15 +161,15 @@ def test_blas_has_its_share_of_the_threads_and_gets_all_of_them_back() -> None:
 @pytest.mark.usefixtures("four")
 def test_who_waits_for_the_lock_waits_less_while_works_run_and_as_before_behind_them() -> None:
     usual = sys.getswitchinterval()
-    assert all(one < usual for one in side_by_side([lambda share: sys.getswitchinterval()] * 2, [1, 1], 2))
+    assert all(one < usual for one in run_in_parallel([lambda share: sys.getswitchinterval()] * 2, [1, 1], 2))
     assert sys.getswitchinterval() == usual
 
 
 def test_who_wants_fewer_threads_says_so_as_everywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert processors() == 1
+    assert count_processors() == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "a few")
-    assert processors() >= 1
+    assert count_processors() >= 1
 
 
 def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
@@ -186,7 +188,7 @@ def test_a_work_goes_on_meanwhile_and_who_gives_up_does_not_wait_for_it(
             wait_for(going, lambda: True)
     assert not going.done()
     go.set()
-    monkeypatch.setattr(parallel, "processors", lambda: 1)
+    monkeypatch.setattr(parallel, "count_processors", lambda: 1)
     with start_in_background(go.wait) as nothing:
         assert nothing is None
 

@@ -328,7 +328,7 @@ class GraphVisitor:
             context.shapes.constants,
             context.opsets.get(node.domain, 0),
         )
-        cost = registry.cost_of(call, self.rules)
+        cost = registry.compute_cost(call, self.rules)
         if context.trips != 1:
             cost = cost_formulas.times(cost, context.trips, "iterations")
         if cost.status == "exact" and context.early_end_reason:

@@ -257,7 +257,7 @@ def _backward(leaf: OperatorLeaf, flow: _Flow) -> tuple[Gradient | None, Status,
     inputs = tuple([context.get_info(name) if name else None for name in node.inputs])
     call = Call(node.op, node.domain, node.attributes, inputs, ())
     trips = context.trips if isinstance(context.trips, int) else 1
-    gradient = None if is_unexpanded else registry.gradient_of(call, wants, forward, trips)
+    gradient = None if is_unexpanded else registry.compute_gradient(call, wants, forward, trips)
     if gradient is None:
         has_bound = is_unexpanded or node.op == "Einsum"
         if has_bound:

@@ -15,7 +15,7 @@ from importlib.machinery import PathFinder
 from importlib.util import module_from_spec
 
 from explorer.base.errors import MissingExtra
-from explorer.engine.compat.tflite import create_accessors, names_in
+from explorer.engine.compat.tflite import create_accessors, list_used_names
 from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable
 
 TYPE_CHECKING = False
@@ -123,7 +123,7 @@ class _Field:
         self.name = _snake(accessor)
         self.accessor = accessor
         self.many = f"{accessor}Length" in vars(kind)
-        self.raw = self.many and "Uint8Flags" in names_in(kind, accessor)
+        self.raw = self.many and "Uint8Flags" in list_used_names(kind, accessor)
         # a vector of paddings (StableHLO) holds plain numbers
         self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
 
@@ -161,7 +161,7 @@ class OptionsTable:
         self._kind = kind
         accessors = [entry for entry in vars(kind) if entry[0].isupper() and not _is_helper(entry)]
         self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in accessors])
-        self.flat = not any(f.many or "String" in names_in(kind, f.accessor) for f in self.fields)
+        self.flat = not any(f.many or "String" in list_used_names(kind, f.accessor) for f in self.fields)
 
     def read(self, table: FlatTable) -> dict[str, Any]:
         """Returns the values by field name, including defaults.

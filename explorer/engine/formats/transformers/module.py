@@ -22,7 +22,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
-from explorer.engine.compat.huggingface_hub import offline
+from explorer.engine.compat.huggingface_hub import prevent_downloads
 from explorer.engine.compat.torch import module_dicts
 from explorer.engine.compat.transformers import build_configured, is_configured, list_wide_parts
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -58,7 +58,7 @@ def built(
         MissingExtra: transformers is not installed, or is broken.
     """
     check(config, source)
-    with silence(), offline():
+    with silence(), prevent_downloads():
         transformers = require("transformers", source)
         try:
             kind, settings = _architecture(transformers, source, config, trust)
@@ -70,7 +70,7 @@ def built(
     torch_dtype = getattr(torch, dtype, None)
 
     def make() -> nn.Module:
-        with offline(), _limit_modules(source):
+        with prevent_downloads(), _limit_modules(source):
             module_dtype = torch_dtype if isinstance(torch_dtype, torch.dtype) else None
             model: Any = build_configured(kind, copy.deepcopy(settings), module_dtype)
         if hasattr(model, "tie_weights"):
@@ -102,7 +102,7 @@ def _load_with_values(kind: Any, settings: Any, dtype: Any, folder: str, files: 
     from transformers.modeling_utils import load_state_dict  # takes a second
 
     state = {name: tensor for file in files for name, tensor in load_state_dict(file).items()}
-    with offline():
+    with prevent_downloads():
         module: nn.Module = kind.from_pretrained(
             None if files else folder,
             config=settings,

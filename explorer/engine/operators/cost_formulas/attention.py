@@ -52,7 +52,7 @@ def attention(
         cost = Cost(value, 0, text)
     outer = count((*batch, heads))
     if causal and outer is not None and width is not None and isinstance(lq, int) and isinstance(lk, int):
-        pairs = _causal_pairs(lq, lk, past)
+        pairs = _count_causal_pairs(lq, lk, past)
         cost = replace(cost, formula=f"{text} (dense; causal pairs only: {outer * pairs * width:,})")
     if scale:
         cost = adding(cost, "scale", scores)
@@ -61,7 +61,7 @@ def attention(
     return adding(cost, "softmax", scores, ELEMENTWISE["softmax"][0])
 
 
-def _causal_pairs(lq: int, lk: int, past: int) -> int:
+def _count_causal_pairs(lq: int, lk: int, past: int) -> int:
     """Counts the unmasked pairs: the sum over queries i < lq of min(i + 1 + past, lk)."""
     growing_rows = max(min(lq, lk - past - 1), 0)
     return growing_rows * (growing_rows + 1) // 2 + growing_rows * past + (lq - growing_rows) * lk

@@ -9,7 +9,7 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, Type
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import per_head, swiglu, unpacking
-from explorer.engine.operators.operator import Operator, Packed, bits_of, multiply_first_two
+from explorer.engine.operators.operator import Operator, Packed, get_bits, multiply_first_two
 from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -34,7 +34,7 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
         if packed:
             # a byte contains several values, along either axis
             weight_shapes = [
-                (call.shape(index)[0], _unpacked(call.shape(index)[1:], bits_of(attributes, names, default)))
+                (call.shape(index)[0], _unpacked(call.shape(index)[1:], get_bits(attributes, names, default)))
                 for (index,), names, default in packed
                 if call.has(index)
             ]

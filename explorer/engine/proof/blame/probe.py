@@ -24,7 +24,7 @@ from explorer.engine.proof.regions import trials
 from explorer.engine.proof.regions.float64_layers import Float64Layers, run_in_float64
 from explorer.engine.proof.regions.trials import COMPARABLE
 from explorer.engine.proof.structure.probes import GraphProducers, Pair, build_region_model, pair_values
-from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.batching import split_into_batches
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import TensorInfo
@@ -198,7 +198,7 @@ class LayerProbe:
         for chunk in self._split_into_groups():
             self.chunks += 1
             old = self._run_whole(chunk, completed)
-            for group in batches(
+            for group in split_into_batches(
                 chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _MAX_SESSION_NODES
             ):
                 self.tell("running layers alone", completed, len(self.places))

@@ -38,9 +38,9 @@ from explorer.engine.proof.sites.proof import LARGE, estimate_matrix_bytes
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
     ThreadShare,
+    count_processors,
     limit_bytes,
-    processors,
-    side_by_side,
+    run_in_parallel,
     start_in_background,
     wait_for,
 )
@@ -103,7 +103,7 @@ def run_in_background(
     weights = sum(t.nbytes for t in after.graph.initializers.values())
     if plan is None or _count_unrolled(plan) > _MAX_UNROLLED or 2 * weights > limit_bytes(_WEIGHTS):
         return start_in_background(None)
-    threads = max(1, processors() // 2)
+    threads = max(1, count_processors() // 2)
     sparing = max(map(estimate_matrix_bytes, plan.sites), default=0) > LARGE
     run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
     return start_in_background(run)
@@ -171,7 +171,7 @@ class Runs:
         self._total = max(self._total, len(self._steps) + len(works))
         weights = sum(t.nbytes for t in self.pairing.before.graph.initializers.values())
         phase = "running the whole model"
-        results = side_by_side(
+        results = run_in_parallel(
             works,
             [weights] * len(works),
             _WEIGHTS,

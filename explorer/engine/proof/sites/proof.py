@@ -27,7 +27,7 @@ from explorer.engine.proof.sites.parts import run_in_pieces, run_part
 from explorer.engine.proof.sites.runner import Sessions
 from explorer.engine.proof.sites.task import SiteSubject, SiteTask, build_site_evidence, merge_evidence
 from explorer.engine.proof.symbolic.blocks import NotTiled
-from explorer.engine.runtime.batching import batches
+from explorer.engine.runtime.batching import split_into_batches
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare, stream_results, wait_until_done
 from explorer.engine.runtime.random_inputs import RandomInput, draw, draw_any_values
@@ -210,7 +210,7 @@ class SiteProof:
             if estimate_matrix_bytes(s) > LARGE
         }
         groups = list(
-            batches(
+            split_into_batches(
                 tested_sites,
                 lambda s: max(
                     sizes[make_site_key(s)], _MAX_RUN_BYTES * (make_site_key(s) in large_site_bytes)
