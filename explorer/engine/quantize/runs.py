@@ -143,7 +143,9 @@ def _split_into_stages(
     ]
     sizes = {at: count_stage_bytes(at) for at in live_indices}
     groups = list(
-        split_into_batches(live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES)
+        split_into_batches(
+            live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES
+        )
     )
     if len(groups) < 2:
         return []
