@@ -21,7 +21,11 @@ from onnx import TensorProto, helper
 
 from explorer.base.errors import ExplorerError
 from explorer.cli.main import main
-from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_length_delimited,
+    encode_tagged_varint,
+    encode_varint,
+)
 from explorer.report.outline_words import compose_text, write_json
 from explorer.session import Session, headers
 from tests.fuzz.limits import attempt, bounded_memory
@@ -295,27 +299,39 @@ def test_a_pickle_that_holds_itself(tmp_path: Path, bounded: Bounded) -> None:
 )
 def test_declared_sizes_that_nothing_has(tmp_path: Path, bounded: Bounded, shape: Any, capfd: Any) -> None:
     def dim(size: Any) -> bytes:
-        return encode_tagged_varint(1, size) if isinstance(size, int) else length_delimited(2, size.encode())
+        return (
+            encode_tagged_varint(1, size)
+            if isinstance(size, int)
+            else encode_length_delimited(2, size.encode())
+        )
 
-    dims = b"".join(length_delimited(1, dim(size)) for size in shape)
-    kind = length_delimited(1, encode_tagged_varint(1, 1) + length_delimited(2, dims))
+    dims = b"".join(encode_length_delimited(1, dim(size)) for size in shape)
+    kind = encode_length_delimited(1, encode_tagged_varint(1, 1) + encode_length_delimited(2, dims))
 
     def value(name: bytes) -> bytes:
-        return length_delimited(1, name) + length_delimited(2, kind)
+        return encode_length_delimited(1, name) + encode_length_delimited(2, kind)
 
-    product = length_delimited(1, b"x") * 2 + length_delimited(2, b"m") + length_delimited(4, b"MatMul")
-    relu = length_delimited(1, b"m") + length_delimited(2, b"y") + length_delimited(4, b"Relu")
-    graph = length_delimited(1, product) + length_delimited(1, relu)
+    product = (
+        encode_length_delimited(1, b"x") * 2
+        + encode_length_delimited(2, b"m")
+        + encode_length_delimited(4, b"MatMul")
+    )
+    relu = (
+        encode_length_delimited(1, b"m")
+        + encode_length_delimited(2, b"y")
+        + encode_length_delimited(4, b"Relu")
+    )
+    graph = encode_length_delimited(1, product) + encode_length_delimited(1, relu)
     graph += (
-        length_delimited(11, value(b"x"))
-        + length_delimited(12, value(b"y"))
-        + length_delimited(13, value(b"m"))
+        encode_length_delimited(11, value(b"x"))
+        + encode_length_delimited(12, value(b"y"))
+        + encode_length_delimited(13, value(b"m"))
     )
     path = tmp_path / "m.onnx"
     path.write_bytes(
         encode_tagged_varint(1, 8)
-        + length_delimited(7, graph)
-        + length_delimited(8, encode_tagged_varint(2, 17))
+        + encode_length_delimited(7, graph)
+        + encode_length_delimited(8, encode_tagged_varint(2, 17))
     )
     bounded(path)
     printed(
@@ -479,7 +495,7 @@ def test_a_number_that_never_ends(tmp_path: Path, bounded: Bounded, length: int)
         b"\x08" + b"\x80" * length + b"\x01",
         b"\x08\x08" + b"\xff" * length,
         b"\x08\x08\x3a" + b"\xff" * length + b"\x01",
-        encode_tagged_varint(1, 8) + length_delimited(7, b"\x0a" + b"\x80" * length + b"\x01"),
+        encode_tagged_varint(1, 8) + encode_length_delimited(7, b"\x0a" + b"\x80" * length + b"\x01"),
     ):
         path.write_bytes(content)
         said = bounded(path)
@@ -490,5 +506,5 @@ def test_a_number_that_never_ends(tmp_path: Path, bounded: Bounded, length: int)
 def test_a_length_beyond_the_end(tmp_path: Path, bounded: Bounded) -> None:
     path = tmp_path / "m.onnx"
     for size in (1 << 20, 1 << 31, 1 << 62, (1 << 64) - 1):
-        path.write_bytes(b"\x08\x08\x3a" + varint(size) + b"\x0a\x02ab")
+        path.write_bytes(b"\x08\x08\x3a" + encode_varint(size) + b"\x0a\x02ab")
         assert any("does not fit" in text for text in bounded(path))

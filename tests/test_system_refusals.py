@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.base.surroundings import failed_surroundings
+from explorer.base.surroundings import explain_surroundings
 from explorer.facts.cost import Hardware
 from explorer.facts.models.listing import RecentModel
 from explorer.host.cache_folder import CacheFolder
@@ -121,11 +121,11 @@ def test_the_cause_is_found_below_other_errors(error: Exception, said: str) -> N
     outer = ValueError("something else")
     outer.__cause__ = error
     for one in (error, outer):
-        found = failed_surroundings(one)
+        found = explain_surroundings(one)
         assert found is not None
         assert said in found.what
-    assert failed_surroundings(ValueError("File exists")) is None
-    assert failed_surroundings(FileNotFoundError(2, "No such file or directory", "x")) is None
+    assert explain_surroundings(ValueError("File exists")) is None
+    assert explain_surroundings(FileNotFoundError(2, "No such file or directory", "x")) is None
 
 
 # the program's own files
@@ -146,12 +146,12 @@ READERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     ),
     "recent models": (
         "state/explorer/recent.msgpack",
-        lambda home: recent_models.openings({"XDG_STATE_HOME": str(home / "state")}),
+        lambda home: recent_models.list_openings({"XDG_STATE_HOME": str(home / "state")}),
     ),
     "sessions": ("state/explorer/sessions/a/session.msgpack", _sessions),
     "lock of a session": ("state/explorer/sessions/a/lock", _sessions),
     "cache": ("cache/explorer/x", _cache),
-    "config": ("config/explorer/config.toml", lambda home: machines.hardware_profiles()),
+    "config": ("config/explorer/config.toml", lambda home: machines.read_hardware_profiles()),
 }
 
 
@@ -197,7 +197,7 @@ def test_own_files_are_for_their_user_alone_whatever_umask_says(
         recent_models.add("net.onnx", Opening(), RecentModel("net.onnx", 0, "onnx", 1), environment)
         store = saved_sessions.begin(environment)
         assert store is not None
-        store.keep("net.onnx", "/", {}, None, None, None)
+        store.save_screen("net.onnx", "/", {}, None, None, None)
         assert CacheFolder(str(tmp_path / "home" / "cache" / "explorer")).write("x", b"content")
         machine_file.save_machine("npu", Hardware("npu", peak_macs=1e12, bandwidth=1e11))
         store.release()

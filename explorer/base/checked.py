@@ -21,7 +21,7 @@ from msgspec import Meta, Struct
 
 from explorer.base.errors import Misuse
 
-_F = TypeVar("_F", bound=Callable[..., Any])
+_Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _SHOWN = 80
 """Largest number of characters of a wrong value in a message."""
@@ -32,7 +32,7 @@ Positive = Annotated[float, Meta(gt=0)]
 Seconds = Annotated[float, Meta(ge=0)]
 Words = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, title="path")]
-"""Limits that annotations of fields and arguments name."""
+"""Types with limits, for annotations of fields and arguments."""
 
 _LARGEST = (1 << 63) - 1
 """Largest magnitude of an integer in a field or an argument: it fits in 64 bits."""
@@ -64,19 +64,19 @@ class Spec(Struct, frozen=True, forbid_unknown_fields=True, metaclass=_Checked):
     """
 
     def __post_init__(self) -> None:
-        for name, kind in _fields(type(self)):
+        for name, kind in _list_fields(type(self)):
             value = getattr(self, name)
-            converted = accepted(value, kind, f"{type(self).__name__}.{name}")
+            converted = convert_value(value, kind, f"{type(self).__name__}.{name}")
             if converted is not value:
                 msgspec.structs.force_setattr(self, name, converted)
 
 
 @cache
-def _fields(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
+def _list_fields(kind: type[Struct]) -> tuple[tuple[str, Any], ...]:
     return tuple((field.name, field.type) for field in msgspec.structs.fields(kind))
 
 
-def accepted(value: Any, kind: Any, where: str) -> Any:
+def convert_value(value: Any, kind: Any, where: str) -> Any:
     """Converts a value to its declared type, if its meaning is obvious.
 
     Args:
@@ -92,7 +92,7 @@ def accepted(value: Any, kind: Any, where: str) -> Any:
         plain = _make_plain(value)
         attempts = (_convert_scalar(plain, kind), _convert_scalar((plain,), kind))
         accepted_value = next((converted for converted in attempts if converted is not _WRONG), _WRONG)
-    fault = "" if accepted_value is _WRONG else _fault(accepted_value, kind)
+    fault = "" if accepted_value is _WRONG else _describe_fault(accepted_value, kind)
     if accepted_value is _WRONG or fault:
         text = repr(value)
         value_text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
@@ -128,16 +128,17 @@ def _make_plain(value: Any) -> Any:
     return convert() if callable(convert) and not isinstance(value, type) else value
 
 
-def _fault(value: Any, kind: Any) -> str:
-    """Describes the limit that a value breaks, as the end of a hint, or returns '' if it breaks none.
+def _describe_fault(value: Any, kind: Any) -> str:
+    """Describes the general limit that a value breaks, as the end of a hint; '' if it breaks none.
 
-    Every field and argument forbids infinity, NaN, integers beyond 64 bits, and null bytes in paths. The
-    types do not express these limits, because msgspec 0.20 and 0.21 crash on a pattern in a union.
+    The general limits hold for every field and argument: no infinity, no NaN, no integers beyond 64 bits, and
+    no null bytes in paths. The types do not express these limits, because msgspec 0.20 and 0.21 crash on a
+    pattern in a union.
     """
     if isinstance(value, Mapping):
-        return _fault((*value, *value.values()), kind)
+        return _describe_fault((*value, *value.values()), kind)
     if isinstance(value, (list, tuple)):
-        return next(filter(None, (_fault(element, kind) for element in value)), "")
+        return next(filter(None, (_describe_fault(element, kind) for element in value)), "")
     if isinstance(value, float) and not math.isfinite(value):
         return ", not NaN or infinite"
     if isinstance(value, int) and abs(value) > _LARGEST:
@@ -146,6 +147,7 @@ def _fault(value: Any, kind: Any) -> str:
 
 
 def _accepts_path(kind: Any) -> bool:
+    """Whether a type is `PathText`, or contains it."""
     return bool(kind == PathText) or any(map(_accepts_path, get_args(kind)))
 
 
@@ -154,7 +156,7 @@ def _accepts_path(kind: Any) -> bool:
 
 def describe_allowed(kind: Any) -> str:
     """Describes the values of a type: `'tensor' or 'channel'`, `a whole number of at least 0`."""
-    return _words(msgspec.inspect.type_info(kind))
+    return _describe_type(msgspec.inspect.type_info(kind))
 
 
 _NAMES = {
@@ -175,7 +177,7 @@ _LIMITS = {
 }
 
 
-def _words(info: Any) -> str:
+def _describe_type(info: Any) -> str:
     if isinstance(info, msgspec.inspect.Metadata):  # the metadata of a declared option
         info = info.type
     name = type(info).__name__
@@ -185,27 +187,29 @@ def _words(info: Any) -> str:
             [_NAMES[name], *[words.format(limit) for limit, words in limits if limit is not None]]
         )
     if name in ("LiteralType", "UnionType"):
-        return _join_words(_choices(info))
+        return _join_words(_list_choices(info))
     if name == "TupleType":
-        kinds = [_words(inner) for inner in info.item_types]
+        kinds = [_describe_type(inner) for inner in info.item_types]
         is_uniform = len(set(kinds)) == 1
         return f"{len(kinds)} values, each {kinds[0]}" if is_uniform else f"values: {', '.join(kinds)}"
     if name in ("VarTupleType", "ListType", "CollectionType", "SetType", "FrozenSetType"):
-        return f"values, each {_words(info.item_type)}"
+        return f"values, each {_describe_type(info.item_type)}"
     if name == "DictType":
-        return f"a mapping from {_words(info.key_type)} to {_words(info.value_type)}"
+        return f"a mapping from {_describe_type(info.key_type)} to {_describe_type(info.value_type)}"
     kind = getattr(info, "cls", None)
     return f"a {kind.__name__}" if isinstance(kind, type) else "another type"
 
 
-def _choices(info: Any) -> list[str]:
+def _list_choices(info: Any) -> list[str]:
     if isinstance(info, msgspec.inspect.Metadata):
         info = info.type
     name = type(info).__name__
     if name == "LiteralType":
         return [repr(value) for value in info.values]
     return (
-        [word for inner in info.types for word in _choices(inner)] if name == "UnionType" else [_words(info)]
+        [word for inner in info.types for word in _list_choices(inner)]
+        if name == "UnionType"
+        else [_describe_type(info)]
     )
 
 
@@ -217,9 +221,9 @@ def _join_words(words: list[str]) -> str:
 
 
 Find = Callable[[str], Any]
-"""Function that resolves a name in an annotation that its module imports for type checkers only.
+"""Function that returns the object with a name. It raises KeyError for an unknown name.
 
-It raises KeyError for an unknown name.
+It is needed for annotations, whose names a module may import for type checkers only.
 """
 
 
@@ -234,10 +238,13 @@ class _Names(dict[str, Any]):
         return self.find(name)
 
 
-def wrap_checked(function: _F, find: Find) -> _F:
+def wrap_checked(function: _Function, find: Find) -> _Function:
     """Wraps a function so that its arguments are checked against their annotations.
 
-    An annotation with an unknown name is not checked.
+    Args:
+        function: Function to wrap.
+        find: Function that resolves names that only type checkers import. An annotation with an unknown name
+            is not checked.
     """
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
@@ -248,13 +255,13 @@ def wrap_checked(function: _F, find: Find) -> _F:
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not kinds:
-            kinds.update(_kinds(function, names, find))
+            kinds.update(_resolve_types(function, names, find))
         by_position = dict(zip(positional, args, strict=False))
         for name, value in (by_position | kwargs).items():
             kind = kinds.get(name)
             if kind is None:
                 continue
-            accepted_value = accepted(value, kind, f"{label}({name})")
+            accepted_value = convert_value(value, kind, f"{label}({name})")
             if isinstance(value, tuple) and isinstance(accepted_value, list):
                 accepted_value = tuple(accepted_value)
             if name in by_position:
@@ -269,7 +276,7 @@ def wrap_checked(function: _F, find: Find) -> _F:
 
 
 _VARIABLE, _OPEN = 0x04, 0x08
-"""Flags of a code object: the function accepts any number of values, or any names."""
+"""Flags of a code object: the function has `*args` (_VARIABLE) or `**kwargs` (_OPEN)."""
 
 
 def _check_call(
@@ -302,7 +309,7 @@ def _check_call(
         raise Misuse(problems[0], where=label, hint=f"its arguments: {arguments}")
 
 
-def _kinds(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> dict[str, Any]:
+def _resolve_types(function: Callable[..., Any], names: tuple[str, ...], find: Find) -> dict[str, Any]:
     """Resolves the types of a function's arguments.
 
     The type is None for an argument that cannot be checked.

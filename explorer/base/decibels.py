@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 
 
-def decibels(signal: float, noise: float) -> float:
+def compute_decibels(signal: float, noise: float) -> float:
     """Computes the signal-to-noise ratio of two powers (sums of squares), both above 0."""
     # the quotient may overflow a float
     return 10 * (math.log10(signal) - math.log10(noise))
 
 
-def relative_decibels(error: float) -> float:
+def compute_relative_decibels(error: float) -> float:
     """Computes the signal-to-noise ratio of a relative error, given as amplitude."""
-    return 2 * decibels(1, error)
+    return 2 * compute_decibels(1, error)

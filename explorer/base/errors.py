@@ -7,7 +7,7 @@ through its pipe. Any other exception is a bug and keeps its traceback.
 
 from __future__ import annotations
 
-from explorer.base.extras import EXTRAS, extra_command
+from explorer.base.extras import EXTRAS, format_extra_command
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -110,25 +110,25 @@ class EngineDied(ExplorerError):
     """The engine's process ended without an answer (crash, out of memory, killed)."""
 
 
-def install_command(package: str = "torch") -> str:
+def format_install_command(package: str = "torch") -> str:
     """Returns the command that installs an optional package."""
-    return extra_command(EXTRAS[package])
+    return format_extra_command(EXTRAS[package])
 
 
-def broken_package(error: BaseException, where: str = "") -> MissingExtra | None:
+def explain_broken(error: BaseException, where: str = "") -> MissingExtra | None:
     """Builds the error for a failure that a missing, broken or old package explains, or returns None.
 
     Args:
         error: Failure to explain.
         where: Place that needs the package.
     """
-    from explorer.base.installation import import_fault  # only needed after a failure
+    from explorer.base.installation import find_import_fault  # only needed after a failure
 
-    fault = import_fault(error)
+    fault = find_import_fault(error)
     return None if fault is None else MissingExtra(fault.what, where=where, hint=fault.hint)
 
 
-def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:
+def explain_missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> MissingExtra:
     """Builds the error for a package that is not installed.
 
     Args:
@@ -137,11 +137,11 @@ def missing(error: ModuleNotFoundError, package: str = "", where: str = "") -> M
         where: Place that needs the package.
     """
     name = (error.name or package).partition(".")[0]
-    command = install_command(package or name)
+    command = format_install_command(package or name)
     return MissingExtra(f"this needs {name}, which is not installed", where=where, hint=f"type: {command}")
 
 
-def failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
+def find_failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
     """Finds the models without a single row of figures. Returns the reason by model name."""
     measured: set[str] = set()
     error_by_model: dict[str, str] = {}
@@ -159,7 +159,7 @@ _LISTED = 12
 """Most names in a hint; longer lists are shortened, with a count."""
 
 
-def nearest(name: str, candidates: Iterable[str]) -> str:
+def suggest_name(name: str, candidates: Iterable[str]) -> str:
     """Builds a hint with the name that is closest to a mistyped `name`.
 
     Args:
@@ -180,7 +180,7 @@ def nearest(name: str, candidates: Iterable[str]) -> str:
 
 
 def suggest_only_near(name: str, candidates: Iterable[str]) -> str:
-    """Like `nearest`, but returns '' if no name is close."""
+    """Like `suggest_name`, but returns '' if no name is close."""
     import difflib
 
     close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=_SIMILAR)

@@ -11,7 +11,7 @@ INTERRUPTED = 130
 """The shell's code for a program that SIGINT ended."""
 
 OF_EVERY_VERB: Mapping[str, int] = {"misuse or bad input": BAD_INPUT, "interrupted": INTERRUPTED}
-"""Exit codes of a verb that fails."""
+"""Exit codes that every verb has, for its failures."""
 
 IF_DONE: Mapping[str, int] = {"done": DONE}
 """Exit codes of a verb that only answers."""

@@ -16,11 +16,11 @@ EXTRAS = {
 """Extra of each package, by import name."""
 
 
-def extra_of(module: str) -> str:
+def find_extra(module: str) -> str:
     """Finds the extra that contains a module, or returns '' for a module of every installation."""
     return EXTRAS.get(module.partition(".")[0], "")
 
 
-def extra_command(extra: str) -> str:
+def format_extra_command(extra: str) -> str:
     """Returns the command that installs an extra."""
     return f"pip install 'explorer-nn[{extra}]'"

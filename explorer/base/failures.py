@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from explorer.base.compat import is_about_array_size, is_about_digits
-from explorer.base.errors import BadModel, ExplorerError, broken_package
-from explorer.base.surroundings import failed_surroundings
+from explorer.base.errors import BadModel, ExplorerError, explain_broken
+from explorer.base.surroundings import explain_surroundings
 
 
 def find_known_failure(error: Exception) -> ExplorerError | None:
@@ -14,7 +14,7 @@ def find_known_failure(error: Exception) -> ExplorerError | None:
     them, for example loops of 2^62 iterations inside each other. It also recognizes packages that are
     missing, broken or too old, and folders that are missing or not writable.
     """
-    if (refused := failed_surroundings(error)) is not None:
+    if (refused := explain_surroundings(error)) is not None:
         return refused
     if isinstance(error, RecursionError):
         return BadModel("the model is nested deeper than can be followed")
@@ -24,7 +24,7 @@ def find_known_failure(error: Exception) -> ExplorerError | None:
         return BadModel("a tensor of this model is larger than any memory")
     if isinstance(error, UnicodeEncodeError) and "surrogates" in error.reason:
         return BadModel("a name in this model holds half of a character, which cannot be written")
-    return broken_package(error)
+    return explain_broken(error)
 
 
 def build_internal(error: BaseException) -> ExplorerError:

@@ -1,8 +1,8 @@
 """Families of layers, grouped by the kind of their work, with one color and one letter each.
 
-The graph, the tree, the plots and the tables share them. A kind is an ONNX or TensorFlow Lite operator, a
-module class, or a torch function. The family follows from parts of the name, because users write classes of
-any name. The module needs only the standard library.
+The graph, the tree, the plots and the tables use the same families. A kind is an ONNX or TensorFlow Lite
+operator, a module class, or a torch function. The family is derived from parts of the kind's name, because
+users write classes of any name. This Python module needs only the standard library.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class Family(NamedTuple):
         name: Name of the family.
         color: Color on a dark screen and in drawings, an exact entry of the xterm palette.
         light: Color on a light screen.
-        few: Color on a dark screen with 16 colors, by rich's name.
+        few: Color on a dark screen with 16 colors, for terminals with few colors.
         few_light: Color on a light screen with 16 colors.
         letter: Letter that replaces the color on a screen with few or no colors.
     """
@@ -70,15 +70,15 @@ _WORDS = {
     ),
 }
 _NO_PRODUCT = re.compile("bilinear|nonlinear|^qlinear|(?<=quantize)linear")
-"""Parts of names that do not determine the family: ResizeBilinear, QLinearAdd, DequantizeLinear."""
+"""Parts of names that contain 'linear' but mean no matrix product: ResizeBilinear, DequantizeLinear."""
 _BY_WORD = {word: name for name, words in _WORDS.items() for word in words.split()}
 
 
 @cache
-def family_of_kind(kind: str) -> str:
+def find_kind_family(kind: str) -> str:
     """Finds the family of an operator, a class or a function; 'other' without a match.
 
-    >>> [family_of_kind(kind) for kind in ("Conv2d", "LayerNormalization", "DEPTHWISE_CONV_2D", "Add")]
+    >>> [find_kind_family(kind) for kind in ("Conv2d", "LayerNormalization", "DEPTHWISE_CONV_2D", "Add")]
     ['conv', 'norm', 'conv', 'other']
     """
     plain = re.sub(r"[^a-z0-9]", "", kind[:200].lower())
@@ -88,6 +88,6 @@ def family_of_kind(kind: str) -> str:
     return next((name for name, parts in _FRAGMENTS if any(part in word for part in parts)), "other")
 
 
-def family(kind: str, *, tiled: bool = False) -> str:
+def find_family(kind: str, *, tiled: bool = False) -> str:
     """Finds the family of a row of this kind; 'tile' for a tiled row."""
-    return "tile" if tiled else family_of_kind(kind)
+    return "tile" if tiled else find_kind_family(kind)

@@ -91,5 +91,5 @@ def load(kind: str, name: str) -> Any:
 
 
 def load_all(kind: str) -> Iterator[Any]:
-    """Imports and yields the targets of all offers of a kind, in order."""
+    """Imports and yields the targets of all offers of a kind, in the order of the features."""
     return (load(kind, name) for name in list_offers(kind))

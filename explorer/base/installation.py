@@ -9,17 +9,17 @@ from __future__ import annotations
 import os
 import sys
 
-from explorer.base.extras import extra_command, extra_of
+from explorer.base.extras import find_extra, format_extra_command
 from explorer.base.record import record
 from explorer.base.tested_versions import (
     TESTED,
-    error_chain,
+    find_package,
+    find_version_range,
     has_wheels,
-    origins,
-    package_of,
+    iterate_causes,
+    list_origins,
+    parse_release,
     read_installed_version,
-    release,
-    version_range,
 )
 
 TYPE_CHECKING = False
@@ -66,17 +66,17 @@ class Fault:
         return f"type: {self.command}" if self.command else self.advice
 
 
-def module_name(row: VersionRange) -> str:
-    """Import name of a package in the table of tested versions."""
+def get_module_name(row: VersionRange) -> str:
+    """Returns the import name of a package in the table of tested versions."""
     return row.module or row.package
 
 
-def extra_name(row: VersionRange) -> str:
-    """Extra that contains a package in the table; '' for a package of every installation."""
-    return extra_of(module_name(row))
+def get_extra_name(row: VersionRange) -> str:
+    """Returns the extra that contains a package of the table; '' for a package of every installation."""
+    return find_extra(get_module_name(row))
 
 
-def distributions(folders: Sequence[str] | None = None) -> dict[str, Distribution]:
+def find_distributions(folders: Sequence[str] | None = None) -> dict[str, Distribution]:
     """Finds the installed packages, by name in lower case with '_' for '-' and '.'.
 
     Args:
@@ -93,26 +93,28 @@ def distributions(folders: Sequence[str] | None = None) -> dict[str, Distributio
             if not entry.endswith((".dist-info", ".egg-info")):
                 continue
             name, _, remainder = entry[: -len(".dist-info")].partition("-")
-            key, version = _key(name), remainder.partition("-")[0]
+            key, version = _normalize_name(name), remainder.partition("-")[0]
             # `pip install --target` leaves the metadata of the older version in the folder
-            if key not in folder_packages or release(version) > release(folder_packages[key].version):
+            if key not in folder_packages or parse_release(version) > parse_release(
+                folder_packages[key].version
+            ):
                 folder_packages[key] = Distribution(version, folder, os.path.join(folder, entry))
         all_packages = {**folder_packages, **all_packages}
     return all_packages
 
 
-def distribution(row: VersionRange, installed: Mapping[str, Distribution]) -> Distribution | None:
+def find_distribution(row: VersionRange, installed: Mapping[str, Distribution]) -> Distribution | None:
     """Finds the installed package of a row of the table, or returns None if it is not installed."""
-    return installed.get(_key(row.package))
+    return installed.get(_normalize_name(row.package))
 
 
-def install_command(row: VersionRange) -> str:
+def format_install_command(row: VersionRange) -> str:
     """Returns the command that installs or upgrades a package, or all packages of its extra."""
-    extra = extra_name(row)
-    return extra_command(extra) if extra else f"pip install '{row.package}>={row.lowest}'"
+    extra = get_extra_name(row)
+    return format_extra_command(extra) if extra else f"pip install '{row.package}>={row.lowest}'"
 
 
-def repair_command(row: VersionRange, version: str) -> str:
+def format_repair_command(row: VersionRange, version: str) -> str:
     """Returns the command that reinstalls a package in the same version.
 
     A plain `pip install` would skip it.
@@ -121,12 +123,12 @@ def repair_command(row: VersionRange, version: str) -> str:
     return f"pip install --force-reinstall --no-deps {row.package}{exact}"
 
 
-def age_fault(row: VersionRange, version: str) -> Fault | None:
+def build_age_fault(row: VersionRange, version: str) -> Fault | None:
     """Builds the fault of a version that is too old, or returns None for other versions."""
-    if not release(version) or release(version) >= release(row.lowest):
+    if not parse_release(version) or parse_release(version) >= parse_release(row.lowest):
         return None
     message = f"{row.package} {version} is installed; {row.lowest} or newer is needed"
-    return Fault(message, install_command(row))
+    return Fault(message, format_install_command(row))
 
 
 def find_outdated(module: str = "") -> Fault | None:
@@ -135,17 +137,19 @@ def find_outdated(module: str = "") -> Fault | None:
     Args:
         module: Import name of the only package to check; '' for the packages of every installation.
     """
-    rows = [row for row in TESTED[1:] if (module_name(row) == module if module else not extra_name(row))]
-    installed = distributions()
+    rows = [
+        row for row in TESTED[1:] if (get_module_name(row) == module if module else not get_extra_name(row))
+    ]
+    installed = find_distributions()
     faults = (
-        age_fault(row, package.version)
+        build_age_fault(row, package.version)
         for row in rows
-        if (package := distribution(row, installed)) is not None
+        if (package := find_distribution(row, installed)) is not None
     )
     return next((fault for fault in faults if fault is not None), None)
 
 
-def missing_files(package: Distribution) -> list[str]:
+def list_missing_files(package: Distribution) -> list[str]:
     """Lists the code files of a package that pip wrote and that are now missing or empty.
 
     It skips tests, because small images remove them.
@@ -197,27 +201,35 @@ def find_import_place(module: str) -> str | None:
     return place if spec.submodule_search_locations is None else os.path.dirname(place)
 
 
-def missing_fault(row: VersionRange) -> Fault:
+def build_missing_fault(row: VersionRange) -> Fault:
     """Builds the fault of a package that is not installed."""
     if not has_wheels(row):
         version = ".".join(read_installed_version("python").split(".")[:2])
         message = (
-            f"this needs {module_name(row)}, whose newest tested release, {row.highest}, has no wheels for"
-            f" Python {version}"
+            f"this needs {get_module_name(row)}, whose newest tested release, {row.highest}, has no wheels"
+            f" for Python {version}"
         )
-        return Fault(message, f"python{min(row.python, TESTED[0].highest, key=release)} -m venv .venv")
-    return Fault(f"this needs {module_name(row)}, which is not installed", install_command(row))
+        return Fault(message, f"python{min(row.python, TESTED[0].highest, key=parse_release)} -m venv .venv")
+    return Fault(f"this needs {get_module_name(row)}, which is not installed", format_install_command(row))
 
 
-def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
-    """Finds a fault of a package's files by their names and sizes, or returns None."""
-    place = find_import_place(module_name(row))
+def find_file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
+    """Finds a fault of a package's files from their names and sizes, or returns None.
+
+    The fault is a package that is not installed, files that are missing, or another package of the same name
+    that comes first on the import path.
+
+    Args:
+        row: Row of the package in the table of tested versions.
+        package: The installed package, or None if it is not installed.
+    """
+    place = find_import_place(get_module_name(row))
     if package is None:
-        return None if place else missing_fault(row)
-    if place is None and module_name(row) in sys.modules:
-        return missing_fault(row)  # the caller blocks its import
+        return None if place else build_missing_fault(row)
+    if place is None and get_module_name(row) in sys.modules:
+        return build_missing_fault(row)  # the caller blocks its import
     label = f"{row.package} {package.version}".strip()
-    missing_paths = missing_files(package)
+    missing_paths = list_missing_files(package)
     if missing_paths or not place:
         problem = (
             f"{len(missing_paths):,} of its files are missing ({missing_paths[0]})"
@@ -226,12 +238,12 @@ def file_fault(row: VersionRange, package: Distribution | None) -> Fault | None:
         )
         if len(missing_paths) == 1:
             problem = f"its file {missing_paths[0]} is missing"
-        return Fault(f"{label} is installed but {problem}", repair_command(row, package.version))
+        return Fault(f"{label} is installed but {problem}", format_repair_command(row, package.version))
     if not _is_same_folder(place, package.folder) and not _is_editable(package):
         message = (
             f"{row.package} is imported from {place}, not from {package.folder} where {label} is installed"
         )
-        return Fault(message, "", f"take {place} off PYTHONPATH, or rename {module_name(row)} there")
+        return Fault(message, "", f"take {place} off PYTHONPATH, or rename {get_module_name(row)} there")
     return None
 
 
@@ -240,11 +252,11 @@ def build_own_fault() -> Fault | None:
 
     Returns None if no file is missing or pip did not install the program.
     """
-    package = distributions().get("explorer_nn")
-    folder_packages = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    package = find_distributions().get("explorer_nn")
+    own_folder = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     missing_paths = (
-        missing_files(package)
-        if package is not None and _is_same_folder(package.folder, folder_packages)
+        list_missing_files(package)
+        if package is not None and _is_same_folder(package.folder, own_folder)
         else []
     )
     if package is None or not missing_paths:
@@ -271,41 +283,44 @@ def _find_own_source(package: Distribution) -> str:
     return shlex.quote(folder) if os.path.isabs(folder) and os.path.isdir(folder) else "explorer-nn"
 
 
-def import_fault(error: BaseException) -> Fault | None:
+def find_import_fault(error: BaseException) -> Fault | None:
     """Finds the broken, missing or shadowed package behind a failure, or returns None."""
     if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "explorer":
         return build_own_fault()
     row = _find_imported(error)
-    installed = distributions()
-    for candidate in (row,) if row else filter(None, map(version_range, origins(error))):
-        package = distribution(candidate, installed)
-        fault = (package and age_fault(candidate, package.version)) or file_fault(candidate, package)
+    installed = find_distributions()
+    for candidate in (row,) if row else filter(None, map(find_version_range, list_origins(error))):
+        package = find_distribution(candidate, installed)
+        fault = (package and build_age_fault(candidate, package.version)) or find_file_fault(
+            candidate, package
+        )
         if fault is not None:
             return fault
     if row is None:
         return None
-    package = distribution(row, installed)
+    package = find_distribution(row, installed)
     reason = " ".join(str(error).split())[:200]
     label = f"{row.package} {package.version if package else ''}".strip()
     message = f"{label} is installed but cannot be imported ({type(error).__name__}: {reason})"
     missing_module = (error.name or "") if isinstance(error, ModuleNotFoundError) else ""
-    if missing_module and package_of(missing_module) != row.package:
-        return Fault(f"{label} needs {missing_module}, which is not installed", install_command(row))
-    return Fault(message, repair_command(row, package.version if package else ""))
+    if missing_module and find_package(missing_module) != row.package:
+        return Fault(f"{label} needs {missing_module}, which is not installed", format_install_command(row))
+    return Fault(message, format_repair_command(row, package.version if package else ""))
 
 
 def _find_imported(error: BaseException) -> VersionRange | None:
-    """Finds the package whose import failed, or returns None if no import failed."""
-    for cause in error_chain(error):
+    """Finds the row of the package whose import failed, or returns None if no import failed."""
+    for cause in iterate_causes(error):
         # a frame at the top level of a module belongs to its import
-        packages = [package_of(name) for name in _importing(cause)]
-        named_package = package_of(cause.name or "") if isinstance(cause, ImportError) else ""
+        packages = [find_package(name) for name in _list_importing_modules(cause)]
+        named_package = find_package(cause.name or "") if isinstance(cause, ImportError) else ""
         for package in filter(None, (named_package, *reversed(packages))):
-            return version_range(package)
+            return find_version_range(package)
     return None
 
 
-def _importing(error: BaseException) -> list[str]:
+def _list_importing_modules(error: BaseException) -> list[str]:
+    """Lists the modules in an error's traceback that were being imported, outermost first."""
     names, step = [], error.__traceback__
     while step is not None:
         frame = step.tb_frame
@@ -331,5 +346,5 @@ def _is_code(name: str) -> bool:
     return name.endswith(_CODE) or ".so." in name
 
 
-def _key(name: str) -> str:
+def _normalize_name(name: str) -> str:
     return name.replace("-", "_").replace(".", "_").lower()

@@ -4,8 +4,8 @@ The declaration is part of the field's annotation, where msgspec keeps it:
 
     edges: Annotated[Edges, option("leave the last tile of an axis partial, or pad it")] = "ragged"
 
-The command-line option with its help, the setting of a TOML file, the field of a dialog and the command that
-makes a state are all built from it.
+The command-line option with its help, the setting of a TOML file, the field of a dialog and the printed
+command of a state are all built from this declaration.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class Declaration(Struct, frozen=True):
             Without a reader, the type of the field determines the conversion.
         write: Function that converts a value to a word that `reader` accepts.
         joined: Whether several values form one word, separated by commas, which `reader` reads.
-        usual: Text about the default in the help, if it is not the default itself; '' for no text.
-        spelled: Whether a command for a state contains the option even with its default.
+        usual: Text about the default in the help; '' for no text, or None to print the default itself.
+        spelled: Whether the printed command of a state contains the option even with its default value.
         in_file: Whether a settings file may set the option.
         selects: Whether the option selects the layers or sites to change. On the command line it overrides
             the layers that a file switches off.
@@ -120,31 +120,31 @@ class DeclaredOption(Struct, frozen=True):
 
 
 @cache
-def options(record: type[Struct]) -> tuple[DeclaredOption, ...]:
+def list_declared_options(record: type[Struct]) -> tuple[DeclaredOption, ...]:
     """Lists the options that a record declares, in the order of its fields.
 
     Args:
         record: Record type whose annotations contain `option(...)`.
     """
-    declared = map(_declared_option, msgspec.structs.fields(record))
+    declared = map(_read_declared_option, msgspec.structs.fields(record))
     return tuple(option for option in declared if option is not None)
 
 
-def group_of(record: type[Struct], *groups: str) -> tuple[DeclaredOption, ...]:
+def list_group(record: type[Struct], *groups: str) -> tuple[DeclaredOption, ...]:
     """Lists the options of a record in any of the given groups."""
-    return tuple(option for option in options(record) if option.declared.group in groups)
+    return tuple(option for option in list_declared_options(record) if option.declared.group in groups)
 
 
-def option_of(record: type[Struct], name: str) -> DeclaredOption:
+def find_option(record: type[Struct], name: str) -> DeclaredOption:
     """Finds the option that a field declares.
 
     Raises:
         KeyError: The field is not an option.
     """
-    return {declared.name: declared for declared in options(record)}[name]
+    return {declared.name: declared for declared in list_declared_options(record)}[name]
 
 
-def _declared_option(field: msgspec.structs.FieldInfo) -> DeclaredOption | None:
+def _read_declared_option(field: msgspec.structs.FieldInfo) -> DeclaredOption | None:
     if get_origin(field.type) is not Annotated:
         return None
     kind, *notes = get_args(field.type)

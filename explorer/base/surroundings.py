@@ -1,4 +1,7 @@
-"""Failures of a process's environment: a missing current folder, files that cannot be written."""
+"""Failures of the process's environment: a removed current folder, a full disk, a refused file.
+
+Each failure of the operating system becomes an `ExplorerError` with the next step for the user.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ def build_temporary_error(tried: str) -> Misuse:
     return Misuse("no temporary file can be written there", where=tried, hint=hint)
 
 
-def failed_surroundings(error: BaseException) -> ExplorerError | None:
+def explain_surroundings(error: BaseException) -> ExplorerError | None:
     """Builds the error for a failure that folders, files or disks explain, or returns None.
 
     Libraries raise their own errors on top of the system's errors, so the causes of an error are checked,
@@ -53,6 +56,7 @@ def failed_surroundings(error: BaseException) -> ExplorerError | None:
 
 
 def _find_refusal(error: BaseException) -> ExplorerError | None:
+    """Builds the error for one failure of the operating system, or returns None for other failures."""
     number = error.errno if isinstance(error, OSError) else None
     if number not in _REFUSED and not isinstance(error, ExplorerError):
         named = system_error_number(error, _IN_WORDS)

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 __all__ = [
     "TESTED",
     "VersionRange",
-    "error_chain",
+    "iterate_causes",
     "has_wheels",
     "read_installed_version",
     "is_tested",
-    "release",
-    "origins",
-    "package_of",
-    "range_text",
-    "version_range",
-    "version_note",
+    "parse_release",
+    "list_origins",
+    "find_package",
+    "format_range",
+    "find_version_range",
+    "build_version_note",
 ]
 
 
@@ -101,24 +101,24 @@ def read_installed_version(package: str) -> str:
         return ""
 
 
-def package_of(module: str) -> str:
+def find_package(module: str) -> str:
     """Finds the package of the table that contains a module; '' if there is none."""
     return _PACKAGES.get(module.partition(".")[0], "")
 
 
-def version_range(package: str) -> VersionRange | None:
+def find_version_range(package: str) -> VersionRange | None:
     """Finds the row of a package, or returns None."""
     return _ROWS.get(package)
 
 
-def range_text(row: VersionRange) -> str:
-    """Tested versions as text: `5.0 to 5.24`."""
+def format_range(row: VersionRange) -> str:
+    """Formats the tested versions of a package: '5.0 to 5.24'."""
     return row.lowest if row.lowest == row.highest else f"{row.lowest} to {row.highest}"
 
 
 def has_wheels(row: VersionRange) -> bool:
     """Whether the newest tested release of a package has wheels for the running Python."""
-    return not row.python or release(read_installed_version("python"))[:2] <= release(row.python)
+    return not row.python or parse_release(read_installed_version("python"))[:2] <= parse_release(row.python)
 
 
 def is_tested(package: str, version: str) -> bool:
@@ -129,14 +129,14 @@ def is_tested(package: str, version: str) -> bool:
         version: Version such as `2.14.1+cpu`. Everything after the leading numbers is ignored.
     """
     row = _ROWS.get(package)
-    numbers = release(version)
+    numbers = parse_release(version)
     if row is None or not numbers:
         return True
-    highest = release(row.highest)
-    return release(row.lowest) <= numbers and numbers[: len(highest)] <= highest
+    highest = parse_release(row.highest)
+    return parse_release(row.lowest) <= numbers and numbers[: len(highest)] <= highest
 
 
-def version_note(package: str) -> str:
+def build_version_note(package: str) -> str:
     """Builds a note such as `tested with transformers 5.0 to 5.24; 5.31.0 is installed`.
 
     Returns '' if the version is inside the tested range or the package is not installed.
@@ -146,27 +146,26 @@ def version_note(package: str) -> str:
         return ""
     row = _ROWS[package]
     name = "Python" if package == "python" else package
-    return f"tested with {name} {range_text(row)}; {version} is installed"
+    return f"tested with {name} {format_range(row)}; {version} is installed"
 
 
-def origins(error: BaseException) -> list[str]:
-    """Lists the packages of the table from which a failure comes, the nearest to the failure first.
+def list_origins(error: BaseException) -> list[str]:
+    """Lists the packages in whose code a failure occurred, the package nearest to the failure first.
 
-    It reads them from the error, the modules of its traceback, and the errors from which it was raised.
+    They are read from the error, from its traceback, and from the errors that caused it. Only packages in the
+    table `TESTED` are listed.
     """
-    names = [name.partition(".")[0] for cause in error_chain(error) for name in _modules(cause)]
+    names = [name.partition(".")[0] for cause in iterate_causes(error) for name in _list_error_modules(cause)]
     return list(dict.fromkeys(_PACKAGES[name] for name in names if name in _PACKAGES))
 
 
-def release(version: str) -> tuple[int, ...]:
-    """Parses the release of a version for comparisons: (2, 14, 1) for `2.14.1+cpu`; empty if it is not a
-    number.
-    """
+def parse_release(version: str) -> tuple[int, ...]:
+    """Parses the leading numbers of a version, for comparisons: (2, 14, 1) for `2.14.1+cpu`; may be empty."""
     match = re.match(r"\d+(\.\d+)*", version)
     return tuple(int(part) for part in match.group().split(".")) if match else ()
 
 
-def error_chain(error: BaseException) -> Iterator[BaseException]:
+def iterate_causes(error: BaseException) -> Iterator[BaseException]:
     """Yields an error, then the errors from which it was raised."""
     visited: set[int] = set()
     current: BaseException | None = error
@@ -176,8 +175,12 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or current.__context__
 
 
-def _modules(error: BaseException) -> Iterator[str]:
-    """Yields the modules of an error: the object without the attribute, its class, and the traceback."""
+def _list_error_modules(error: BaseException) -> Iterator[str]:
+    """Yields the names of the modules that an error involves, innermost first.
+
+    They are the module that could not be imported, the module of the object that lacks an attribute, the
+    module of the error's class, and the modules in the traceback.
+    """
     if isinstance(error, ImportError):
         yield error.name or ""
     if isinstance(error, AttributeError) and error.obj is not None:

@@ -11,8 +11,9 @@ from typing import Literal
 VerdictKind = Literal["equal", "parts", "evidence", "different", "unproven"]
 
 NOT_NEEDED = "none: not needed"
-"""Reference text of an output whose preceding parts are all proved: the comparison only shows how rounding
-grows.
+"""Name of the reference for an output that needs none, because all parts before it are proved.
+
+Its comparison only shows how rounding errors grow.
 """
 
 VERDICTS: Mapping[VerdictKind, str] = {
@@ -32,5 +33,5 @@ PASSED: tuple[VerdictKind, ...] = ("equal", "parts", "evidence")
 
 
 def find_weakest(kinds: Iterable[VerdictKind]) -> VerdictKind:
-    """Combines several verdicts: 'different' if one is, otherwise the weakest."""
+    """Returns the weakest of several verdicts, in the order of `WEAKEST_FIRST`; 'equal' for no verdicts."""
     return min(kinds, key=WEAKEST_FIRST.index, default="equal")

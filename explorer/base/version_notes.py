@@ -7,27 +7,34 @@ import sys
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.failures import build_internal, find_known_failure
 from explorer.base.tested_versions import (
-    error_chain,
-    origins,
-    package_of,
+    build_version_note,
+    find_package,
+    find_version_range,
+    iterate_causes,
+    list_origins,
     read_installed_version,
-    version_note,
-    version_range,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
 
-__all__ = ["list_used_packages", "explain_failure", "build_internal_error", "notes_of", "unmet", "add_notes"]
+__all__ = [
+    "list_used_packages",
+    "explain_failure",
+    "build_internal_error",
+    "list_notes",
+    "unmet",
+    "add_notes",
+]
 
 
 class unmet:  # noqa: N801 - called like a function
-    """Context manager that turns the failure of an assumption about a library into one clear error.
+    """Context manager for code that relies on a property of a library: it reports a missing property clearly.
 
     Args:
         package: Name of the library for pip.
-        what: Missing property of the library, as a sentence.
+        what: Sentence that says which property is missing.
 
     Raises:
         BadModel: The block raised AttributeError, ImportError or KeyError.
@@ -44,7 +51,7 @@ class unmet:  # noqa: N801 - called like a function
     ) -> None:
         if not isinstance(error, (AttributeError, ImportError, KeyError)):
             return
-        row = version_range(self.package)
+        row = find_version_range(self.package)
         message = (
             f"{self.package} {read_installed_version(self.package)} cannot be used for this: {self.what}"
         )
@@ -52,15 +59,15 @@ class unmet:  # noqa: N801 - called like a function
         raise BadModel(message, hint=hint) from error
 
 
-def notes_of(error: BaseException) -> list[str]:
-    """Builds notes such as `tested with torch 2.9 to 2.15; 2.16 is installed` for the libraries behind an
-    error.
+def list_notes(error: BaseException) -> list[str]:
+    """Builds a note for each library that may have caused an error, if its version is not tested.
 
-    If a library removed an argument, the call fails in the caller's code. So if the error itself names no
-    library outside of its range, the libraries that the failing function uses are checked.
+    A note is, for example, `tested with torch 2.9 to 2.15; 2.16 is installed`. If a library removed an
+    argument, the call fails in the caller's code, and the error names no library. Then the libraries that the
+    failing function uses are checked.
     """
-    for packages in (origins(error), list_used_packages(error)):
-        notes = [note for package in packages if (note := version_note(package))]
+    for packages in (list_origins(error), list_used_packages(error)):
+        notes = [note for package in packages if (note := build_version_note(package))]
         if notes:
             return notes
     return []
@@ -69,18 +76,23 @@ def notes_of(error: BaseException) -> list[str]:
 def list_used_packages(error: BaseException) -> list[str]:
     """Lists the packages of the table that the failing function uses."""
     names: list[str] = []
-    for cause in error_chain(error):
+    for cause in iterate_causes(error):
         step = cause.__traceback__
         while step is not None and step.tb_next is not None:
             step = step.tb_next
         if step is not None:
             frame = step.tb_frame
-            names += [_home(value) for value in (*frame.f_locals.values(), *frame.f_globals.values())]
-    return list(dict.fromkeys(package for name in names if (package := package_of(name))))
+            names += [
+                _find_home_module(value) for value in (*frame.f_locals.values(), *frame.f_globals.values())
+            ]
+    return list(dict.fromkeys(package for name in names if (package := find_package(name))))
 
 
-def _home(value: object) -> str:
-    """Returns module of a value: the value itself, the module that defines it, or the module of its class."""
+def _find_home_module(value: object) -> str:
+    """Returns the name of a value's module.
+
+    It is the value itself, the module that defines the value, or the module of its class; '' without one.
+    """
     try:
         name = vars(value).get("__name__") if isinstance(value, type(sys)) else value.__module__
     except (AttributeError, TypeError):
@@ -95,18 +107,18 @@ def add_notes(error: ExplorerError, cause: BaseException | None = None) -> Explo
         error: Error for the user.
         cause: Original error, or None for the error's own cause or context.
     """
-    notes = _notes(cause or error.__cause__ or error.__context__)
+    notes = _build_notes(cause or error.__cause__ or error.__context__)
     error.hint = "; ".join(filter(None, [error.hint, *(note for note in notes if note not in error.hint)]))
     return error
 
 
-def _notes(cause: BaseException | None) -> list[str]:
+def _build_notes(cause: BaseException | None) -> list[str]:
     """Builds the version notes of an error. Errors of Explorer's own show nothing about a library."""
     own = __name__.partition(".")[0]
-    if cause is None or all(type(e).__module__.partition(".")[0] == own for e in error_chain(cause)):
+    if cause is None or all(type(e).__module__.partition(".")[0] == own for e in iterate_causes(cause)):
         return []
     try:
-        return notes_of(cause)
+        return list_notes(cause)
     except Exception:  # a broken installation must not hide the original failure
         return []
 
@@ -122,7 +134,7 @@ def explain_failure(error: Exception) -> ExplorerError:
 def build_internal_error(error: BaseException) -> ExplorerError:
     """Builds the error for a bug of the program, with version notes that include Python's."""
     failure = add_notes(build_internal(error), error)
-    note = version_note("python")
-    if note and not _notes(error):
+    note = build_version_note("python")
+    if note and not _build_notes(error):
         failure.hint = f"{failure.hint}; {note}"
     return failure

@@ -17,12 +17,12 @@ import sys
 import explorer
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE, INTERRUPTED
-from explorer.base.surroundings import failed_surroundings
+from explorer.base.surroundings import explain_surroundings
 from explorer.base.units import printable
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.options import WRITTEN
 from explorer.cli.commands import VERBS
-from explorer.cli.output.answer import tool
+from explorer.cli.output.answer import name_tool
 from explorer.cli.output.printing import print_answer, print_pieces
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import SWITCH
@@ -67,12 +67,12 @@ def _run_reporting_errors(work: Callable[[], int], memory: int | None = None) ->
         if memory is not None or isinstance(error, MemoryError):
             from explorer.host import memory_limit  # imported after a failure: takes 9 ms
 
-            if memory_limit.is_met(error):
+            if memory_limit.is_out_of_memory(error):
                 where = error.where if isinstance(error, ExplorerError) else ""
-                return _fail(str(memory_limit.out_of_memory(memory, where=where)), BAD_INPUT)
+                return _fail(str(memory_limit.build_memory_error(memory, where=where)), BAD_INPUT)
         if os.environ.get("EXPLORER_TRACEBACK") and not isinstance(error, ExplorerError):
             raise
-        if not isinstance(error, ExplorerError) and (refused := failed_surroundings(error)) is not None:
+        if not isinstance(error, ExplorerError) and (refused := explain_surroundings(error)) is not None:
             # the statements below may open files, which can fail for the same reason
             return _fail(str(refused), BAD_INPUT)
         from explorer.base.version_notes import explain_failure  # imported only after a failure
@@ -107,7 +107,7 @@ def _dispatch(typed: Sequence[str], *, alone: bool) -> int:
             check_supported()
         raise
     if args.version:
-        print_pieces([tool(), "\n"])
+        print_pieces([name_tool(), "\n"])
         return DONE
     if args.help:
         from explorer.cli.arguments.help import (  # imported on demand: it loads argparse
@@ -206,7 +206,7 @@ def _answer(run: Callable[[ParsedArgs, ProgressLine], Answer], args: ParsedArgs)
     from explorer.process import signals  # imported on demand: takes 20 ms
 
     thresholds = gc.get_threshold()
-    with signals.answer_only(args.quiet):
+    with signals.reserve_stdout(args.quiet):
         line = ProgressLine(quiet=args.quiet)
         gc.set_threshold(_NEW, *thresholds[1:])
         try:

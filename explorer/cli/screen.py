@@ -25,7 +25,7 @@ def run(args: ParsedArgs) -> int:
         Misuse: The model or the session does not exist, or there is no terminal.
         BadModel: The folder of the session does not exist anymore.
     """
-    with signals.calm_end():
+    with signals.exit_on_signals():
         if args.resume:
             return _resume(args)
         return _open(args.models[0], args) if args.models else _choose("", args)

@@ -23,7 +23,7 @@ FIGURES = (
     *("macs", "params", "weight_bytes", "activation_bytes", "bytes_read", "bytes_written"),
     "elementwise_ops",
 )
-"""Figures of a row of two trees side by side: names of fields of `Layer`."""
+"""Figures of each row in a comparison of two layer trees: names of fields of `Layer`."""
 
 SAME = ("same", "renamed", "part")
 """Row states that do not count as a difference."""
@@ -59,14 +59,16 @@ TABLE_FIGURES: Mapping[str, tuple[Unit, Better]] = {
 }
 """Figures of a comparison in display order, each with its unit and whether less or more is better."""
 
-_OF_TILES = ("products", "utilisation", "padded_share", "traffic", "buffer", "cycles", "tile_seconds")
-"""Figures of the tiled products only. Tiling fewer products lowers them without being better."""
-_OF_FORM = (
+_TILING_FIGURES = ("products", "utilisation", "padded_share", "traffic", "buffer", "cycles", "tile_seconds")
+"""Figures of the tiled matrix products only. Tiling fewer products also lowers them, which is no gain."""
+_FORM_FIGURES = (
     *("params", "weight_bytes", "elementwise_ops", "activation_bytes_sum", "bytes_read", "weight_bytes_read"),
     *("activation_bytes_read", "bytes_written", "nodes", "least_seconds"),
 )
-"""Figures that differ between a module and its export even if the model is the same. In a file, buffers are
-parameters and constants are nodes. In a module, functional operators are not leaf modules.
+"""Figures that differ between a module and its exported graph, even if both are the same model.
+
+In a graph, buffers count as parameters and constants as nodes. In a module, functional operators are not leaf
+modules.
 """
 
 
@@ -126,14 +128,14 @@ class FigureTable(Struct, frozen=True):
 Figures = Mapping[str, FigureValue]
 
 
-def roofline_machine(hardware: Hardware | None) -> Machine | None:
+def build_roofline_machine(hardware: Hardware | None) -> Machine | None:
     """Builds a roofline machine from the peak rate and the bandwidth, or returns None if one is unknown."""
     if hardware is None or hardware.peak_macs is None or hardware.bandwidth is None:
         return None
     return Machine(hardware.name, hardware.peak_macs, hardware.bandwidth, hardware.origin)
 
 
-def model_figures(
+def collect_model_figures(
     info: Info,
     *,
     roofline: Roofline | None = None,
@@ -182,9 +184,9 @@ _SUMS = ("products", "macs", "traffic", "cycles", "seconds")
 """Figures of a tiling that are sums over all runs."""
 
 
-def sweep_figures(row: SweepRow) -> Figures:
+def collect_sweep_figures(row: SweepRow) -> Figures:
     """Collects the figures of one tiling of a sweep."""
-    names = {name: name for name in _OF_TILES} | {"tiled_macs": "macs", "tile_seconds": "seconds"}
+    names = {name: name for name in _TILING_FIGURES} | {"tiled_macs": "macs", "tile_seconds": "seconds"}
     figures = {
         name: FigureValue(getattr(row, field), row.sign * (field in _SUMS)) for name, field in names.items()
     }
@@ -194,10 +196,10 @@ def sweep_figures(row: SweepRow) -> Figures:
     return figures
 
 
-def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
+def build_tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
     """Builds a table of tilings of a sweep.
 
-    Each is named by the settings in which it differs from the others.
+    The name of a tiling consists of its tile and the settings in which the tilings differ.
 
     Raises:
         Misuse: Fewer than two of the tilings have figures.
@@ -205,18 +207,18 @@ def tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
     complete = [row for row in rows if not row.error]
     if len(complete) < 2:
         raise Misuse("there is nothing to compare with", hint="choose two tilings or more that have figures")
-    telling = ("model", "edges", "form", "grouped", "hardware", "opening")
-    differs = [name for name in telling if len({getattr(row, name) for row in complete}) > 1]
-    names = [" ".join([sizes_text(row.tile), *(getattr(row, n) for n in differs)]) for row in complete]
+    settings = ("model", "edges", "form", "grouped", "hardware", "opening")
+    varying = [name for name in settings if len({getattr(row, name) for row in complete}) > 1]
+    names = [" ".join([sizes_text(row.tile), *(getattr(row, name) for name in varying)]) for row in complete]
     machines = {row.hardware for row in complete}
     notes = []
     if len({(row.model, row.opening) for row in complete}) > 1:
         notes.append("they are of several models: figures that grow with a model are not of the same work")
     machine = machines.pop() if len(machines) == 1 else ""
-    return figure_table(names, [sweep_figures(row) for row in complete], machine, notes)
+    return build_figure_table(names, [collect_sweep_figures(row) for row in complete], machine, notes)
 
 
-def figure_table(
+def build_figure_table(
     names: Sequence[str],
     columns: Sequence[Figures],
     machine: str = "",
@@ -230,30 +232,30 @@ def figure_table(
 
     Args:
         names: Name of each column, as the user calls the model.
-        columns: Figures of each column, from `model_figures` or `sweep_figures`.
+        columns: Figures of each column, from `collect_model_figures` or `collect_sweep_figures`.
         machine: Machine to which times and cycles apply.
         notes: Remarks below the table, see `FigureTable`.
         alike: Whether all columns are graphs, or all are modules.
     """
-    tiled = [column["tiled_macs"].value for column in columns if "tiled_macs" in column]
+    tiled_macs = [column["tiled_macs"].value for column in columns if "tiled_macs" in column]
     rows = []
     for name, (unit, better) in TABLE_FIGURES.items():
         values = tuple(column.get(name) for column in columns)
-        nothing = (None, 1) if name == "coverage" else (None,)
-        if all(value is None or value.value in nothing for value in values):
+        omitted_values = (None, 1) if name == "coverage" else (None,)
+        if all(value is None or value.value in omitted_values for value in values):
             continue
-        why = ""
-        if name in _OF_TILES and (len(set(tiled)) > 1 or None in tiled):
-            why = "not the same MACs run on tiles"
-        elif name in _OF_FORM and not alike:
-            why = "a module and a graph count them differently"
-        best = () if why else _best(values, better)
-        rows.append(FigureRow(name, unit, better, values, _ratios(values), best, why))
+        unranked = ""
+        if name in _TILING_FIGURES and (len(set(tiled_macs)) > 1 or None in tiled_macs):
+            unranked = "not the same MACs run on tiles"
+        elif name in _FORM_FIGURES and not alike:
+            unranked = "a module and a graph count them differently"
+        best = () if unranked else _find_best(values, better)
+        rows.append(FigureRow(name, unit, better, values, _compute_ratios(values), best, unranked))
     return FigureTable(tuple(names), tuple(rows), machine, tuple(notes))
 
 
-def _ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
-    """Divides each value by the first one."""
+def _compute_ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
+    """Divides each value by the first value; None for values that are not exact numbers."""
     numbers = [
         figure.value if figure is not None and not figure.sign and not isinstance(figure.value, str) else None
         for figure in values
@@ -262,9 +264,9 @@ def _ratios(values: Sequence[FigureValue | None]) -> tuple[float | None, ...]:
     return tuple(None if not first or number is None else number / first for number in numbers)
 
 
-def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
-    """Finds the values that no other can beat, by the range in which each value lies."""
-    ranges = {index: _range(figure) for index, figure in enumerate(values) if figure is not None}
+def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
+    """Returns the indices of the values that no other value can beat, even where exact values are unknown."""
+    ranges = {index: _compute_range(figure) for index, figure in enumerate(values) if figure is not None}
     if len(ranges) < 2 or not better or len(set(ranges.values())) == 1:
         return ()
     if better == "more":
@@ -276,8 +278,8 @@ def _best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ..
     )
 
 
-def _range(figure: FigureValue) -> tuple[float, float]:
-    """Least and greatest possible value of a figure. Figures are never negative."""
+def _compute_range(figure: FigureValue) -> tuple[float, float]:
+    """Returns the least and the greatest possible value of a figure. Figures are never negative."""
     if isinstance(figure.value, str):
         place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0
         return place, place
@@ -426,7 +428,7 @@ class RowPair(Struct, frozen=True, gc=False):
         return self.inside > 0 or self.status not in SAME
 
     def delta(self, figure: str) -> int | None:
-        """Growth of a figure. A missing row counts as 0. None if one of the two is unknown."""
+        """Returns the growth of a figure, or None if it is unknown in one tree. A missing row counts as 0."""
         old = 0 if self.before is None else getattr(self.before, figure)
         new = 0 if self.after is None else getattr(self.after, figure)
         return None if old is None or new is None else new - old

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.facts.mapping import Objective
-from explorer.facts.pareto_front import nondominated
+from explorer.facts.pareto_front import find_nondominated
 
 FrontFigure = Literal["cycles", "traffic"]
 
@@ -85,25 +85,28 @@ class MappingSweep(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
 
 
-def with_mapping_front(rows: Sequence[MappingRow]) -> tuple[tuple[MappingRow, ...], FrontFigure]:
-    """Marks the rows on the Pareto front, and returns the figure of the front beside the bytes on the chip.
+def mark_mapping_front(rows: Sequence[MappingRow]) -> tuple[tuple[MappingRow, ...], FrontFigure]:
+    """Marks the rows on the Pareto front of the bytes on the chip and a second figure.
 
     Rows of different models, sizes of a model, sites or objectives do not compete.
-    """
-    competing = [row for row in rows if row.fits]
-    figure: FrontFigure = "traffic" if any(row.cycles is None for row in competing) else "cycles"
 
-    def rivals_of(row: MappingRow) -> tuple[str, ...]:
+    Returns:
+        The marked rows, and the second figure.
+    """
+    fitting_rows = [row for row in rows if row.fits]
+    figure: FrontFigure = "traffic" if any(row.cycles is None for row in fitting_rows) else "cycles"
+
+    def get_group(row: MappingRow) -> tuple[str, ...]:
         return row.model, row.fingerprint, row.opening, row.site, row.objective
 
-    def point(row: MappingRow) -> tuple[int, int, int] | None:
+    def build_point(row: MappingRow) -> tuple[int, int, int] | None:
         value = getattr(row, figure)
         return None if row.on_chip is None or value is None or not row.fits else (row.on_chip, value, 0)
 
     points: dict[tuple[str, ...], list[tuple[int, int, int]]] = {}
-    for row in competing:
-        if (place := point(row)) is not None:
-            points.setdefault(rivals_of(row), []).append(place)
-    fronts = {rivals: nondominated(places) for rivals, places in points.items()}
-    marked = [replace(row, pareto=point(row) in fronts.get(rivals_of(row), ())) for row in rows]
-    return tuple(marked), figure
+    for row in fitting_rows:
+        if (point := build_point(row)) is not None:
+            points.setdefault(get_group(row), []).append(point)
+    fronts = {group: find_nondominated(group_points) for group, group_points in points.items()}
+    marked_rows = [replace(row, pareto=build_point(row) in fronts.get(get_group(row), ())) for row in rows]
+    return tuple(marked_rows), figure

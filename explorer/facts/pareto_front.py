@@ -1,7 +1,7 @@
 """Pareto front of a sweep: the rows that no other row beats in every figure.
 
-It is part of the facts because both the engine and the screen mark rows: those of a results file, and those
-that a running sweep has so far.
+This module is part of the facts because two rooms use it: the engine marks the rows of a results file, and
+the screen marks the rows that a running sweep has computed so far.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.facts.quantize import FormatRow
 from explorer.facts.sweep import OBJECTIVES, SweepRow
 
 
-def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
+def mark_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
     """Marks the tilings on the Pareto front of their model and machine.
 
     Tilings of different models, of different sizes of a model, or for different machines do not compete. A
@@ -34,7 +34,7 @@ def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
         ]
         points = [tuple(getattr(rows[index], name) for name in objectives) for index in group]
         if objectives:
-            best = nondominated([(*point, 0, 0)[:3] for point in points])
+            best = find_nondominated([(*point, 0, 0)[:3] for point in points])
             marked.update(
                 index for index, point in zip(group, points, strict=True) if (*point, 0, 0)[:3] in best
             )
@@ -44,7 +44,7 @@ def with_front(rows: Sequence[SweepRow]) -> tuple[SweepRow, ...]:
     )
 
 
-def with_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
+def mark_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
     """Marks the number formats on the Pareto front of their model and samples.
 
     BitOPs are ignored if they are unknown for one competitor. A row without SNR does not compete.
@@ -55,12 +55,12 @@ def with_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
             rivals.setdefault((row.model, row.fingerprint, row.opening, row.calibration), []).append(index)
     marked: set[int] = set()
     for group in rivals.values():
-        counted = all(rows[index].bitops is not None for index in group)
+        has_bitops = all(rows[index].bitops is not None for index in group)
         points = [
-            (rows[index].weight_bytes, rows[index].bitops if counted else 0, -(rows[index].snr_db or 0.0))
+            (rows[index].weight_bytes, rows[index].bitops if has_bitops else 0, -(rows[index].snr_db or 0.0))
             for index in group
         ]
-        best = nondominated(points)
+        best = find_nondominated(points)
         marked.update(index for index, point in zip(group, points, strict=True) if point in best)
     return tuple(
         row if row.pareto == (index in marked) else replace(row, pareto=index in marked)
@@ -68,11 +68,12 @@ def with_format_front(rows: Sequence[FormatRow]) -> tuple[FormatRow, ...]:
     )
 
 
-def nondominated(points: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
+def find_nondominated(points: Iterable[tuple[Any, ...]]) -> set[tuple[Any, ...]]:
     """Finds the points for which no other point is at most as large in all three coordinates.
 
-    A dominating point precedes the dominated one in lexicographic order, so one pass is enough. It keeps a
-    staircase of the points seen so far: the least third coordinate for every second coordinate.
+    A dominating point precedes the dominated point in lexicographic order, so one pass over the sorted points
+    is enough. The lists `seconds` (ascending) and `thirds` (descending) hold the second and third coordinates
+    of those earlier points that no other earlier point beats in both of these coordinates.
     """
     best: set[tuple[Any, ...]] = set()
     seconds: list[Any] = []

@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from explorer.base.checked import Count, Spec
-from explorer.base.errors import Misuse, failed_models
+from explorer.base.errors import Misuse, find_failed_models
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
@@ -162,10 +162,10 @@ class Sweep(Struct, frozen=True):
     @property
     def failed(self) -> dict[str, str]:
         """Reason by model name, for models that cannot be opened or have no tiling at all."""
-        return failed_models(self.rows)
+        return find_failed_models(self.rows)
 
 
-def combinations(spec: SweepSpec) -> list[TileSpec]:
+def list_combinations(spec: SweepSpec) -> list[TileSpec]:
     """Lists every requested tiling once. Tiles change slowest."""
     if spec.base.mapping:
         hint = "leave 'mapping' out; explorer sweep MODEL --map searches mappings"
@@ -179,7 +179,7 @@ def combinations(spec: SweepSpec) -> list[TileSpec]:
     ]
 
 
-def tiles_of(
+def combine_tiles(
     tiles: Sequence[Tile] | None,
     rows: Sequence[int] | None = None,
     depths: Sequence[int] | None = None,

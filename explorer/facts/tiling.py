@@ -309,7 +309,7 @@ class Plan(Struct, frozen=True):
         return next((site.sign for site in self.sites if site.sign), "")
 
 
-def scope_of(name: str) -> str:
+def find_scope(name: str) -> str:
     """Finds the module in an exporter's node name: /classifier/classifier.1/Gemm is in classifier.1."""
     scope = ""
     for piece in name.strip("/").split("/"):

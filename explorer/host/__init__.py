@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.host.system import user_folder
+from explorer.host.system import find_user_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -14,4 +14,4 @@ SWITCH = "EXPLORER_NO_CACHE"
 
 def cache_home(environment: Mapping[str, str]) -> str:
     """Returns the folder of all caches. Its content can be deleted at any time."""
-    return user_folder("cache", environment)
+    return find_user_folder("cache", environment)

@@ -62,20 +62,20 @@ class CacheFolder:
     def read(self, name: str) -> memoryview | None:
         """Reads the content under a name, or returns None if it is missing or damaged."""
         try:
-            raw = self._content(name)
+            raw = self._read_content(name)
         except (OSError, MemoryError):
             return None
         content_start = len(_MAGIC) + _DIGEST
         if raw is None or raw[: len(_MAGIC)] != _MAGIC:
             return None
         content = memoryview(raw)[content_start:]
-        if raw[len(_MAGIC) : content_start] != _checksum(name, content):
+        if raw[len(_MAGIC) : content_start] != _compute_checksum(name, content):
             return None
         with contextlib.suppress(OSError):
             os.utime(os.path.join(self.path, name))  # record the use
         return content
 
-    def _content(self, name: str) -> bytes | None:
+    def _read_content(self, name: str) -> bytes | None:
         """Reads a file, if only the user can write it and its folder."""
         status = os.lstat(self.path)
         if not stat.S_ISDIR(status.st_mode) or not own_files.is_ours(status):
@@ -89,25 +89,25 @@ class CacheFolder:
         try:
             own_files.make_folder(self.path)
             self._make_room(len(content))
-            own_files.write(os.path.join(self.path, name), _MAGIC, _checksum(name, content), content)
+            own_files.write(os.path.join(self.path, name), _MAGIC, _compute_checksum(name, content), content)
         except OSError:
             return False
         return True
 
-    def usage(self) -> CacheUsage:
+    def measure_usage(self) -> CacheUsage:
         """Counts the files and their bytes."""
-        sizes = [size for _, size, _ in self._files()]
+        sizes = [size for _, size, _ in self._list_files()]
         return CacheUsage(self.path, len(sizes), sum(sizes), self.most_bytes)
 
     def clear(self) -> None:
         """Removes all files."""
-        for _, _, path in self._files():
+        for _, _, path in self._list_files():
             with contextlib.suppress(OSError):
                 os.unlink(path)
 
     def _make_room(self, size: int) -> None:
         """Removes the least recently used files until a new file fits."""
-        files = sorted(self._files())
+        files = sorted(self._list_files())
         total, count = sum(size for _, size, _ in files), len(files)
         for last_use, file_bytes, path in files:
             is_leftover = path.endswith(".new") and last_use < time.time() - _LEFT
@@ -116,7 +116,7 @@ class CacheFolder:
                     os.unlink(path)
                 total, count = total - file_bytes, count - 1
 
-    def _files(self) -> Iterator[tuple[float, int, str]]:
+    def _list_files(self) -> Iterator[tuple[float, int, str]]:
         """Yields the time of last use, the size and the path of each file."""
         with contextlib.suppress(OSError), os.scandir(self.path) as entries:
             for entry in entries:
@@ -126,7 +126,7 @@ class CacheFolder:
                         yield status.st_mtime, status.st_size, entry.path
 
 
-def _checksum(name: str, content: bytes | memoryview) -> bytes:
+def _compute_checksum(name: str, content: bytes | memoryview) -> bytes:
     import hashlib  # takes 5 ms; commands without a cache do not need it
 
     hasher = hashlib.sha256(name.encode() + b"\0")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 
 
-def command(module: str, *words: str) -> list[str]:
+def build_command(module: str, *words: str) -> list[str]:
     """Returns the command that runs `main` of a module in a new process, with `words` in its `sys.argv`."""
     return [sys.executable, "-P", __file__, module, *words]
 

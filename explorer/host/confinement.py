@@ -79,10 +79,12 @@ def _is_inside(path: str, folder: str, for_writing: bool = False) -> bool:
             return True
     except ValueError:  # a null byte, or another drive
         return False
-    return (not for_writing and os.path.dirname(real_path) == blobs_of(root)) or scratch.is_private(path)
+    return (not for_writing and os.path.dirname(real_path) == find_blobs_folder(root)) or scratch.is_private(
+        path
+    )
 
 
-def blobs_of(folder: str) -> str:
+def find_blobs_folder(folder: str) -> str:
     """Finds the folder of the files behind a folder of huggingface_hub's cache; '' for other folders.
 
     models--NAME/snapshots/REVISION/FILE is a link to models--NAME/blobs/DIGEST. No other links leave the

@@ -13,14 +13,20 @@ from functools import partial
 from typing import Literal
 
 from explorer.base import installation
-from explorer.base.extras import EXTRAS, extra_command
-from explorer.base.installation import Fault, module_name
+from explorer.base.extras import EXTRAS, format_extra_command
+from explorer.base.installation import Fault, get_module_name
 from explorer.base.record import record
-from explorer.base.tested_versions import TESTED, is_tested, range_text, read_installed_version, release
+from explorer.base.tested_versions import (
+    TESTED,
+    format_range,
+    is_tested,
+    parse_release,
+    read_installed_version,
+)
 from explorer.base.version import __version__
 from explorer.host import input_files
 from explorer.host.imports import ImportTrial
-from explorer.host.system import NOWHERE, user_folder
+from explorer.host.system import NOWHERE, find_user_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -191,24 +197,31 @@ class Checkup:
     problems: tuple[Problem, ...]
 
 
-def checkup(*, extras: bool = False) -> Checkup:
+def run_checkup(*, extras: bool = False) -> Checkup:
     """Checks the installation, the machine, the terminal and the folders.
 
     Args:
         extras: Whether to import the packages of extras, too, which takes seconds.
     """
     problems: list[Problem] = []
-    installed = installation.distributions()
-    rows_to_try = [row for row in TESTED[1:] if extras or not installation.extra_name(row)]
-    rows_to_try = [row for row in rows_to_try if installation.distribution(row, installed) is not None]
+    installed = installation.find_distributions()
+    rows_to_try = [row for row in TESTED[1:] if extras or not installation.get_extra_name(row)]
+    rows_to_try = [row for row in rows_to_try if installation.find_distribution(row, installed) is not None]
     # on Windows itself the packages are not used
-    names = [] if os.name == "nt" else map(module_name, rows_to_try)
+    names = [] if os.name == "nt" else map(get_module_name, rows_to_try)
     trial = _try_or_report(lambda: ImportTrial(names), None, "imports cannot be tried", problems)
-    python, machine, terminal = _python(problems), _machine(problems), _terminal(problems)
-    folders = tuple(_folders(problems))
-    packages = _packages(installed, trial, problems)
+    python, machine, terminal = _check_python(problems), _check_machine(problems), _check_terminal(problems)
+    folders = tuple(_check_folders(problems))
+    packages = _check_packages(installed, trial, problems)
     return Checkup(
-        __version__, python, machine, terminal, folders, packages, tuple(_extras(packages)), tuple(problems)
+        __version__,
+        python,
+        machine,
+        terminal,
+        folders,
+        packages,
+        tuple(_list_extras(packages)),
+        tuple(problems),
     )
 
 
@@ -229,11 +242,11 @@ def _add(problem: Problem, problems: list[Problem]) -> None:
         problems.append(problem)
 
 
-def _problem(fault: Fault) -> Problem:
-    return Problem(shorten_path(fault.what), _pip_command(fault.command), shorten_path(fault.advice))
+def _describe_problem(fault: Fault) -> Problem:
+    return Problem(shorten_path(fault.what), _adapt_pip_command(fault.command), shorten_path(fault.advice))
 
 
-def _pip_command(command: str) -> str:
+def _adapt_pip_command(command: str) -> str:
     """Adapts a pip command to the running environment."""
     if not command.startswith("pip "):
         return command
@@ -255,8 +268,12 @@ def _try_or_report(compute: Callable[[], T], default: U, subject: str, problems:
         return compute()
     except Exception as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        fault = installation.import_fault(error)
-        problem = Problem(f"{subject}: {shorten_path(reason)}", "", "") if fault is None else _problem(fault)
+        fault = installation.find_import_fault(error)
+        problem = (
+            Problem(f"{subject}: {shorten_path(reason)}", "", "")
+            if fault is None
+            else _describe_problem(fault)
+        )
         _add(problem, problems)
         return default
 
@@ -264,17 +281,17 @@ def _try_or_report(compute: Callable[[], T], default: U, subject: str, problems:
 # -- Python and its packages
 
 
-def _python(problems: list[Problem]) -> PythonInfo:
+def _check_python(problems: list[Problem]) -> PythonInfo:
     row = TESTED[0]
     version = read_installed_version("python")
-    if release(version) < release(row.lowest):
+    if parse_release(version) < parse_release(row.lowest):
         message = f"Python {version} runs this; {row.lowest} or newer is needed"
         problems.append(Problem(message, f"python{row.highest} -m venv .venv", ""))
     program = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     fault = installation.build_own_fault()
     if fault is not None:
-        _add(_problem(fault), problems)
-    return PythonInfo(version, shorten_path(sys.executable or "?"), range_text(row), shorten_path(program))
+        _add(_describe_problem(fault), problems)
+    return PythonInfo(version, shorten_path(sys.executable or "?"), format_range(row), shorten_path(program))
 
 
 _DEPENDENCIES = {
@@ -287,57 +304,57 @@ _DEPENDENCIES = {
 """Packages that cannot be imported if another package cannot."""
 
 
-def _packages(
+def _check_packages(
     installed: Mapping[str, Distribution], trial: ImportTrial | None, problems: list[Problem]
 ) -> tuple[PackageInfo, ...]:
     states: dict[str, PackageInfo] = {}
     for row in TESTED[1:]:
-        extra = installation.extra_name(row)
-        package = installation.distribution(row, installed)
+        extra = installation.get_extra_name(row)
+        package = installation.find_distribution(row, installed)
         version = None if package is None else package.version
         state: Any = "fine" if package is None or is_tested(row.package, package.version) else "newer"
-        fault = None if package is None else installation.age_fault(row, package.version)
+        fault = None if package is None else installation.build_age_fault(row, package.version)
         if fault is not None:
             state = "old"
         else:
-            fault = installation.file_fault(row, package)
+            fault = installation.find_file_fault(row, package)
             if package is None and fault is not None:
                 state, fault = ("absent", None) if extra else ("missing", fault)
             elif fault is not None:
                 state = "broken"
         if fault is not None:
-            _add(_problem(fault), problems)
+            _add(_describe_problem(fault), problems)
         version = "" if version is None and state == "fine" else version
-        states[module_name(row)] = PackageInfo(row.package, version, range_text(row), extra, state)
+        states[get_module_name(row)] = PackageInfo(row.package, version, format_range(row), extra, state)
     working_states = ("fine", "newer")
-    for module, fault in (trial.faults() if trial else {}).items():
+    for module, fault in (trial.collect_faults() if trial else {}).items():
         dependency = states.get(_DEPENDENCIES.get(module, ""))
         if states[module].state in working_states:
             states[module].state = "broken"
             # repairing a broken dependency also repairs this package
             if dependency is None or dependency.state in working_states:
-                _add(_problem(fault), problems)
+                _add(_describe_problem(fault), problems)
     return tuple(states.values())
 
 
-def _extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
+def _list_extras(packages: Sequence[PackageInfo]) -> Iterator[ExtraInfo]:
     for name in dict.fromkeys(EXTRAS.values()):
         own_packages = [package for package in packages if package.extra == name]
         missing_packages = tuple(package.package for package in own_packages if package.state == "absent")
-        yield ExtraInfo(name, not missing_packages, missing_packages, extra_command(name))
+        yield ExtraInfo(name, not missing_packages, missing_packages, format_extra_command(name))
 
 
 # -- folders
 
 
-def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
+def _check_folders(problems: list[Problem]) -> Iterator[FolderInfo]:
     folder_kinds: tuple[tuple[Kind, str], ...] = (
         ("config", "machines cannot be saved"),
         ("cache", "models are analyzed anew each time"),
         ("state", "sessions cannot be resumed"),
     )
     for kind, loss in folder_kinds:
-        find_folder = partial(user_folder, kind, os.environ)
+        find_folder = partial(find_user_folder, kind, os.environ)
         folder = _try_or_report(find_folder, "?", f"the {kind} folder", problems)
         path = folder
         if kind == "config":
@@ -353,10 +370,10 @@ def _folders(problems: list[Problem]) -> Iterator[FolderInfo]:
             problems.append(Problem(message, _repair_command(kind, existing_folder), ""))
         path_text = "none: there is no home folder" if folder.startswith(NOWHERE) else shorten_path(path)
         yield FolderInfo(kind, path_text, os.path.exists(path), writable)
-    yield _temporary(problems)
+    yield _check_temporary_folder(problems)
 
 
-def _temporary(problems: list[Problem]) -> FolderInfo:
+def _check_temporary_folder(problems: list[Problem]) -> FolderInfo:
     import tempfile
 
     try:
@@ -371,7 +388,7 @@ def _temporary(problems: list[Problem]) -> FolderInfo:
 
 def _check_config(path: str, problems: list[Problem]) -> None:
     try:
-        content = input_files.content(path, internal=True)
+        content = input_files.read_content(path, internal=True)
         import tomllib  # takes 30 ms, so import it only if there is a file
 
         tomllib.loads(content.decode("utf-8-sig"))
@@ -427,7 +444,7 @@ def _repair_command(kind: str, existing_folder: str) -> str:
 # -- the terminal
 
 
-def _terminal(problems: list[Problem]) -> TerminalInfo:
+def _check_terminal(problems: list[Problem]) -> TerminalInfo:
     environment = os.environ
     size = next(filter(None, map(_size, (1, 2, 0))), None)
     name = environment.get("TERM", "")
@@ -438,7 +455,9 @@ def _terminal(problems: list[Problem]) -> TerminalInfo:
     multiplexer = "tmux" if environment.get("TMUX") else "screen" if environment.get("STY") else ""
     over_ssh = any(environment.get(key) for key in ("SSH_CONNECTION", "SSH_CLIENT", "SSH_TTY"))
     columns, rows = size or (None, None)
-    return TerminalInfo(columns, rows, name, _colors(environment), encoding.lower(), over_ssh, multiplexer)
+    return TerminalInfo(
+        columns, rows, name, _count_colors(environment), encoding.lower(), over_ssh, multiplexer
+    )
 
 
 def _size(number: int) -> tuple[int, int] | None:
@@ -449,7 +468,7 @@ def _size(number: int) -> tuple[int, int] | None:
     return (columns, rows) if columns > 0 else None
 
 
-def _colors(environment: Mapping[str, str]) -> int:
+def _count_colors(environment: Mapping[str, str]) -> int:
     name = environment.get("TERM", "")
     if "NO_COLOR" in environment or name == "dumb":
         return 0
@@ -461,26 +480,26 @@ def _colors(environment: Mapping[str, str]) -> int:
 # -- the machine
 
 
-def _machine(problems: list[Problem]) -> MachineInfo:
+def _check_machine(problems: list[Problem]) -> MachineInfo:
     from explorer.host import processor
 
     name = _try_or_report(processor.name, platform.machine(), "the processor", problems)
     processor_count = _try_or_report(
-        lambda: len(processor.processors()), os.cpu_count() or 1, "the processors", problems
+        lambda: len(processor.list_processors()), os.cpu_count() or 1, "the processors", problems
     )
     memory, gpus = (
-        _try_or_report(_memory, None, "the memory", problems),
-        _try_or_report(_gpus, None, "the GPU", problems),
+        _try_or_report(_read_memory, None, "the memory", problems),
+        _try_or_report(_find_gpus, None, "the GPU", problems),
     )
     total_bytes, free = memory or (None, None)
     names, sources = gpus or ((), ())
     if os.name == "nt":
         message = "this is Windows: only --help, --version and doctor answer"
         problems.append(Problem(message, "wsl --install", ""))
-    return MachineInfo(_system(), name, processor_count, total_bytes, free, names, sources)
+    return MachineInfo(_describe_system(), name, processor_count, total_bytes, free, names, sources)
 
 
-def _system() -> str:
+def _describe_system() -> str:
     if sys.platform == "darwin":
         parts = ["macOS", platform.mac_ver()[0], platform.machine()]
     else:
@@ -489,14 +508,14 @@ def _system() -> str:
     return ", ".join(filter(None, (" ".join(filter(None, parts)), library)))
 
 
-def _memory() -> tuple[int | None, int | None]:
+def _read_memory() -> tuple[int | None, int | None]:
     import psutil
 
     memory = psutil.virtual_memory()
     total_bytes, available_bytes = int(memory.total), int(memory.available)
-    limit = _text("/sys/fs/cgroup/memory.max").strip()
+    limit = _read_text("/sys/fs/cgroup/memory.max").strip()
     if limit.isdecimal() and 0 < int(limit) < total_bytes:
-        used_text = _text("/sys/fs/cgroup/memory.current").strip()
+        used_text = _read_text("/sys/fs/cgroup/memory.current").strip()
         available_bytes = (
             min(available_bytes, int(limit) - int(used_text))
             if used_text.isdecimal()
@@ -509,7 +528,7 @@ def _memory() -> tuple[int | None, int | None]:
 _DRIVERS = "/proc/driver/nvidia/gpus"
 
 
-def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _find_gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns the names of GPUs, and the places searched.
 
     Files of drivers come first, because they need no child process.
@@ -523,7 +542,7 @@ def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
         except OSError:
             cards = []
         for card in cards:
-            lines = _text(f"{_DRIVERS}/{card}/information").splitlines()
+            lines = _read_text(f"{_DRIVERS}/{card}/information").splitlines()
             models = [line.partition(":")[2].strip() for line in lines if line.startswith("Model:")]
             names.append(models[0] if models and models[0] else "NVIDIA GPU")
         if os.path.exists("/dev/kfd"):
@@ -532,11 +551,11 @@ def _gpus() -> tuple[tuple[str, ...], tuple[str, ...]]:
         return ("Apple GPU (Metal)",), ("the processor",)
     if not names:
         sources.append("nvidia-smi")
-        names += _nvidia_smi()
+        names += _run_nvidia_smi()
     return tuple(names), tuple(sources)
 
 
-def _nvidia_smi() -> list[str]:
+def _run_nvidia_smi() -> list[str]:
     import shutil
     import subprocess
 
@@ -557,8 +576,8 @@ def _nvidia_smi() -> list[str]:
     )
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
-        return input_files.content(path, internal=True).decode("utf-8", "replace")
+        return input_files.read_content(path, internal=True).decode("utf-8", "replace")
     except OSError:
         return ""

@@ -1,7 +1,7 @@
 """Records of file reads: the bytes that were read, and whether they are unchanged.
 
-Size and time of a file do not identify its content, because a replacement can have the same. Therefore the
-bytes that were read are read again and hashed. Other bytes do not matter.
+The size and the time of a file do not identify its content, because a changed file can have the same ones.
+Therefore the parts that were read are read again and hashed. Changes in other parts do not matter.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ def record_full_read(path: str) -> FileRead:
         OSError: The file does not exist any more.
     """
     size = os.path.getsize(path)
-    return read_of(path, size, ((0, size),))
+    return create_record(path, size, ((0, size),))
 
 
-def read_of(path: str, size: int, spans: Iterable[tuple[int, int]]) -> FileRead:
+def create_record(path: str, size: int, spans: Iterable[tuple[int, int]]) -> FileRead:
     """Records parts of a file that were read."""
     return FileRead(os.path.abspath(path), os.path.realpath(path), size, tuple(merge_spans(spans)))
 
@@ -61,7 +61,9 @@ def merge_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def find_last_change(files: Sequence[FileRead]) -> int:
-    """Returns time of the last change of some files in nanoseconds since the epoch, which users cannot set.
+    """Returns the time of the last change of any of the files, in nanoseconds since the epoch.
+
+    It is the change time of the inode (ctime), which users cannot set.
 
     Raises:
         OSError: A file does not exist any more.
@@ -69,9 +71,11 @@ def find_last_change(files: Sequence[FileRead]) -> int:
     return max(os.stat(file.path).st_ctime_ns for file in files)
 
 
-def digest(files: Sequence[FileRead]) -> bytes | None:
-    """Reads the recorded parts again and computes their digest, or returns None if a file moved or its size
-    changed.
+def compute_digest(files: Sequence[FileRead]) -> bytes | None:
+    """Reads the recorded parts again and computes their digest.
+
+    Returns:
+        The SHA-256 digest, or None if a file cannot be read, its path leads elsewhere, or its size changed.
     """
     import hashlib  # takes 5 ms; commands without a digest do not need it
 
@@ -80,11 +84,11 @@ def digest(files: Sequence[FileRead]) -> bytes | None:
         try:
             if os.path.realpath(file.path) != file.real:
                 return None
-            descriptor, size = input_files.descriptor(file.path)
+            descriptor, size = input_files.open_descriptor(file.path)
             try:
                 if size != file.size:
                     return None
-                for part in _parts(descriptor, file.spans):
+                for part in _read_parts(descriptor, file.spans):
                     hasher.update(part)
             finally:
                 os.close(descriptor)
@@ -94,7 +98,8 @@ def digest(files: Sequence[FileRead]) -> bytes | None:
     return hasher.digest()
 
 
-def _parts(descriptor: int, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+def _read_parts(descriptor: int, spans: Sequence[tuple[int, int]]) -> Iterator[bytes]:
+    """Yields the bytes of each (offset, size) in pieces of at most `_STEP` bytes."""
     for offset, size in spans:
         end = offset + size
         while offset < end:

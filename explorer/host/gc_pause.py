@@ -34,7 +34,7 @@ def freeze_once() -> None:
 
 
 @contextmanager
-def gc_pause() -> Iterator[None]:
+def pause_garbage_collector() -> Iterator[None]:
     """Disables the garbage collector in the block.
 
     If many objects were created, they count as old afterwards.

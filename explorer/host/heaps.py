@@ -21,7 +21,7 @@ def give_back(above: int = 0) -> None:
         above: Number of bytes that this process must hold, and it must have grown since the last call. 0
             trims in any case.
     """
-    resident_bytes = resident()
+    resident_bytes = measure_resident_bytes()
     _least[0] = min(_least[0], resident_bytes)
     if sys.platform != "linux" or (above and resident_bytes < max(above, _least[0] + _MORE)):
         return
@@ -33,10 +33,10 @@ def give_back(above: int = 0) -> None:
         return
     if trim is not None:
         trim(0)
-        _least[0] = resident()
+        _least[0] = measure_resident_bytes()
 
 
-def resident(pid: int | None = None) -> int:
+def measure_resident_bytes(pid: int | None = None) -> int:
     """Returns the bytes of memory that a process holds, this one by default; 0 if unknown."""
     import psutil  # takes 12 ms
 

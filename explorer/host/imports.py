@@ -8,14 +8,14 @@ import subprocess
 import sys
 import time
 
-from explorer.base.extras import extra_of
+from explorer.base.extras import find_extra
 from explorer.base.installation import (
     Fault,
-    distribution,
-    distributions,
-    install_command,
-    module_name,
-    repair_command,
+    find_distribution,
+    find_distributions,
+    format_install_command,
+    format_repair_command,
+    get_module_name,
 )
 from explorer.base.tested_versions import TESTED
 
@@ -66,21 +66,21 @@ class ImportTrial:
         # dependencies come first, because a broken dependency also breaks its dependents
         for module in sorted(modules, key=lambda name: name not in _FIRST):
             if module not in _UNUSED:
-                groups.setdefault(extra_of(module), []).append(module)
+                groups.setdefault(find_extra(module), []).append(module)
         self._path = json.dumps([folder for folder in sys.path if isinstance(folder, str)])
         self._until = time.monotonic() + _SECONDS * max(1, len(groups) // 3)
-        self._children = [(names, _child(self._path, names)) for names in groups.values()]
+        self._children = [(names, _start_child(self._path, names)) for names in groups.values()]
 
-    def faults(self) -> dict[str, Fault]:
+    def collect_faults(self) -> dict[str, Fault]:
         """Waits for all trials and returns the faults of the packages that cannot be imported, by module."""
         reason_by_module: dict[str, str] = {}
         for names, child in self._children:
-            reason_by_module |= self._reasons(names, child)
+            reason_by_module |= self._collect_reasons(names, child)
         return _drop_repeated_faults(
-            {name: _fault(name, reason) for name, reason in reason_by_module.items()}, reason_by_module
+            {name: _build_fault(name, reason) for name, reason in reason_by_module.items()}, reason_by_module
         )
 
-    def _reasons(self, names: Sequence[str], child: subprocess.Popen[str]) -> dict[str, str]:
+    def _collect_reasons(self, names: Sequence[str], child: subprocess.Popen[str]) -> dict[str, str]:
         """Collects the reasons of failed imports of one installation, by module."""
         reasons: dict[str, str] = {}
         deadline = self._until
@@ -103,11 +103,11 @@ class ImportTrial:
             names = names[names.index(unfinished) + 1 :]
             if not names:
                 return reasons
-            child = _child(self._path, names)
+            child = _start_child(self._path, names)
             deadline = max(self._until, time.monotonic() + _SECONDS_MORE)
 
 
-def _child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:
+def _start_child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-I", "-c", _CODE, path, *names],
         stdin=subprocess.DEVNULL,
@@ -118,17 +118,19 @@ def _child(path: str, names: Sequence[str]) -> subprocess.Popen[str]:
     )
 
 
-def _fault(module: str, reason: str) -> Fault:
-    row = next(row for row in TESTED if module_name(row) == module)
-    package = distribution(row, distributions())
+def _build_fault(module: str, reason: str) -> Fault:
+    row = next(row for row in TESTED if get_module_name(row) == module)
+    package = find_distribution(row, find_distributions())
     version = package.version if package else ""
     label = f"{row.package} {version}".strip()
-    if missing_module := _lacked(module, reason):
-        return Fault(f"{label} needs {missing_module}, which is not installed", install_command(row))
-    return Fault(f"{label} is installed but cannot be imported ({reason})", repair_command(row, version))
+    if missing_module := _find_missing_package(module, reason):
+        return Fault(f"{label} needs {missing_module}, which is not installed", format_install_command(row))
+    return Fault(
+        f"{label} is installed but cannot be imported ({reason})", format_repair_command(row, version)
+    )
 
 
-def _lacked(module: str, reason: str) -> str:
+def _find_missing_package(module: str, reason: str) -> str:
     """Finds the missing package that a module imports; '' if the import failed for another reason."""
     missing_module = _LACKS.match(reason)
     return (
@@ -142,7 +144,7 @@ def _drop_repeated_faults(faults: dict[str, Fault], reasons: dict[str, str]) -> 
     """Removes the faults of packages that fail only because another package does."""
     first = {reason: name for name, reason in reversed(reasons.items())}
     root_faults = {name: fault for name, fault in faults.items() if first[reasons[name]] == name}
-    blamed = {name for name in root_faults if not _lacked(name, reasons[name])}
+    blamed = {name for name in root_faults if not _find_missing_package(name, reasons[name])}
     return {
         name: fault
         for name, fault in root_faults.items()

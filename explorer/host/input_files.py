@@ -28,7 +28,7 @@ MAX_BYTES = 16 << 20
 QUOTED = r'"(?:[^"\\\n]|\\.)*"|\'[^\'\n]*\''
 """Pattern of a TOML string on one line."""
 _DEEP = r"(?<![\w-])(?:[\w-]+[ \t]*\.[ \t]*){64}"
-"""Pattern of a key with too many parts. Parsing takes time quadratic in their number."""
+"""Pattern of a dotted key with too many parts. The time to parse a key is quadratic in their number."""
 _AT = r"\s*\(at (?:line (\d+), column \d+|end of document)\)$"
 
 # flags that not all systems have; without O_NONBLOCK, opening a pipe waits for its writer
@@ -38,7 +38,7 @@ for _name in ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", "O_NOINHERIT"):
 
 
 def check(path: str, *, internal: bool = False) -> os.stat_result:
-    """Checks a file that a library will open by name, as `descriptor` does.
+    """Checks a file that a library will open by name, as `open_descriptor` does.
 
     Raises:
         Misuse: The file is outside the served folder.
@@ -54,7 +54,7 @@ def check(path: str, *, internal: bool = False) -> os.stat_result:
     return about
 
 
-def descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
+def open_descriptor(path: str, *, internal: bool = False) -> tuple[int, int]:
     """Opens a regular file for reading.
 
     Args:
@@ -89,8 +89,8 @@ def _check_regular(about: os.stat_result) -> None:
         raise OSError(errno.EINVAL, "it is not a regular file")
 
 
-def unbuffered(opened: int, *, close: bool = True) -> FileIO:
-    """Opens the bytes of a descriptor from `descriptor`.
+def open_unbuffered(opened: int, *, close: bool = True) -> FileIO:
+    """Opens a Python file without a buffer on a descriptor from `open_descriptor`.
 
     Args:
         opened: Descriptor of the file.
@@ -99,16 +99,16 @@ def unbuffered(opened: int, *, close: bool = True) -> FileIO:
     return open(opened, "rb", buffering=0, closefd=close)
 
 
-def binary(path: str, *, internal: bool = False) -> BufferedReader:
+def open_binary(path: str, *, internal: bool = False) -> BufferedReader:
     """Opens a binary file for reading.
 
     Raises:
-        Misuse, OSError: See `descriptor`.
+        Misuse, OSError: See `open_descriptor`.
     """
-    return open(descriptor(path, internal=internal)[0], "rb")
+    return open(open_descriptor(path, internal=internal)[0], "rb")
 
 
-def text(
+def open_text(
     path: str,
     *,
     internal: bool = False,
@@ -119,32 +119,32 @@ def text(
     """Opens a text file for reading.
 
     Raises:
-        Misuse, OSError: See `descriptor`.
+        Misuse, OSError: See `open_descriptor`.
     """
-    number = descriptor(path, internal=internal)[0]
+    number = open_descriptor(path, internal=internal)[0]
     return open(number, encoding=encoding, errors=errors, newline=newline)
 
 
-def content(path: str, *, internal: bool = False, max_bytes: int = MAX_BYTES) -> bytes:
+def read_content(path: str, *, internal: bool = False, max_bytes: int = MAX_BYTES) -> bytes:
     """Reads a complete file.
 
     Args:
         path: Path of the file.
-        internal: Whether the program chose the path, as for `descriptor`.
+        internal: Whether the program chose the path, as for `open_descriptor`.
         max_bytes: Largest size in bytes.
 
     Raises:
         Misuse: The file is outside the served folder.
         OSError: The file cannot be read, is not a regular file, or is larger than `max_bytes`.
     """
-    with binary(path, internal=internal) as file:
+    with open_binary(path, internal=internal) as file:
         raw = file.read(max_bytes + 1)
     if len(raw) > max_bytes:
         raise OSError(errno.EFBIG, f"it has more than {max_bytes >> 20} MiB")
     return raw
 
 
-def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
+def map_into_memory(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
     """Maps an open file into memory, so that its bytes are read on access.
 
     Args:
@@ -161,48 +161,51 @@ def mapping(opened: int, size: int, *, private: bool = False) -> mmap.mmap:
     return mmap.mmap(opened, size, access=mmap.ACCESS_COPY if private else mmap.ACCESS_READ)
 
 
-def archive(path: str) -> AbstractContextManager[ZipFile]:
+def open_archive(path: str) -> AbstractContextManager[ZipFile]:
     """Opens a zip archive for reading, for the duration of the block.
 
     Raises:
-        Misuse, OSError: See `descriptor`. An invalid archive raises zipfile.BadZipFile.
+        Misuse, OSError: See `open_descriptor`. An invalid archive raises zipfile.BadZipFile.
     """
     from contextlib import contextmanager  # both take 7 ms; commands that read no archive do not need them
     from zipfile import ZipFile
 
     @contextmanager
     def open_zip() -> Iterator[ZipFile]:
-        with binary(path) as file, ZipFile(file) as archive:
+        with open_binary(path) as file, ZipFile(file) as archive:
             yield archive
 
     return open_zip()
 
 
 def map_file(path: str, *, private: bool = False) -> mmap.mmap:
-    """Maps a file into memory, see `mapping`.
+    """Maps a file into memory, see `map_into_memory`.
 
     Raises:
-        Misuse, OSError: See `descriptor`.
+        Misuse, OSError: See `open_descriptor`.
         ValueError: The file is empty.
     """
-    opened, size = descriptor(path)
+    opened, size = open_descriptor(path)
     try:
         if not size:
             raise ValueError("the file is empty")
-        return mapping(opened, size, private=private)
+        return map_into_memory(opened, size, private=private)
     finally:
         os.close(opened)
 
 
 def prevent_read_ahead(mapped: mmap.mmap) -> None:
-    """Prevents the kernel from reading weights around every header, if the system supports it."""
+    """Turns off the kernel's read-ahead for a mapping, if the system supports it.
+
+    With read-ahead, reading a header would also read the weights next to it.
+    """
     import mmap
 
     if hasattr(mmap, "MADV_RANDOM"):
         mapped.madvise(mmap.MADV_RANDOM)
 
 
-def names(folder: str) -> list[str]:
+def list_names(folder: str) -> list[str]:
     """Lists the names in a folder.
 
     Raises:
@@ -213,7 +216,7 @@ def names(folder: str) -> list[str]:
     return os.listdir(folder)
 
 
-def toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
+def parse_toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
     """Decodes and parses the TOML file `path`. Returns its text and its content.
 
     Raises:

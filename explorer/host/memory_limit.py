@@ -1,13 +1,15 @@
 """Memory limit of a process, and detection of the errors that libraries report when it is reached.
 
-The limit is RLIMIT_DATA, which covers a process's private writable memory: heap, stacks, anonymous maps. It
-does not count mapped weights, which are read-only. It also does not count the address space that torch, CUDA
-and glibc's arenas only reserve. RLIMIT_AS would count both, so a model of 100 GB could not be opened.
-RLIMIT_RSS is not enforced, and watching the resident size would react too late. A copy-on-write map of a file
-(`torch.load(mmap=True)`) counts in full. This limit counts maps on Linux only.
+The limit is RLIMIT_DATA, which covers the private writable memory of a process: heap, stacks, anonymous maps.
+It excludes mapped weights, which are read-only, and address space that torch, CUDA and glibc's arenas only
+reserve. A copy-on-write map of a file (`torch.load(mmap=True)`) counts in full. The limit includes maps on
+Linux only, so other systems have no limit.
 
-Python raises MemoryError at the limit. Native code throws, aborts, or fails with its own message; `is_met`
-recognizes those messages. The parent process reports a child that was killed.
+Other limits do not fit. RLIMIT_AS includes mapped weights and reserved address space, so a model of 100 GB
+could not be opened. RLIMIT_RSS is not enforced, and watching the resident size would react too late.
+
+At the limit, Python raises MemoryError. Native code throws, aborts, or fails with its own message;
+`is_out_of_memory` recognizes these messages. The parent process reports a child that was killed.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from explorer.base.errors import ExplorerError
 from explorer.base.units import bytes_text
 from explorer.host.system import is_linux
 
-_SAID = re.compile(
+_MEMORY_MESSAGES = re.compile(
     r"bad_?alloc|bad allocation|allocation (still )?failed"
     r"|(can ?not|can't|could not|unable to|failed to) (re|m|c)?alloc"
     r"|cannot allocate memory|allocate memory|out of memory|not enough memory|insufficient memory"
@@ -38,10 +40,10 @@ that check nothing.
 
 _SPARE = 4 << 20
 _spare = bytearray()
-"""Reserved memory, freed when memory runs out: without it, not even the error could be read."""
+"""Reserved memory, which is freed when memory runs out, so that the error can be examined."""
 
 
-def apply(limit: int) -> None:
+def limit_memory(limit: int) -> None:
     """Limits the memory of this process permanently. Does nothing on a system without the limit."""
     if not is_linux():
         return
@@ -60,7 +62,7 @@ def keep_spare() -> None:
 
 
 def read_limit() -> int | None:
-    """Returns bytes that this process may use, or None without a limit."""
+    """Returns the bytes that this process may use, or None without a limit."""
     if not is_linux():
         return None
     import resource
@@ -69,8 +71,8 @@ def read_limit() -> int | None:
     return None if soft == resource.RLIM_INFINITY else soft
 
 
-def is_met(error: BaseException) -> bool:
-    """Whether a failure is a lack of memory, in the words of any library."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether a failure is a lack of memory, also if a library reports it with its own message."""
     _spare.clear()
     depth = 0
     cause: BaseException | None = error
@@ -89,31 +91,31 @@ def is_met(error: BaseException) -> bool:
 
 def reports_memory(text: str) -> bool:
     """Whether a text reports a lack of memory."""
-    return _SAID.search(text) is not None
+    return _MEMORY_MESSAGES.search(text) is not None
 
 
-def out_of_memory(limit: int | None, *, where: str = "") -> ExplorerError:
+def build_memory_error(limit: int | None, *, where: str = "") -> ExplorerError:
     """Builds the error for a lack of memory."""
     if limit is None:
         return ExplorerError("there is not enough memory for this", where=where, hint="nothing was written")
     return ExplorerError(
-        f"this needs more memory than {words(limit)}", where=where, hint="nothing was written"
+        f"this needs more memory than {describe_limit(limit)}", where=where, hint="nothing was written"
     )
 
 
-def words(limit: int) -> str:
+def describe_limit(limit: int) -> str:
     """Describes a limit for messages."""
     return f"the limit of {bytes_text(limit)} (--memory)"
 
 
-def machine() -> int | None:
+def read_machine_memory() -> int | None:
     """Returns the bytes of memory of this machine, or None if memory cannot be limited."""
     if not is_linux():
         return None
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def flush() -> None:
+def flush_output() -> None:
     """Flushes the output streams, so that a fork or an exit neither repeats nor loses output."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(

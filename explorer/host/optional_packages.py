@@ -16,7 +16,12 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from explorer.base.errors import MissingExtra, broken_package, install_command, missing
+from explorer.base.errors import (
+    MissingExtra,
+    explain_broken,
+    explain_missing,
+    format_install_command,
+)
 
 
 @contextlib.contextmanager
@@ -67,7 +72,7 @@ def search_here() -> None:
         sys.path.append(folder)
 
 
-def error_line(error: BaseException) -> str:
+def format_error(error: BaseException) -> str:
     """Formats an exception in one line, without a traceback."""
     text = " ".join(str(error).split())
     return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__
@@ -107,12 +112,12 @@ def require(package: str, source: str) -> Any:
         return importlib.import_module(package)
     except Exception as error:
         # a package that does not match its numpy or protobuf may raise any exception
-        if (failure := broken_package(error, source)) is not None:
+        if (failure := explain_broken(error, source)) is not None:
             raise failure from error
         if isinstance(error, ModuleNotFoundError):
-            raise missing(error, extra, source) from error
+            raise explain_missing(error, extra, source) from error
         raise MissingExtra(
-            f"{name} is installed but cannot be imported ({error_line(error)})",
+            f"{name} is installed but cannot be imported ({format_error(error)})",
             where=source,
-            hint=f"repair it, for instance with: {install_command(extra)}",
+            hint=f"repair it, for instance with: {format_install_command(extra)}",
         ) from error

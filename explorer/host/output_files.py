@@ -52,7 +52,7 @@ def check_target(
     if os.path.exists(path) and not os.path.isfile(path):
         # replacing a device node or a pipe would remove it for every user
         raise Misuse("is not a regular file", where=path, hint="name a file to write")
-    if any(_is_same_file(file, path) for model in models for file in _files(model)):
+    if any(_is_same_file(file, path) for model in models for file in _list_model_files(model)):
         raise Misuse("this is the model itself", where=path, hint="choose another name for the result")
     if any(_is_same_file(file, path) for file in weights):
         raise Misuse("the model's weights lie in this file", where=path, hint="choose another name")
@@ -84,7 +84,7 @@ def keep_input(path: str, inputs: Iterable[str]) -> None:
             raise Misuse("this file is read for it", where=path, hint="choose another name for the result")
 
 
-def _files(model: str) -> tuple[str, ...]:
+def _list_model_files(model: str) -> tuple[str, ...]:
     """Lists the possible files of a model, with its source file."""
     source = model.rpartition(":")[0]
     return (model, source, f"{source.replace('.', os.sep)}.py") if source else (model,)
@@ -99,8 +99,8 @@ def _is_same_file(a: str, b: str) -> bool:
     return os.path.exists(a) and os.path.exists(b) and os.path.samefile(a, b)
 
 
-def binary(path: str, *, read: bool = False) -> IO[bytes]:
-    """Opens an empty binary file for writing: a path from `atomic_write`, or in a temporary folder.
+def open_binary(path: str, *, read: bool = False) -> IO[bytes]:
+    """Opens an empty binary file for writing: a path from `write_atomically`, or in a temporary folder.
 
     Args:
         path: Path of the file.
@@ -114,24 +114,24 @@ def binary(path: str, *, read: bool = False) -> IO[bytes]:
     return open(path, "w+b" if read else "wb")
 
 
-def descriptor(path: str) -> int:
-    """Like `binary`, but returns a descriptor, which the caller must close."""
+def open_descriptor(path: str) -> int:
+    """Like `open_binary`, but returns a descriptor, which the caller must close."""
     _check_confined(path)
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0), 0o666)
 
 
-def text(path: str, *, errors: str = "strict") -> IO[str]:
-    """Like `binary`, for UTF-8 text."""
+def open_text(path: str, *, errors: str = "strict") -> IO[str]:
+    """Like `open_binary`, for UTF-8 text."""
     _check_confined(path)
     return open(path, "w", encoding="utf-8", errors=errors)
 
 
 class Discard(Exception):
-    """Exception that ends the block of `atomic_write` without a result and without an error."""
+    """Exception that ends the block of `write_atomically` without a result and without an error."""
 
 
 @contextlib.contextmanager
-def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False) -> Iterator[str]:
+def write_atomically(path: str, *, overwrite: bool = False, executable: bool = False) -> Iterator[str]:
     """Yields a path of the same name in a temporary folder next to `path`, for atomic writing.
 
     After the block, every file in that folder (the model and its external data) is moved into place, the
@@ -151,7 +151,7 @@ def atomic_write(path: str, *, overwrite: bool = False, executable: bool = False
         raise Misuse("is a directory", where=path, hint="name a file to write")
     folder, name = os.path.split(os.path.abspath(path))
     _check_folder(folder)
-    staging, is_private = _staging(path), scratch.is_private(path)
+    staging, is_private = _find_staging_folder(path), scratch.is_private(path)
     if not is_private:
         tell("writing", staging)
     lock = _claim_file(staging, path)
@@ -310,7 +310,7 @@ def clear_left(folder: str) -> None:
 _PART = re.compile(r"\.explorer-[0-9a-f]{16}\.part")
 
 
-def _staging(path: str) -> str:
+def _find_staging_folder(path: str) -> str:
     """Returns the temporary folder for writing `path`.
 
     Its short name is equal for all processes, so that only one can write.

@@ -23,40 +23,42 @@ _SYSCTL = ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize"), (3, "hw.l3cachesize"))
 
 def name() -> str:
     """Returns the name of the processor, or its architecture if the system reports no name."""
-    match = re.search(r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    match = re.search(
+        r"^(?:model name|Model|Hardware)\s*:\s*(.+)$", _read_text("/proc/cpuinfo"), re.MULTILINE
+    )
     reported_name = match[1].strip() if match else _read_macos("machdep.cpu.brand_string")
     return reported_name or platform.processor() or platform.machine()
 
 
-def processors() -> tuple[int, ...]:
+def list_processors() -> tuple[int, ...]:
     """Returns the indices of the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return tuple(sorted(os.sched_getaffinity(0)))
     return tuple(range(os.cpu_count() or 1))
 
 
-def cores(root: str = _CPU) -> int:
+def count_cores(root: str = _CPU) -> int:
     """Returns the number of cores that this process may use. A core with two threads counts once."""
-    own_processors = processors()
+    own_processors = list_processors()
     if not os.path.isdir(root):
         import psutil
 
         return min(psutil.cpu_count(logical=False) or len(own_processors), len(own_processors))
     core_ids = {
-        _text(f"{root}/cpu{index}/topology/thread_siblings_list").strip() or str(index)
+        _read_text(f"{root}/cpu{index}/topology/thread_siblings_list").strip() or str(index)
         for index in own_processors
     }
     return len(core_ids)
 
 
-def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
+def list_caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
     """Data caches as (level, bytes, number of processors that share it). The number is 0 if unknown."""
     from_files: set[tuple[int, int, int]] = set()
-    for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
-        size = re.fullmatch(r"(\d+)([KMG]?)", _text(f"{folder}/size").strip())
-        level = _text(f"{folder}/level").strip()
-        if size and level.isdecimal() and _text(f"{folder}/type").strip() != "Instruction":
-            sharing_count = _count_listed(_text(f"{folder}/shared_cpu_list"))
+    for folder in glob.glob(f"{root}/cpu{list_processors()[0]}/cache/index*"):
+        size = re.fullmatch(r"(\d+)([KMG]?)", _read_text(f"{folder}/size").strip())
+        level = _read_text(f"{folder}/level").strip()
+        if size and level.isdecimal() and _read_text(f"{folder}/type").strip() != "Instruction":
+            sharing_count = _count_listed(_read_text(f"{folder}/shared_cpu_list"))
             from_files.add((int(level), int(size[1]) * _UNITS[size[2]], sharing_count))
     from_system = [(level, _read_configured(key), 0) for level, key in _SYSCONF]
     from_system += [(level, int(_read_macos(key) or 0), 0) for level, key in _SYSCTL]
@@ -66,9 +68,11 @@ def caches(root: str = _CPU) -> tuple[tuple[int, int, int], ...]:
 def cache_ways(root: str = _CPU) -> dict[int, int]:
     """Returns the ways of each level of data cache; levels that the system does not report are missing."""
     ways: dict[int, int] = {}
-    for folder in glob.glob(f"{root}/cpu{processors()[0]}/cache/index*"):
-        level, number = (_text(f"{folder}/{name}").strip() for name in ("level", "ways_of_associativity"))
-        is_data = _text(f"{folder}/type").strip() != "Instruction"
+    for folder in glob.glob(f"{root}/cpu{list_processors()[0]}/cache/index*"):
+        level, number = (
+            _read_text(f"{folder}/{name}").strip() for name in ("level", "ways_of_associativity")
+        )
+        is_data = _read_text(f"{folder}/type").strip() != "Instruction"
         if is_data and level.isdecimal() and number.isdecimal() and int(number):
             ways[int(level)] = int(number)
     configured = ((level, _read_configured(key)) for level, key in _SYSCONF_WAYS)
@@ -101,14 +105,14 @@ _INSTRUCTIONS = (
 """Flags of a processor with the name of their instruction set, the fastest for products of bytes first."""
 
 
-def instructions(flags: str | None = None) -> str:
+def find_instruction_set(flags: str | None = None) -> str:
     """Fastest instruction set for products of bytes: 'avx2', 'avx512_vnni', 'neon_dotprod'; '' if unknown.
 
     Args:
         flags: Flags of the processor, or None to read them from the system.
     """
     if flags is None:
-        lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
+        lines = re.search(r"^(?:flags|Features)\s*:(.*)$", _read_text("/proc/cpuinfo"), re.MULTILINE)
         names = ("machdep.cpu.features", "machdep.cpu.leaf7_features")
         flags = lines[1] if lines else " ".join(map(_read_macos, names))
         arm_features = {"hw.optional.arm.FEAT_I8MM": "i8mm", "hw.optional.arm.FEAT_DotProd": "asimddp"}
@@ -124,7 +128,7 @@ def saturates_bytes() -> bool:
     """Whether this is an x86 processor without VNNI, on which onnxruntime adds two products of bytes in 16
     bits.
     """
-    flags = re.search(r"^flags\s*:(.*)$", _text("/proc/cpuinfo"), re.MULTILINE)
+    flags = re.search(r"^flags\s*:(.*)$", _read_text("/proc/cpuinfo"), re.MULTILINE)
     flag_text = flags[1] if flags else _read_macos("machdep.cpu.leaf7_features").lower()
     return bool(flag_text) and re.search(r"\b(avx512_?|avx_)vnni\b", flag_text) is None
 
@@ -155,9 +159,9 @@ def _count_listed(text: str) -> int:
     return sum(int(last or first) - int(first) + 1 for first, last in spans)
 
 
-def _text(path: str) -> str:
+def _read_text(path: str) -> str:
     try:
-        with input_files.text(path, internal=True, errors="replace") as file:
+        with input_files.open_text(path, internal=True, errors="replace") as file:
             return file.read()
     except OSError:
         return ""

@@ -50,22 +50,22 @@ class Folder:
             self._lock = -1
 
 
-def _bases() -> list[str]:
+def _list_base_folders() -> list[str]:
     """Returns folders for temporary files, as in Python's `tempfile`, whose import takes 10 ms."""
     variables = filter(None, (os.environ.get(name) for name in ("TMPDIR", "TEMP", "TMP")))
     return [os.path.abspath(base) for base in (*variables, "/tmp", "/var/tmp")]
 
 
 def _make() -> tuple[str, int]:
-    for base in _bases():
+    for base in _list_base_folders():
         path = os.path.join(base, f"{_PREFIX}{os.urandom(8).hex()}")
         with contextlib.suppress(OSError):
             return path, claim(path)
-    raise build_temporary_error(", ".join(dict.fromkeys(_bases())))
+    raise build_temporary_error(", ".join(dict.fromkeys(_list_base_folders())))
 
 
 @contextlib.contextmanager
-def folder() -> Iterator[str]:
+def create_folder() -> Iterator[str]:
     """Yields a temporary folder for the duration of the block."""
     temporary = Folder()
     try:
@@ -96,7 +96,7 @@ def open_private(path: str) -> IO[bytes]:
 
 
 @contextlib.contextmanager
-def private_files(folder: str) -> Iterator[str]:
+def keep_files_private(folder: str) -> Iterator[str]:
     """Makes files that are created in a folder during the block readable by the user only."""
     names_before = set(os.listdir(folder))
     yield folder
@@ -139,7 +139,7 @@ def claim(path: str) -> int:
         if is_new:
             os.chmod(path, 0o700)
         else:
-            _empty(path)
+            _remove_contents(path)
         return descriptor
 
 
@@ -193,7 +193,7 @@ def release(path: str, lock: int) -> None:
     os.close(lock)
     if is_renamed:
         with contextlib.suppress(OSError):
-            _empty(renamed)
+            _remove_contents(renamed)
             os.rmdir(renamed)
 
 
@@ -208,7 +208,7 @@ def remove(path: str) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _empty(path: str) -> None:
+def _remove_contents(path: str) -> None:
     for entry in list(os.scandir(path)):
         if entry.is_dir(follow_symlinks=False):
             remove(entry.path)
@@ -248,5 +248,5 @@ def clear_left(base: str, named: Callable[[str], object]) -> None:
 
 def clear_temporary() -> None:
     """Removes temporary folders that killed processes left behind."""
-    for base in dict.fromkeys(_bases()):
+    for base in dict.fromkeys(_list_base_folders()):
         clear_left(base, _TEMPORARY.fullmatch)

@@ -36,7 +36,7 @@ def check_supported(where: str = "") -> None:
         )
 
 
-def user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
+def find_user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
     """Returns the program's own folder for one kind of files, or `NOWHERE` for a user without a home folder.
 
     Linux and macOS both use the XDG base directories: `XDG_CACHE_HOME` or `~/.cache`, and so on.
@@ -48,7 +48,7 @@ def user_folder(kind: Kind, environment: Mapping[str, str]) -> str:
 
 
 def _default_base(kind: Kind) -> str:
-    """Base folder for files of one kind if no environment variable sets it; '' if there is none."""
+    """Returns the base folder for files of one kind without an environment variable; '' if none."""
     import platformdirs  # takes 20 ms, unless Textual has imported it
     import platformdirs.unix
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.host import input_files
 
 GROUPS: dict[str, tuple[str, ...]] = {
@@ -35,9 +35,9 @@ def page(topic: str) -> str:
         Misuse: The page does not exist.
     """
     if topic not in TOPICS:
-        hint = nearest(topic, TOPICS) or "type explorer help for the list of topics"
+        hint = suggest_name(topic, TOPICS) or "type explorer help for the list of topics"
         raise Misuse("the manual has no such page", where=topic, hint=hint)
-    with input_files.text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), internal=True) as file:
+    with input_files.open_text(os.path.join(os.path.dirname(__file__), f"{topic}.md"), internal=True) as file:
         return re.sub(r"<!--.*?-->\n", "", file.read())
 
 

@@ -26,8 +26,11 @@ def list_folder(folder: str) -> ModelListing:
         reader.close()
 
 
-def everything(environment: Mapping[str, str], folder: str = ".") -> ModelListing:
-    """Lists the models of a folder, sessions to resume, recent models, and torchvision's model names."""
+def list_choices(environment: Mapping[str, str], folder: str = ".") -> ModelListing:
+    """Lists the models of a folder, sessions to resume, recent models, and torchvision's model names.
+
+    A folder without models is no error; the listing then has a note.
+    """
     reader = HeaderReader()
     try:
         try:
@@ -38,7 +41,7 @@ def everything(environment: Mapping[str, str], folder: str = ".") -> ModelListin
             listing,
             sessions=tuple(saved_sessions.list_kept_sessions(environment)),
             recent=recent_models.list_recent(environment),
-            torchvision=reader.torchvision(),
+            torchvision=reader.list_torchvision_models(),
         )
     finally:
         reader.close()

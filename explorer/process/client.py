@@ -1,11 +1,11 @@
 """Client of a session in a child process: submits jobs, receives results, and can stop a job at any moment.
 
-In a thread, importing torch froze an event loop for 0.3 s and an ONNX export for 1 s, and neither could be
-stopped. A child process can be killed at any moment. A crash or an out-of-memory kill in native code becomes
-an error message and does not end the program.
+A thread does not suffice: importing torch in a thread blocked the event loop for 0.3 s, an ONNX export
+blocked it for 1 s, and a thread cannot be stopped. A child process can be killed at any moment. If native
+code crashes or runs out of memory, the user gets an error message and the program continues.
 
-The parent keeps the session's history, in which every state is a file. A new child process therefore
-continues where a lost one ended. Parent and child exchange pickled tuples over two pipes;
+The parent keeps the session's history, in which every state is a file. A new child process can therefore
+continue where a killed one ended. Parent and child exchange pickled tuples over two pipes;
 `explorer.process.server` is the child's side. A third pipe carries the preview of the model's header.
 """
 
@@ -39,7 +39,7 @@ _TEMPORARY = "temporary"
 """Subfolder of the session's folder for temporary files of the engine and of the libraries that it uses."""
 
 _WRITING = frozenset({"save", "script", "keep_choices"})
-"""Methods whose first argument is a file that they write. Other methods name such an argument `output`."""
+"""Methods whose first argument is a file to write. In other methods, such an argument is called `output`."""
 
 
 class TreePreview(Struct, frozen=True):
@@ -139,7 +139,7 @@ class EngineProcess:
     @property
     def resident(self) -> int:
         """Resident memory of the child in bytes, or 0 if no child is running or the system does not tell."""
-        return heaps.resident(self.pid) if self.pid is not None else 0
+        return heaps.measure_resident_bytes(self.pid) if self.pid is not None else 0
 
     def stop_if_idle(self) -> bool:
         """Ends the child if no job is running or waiting.
@@ -155,11 +155,11 @@ class EngineProcess:
             self._kill()
             return True
 
-    def outlined(self, index: int) -> Future[TreePreview | None]:
-        """Preview number `index` of the model's tree, as a future.
+    def request_outline(self, index: int) -> Future[TreePreview | None]:
+        """Returns a future of preview number `index` of the model's tree.
 
         The header is read once, in parallel with the engine's first job. Each preview has more rows than the
-        one before; the future after the last preview gives None.
+        preview before. The result of the future after the last preview is None.
         """
         with self._lock:
             while len(self._previews) <= index:
@@ -240,6 +240,7 @@ class EngineProcess:
     # private methods: callers hold the lock, except for the two thread functions
 
     def _spawn(self) -> None:
+        """Starts the child process, and the threads that read its answers and the preview."""
         if not self._workdir:
             self._workdir = self._folder() if self._folder is not None else ""
             if not self._workdir:
@@ -256,7 +257,9 @@ class EngineProcess:
         with scratch.open_private(os.path.join(self._workdir, "engine.log")) as log:
             log_start = log.tell()
             self._process = subprocess.Popen(
-                child.command("explorer.process.server", *map(str, (child_in, child_out, child_header))),
+                child.build_command(
+                    "explorer.process.server", *map(str, (child_in, child_out, child_header))
+                ),
                 env={**os.environ, "TMPDIR": temporary},
                 pass_fds=(child_in, child_out, child_header),
                 stdin=subprocess.DEVNULL,
@@ -286,15 +289,18 @@ class EngineProcess:
         self._reader.start()
 
     def _write(self, message: tuple[Any, ...]) -> None:
+        """Sends a message to the child."""
         # if the child has died, the reader thread reports it
         with contextlib.suppress(OSError):
             assert self._requests is not None
             self._requests.send(message)
 
     def _send(self, job: EngineJob) -> None:
+        """Sends a job to the child."""
         self._write(("call", job.id, job.method, job.args, dict(job.kwargs)))
 
     def _kill(self) -> None:
+        """Kills the child with its process group, and closes the pipe to it."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -335,7 +341,8 @@ class EngineProcess:
                 elif kind == "done":
                     tables = parts.pop(job_id, {})
                     tables_by_name = {
-                        n: t if isinstance(t, RowPages) else tuple(t) for n, t in tables.items()
+                        name: table if isinstance(table, RowPages) else tuple(table)
+                        for name, table in tables.items()
                     }
                     job.future.set_result(replace(content, **tables_by_name) if tables else content)
                 else:
@@ -350,7 +357,9 @@ class EngineProcess:
             self._jobs.clear()
         reason = f"the engine stopped ({self._describe_end(process, log_start)})"
         if self._memory is not None and memory_limit.reports_memory(reason):
-            reason = f"this needs more memory than {memory_limit.words(self._memory)}; the engine stopped"
+            reason = (
+                f"this needs more memory than {memory_limit.describe_limit(self._memory)}; the engine stopped"
+            )
         for job in lost_jobs:
             _fail(job, EngineDied(reason, hint="the next command restarts it"))
 
@@ -385,7 +394,7 @@ class EngineProcess:
 
     def _set_preview(self, index: int, tree_preview: TreePreview | None) -> None:
         with self._lock:
-            future = self.outlined(index)
+            future = self.request_outline(index)
             if not future.done():
                 future.set_result(tree_preview)
 
@@ -395,8 +404,10 @@ class EngineProcess:
         if code == -signal.SIGKILL:
             return "killed, perhaps for want of memory"
         # native code seldom reports that it ran out of memory
-        limit_text = "" if self._memory is None else f", perhaps at {memory_limit.words(self._memory)}"
-        log = self._log_lines(log_start)
+        limit_text = (
+            "" if self._memory is None else f", perhaps at {memory_limit.describe_limit(self._memory)}"
+        )
+        log = self._read_log_lines(log_start)
         if code < 0:
             # users cannot send SIGINT to this process: OpenBLAS raises it when memory is short
             limit_lines = (
@@ -406,10 +417,10 @@ class EngineProcess:
                 return next(limit_lines, f"crashed with {signal.Signals(-code).name}{limit_text}")
         return (log[-1] if log else f"exit code {code}") + limit_text
 
-    def _log_lines(self, log_start: int) -> list[str]:
-        """Non-empty lines in the last 4096 bytes of the log, from byte `log_start` on."""
+    def _read_log_lines(self, log_start: int) -> list[str]:
+        """Reads the non-empty lines in the last 4096 bytes of the log, from byte `log_start` on."""
         path = os.path.join(self._workdir, "engine.log")
-        with contextlib.suppress(OSError), input_files.binary(path, internal=True) as log:
+        with contextlib.suppress(OSError), input_files.open_binary(path, internal=True) as log:
             log.seek(max(os.fstat(log.fileno()).st_size - 4096, log_start))
             lines = log.read().decode("utf-8", "replace").splitlines()
             return [line.strip() for line in lines if line.strip()]
@@ -417,5 +428,6 @@ class EngineProcess:
 
 
 def _fail(job: EngineJob, error: ExplorerError) -> None:
+    """Sets the error of a job, unless the job has ended."""
     if not job.future.done():
         job.future.set_exception(error)

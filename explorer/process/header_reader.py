@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 AT_ONCE = 2
 """Number of headers that are read at the same time."""
 SECONDS = 10.0
-"""Limit of processor time for one header in seconds. Processor time does not depend on other load."""
+"""Limit of processor time for one header in seconds. Other processes do not affect processor time."""
 _CLOCK_FACTOR = 6
-"""Limit of wall-clock time as a multiple of the processor time; slow storage needs the difference."""
+"""Limit of wall-clock time as a multiple of the limit of processor time, because storage may be slow."""
 MEMORY = 1 << 30
 """Memory limit of one reader process in bytes."""
 TORCHVISION = "\0torchvision"
@@ -47,7 +47,7 @@ class _HeaderProcess:
         child_ends = (child_in, child_out, alive)
         try:
             self._process = subprocess.Popen(
-                child.command(f"{__package__}.header_process", *map(str, child_ends)),
+                child.build_command(f"{__package__}.header_process", *map(str, child_ends)),
                 pass_fds=child_ends,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -62,6 +62,10 @@ class _HeaderProcess:
 
     def ask(self, path: str, seconds: float) -> object:
         """Requests one header, and waits for the answer. The child ends itself if it exceeds its time.
+
+        Args:
+            path: Path of the model, or `TORCHVISION`.
+            seconds: Limit of processor time.
 
         Raises:
             OSError, EOFError: The process ended.
@@ -121,7 +125,7 @@ class HeaderReader:
         with ThreadPoolExecutor(AT_ONCE) as pool:
             yield from pool.map(self.read, paths)
 
-    def torchvision(self) -> tuple[NamedModel, ...] | None:
+    def list_torchvision_models(self) -> tuple[NamedModel, ...] | None:
         """Returns the names of the models that torchvision offers, or None if it is not installed."""
         answer, _ = self._ask(TORCHVISION)
         return answer if isinstance(answer, tuple) else None
@@ -150,13 +154,13 @@ class HeaderReader:
                     self._running_children.discard(running_child)
                     running_child.end()
                 running_child = None
-            return None, self._failure(error)
+            return None, self._describe_failure(error)
         finally:
             self._idle_children.put(running_child)
 
-    def _failure(self, error: OSError | EOFError | ValueError) -> str:
+    def _describe_failure(self, error: OSError | EOFError | ValueError) -> str:
         """Returns the reason why a header was not read."""
-        if self._closed:  # `close` ends the process, and the wait for its answer fails in any of these ways
+        if self._closed:  # `close` ended the process, so waiting for its answer failed
             return "not read"
         if isinstance(error, TimeoutError):
             return f"its header takes more than {self._seconds:g} s to read"

@@ -47,7 +47,7 @@ Send = Callable[[tuple[str, Any]], None]
 
 
 class ModelHeader(Struct, frozen=True):
-    """Facts of the whole model that its header gives.
+    """Facts about the whole model that its header contains.
 
     Attributes:
         format: Format of the file.
@@ -61,14 +61,19 @@ class ModelHeader(Struct, frozen=True):
 
 
 def send(source: str, send_part: Send, on_shown: Callable[[], object] = lambda: None) -> None:
-    """Sends the preview of a model in parts; the last part is 'end'.
+    """Sends the preview of a model in parts.
 
-    The parts are ('header', `ModelHeader`), ('rows', pages as chunks), and ('tree', (chunk, extent)). The
-    chunks of a tree are the structure of all rows sent so far. The extent is '' before the last
-    chunk of a
-    tree. With the last chunk it is 'more', 'all', or 'all known' if an analysis would add no row. A source
-    without a header sends only 'end'. A broken header sends its readable rows; opening the model reports the
-    error.
+    Each part is a pair of its kind and its content:
+
+    - 'header': a `ModelHeader`.
+    - 'rows': a page of rows (`explorer.session.cache.rows`).
+    - 'tree': (chunk, extent). The chunks of a tree form the structure of all rows sent so far. The extent is
+      '' before the last chunk. With the last chunk it is 'more' (rows follow), 'all', or 'all known' (all
+      rows, and an analysis would add no row).
+    - 'end': None. It is the last part.
+
+    For a source without a header, only 'end' is sent. For a broken header, the readable rows are sent;
+    opening the model reports the error.
 
     Args:
         source: Path of the model.
@@ -86,17 +91,18 @@ def send(source: str, send_part: Send, on_shown: Callable[[], object] = lambda: 
 
 
 def _send_rows(outline: Outline, send_part: Send, on_shown: Callable[[], object]) -> None:
+    """Sends the rows of an outline, and growing trees of them; the arguments are those of `send`."""
     tree = _TreeBuilder()
     sent_rows = _FIRST_ROWS
     readable = ReadableRows(outline.rows)
-    for page_message in pack_messages(tree.rows(readable)):
+    for page_message in pack_messages(tree.build_rows(readable)):
         send_part(("rows", page_message))
         if tree.count >= sent_rows:
             sent_rows = tree.count * _GROWTH if tree.count < _MAX_PREVIEW_ROWS else sys.maxsize
-            _send_structure(tree.structure(tree.count // PAGE_ROWS * PAGE_ROWS), send_part, "more")
+            _send_structure(tree.build_structure(tree.count // PAGE_ROWS * PAGE_ROWS), send_part, "more")
             on_shown()
     is_final = tree.has_only_tensors and readable.broken is None
-    _send_structure(tree.structure(tree.count), send_part, "all known" if is_final else "all")
+    _send_structure(tree.build_structure(tree.count), send_part, "all known" if is_final else "all")
 
 
 def _send_structure(structure: Structure, send_part: Send, extent: str) -> None:
@@ -122,15 +128,14 @@ class _TreeBuilder:
     def count(self) -> int:
         return len(self.parent)
 
-    def rows(self, outline_rows: Iterable[OutlineRow]) -> Iterator[Layer]:
+    def build_rows(self, outline_rows: Iterable[OutlineRow]) -> Iterator[Layer]:
         """Yields a layer for each outline row, and for each group in its name."""
-        pending_operator: OutlineRow | None = (
-            None  # the next row shows whether this operator is alone in its group
-        )
+        # the next row shows whether an operator is alone in its group
+        pending_operator: OutlineRow | None = None
         for row in outline_rows:
             is_operator = row.kind == "operator"
             if pending_operator is not None:
-                yield from self._operator_rows(pending_operator, row if is_operator else None)
+                yield from self._build_operator_rows(pending_operator, row if is_operator else None)
             pending_operator = row if is_operator else None
             if row.kind == "tensor":
                 name = self._name_in_group(row.path)
@@ -146,17 +151,23 @@ class _TreeBuilder:
                 self._open_groups.clear()
                 yield self._add_row(row.path, row.path, row.dtype or row.kind, note=row.note)
         if pending_operator is not None:
-            yield from self._operator_rows(pending_operator, None)
+            yield from self._build_operator_rows(pending_operator, None)
 
-    def _operator_rows(self, row: OutlineRow, next_operator: OutlineRow | None) -> Iterator[Layer]:
-        from explorer.engine.costs.onnx.scopes import (
-            split_node_name,  # 10 ms, which a file of tensors need not wait for
-        )
+    def _build_operator_rows(self, row: OutlineRow, next_operator: OutlineRow | None) -> Iterator[Layer]:
+        """Yields the layer of an operator, after the layers of new groups in its name.
+
+        A group with a single operator gets no row; the operator is then called as the group.
+
+        Args:
+            row: Row of the operator.
+            next_operator: Next row if it is an operator, else None.
+        """
+        # takes 10 ms, for which a file with only tensors does not wait
+        from explorer.engine.costs.onnx.scopes import split_node_name
 
         self._has_operators = True
-        if (
-            self._open_groups and not self._has_scopes
-        ):  # the outline lists modules, and this operator is in one
+        if self._open_groups and not self._has_scopes:
+            # the outline lists modules, and this operator is in one
             yield self._add_row(row.path, self._name_in_group(row.path), row.dtype, note=row.note)
             return
         self._has_scopes = True
@@ -200,6 +211,16 @@ class _TreeBuilder:
         tensor: OutlineRow | None = None,
         note: str = "",
     ) -> Layer:
+        """Adds a row below the innermost open group, and returns its layer; a group becomes the open group.
+
+        Args:
+            path: Path of the layer.
+            name: Name in the group.
+            kind: Operator, class or element type.
+            group: Whether the row is a group.
+            tensor: Outline row of a tensor, or None for other rows.
+            note: Remark.
+        """
         index, depth = self.count, len(self._open_groups)
         parent = self._open_groups[-1][1] if self._open_groups else -1
         params = nbytes = 0
@@ -234,8 +255,8 @@ class _TreeBuilder:
             **NOTHING_KNOWN,
         )
 
-    def structure(self, count: int) -> Structure:
-        """Structure of the first `count` rows."""
+    def build_structure(self, count: int) -> Structure:
+        """Builds the tree of the first `count` rows, with sums of parameters and bytes, and with runs."""
         repeat = array("i", [1]) * count
         result = Structure(
             parent=self.parent[:count],
@@ -282,7 +303,16 @@ _MAX_NUMBER = (1 << 62) - 1
 def _mark_runs(
     flags: array[int], repeat: array[int], reversed_siblings: Any, signature_ids: array[int]
 ) -> None:
-    """Marks runs of sibling groups with the same contents. The siblings come in reverse order."""
+    """Marks runs of successive sibling groups with equal contents.
+
+    The first group of a run gets the number of its groups in `repeat`, the others get 0.
+
+    Args:
+        flags: Flags of each row.
+        repeat: Number of groups in the run that begins at each row; changed.
+        reversed_siblings: Row numbers of the siblings, the last one first.
+        signature_ids: Number of each row's contents; rows with equal contents have the same number.
+    """
     siblings = list(reversed(reversed_siblings))
     start = 0
     while start < len(siblings):
@@ -299,7 +329,12 @@ def _mark_runs(
 
 
 def run(source: str, descriptor: int) -> None:
-    """Runs the process that reads a header: writes to a pipe until the parent ends or closes the pipe."""
+    """Sends the preview of a model through a pipe, until the parent process ends or closes the pipe.
+
+    Args:
+        source: Path of the model.
+        descriptor: Descriptor of the pipe.
+    """
     from multiprocessing.connection import Connection
 
     with Connection(descriptor, readable=False) as pipe:

@@ -5,11 +5,12 @@ state at every change, in the folder with the models of the session. It removes 
 quits. After any other end, `explorer --resume` finds the folder.
 
 The screen that owns a session holds a lock on its folder. The operating system releases the lock when the
-process ends, so no list of process ids can become stale. Anybody may have written the stored data. It is
-decoded into typed records, and its models must be files in the session's folder. Trust is not stored: code in
-a model runs only when the user allows it, each time.
+process ends, so no list of process ids can become outdated.
 
-The file is MessagePack, because evidence of a verification can contain infinity or NaN, which JSON lacks.
+The stored data is not trusted. It is decoded into typed records, and its models must be files in the
+session's folder. Code in a model runs only when the user allows it in the new session, too.
+
+The file is MessagePack, because the evidence of a verification can contain infinity or NaN, which JSON lacks.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ _MAX_LISTED = 100
 _LOCK_TRIES, _LOCK_DELAY = 6, 0.002
 """Attempts to take a lock, and the seconds between them.
 
-Other processes that only check a lock hold it briefly.
+A process that only checks a lock holds it briefly.
 """
 _SECONDS_KEPT = 7 * 86_400.0
 """Age in seconds at which a session that was not resumed is removed: one week."""
@@ -81,17 +82,17 @@ class ScreenState(Struct, frozen=True):
     Attributes:
         tab: Open tab.
         exact: Whether numbers are shown in full.
-        metric: Id of the tree's column.
-        by_cost: Whether the tree is sorted.
+        metric: Id of the column by which the tree is sorted.
+        by_cost: Whether the tree is sorted by `metric`, and not in execution order.
         query: Filter text that the user typed.
         cursor: Path of the layer at the cursor.
-        opened: Open rows of the tree: the path of a layer, and whether the row is the run that begins with
-            the layer.
+        opened: Open rows of the tree as (path of a layer, whether the row stands for a run of equal layers
+            that begins with this layer).
         zoom: Enlarged pane, or empty.
         light: Whether the light theme is in use.
         machine: Machine of the Roofline tab.
         hardware: Machine with all its known figures.
-        turned: Whether the smallest layer comes first.
+        turned: Whether the order is reversed, so that the smallest layer comes first.
         columns: Columns of the tree as a table; empty for the default columns.
         flat: Whether the tree shows layers without groups.
         constants: Whether the tree shows constants and shape arithmetic as rows.
@@ -125,7 +126,7 @@ class ScreenState(Struct, frozen=True):
 
 
 class Opening(Struct, frozen=True):
-    """Options with which a model is opened: those arguments of `Session` that the command line offers."""
+    """Options with which a model is opened: the arguments of `Session` that the command line offers."""
 
     weights: str | None = None
     weights_file: str | None = None
@@ -173,7 +174,9 @@ class SessionStore:
         self._lock = lock
 
     def save(self, saved: SavedSession) -> bool:
-        """Replaces the state on disk as a whole; a full disk must not end the screen.
+        """Replaces the state on disk atomically.
+
+        It raises no error, because a full disk must not end the screen.
 
         Returns:
             Whether the state could be written.
@@ -187,7 +190,7 @@ class SessionStore:
             return False
         return True
 
-    def keep(
+    def save_screen(
         self,
         source: str,
         cwd: str,
@@ -203,8 +206,8 @@ class SessionStore:
         self.save(SavedSession(source, cwd, Opening(**options), history, view or ScreenState(), memory))
 
     def has_other_waiting(self, source: str, environment: Mapping[str, str], cwd: str) -> bool:
-        """Whether another session of the model waits to be resumed; see `is_waiting`."""
-        return is_waiting(source, environment, cwd)
+        """Whether another session of the model waits to be resumed; see `has_waiting_session`."""
+        return has_waiting_session(source, environment, cwd)
 
     def remove(self) -> None:
         """Removes the session after the user has quit."""
@@ -218,14 +221,14 @@ class SessionStore:
             self._lock = -1
 
 
-def home(environment: Mapping[str, str]) -> str:
+def find_home(environment: Mapping[str, str]) -> str:
     """Returns the folder of all sessions, in the state folder of the XDG base directories."""
     return os.path.join(state_folder(environment), "sessions")
 
 
 def begin(environment: Mapping[str, str]) -> SessionStore | None:
     """Creates the folder of a new session, readable only by the user; returns None if that fails."""
-    base = home(environment)
+    base = find_home(environment)
     try:
         own_files.make_folder(state_folder(environment))
         own_files.make_folder(base)
@@ -253,7 +256,7 @@ def find(
         BadModel: The state of the session is broken, or has another version.
     """
     other_sources: list[str] = []
-    for folder in _list_newest_first(home(environment)):
+    for folder in _list_newest_first(find_home(environment)):
         lock = _try_lock_folder(folder)
         if lock is None:
             continue
@@ -286,9 +289,15 @@ def find(
     raise Misuse("there is no session to resume", where=model or "--resume", hint=hint)
 
 
-def is_waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
-    """Whether a session of this model waits to be resumed."""
-    for folder in _list_newest_first(home(environment)):
+def has_waiting_session(source: str, environment: Mapping[str, str], cwd: str) -> bool:
+    """Whether a session of this model waits to be resumed.
+
+    Args:
+        source: Path or name of the model, as the user typed it.
+        environment: Environment variables, which determine the folder of sessions.
+        cwd: Folder that a relative `source` is in.
+    """
+    for folder in _list_newest_first(find_home(environment)):
         if not _is_waiting(folder):
             continue
         with contextlib.suppress(BadModel):
@@ -300,7 +309,7 @@ def is_waiting(source: str, environment: Mapping[str, str], cwd: str) -> bool:
 def list_kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
     """Lists the sessions that wait to be resumed, newest first; a broken session has a note."""
     sessions: list[KeptSession] = []
-    for folder in _list_newest_first(home(environment))[:_MAX_LISTED]:
+    for folder in _list_newest_first(find_home(environment))[:_MAX_LISTED]:
         if not _is_waiting(folder):
             continue
         changed = int(_read_last_change(folder))
@@ -309,20 +318,24 @@ def list_kept_sessions(environment: Mapping[str, str]) -> list[KeptSession]:
         except BadModel as error:
             sessions.append(KeptSession("?", "", changed, note=error.what, kept=folder))
             continue
-        states = len(saved.history.entries) if saved.history is not None else 1
+        state_count = len(saved.history.entries) if saved.history is not None else 1
         note = "code of this model ran: resume it with --trust" if saved.opening.trust else ""
-        sessions.append(KeptSession(saved.source, saved.cwd, changed, states, note, folder))
+        sessions.append(KeptSession(saved.source, saved.cwd, changed, state_count, note, folder))
     return sessions
 
 
 def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore, SavedSession]:
-    """Locks and returns one of `list_kept_sessions`.
+    """Locks and returns one of the sessions that `list_kept_sessions` lists.
+
+    Args:
+        folder: Folder of the session.
+        environment: Environment variables, which determine the folder of sessions.
 
     Raises:
         Misuse: Another process has taken the session, or it needs trust.
         BadModel: The state of the session is broken.
     """
-    lock = _try_lock_folder(folder) if folder in _list_newest_first(home(environment)) else None
+    lock = _try_lock_folder(folder) if folder in _list_newest_first(find_home(environment)) else None
     if lock is None:
         raise Misuse("this session does not wait any more", hint="it was resumed, or closed")
     session_store = SessionStore(folder, lock)
@@ -340,7 +353,7 @@ def take_over(folder: str, environment: Mapping[str, str]) -> tuple[SessionStore
 
 def clear_old(environment: Mapping[str, str]) -> None:
     """Removes the sessions that were not resumed for a week."""
-    for folder in _list_newest_first(home(environment), with_state=False):
+    for folder in _list_newest_first(find_home(environment), with_state=False):
         with contextlib.suppress(OSError):
             if time.time() - _read_last_change(folder) < _SECONDS_KEPT:
                 continue
@@ -359,7 +372,12 @@ def clear_left(environment: Mapping[str, str]) -> None:
 
 
 def _list_newest_first(base: str, *, with_state: bool = True) -> list[str]:
-    """Returns folders of sessions, newest first; symbolic links are ignored."""
+    """Returns the folders of sessions, newest first; symbolic links are ignored.
+
+    Args:
+        base: Folder of all sessions.
+        with_state: Whether to omit folders without a state file.
+    """
     try:
         folders = [entry.path for entry in os.scandir(base) if entry.is_dir(follow_symlinks=False)]
     except OSError:
@@ -370,7 +388,10 @@ def _list_newest_first(base: str, *, with_state: bool = True) -> list[str]:
 
 
 def _read_last_change(folder: str) -> float:
-    """Returns time at which a session was last written, or at which its folder changed if it has no state."""
+    """Returns the time of the last change of a session's state file, or of its folder without a state file.
+
+    The time is in seconds since the epoch.
+    """
     for path in (os.path.join(folder, _FILE), folder):
         with contextlib.suppress(OSError):
             return os.stat(path).st_mtime
@@ -378,9 +399,9 @@ def _read_last_change(folder: str) -> float:
 
 
 def _is_waiting(folder: str) -> bool:
-    """Whether no process has a session open.
+    """Whether no process has the session open.
 
-    Tries more than once, because another check may hold the lock.
+    It tries several times, because another check may hold the lock.
     """
     for _ in range(_LOCK_TRIES):
         if (lock := _try_lock_folder(folder)) is not None:
@@ -391,7 +412,10 @@ def _is_waiting(folder: str) -> bool:
 
 
 def _try_lock_folder(folder: str) -> int | None:
-    """Descriptor of a session's lock, or None if another process holds it or it cannot be created."""
+    """Takes the lock of a session, and returns its descriptor.
+
+    Returns None if another process holds the lock, or it cannot be created.
+    """
     try:
         lock = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600)
     except OSError:
@@ -407,23 +431,27 @@ def _try_lock_folder(folder: str) -> int | None:
 
 
 def _read_state(folder: str) -> SavedSession:
-    """Reads and checks the state in a folder; paths of its models become absolute."""
+    """Reads and checks the state in a folder, and makes the paths of its models absolute.
+
+    Raises:
+        BadModel: The state cannot be read, is broken, or has another version.
+    """
     path = os.path.join(folder, _FILE)
 
-    def broken(problem: str) -> BadModel:
+    def build_broken_error(problem: str) -> BadModel:
         hint = "remove its folder, or name the model of another session"
         return BadModel(f"the session{problem}", where=path, hint=hint)
 
     try:
         content = own_files.read(path, _MAX_BYTES)
     except OSError as error:
-        raise broken(f" cannot be read: {error.strerror}") from None
+        raise build_broken_error(f" cannot be read: {error.strerror}") from None
     try:
         version = msgspec.msgpack.decode(content, type=_Version).version
     except _UNREADABLE:
-        raise broken("'s state is broken") from None
+        raise build_broken_error("'s state is broken") from None
     if version not in (*_OLD_VERSIONS, VERSION):
-        raise broken(f"'s state has version {version}, this program knows {VERSION}")
+        raise build_broken_error(f"'s state has version {version}, this program knows {VERSION}")
     try:
         document = msgspec.msgpack.decode(content)
         if version in _OLD_VERSIONS:
@@ -432,23 +460,23 @@ def _read_state(folder: str) -> SavedSession:
         saved = replace(saved, history=saved.history and _restore_records(saved.history))
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise broken(f"'s state is broken ({reason})") from None
+        raise build_broken_error(f"'s state is broken ({reason})") from None
     if not saved.source or "\0" in f"{saved.source}{saved.cwd}":
-        raise broken("'s state names no model")
+        raise build_broken_error("'s state names no model")
     machine = saved.view.machine
     if machine is not None and not (0 < machine.peak_macs < math.inf and 0 < machine.bandwidth < math.inf):
-        raise broken("'s state has a machine that cannot be")
+        raise build_broken_error("'s state has a machine that cannot be")
     if saved.view.hardware is not None:
         try:
             machines.complete(saved.view.hardware)
         except Misuse:
-            raise broken("'s state has a machine that cannot be") from None
+            raise build_broken_error("'s state has a machine that cannot be") from None
     history = saved.history
     if history is not None:
         if not history.entries or history.current < 0:
-            raise broken("'s state has no history")
+            raise build_broken_error("'s state has no history")
         if not history.is_tree:
-            raise broken("'s history has a state that was made of none")
+            raise build_broken_error("'s history has a state that was made of none")
         history = _make_paths_absolute(history, folder)
     return replace(saved, history=history)
 
@@ -457,6 +485,7 @@ _UNREADABLE = (
     *(msgspec.MsgspecError, RecursionError, UnicodeDecodeError),
     *(AttributeError, TypeError, ValueError),  # raised for a document of another structure
 )
+"""Errors of decoding a broken state."""
 
 
 class _Version(Struct):
@@ -482,10 +511,7 @@ _CHANGE_BY_FIELD = (
     ("tile", "spec"),
     ("tile", "plan"),
 )
-"""Field of an older state, and the change that it belongs to, as pairs (change, field).
-
-The first match counts.
-"""
+"""(change, field that only states of this change have) in older documents. The first match counts."""
 
 
 def _restore_records(history: History) -> History:
@@ -519,9 +545,9 @@ def _make_paths_relative(history: History, folder: str) -> History:
 
 
 def _make_paths_absolute(history: History, folder: str) -> History:
-    """Returns the history with full paths.
+    """Returns the history with absolute paths.
 
-    Drops states whose model is missing, and the states made from them.
+    It omits states whose model is missing, and the states made from them.
     """
     entries = [replace(history.entries[0], path=None, parent=None)]
     new_indices: dict[int | None, int] = {0: 0}

@@ -1,9 +1,9 @@
-"""Screen choices: display settings of the user that stay from one session to the next.
+"""Screen choices: display settings of the user that later sessions use again.
 
-A saved session stores the user's position in one model. Screen choices apply to every model, except that the
-order of layers is stored for each recent model. The choices are a small JSON file in the state folder of the
-XDG base directories. A file that cannot be read counts as missing. The file is read before the first paint,
-so this module imports nothing large.
+Screen choices apply to every model; only the order of layers is stored for each recent model. (The user's
+position in one model is part of a saved session.) The choices are in a small JSON file in the state folder of
+the XDG base directories. A file that cannot be read counts as missing. It is read before the first paint, so
+this module imports nothing large.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from explorer.host import own_files
-from explorer.host.system import user_folder
+from explorer.host.system import find_user_folder
 
 _FILE = "screen.json"
 _MAX_BYTES = 1 << 16
@@ -46,7 +46,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         columns: Columns of the tree, from left to right; empty for the default columns.
         metric: Column that the layers are sorted by; empty for the first column.
         by_cost: Whether the layers are sorted.
-        turned: Whether the smallest layer comes first.
+        turned: Whether the order is reversed, so that the smallest layer comes first.
         flat: Whether layers are shown without their groups.
         divider: Left pane's share of the width in percent, or None for the width that the columns need.
         model: Model that the order belongs to: the most recently viewed one.
@@ -64,27 +64,28 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
     others: Annotated[tuple[ModelOrder, ...], Meta(max_length=_MAX_ORDERS)] = ()
 
     def for_model(self, model: str) -> ScreenChoices:
-        """Choices for one model; `model` and `others` are empty in the result."""
-        for entry in self._orders():
+        """Returns the choices for one model; `model` and `others` are empty in the result."""
+        for entry in self._list_orders():
             if entry.model == model:
                 order = entry.metric, entry.by_cost, entry.turned, entry.flat
                 return ScreenChoices(self.columns, *order, self.divider)
         return ScreenChoices(self.columns, divider=self.divider)
 
     def keep_orders(self, previous: ScreenChoices) -> ScreenChoices:
-        """Returns these choices with the orders of other models from earlier choices."""
-        orders = [order for order in previous._orders() if order.model not in ("", self.model)]
+        """Returns these choices with the orders of other models in `previous`, the earlier choices."""
+        orders = [order for order in previous._list_orders() if order.model not in ("", self.model)]
         return replace(
             self, others=tuple(order for order in orders if order != ModelOrder(order.model))[:_MAX_ORDERS]
         )
 
-    def _orders(self) -> tuple[ModelOrder, ...]:
+    def _list_orders(self) -> tuple[ModelOrder, ...]:
+        """Lists the order of the current model, then those of other models."""
         return ModelOrder(self.model, self.metric, self.by_cost, self.turned, self.flat), *self.others
 
 
 def state_folder(environment: Mapping[str, str]) -> str:
-    """Explorer's folder in the user's state folder."""
-    return user_folder("state", environment)
+    """Returns Explorer's folder in the user's state folder."""
+    return find_user_folder("state", environment)
 
 
 def has_choices(environment: Mapping[str, str]) -> bool:
@@ -93,7 +94,7 @@ def has_choices(environment: Mapping[str, str]) -> bool:
 
 
 def load_choices(environment: Mapping[str, str]) -> ScreenChoices:
-    """Stored choices, or the defaults if there is no readable file."""
+    """Reads the stored choices; returns the defaults if there is no readable file."""
     try:
         content = own_files.read(os.path.join(state_folder(environment), _FILE), _MAX_BYTES)
         return msgspec.json.decode(content, type=ScreenChoices)

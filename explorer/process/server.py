@@ -56,18 +56,18 @@ def _split_tables(result: Any) -> tuple[Any, dict[str, Sequence[Any]]]:
     return (replace(result, **dict.fromkeys(tables, ())) if tables else result), tables
 
 
-def _throttle_progress(job_id: int, answers: Connection) -> Callable[[Progress], None]:
-    """Returns a progress callback that sends each new phase at once and other progress at intervals.
+def _create_throttled_progress(job_id: int, answers: Connection) -> Callable[[Progress], None]:
+    """Creates a progress callback that sends each new phase at once, and other progress only at intervals.
 
-    Each message wakes the receiving thread, so messages are limited.
+    Each message wakes the receiving thread, so the callback limits their number.
     """
     phase, sent_at = "", 0.0
 
     def on_progress(progress: Progress) -> None:
         nonlocal phase, sent_at
-        time_of_call = time.monotonic()
-        if progress.phase != phase or time_of_call - sent_at >= _REPORT_SECONDS:
-            phase, sent_at = progress.phase, time_of_call
+        call_time = time.monotonic()
+        if progress.phase != phase or call_time - sent_at >= _REPORT_SECONDS:
+            phase, sent_at = progress.phase, call_time
             answers.send(("progress", job_id, progress, None))
 
     return on_progress
@@ -120,7 +120,7 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
     inbox: queue.SimpleQueue[tuple[Any, ...]] = queue.SimpleQueue()
     _, setup, history, is_temporary, memory, reads_header = requests.recv()
     if memory is not None:
-        memory_limit.apply(memory)
+        memory_limit.limit_memory(memory)
     stop_header: Callable[[], None] | None = None
     if reads_header and os.path.exists(setup["source"]):  # a model name, unlike a path, has no header
         stop_header = _fork_header_reader(setup["source"], header_pipe, requests, answers)
@@ -131,22 +131,24 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
     while True:
         _, job_id, method, args, kwargs = inbox.get()
 
-        on_progress = _throttle_progress(job_id, answers)
+        on_progress = _create_throttled_progress(job_id, answers)
         failure: ExplorerError | None = None
         is_out_of_memory = False
         try:
             result, tables = _split_tables(_find_method(session, method, on_progress)(*args, **kwargs))
         except ExplorerError as error:
             # under a memory limit, a library that fails or cannot be loaded has usually hit the limit
-            is_out_of_memory = memory is not None and memory_limit.is_met(error)
+            is_out_of_memory = memory is not None and memory_limit.is_out_of_memory(error)
             failure = (
-                memory_limit.out_of_memory(memory, where=error.where)
+                memory_limit.build_memory_error(memory, where=error.where)
                 if is_out_of_memory
                 else add_notes(error)
             )
         except Exception as bug:
-            is_out_of_memory = memory_limit.is_met(bug)
-            failure = memory_limit.out_of_memory(memory) if is_out_of_memory else _describe_bug(bug, method)
+            is_out_of_memory = memory_limit.is_out_of_memory(bug)
+            failure = (
+                memory_limit.build_memory_error(memory) if is_out_of_memory else _describe_bug(bug, method)
+            )
         if is_out_of_memory:
             # open a new session without cached data; at this point no traceback keeps the old data alive
             session = _open_session(setup, session.history())
@@ -157,15 +159,18 @@ def _serve(requests: Connection, answers: Connection, header_pipe: int) -> None:
         if failure is not None:
             answers.send(("failed", job_id, failure, session.history()))
             continue
-        for message in _table_messages(result, tables):
+        for message in _list_table_messages(result, tables):
             answers.send((message[0], job_id, message[1], None))
         result = replace(result, layers=()) if type(result).__name__ == "Analysis" else result
         answers.send(("done", job_id, result, session.history()))
         del result, tables
 
 
-def _table_messages(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
-    """Yields the long tables of a result, and the rows of an analysis, in parts of limited size."""
+def _list_table_messages(result: Any, tables: Mapping[str, Sequence[Any]]) -> Iterator[tuple[str, Any]]:
+    """Yields messages with the long tables of a result, or with the rows of an analysis, in limited parts.
+
+    A message is ('part', (name of the table, rows)) or ('rows', page of rows).
+    """
     for name, rows in tables.items():
         for start in range(0, len(rows), _ROWS_PER_MESSAGE):
             yield "part", (name, rows[start : start + _ROWS_PER_MESSAGE])
@@ -215,7 +220,7 @@ def _fork_header_reader(source: str, header_pipe: int, *other_pipes: Connection)
 
 
 def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
-    """Returns the row number of each of these paths in the current model; unknown paths are omitted."""
+    """Returns the row number by path, for layers of the current model; unknown paths are omitted."""
     if session.is_kept:
         rows: Any = session.packed_analysis().layers
         located: dict[str, int] = rows.find_rows(paths)
@@ -225,6 +230,12 @@ def _locate(session: Session, paths: Sequence[str]) -> dict[str, int]:
 
 
 def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
+    """Opens a session, and restores its history.
+
+    Args:
+        setup: Arguments of `Session`.
+        history: History of an earlier session, or None.
+    """
     # this imports the engine; the header process has started already
     session: Session = explorer.session.Session(**setup)
     if history is not None:
@@ -233,7 +244,7 @@ def _open_session(setup: Mapping[str, Any], history: History | None) -> Session:
 
 
 def _describe_bug(bug: Exception, method: str) -> ExplorerError:
-    """Returns the error with one line about an unexpected exception. The traceback goes to the log."""
+    """Builds the one-line error for an unexpected exception, and writes its traceback to the log."""
     if (error := find_known_failure(bug)) is None:
         import traceback
 
@@ -243,6 +254,6 @@ def _describe_bug(bug: Exception, method: str) -> ExplorerError:
 
 
 def main() -> None:
-    """Runs the engine process. The command line gives the descriptors of its pipes."""
+    """Runs the engine process. The command-line arguments are the descriptors of its pipes."""
     requests, answers, header_pipe = map(int, sys.argv[1:4])
     _serve(Connection(requests, writable=False), Connection(answers, readable=False), header_pipe)

@@ -1,6 +1,6 @@
-"""Signals and standard output while a command works: prints of a model's code, and the end of the program.
+"""Signals and standard output during a command: exit on signals, and output of a model's code.
 
-Commands that only read headers do not use this module: they run no code of a model and write no file.
+Commands that only read headers do not use this module, because they run no code of a model and write no file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from explorer.process import supervisor
 
 
 @contextlib.contextmanager
-def calm_end() -> Iterator[None]:
+def exit_on_signals() -> Iterator[None]:
     """Turns SIGTERM and SIGHUP into SystemExit, so that temporary files are removed as after Ctrl+C."""
 
     def stop(number: int, _: object) -> NoReturn:
@@ -25,9 +25,8 @@ def calm_end() -> Iterator[None]:
     previous: dict[int, Any] = {}
     try:
         for number in filter(None, (signal.SIGTERM, getattr(signal, "SIGHUP", None))):
-            if (
-                signal.getsignal(number) != signal.SIG_IGN
-            ):  # nohup ignores SIGHUP, so that work continues without a terminal
+            # nohup ignores SIGHUP, so that work continues without a terminal
+            if signal.getsignal(number) != signal.SIG_IGN:
                 previous[number] = signal.signal(number, stop)
     except ValueError:  # not in the main thread, where signals cannot be handled
         yield
@@ -40,12 +39,15 @@ def calm_end() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def answer_only(quiet: bool) -> Iterator[None]:
-    """Reserves standard output for the answer: prints of a model's code or of a library go to standard error.
+def reserve_stdout(quiet: bool) -> Iterator[None]:
+    """Reserves standard output for the answer: other output goes to standard error during the block.
 
-    Native code writes to the file descriptor and Python to `sys.stdout`, so both are redirected. Output of
-    native code goes to the supervising process, which quotes its last line if the child crashes. With
-    `quiet`, all this output and the libraries' standard error are discarded.
+    Other output comes from a model's code and from libraries. Native code writes to the file descriptor and
+    Python to `sys.stdout`, so both are redirected. Output of native code goes to the supervising process,
+    which quotes its last line if the child crashes.
+
+    Args:
+        quiet: Whether to discard all other output, including standard error.
     """
     import warnings
 
@@ -59,7 +61,7 @@ def answer_only(quiet: bool) -> Iterator[None]:
             _redirect(stack, 1, sink.fileno())
             _redirect(stack, 2, sink.fileno())
             stack.enter_context(contextlib.redirect_stderr(sink))
-        elif (noise_descriptor := supervisor.noise()) >= 0 and sys.stderr is not None:
+        elif (noise_descriptor := supervisor.get_noise_descriptor()) >= 0 and sys.stderr is not None:
             sink = stack.enter_context(_duplicate_stream(sys.stderr))
             _redirect(stack, 1, noise_descriptor)
             _redirect(stack, 2, noise_descriptor)
@@ -71,13 +73,13 @@ def answer_only(quiet: bool) -> Iterator[None]:
 
 
 def _duplicate_stream(stream: TextIO) -> TextIO:
-    """Opens a stream to the current destination of another stream, on a duplicate of its descriptor."""
+    """Opens a stream on a duplicate of a descriptor, which a later redirection does not change."""
     stream.flush()
     return open(os.dup(stream.fileno()), "w", encoding=stream.encoding, errors=stream.errors, buffering=1)
 
 
 def _redirect(stack: contextlib.ExitStack, descriptor: int, target: int) -> None:
-    """Redirects a file descriptor until the stack unwinds; a closed descriptor stays closed."""
+    """Redirects a file descriptor to `target` until the stack unwinds; a closed descriptor stays closed."""
     try:
         saved = os.dup(descriptor)
         os.dup2(target, descriptor)

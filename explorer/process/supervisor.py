@@ -1,10 +1,10 @@
 """Supervisor: runs a command's work in a forked child process, and handles signals and crashes.
 
 Native code can abort or run forever on an unusual model, and then neither exceptions nor Python's signal
-handlers run. A command therefore works in a child, and the parent waits. On a signal the parent kills the
-child and removes its temporary folders (`scratch`, `output_files`). There is one exception: while the child
-moves a finished result to its final name, it gets a little more time to finish and answer. The fork takes a
-millisecond, because it comes before other threads and large imports.
+handlers run. A command therefore works in a child process, and the parent waits. On a signal, the parent
+kills the child and removes its temporary folders (`scratch`, `output_files`). There is one exception: a child
+that is moving a finished result to its final name gets a little more time to finish and answer. The fork
+takes a millisecond, because it precedes other threads and large imports.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
 _GRACE = 0.5
-"""Seconds that a child gets to answer after its result has its final name. Users wait for about a second."""
+"""Seconds that a child gets to answer after its result has its final name."""
 _MOVING = 5.0
 """Additional seconds that the child gets to move several files of a result to their final names."""
 _NOISE_SECONDS = 1.0
-"""Seconds for which library output is buffered: if a library aborts, its last output line is the reason."""
+"""Seconds for which library output is buffered. If a library aborts, its last line names the reason."""
 _POLL_SECONDS = 0.02
 """Seconds between two checks of a child that must end."""
 _STOP_SECONDS = 0.001
@@ -48,8 +48,8 @@ def set_stop_message(text: str) -> None:
     output_files.tell("stopped", text)
 
 
-def noise() -> int:
-    """Descriptor for output that libraries print from native code, or -1 without a supervisor."""
+def get_noise_descriptor() -> int:
+    """Returns the descriptor for output of native code in libraries, or -1 without a supervisor."""
     return _noise
 
 
@@ -69,7 +69,7 @@ def run(work: Callable[[], int], *, memory: int | None = None, where: str = "") 
         SystemExit: Another signal ended the work.
         ExplorerError: Native code aborted or exited.
     """
-    memory_limit.flush()
+    memory_limit.flush_output()
     temporary = None
     with contextlib.suppress(OSError, Misuse):  # code that needs the folder reports the error
         temporary = scratch.Folder()
@@ -128,7 +128,7 @@ def _run_child(
         _noise = noise_writer
         output_files.listen(send_message)
         if memory is not None:
-            memory_limit.apply(memory)
+            memory_limit.limit_memory(memory)
         try:
             code = work()
         except SystemExit as exit_request:
@@ -137,7 +137,7 @@ def _run_child(
             import traceback
 
             traceback.print_exc()
-        memory_limit.flush()
+        memory_limit.flush_output()
         send_message("done")
     finally:
         os._exit(code)
@@ -157,13 +157,8 @@ class _ChildWatcher:
     def __init__(
         self, child: int, message_reader: int, noise_reader: int, memory: int | None, where: str
     ) -> None:
-        self.child, self.message_reader, self.noise_reader, self.memory, self.where = (
-            child,
-            message_reader,
-            noise_reader,
-            memory,
-            where,
-        )
+        self.child, self.memory, self.where = child, memory, where
+        self.message_reader, self.noise_reader = message_reader, noise_reader
         self.signal = 0
         self.deadline = 0.0
         self.code: int | None = None
@@ -186,24 +181,24 @@ class _ChildWatcher:
                     self.code = -signal.SIGKILL
                     break
                 wait = _POLL_SECONDS if self.signal else _NOISE_SECONDS if self.held_noise else None
-                ready = select.select([self.message_reader, self.noise_reader, wakeup_reader], [], [], wait)[
-                    0
-                ]
+                descriptors = [self.message_reader, self.noise_reader, wakeup_reader]
+                ready, _, _ = select.select(descriptors, [], [], wait)
                 self._read_messages()
                 if self.noise_reader in ready:
                     self._read_noise()
                 elif not ready:
                     self._show_noise()
-                _read(wakeup_reader)
+                _read_available(wakeup_reader)
             self._read_messages()
             self._read_noise()
-        return self._exit_code()
+        return self._finish()
 
     @contextlib.contextmanager
     def _catch_signals(self, previous_mask: set[int | signal.Signals]) -> Iterator[int]:
-        """Records signals.
+        """Records signals during the block.
 
-        Yields a descriptor that becomes readable after a signal or the end of the child.
+        Yields:
+            A descriptor that becomes readable after a signal or the end of the child.
         """
         wakeup_reader, wakeup_writer = os.pipe()
         for end in (wakeup_reader, wakeup_writer, self.message_reader, self.noise_reader):
@@ -236,9 +231,12 @@ class _ChildWatcher:
         return self.code is not None
 
     def _can_kill(self) -> bool:
-        """Whether the child can be killed now: it is not moving a result, or its time is over."""
+        """Whether the child can be killed now, because it is not moving a result or its time is over.
+
+        The child is stopped during the check. If it may not be killed, it continues.
+        """
         ended_pid = status = 0
-        while not ended_pid:  # timeout(1) sends SIGCONT too: then the child did not stop, so try again
+        while not ended_pid:  # the command `timeout` also sends SIGCONT, so the child may not have stopped
             os.kill(self.child, signal.SIGSTOP)
             time.sleep(_STOP_SECONDS)
             ended_pid, status = os.waitpid(self.child, os.WUNTRACED | os.WNOHANG)
@@ -253,7 +251,7 @@ class _ChildWatcher:
         return False
 
     def _list_written_results(self) -> list[str]:
-        """Paths of the results that have their final names."""
+        """Returns the paths of the results that have their final names."""
         paths = []
         for path, numbers in self.expected_results.items():
             with contextlib.suppress(OSError):
@@ -264,7 +262,8 @@ class _ChildWatcher:
 
     def _read_messages(self) -> None:
         """Reads the messages that the child sent."""
-        *messages, self.partial_message = (self.partial_message + _read(self.message_reader)).split(b"\0\0")
+        received = self.partial_message + _read_available(self.message_reader)
+        *messages, self.partial_message = received.split(b"\0\0")
         for message in messages:
             kind, *words = map(os.fsdecode, message.split(b"\0"))
             if kind == "stopped":
@@ -279,7 +278,7 @@ class _ChildWatcher:
                 self.has_finished = True
 
     def _read_noise(self) -> None:
-        self.held_noise += _read(self.noise_reader)
+        self.held_noise += _read_available(self.noise_reader)
         if len(self.held_noise) > 1 << 16:
             self._show_noise()
 
@@ -289,8 +288,8 @@ class _ChildWatcher:
             os.write(2, self.held_noise)
         self.held_noise = b""
 
-    def _exit_code(self) -> int:
-        """Exit code that the child returned; removes the files of a child that did not finish.
+    def _finish(self) -> int:
+        """Returns the exit code of the child, or removes the files of a child that did not finish.
 
         Raises:
             Cancelled, SystemExit, ExplorerError: See `run`.
@@ -320,7 +319,9 @@ class _ChildWatcher:
         names = {s.value: s.name for s in signal.Signals}
         ending = names.get(-self.code, f"signal {-self.code}") if self.code < 0 else ""
         if self.memory is not None:
-            return f"stopped by {ending or 'a library'}, perhaps at {memory_limit.words(self.memory)}"
+            return (
+                f"stopped by {ending or 'a library'}, perhaps at {memory_limit.describe_limit(self.memory)}"
+            )
         if self.code == -signal.SIGKILL:
             return "stopped by SIGKILL, perhaps for want of memory"
         last_line = " ".join(self.held_noise.decode("utf-8", "replace").splitlines()[-1:]).strip()
@@ -332,8 +333,8 @@ class _ChildWatcher:
         return f"a library ended the work ({': '.join(filter(None, (ending, last_line))) or 'it exits'})"
 
 
-def _read(end: int) -> bytes:
-    """Available bytes of a non-blocking pipe."""
+def _read_available(end: int) -> bytes:
+    """Reads the available bytes of a non-blocking pipe; returns b'' if there are none."""
     try:
         return os.read(end, 1 << 16)
     except BlockingIOError:

@@ -13,7 +13,7 @@ from itertools import accumulate
 
 from msgspec import Struct
 
-from explorer.base.families import family
+from explorer.base.families import find_family
 from explorer.base.units import bytes_text, count_text, exact_text, printable, seconds_text
 from explorer.facts import Layer, Totals, whole_model
 from explorer.facts.profile.profile import Profile
@@ -135,7 +135,7 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
         return FlameLabel(f"{box.rows:,} rows", "other")
     row = layers[box.first]
     kind = "" if row.group else printable(row.kind_text)
-    return FlameLabel(printable(row.name or row.path), family(row.kind, tiled=row.tiled), kind)
+    return FlameLabel(printable(row.name or row.path), find_family(row.kind, tiled=row.tiled), kind)
 
 
 def icicle(

@@ -23,7 +23,7 @@ from explorer.base.units import bytes_text, count_text, many_text, printable, ra
 from explorer.facts import Info, OpStat
 from explorer.facts.blame import Blame
 from explorer.facts.memory import Memory
-from explorer.facts.profile.points import MeasuredPoint, measured_points
+from explorer.facts.profile.points import MeasuredPoint, build_measured_points
 from explorer.facts.profile.profile import Profile
 from explorer.facts.roofline import Roofline, RooflinePoint
 from explorer.facts.split.schedule import Work
@@ -210,7 +210,7 @@ def _marks(fact: Roofline) -> list[_Mark]:
 def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
     fact, profile = drawn if isinstance(drawn, tuple) else (drawn, None)
     machine, marks = fact.machine, _marks(fact)
-    measured = () if profile is None else measured_points(profile)
+    measured = () if profile is None else build_measured_points(profile)
     intensities = [
         *(mark.intensity for mark in marks),
         *(measured_point.intensity for measured_point in measured),

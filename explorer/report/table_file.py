@@ -88,7 +88,7 @@ def write_text(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
     Raises:
         Misuse: The file cannot be written.
     """
-    with output_files.atomic_write(path, overwrite=overwrite) as temporary:
-        with output_files.text(temporary) as file:
+    with output_files.write_atomically(path, overwrite=overwrite) as temporary:
+        with output_files.open_text(temporary) as file:
             file.write(text)
         yield

@@ -67,7 +67,7 @@ def code(source: str, module: str = "") -> Outline:
         )
     from explorer.engine.formats.torch_files import torchscript  # outlines of other formats do not need it
 
-    return torchscript.code(source, module)
+    return torchscript.show_code(source, module)
 
 
 def formats() -> KnownFormats:
@@ -76,13 +76,13 @@ def formats() -> KnownFormats:
 
     return tuple(
         (format, tuple(c.format for c in CONVERTERS if format.name in c.sources and c.format != format.name))
-        for format in registry.formats()
+        for format in registry.list_formats()
     )
 
 
 def label(name: str) -> str:
     """Returns the display name of a format that `ModelInfo.format` names: 'onnx' -> 'ONNX'."""
-    return next((format.label or name for format in registry.formats() if format.name == name), name)
+    return next((format.label or name for format in registry.list_formats() if format.name == name), name)
 
 
 def check(source: str) -> None:
@@ -121,4 +121,4 @@ def list_models(
     from explorer.engine.models import listing  # imports the facts, which `outline` does not need
 
     confinement.check(folder)
-    return listing.list_models(folder, read or (lambda paths: map(listing.model_file, paths)))
+    return listing.list_models(folder, read or (lambda paths: map(listing.read_model_file, paths)))

@@ -26,7 +26,7 @@ def measure_machine(
     file stay.
 
     Args:
-        name: Name of the machine, as `--machine` and `explorer.settings.machines.hardware` accept it.
+        name: Name of the machine, as `--machine` and `explorer.settings.machines.find_hardware` accept it.
         threads: Number of threads for operators. None leaves the choice to the runtime, one per core.
         time_limit: Seconds for all kernels together. The result lists the medians that are not sure by then.
         overwrite: Whether to replace a machine of that name in the file.

@@ -149,7 +149,7 @@ class Session(_Base):
         import hashlib
 
         try:
-            with input_files.binary(self.source) as file:
+            with input_files.open_binary(self.source) as file:
                 return hashlib.file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise BadModel(f"cannot be read: {error.strerror or error}", where=self.source) from None

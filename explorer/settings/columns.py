@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from msgspec import Struct, field
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import sizes_text
 from explorer.facts import Layer, Shape, TensorInfo, Totals
 from explorer.facts.external.overlay import Over, Overlay
@@ -113,7 +113,7 @@ def attribute(layer: Layer, names: Sequence[str]) -> Any:
     return next((layer.attributes[name] for name in names if name in layer.attributes), None)
 
 
-def _kernel(layer: Layer, _: ColumnFigures) -> str:
+def _format_kernel(layer: Layer, _: ColumnFigures) -> str:
     value = attribute(layer, KERNELS["kernel"])
     if value is None:
         return ""
@@ -129,16 +129,16 @@ def _sum(*parts: int | None) -> int | None:
     return sum(known_parts) if len(known_parts) == len(parts) else None
 
 
-def _bytes_moved(layer: Layer, _: ColumnFigures) -> int | None:
+def _count_bytes_moved(layer: Layer, _: ColumnFigures) -> int | None:
     return _sum(layer.bytes_read, layer.bytes_written)
 
 
-def _double(value: int | None) -> int | None:
+def _double_macs(value: int | None) -> int | None:
     return None if value is None else 2 * value
 
 
-def _intensity(layer: Layer, figures: ColumnFigures) -> float | None:
-    moved = _bytes_moved(layer, figures)
+def _compute_intensity(layer: Layer, figures: ColumnFigures) -> float | None:
+    moved = _count_bytes_moved(layer, figures)
     return 2 * layer.macs / moved if moved and layer.macs is not None else None
 
 
@@ -149,11 +149,11 @@ def _share(layer: Layer, figures: ColumnFigures) -> float | None:
     return layer.macs / total if layer.macs is not None and total else None
 
 
-def _bits(layer: Layer, _: ColumnFigures) -> float | None:
+def _find_bits(layer: Layer, _: ColumnFigures) -> float | None:
     return 8 * layer.weight_bytes / layer.params if layer.params else None
 
 
-def tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
+def sum_tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
     """Sums the bytes of tensors, each tensor once, or returns None if a shape or element type is unknown.
 
     The width of a type is the number in its name, in the spelling of numpy and ml_dtypes.
@@ -168,22 +168,22 @@ def tensor_bytes(tensors: Iterable[TensorInfo]) -> int | None:
     return total
 
 
-def _input_bytes(layer: Layer, _: ColumnFigures) -> int | None:
-    size = tensor_bytes(layer.inputs)
+def _count_input_bytes(layer: Layer, _: ColumnFigures) -> int | None:
+    size = sum_tensor_bytes(layer.inputs)
     return None if size is None else size * (1 if layer.group else layer.calls)
 
 
-def _shapes(tensors: Sequence[TensorInfo]) -> tuple[Shape | None, ...]:
+def _list_shapes(tensors: Sequence[TensorInfo]) -> tuple[Shape | None, ...]:
     return tuple([tensor.shape for tensor in tensors])
 
 
-def _outputs(layer: Layer, _: ColumnFigures) -> tuple[Shape | None, ...]:
+def _list_output_shapes(layer: Layer, _: ColumnFigures) -> tuple[Shape | None, ...]:
     # in a file of tensors, a row is a tensor
     bare = not layer.outputs and not layer.inputs and not layer.group and len(layer.weights) == 1
-    return _shapes(layer.weights if bare else layer.outputs)
+    return _list_shapes(layer.weights if bare else layer.outputs)
 
 
-def _dtypes(layer: Layer, _: ColumnFigures) -> str:
+def _list_dtypes(layer: Layer, _: ColumnFigures) -> str:
     return ", ".join(dict.fromkeys(t.dtype or "?" for t in (layer.outputs or layer.weights)))
 
 
@@ -192,7 +192,7 @@ def _profile_figure(field: str, layer: Layer, column_figures: ColumnFigures) -> 
     return figures.get(layer.id) or None  # a layer without a kernel of its own has no time
 
 
-def _field_column(
+def _build_field_column(
     name: str, head: str, unit: Unit, field_name: str, about: str, *, stored: bool = False
 ) -> LayerColumn:
     """Builds a column for the field `field_name` of a row."""
@@ -214,29 +214,35 @@ def _profile_column(name: str, head: str, unit: Unit, about: str, group_rule: Ov
 _TABLE = (
     LayerColumn("kind", "kind", "text", lambda layer, _: layer.kind_text, "the operator or class"),
     LayerColumn("path", "path", "text", lambda layer, _: layer.path, "the name in full"),
-    LayerColumn("input", "input", "shape", lambda layer, _: _shapes(layer.inputs), "shape of the input"),
-    LayerColumn("output", "output", "shape", _outputs, "shape of the output"),
-    LayerColumn("dtype", "dtype", "text", _dtypes, "element type of the outputs"),
-    LayerColumn("kernel", "kernel", "text", _kernel, "size of the window of a convolution or pooling"),
-    _field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
+    LayerColumn("input", "input", "shape", lambda layer, _: _list_shapes(layer.inputs), "shape of the input"),
+    LayerColumn("output", "output", "shape", _list_output_shapes, "shape of the output"),
+    LayerColumn("dtype", "dtype", "text", _list_dtypes, "element type of the outputs"),
+    LayerColumn("kernel", "kernel", "text", _format_kernel, "size of the window of a convolution or pooling"),
+    _build_field_column("macs", "MACs", "count", "macs", "multiply-accumulates"),
     LayerColumn("share", "share", "share", _share, "of the model's MACs"),
     LayerColumn(
-        *("flops", "FLOPs", "count", lambda layer, _: _double(layer.macs), "twice the MACs"), summed=True
+        *("flops", "FLOPs", "count", lambda layer, _: _double_macs(layer.macs), "twice the MACs"), summed=True
     ),
-    _field_column("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
-    _field_column("params", "params", "count", "params", "parameters, each stored one once", stored=True),
-    _field_column(
+    _build_field_column("ops", "elementwise", "count", "elementwise_ops", "elementwise operations"),
+    _build_field_column(
+        "params", "params", "count", "params", "parameters, each stored one once", stored=True
+    ),
+    _build_field_column(
         *("trainable", "trainable", "count", "trainable_params"),
         "parameters with requires_grad; unknown where the format does not say",
         stored=True,
     ),
-    _field_column("weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True),
-    LayerColumn(*("bits", "bits", "ratio", _bits, "a parameter, as it is stored"), stored=True, blank=True),
-    _field_column("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
-    _field_column("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
-    _field_column("written", "written", "bytes", "bytes_written", "bytes written, each output once"),
-    LayerColumn("bytes", "bytes", "bytes", _bytes_moved, "bytes read and written", summed=True),
-    LayerColumn("intensity", "FLOPs/byte", "ratio", _intensity, "arithmetic intensity", blank=True),
+    _build_field_column(
+        "weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True
+    ),
+    LayerColumn(
+        *("bits", "bits", "ratio", _find_bits, "a parameter, as it is stored"), stored=True, blank=True
+    ),
+    _build_field_column("activations", "activations", "bytes", "activation_bytes", "bytes of the outputs"),
+    _build_field_column("read", "read", "bytes", "bytes_read", "bytes read, each input once"),
+    _build_field_column("written", "written", "bytes", "bytes_written", "bytes written, each output once"),
+    LayerColumn("bytes", "bytes", "bytes", _count_bytes_moved, "bytes read and written", summed=True),
+    LayerColumn("intensity", "FLOPs/byte", "ratio", _compute_intensity, "arithmetic intensity", blank=True),
     LayerColumn(
         *("time", "least time", "seconds", lambda layer, figures: (figures.seconds or {}).get(layer.id)),
         "lower bound on the machine that is named",
@@ -267,11 +273,11 @@ _TABLE = (
         needs="providers",
     ),
     LayerColumn(
-        "input_size", "input MiB", "mebibytes", _input_bytes, "bytes of the inputs that are no weights"
+        "input_size", "input MiB", "mebibytes", _count_input_bytes, "bytes of the inputs that are no weights"
     ),
     LayerColumn(
         *("pass_size", "forward+backward MiB", "mebibytes"),
-        lambda layer, _: _double(layer.activation_bytes),
+        lambda layer, _: _double_macs(layer.activation_bytes),
         "bytes of the outputs, and as many of their gradients",
         summed=True,
     ),
@@ -284,7 +290,7 @@ _TABLE = (
     LayerColumn(
         *("total_size", "total MiB", "mebibytes"),
         lambda layer, figures: _sum(
-            _input_bytes(layer, figures), _double(layer.activation_bytes), layer.weight_bytes
+            _count_input_bytes(layer, figures), _double_macs(layer.activation_bytes), layer.weight_bytes
         ),
         "inputs, forward and backward, and parameters",
     ),
@@ -297,7 +303,7 @@ COLUMNS: Mapping[str, LayerColumn] = {column.name: column for column in _TABLE}
 """Columns by name."""
 
 
-def available_columns(figures: ColumnFigures) -> Mapping[str, LayerColumn]:
+def list_available_columns(figures: ColumnFigures) -> Mapping[str, LayerColumn]:
     """Lists the available columns, including columns of figures from outside the program."""
     return {**COLUMNS, **(build_overlay_columns(figures.overlay) if figures.overlay is not None else {})}
 
@@ -338,13 +344,13 @@ def find_columns(
     Raises:
         Misuse: A column does not exist, or the figures that it needs are missing.
     """
-    by_name = available_columns(figures)
+    by_name = list_available_columns(figures)
     columns = []
     for name in dict.fromkeys(name.strip().lower() for name in names):
         column = by_name.get(name)
         if column is None:
-            raise Misuse(f"there is no column '{name}'", where=where, hint=nearest(name, by_name))
-        if column.needs not in unknown and (lacking := missing(column, figures)):
+            raise Misuse(f"there is no column '{name}'", where=where, hint=suggest_name(name, by_name))
+        if column.needs not in unknown and (lacking := describe_missing_figures(column, figures)):
             raise Misuse(f"'{name}' {lacking}", where=where)
         columns.append(column)
     return columns
@@ -362,7 +368,7 @@ NEEDS = {
 """Error texts by the field of `ColumnFigures` that is missing."""
 
 
-def missing(column: LayerColumn, figures: ColumnFigures) -> str:
+def describe_missing_figures(column: LayerColumn, figures: ColumnFigures) -> str:
     """Describes the figures that a column needs and lacks, or returns '' if none are missing."""
     return NEEDS[column.needs] if column.needs and getattr(figures, column.needs) is None else ""
 

@@ -36,12 +36,12 @@ class Word(NamedTuple):
     sign: bool = False
 
 
-def error_at(fault: str, position: int, hint: str = "") -> Misuse:
+def build_error(fault: str, position: int, hint: str = "") -> Misuse:
     """Builds an error about the text at a position."""
     return Misuse(fault, where=f"filter, character {position + 1}", hint=hint)
 
 
-def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> list[Word]:
+def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> list[Word]:
     """Splits the text into terms, operators and parentheses. 'macs > 1 k' and 'op: Conv' are one term each.
 
     Args:
@@ -62,7 +62,7 @@ def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool
             continue
         if text[position] == ")":
             if not opened:
-                raise error_at(
+                raise build_error(
                     "')' closes nothing", position, 'a name that holds one stands in quotes: "f(x)"'
                 )
             opened.pop()
@@ -78,9 +78,9 @@ def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool
             continue
         previous = words[-1] if words and not words[-1].sign else None
         bracket = previous is not None and bool(_LISTED.fullmatch(previous.text))
-        stop = _word_end(text, position, bracket)
+        stop = _find_word_end(text, position, bracket)
         word = text[position:stop]
-        if previous is not None and _continues(previous.text, word, keys, units):
+        if previous is not None and _is_continuation(previous.text, word, keys, units):
             words[-1] = Word(previous.text + word, previous.position)
         elif word.lower() in _OPERATORS:
             words.append(Word(_OPERATORS[word.lower()], position, True))
@@ -88,11 +88,13 @@ def words_of(text: str, keys: Callable[[str], bool], units: Callable[[str], bool
             words.append(Word(word, position))
         position = stop
     if opened:
-        raise error_at("a parenthesis is not closed", opened[-1])
+        raise build_error("a parenthesis is not closed", opened[-1])
     return words
 
 
-def _continues(before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]) -> bool:
+def _is_continuation(
+    before: str, word: str, keys: Callable[[str], bool], units: Callable[[str], bool]
+) -> bool:
     """Whether a word continues the term before it."""
     if _NAME.fullmatch(before) and _SIGNED.match(word):
         return True
@@ -104,7 +106,7 @@ def _continues(before: str, word: str, keys: Callable[[str], bool], units: Calla
     return units(word) and bool(_COMPARED.fullmatch(before))
 
 
-def _word_end(text: str, start: int, bracket: bool) -> int:
+def _find_word_end(text: str, start: int, bracket: bool) -> int:
     """Finds the end of the word that begins at `start`.
 
     Blanks inside quotes and shape brackets do not end it.
@@ -131,7 +133,7 @@ def _word_end(text: str, start: int, bracket: bool) -> int:
 def _find_closing(text: str, position: int, sign: str, kind: str) -> int:
     end = text.find(sign, position + 1)
     if end < 0:
-        raise error_at(f"a {kind} is not closed", position)
+        raise build_error(f"a {kind} is not closed", position)
     return end
 
 
@@ -141,13 +143,13 @@ def parse(words: list[Word], term: Callable[[Word], Test]) -> Test:
     Adjacent terms must all hold. OR binds weaker than AND, and NOT stronger.
 
     Args:
-        words: Words from `words_of`, at least one.
+        words: Words from `split_words`, at least one.
         term: Function that builds the test of one term.
 
     Raises:
         Misuse: A term is missing next to an operator, or parentheses are nested too deep.
     """
-    return _Parser(words, term).alternatives(0)
+    return _Parser(words, term).parse_alternatives(0)
 
 
 class _Parser:
@@ -156,25 +158,25 @@ class _Parser:
     def __init__(self, words: list[Word], term: Callable[[Word], Test]) -> None:
         self._words, self._term, self._at = words, term, 0
 
-    def alternatives(self, depth: int) -> Test:
+    def parse_alternatives(self, depth: int) -> Test:
         """Parses terms between OR, up to the end or a closing parenthesis."""
-        tests = [self._conjunction(depth)]
+        tests = [self._parse_conjunction(depth)]
         while self._accept("OR"):
-            tests.append(self._conjunction(depth))
+            tests.append(self._parse_conjunction(depth))
         return tests[0] if len(tests) == 1 else lambda row, place: any(test(row, place) for test in tests)
 
-    def _conjunction(self, depth: int) -> Test:
+    def _parse_conjunction(self, depth: int) -> Test:
         tests_by_words: dict[tuple[str, ...], Test] = {}  # a repeated term is tested once
         while True:
             start = self._at
-            test = self._factor(depth)
+            test = self._parse_factor(depth)
             tests_by_words.setdefault(tuple([word.text for word in self._words[start : self._at]]), test)
             if not self._accept("AND") and self._peek_sign() in ("OR", ")", "end"):
                 break
         tests = list(tests_by_words.values())
         return tests[0] if len(tests) == 1 else lambda row, place: all(test(row, place) for test in tests)
 
-    def _factor(self, depth: int) -> Test:
+    def _parse_factor(self, depth: int) -> Test:
         turned = False
         while self._accept("NOT"):
             turned = not turned
@@ -185,9 +187,9 @@ class _Parser:
         self._at += 1
         if word.sign:
             if depth >= _DEEPEST:
-                raise error_at(f"parentheses are nested deeper than {_DEEPEST}", word.position)
-            test = self.alternatives(depth + 1)
-            self._at += 1  # skips the closing parenthesis, which `words_of` guarantees
+                raise build_error(f"parentheses are nested deeper than {_DEEPEST}", word.position)
+            test = self.parse_alternatives(depth + 1)
+            self._at += 1  # skips the closing parenthesis, which `split_words` guarantees
         else:
             test = self._term(word)
         return (lambda row, place: not test(row, place)) if turned else test
@@ -197,8 +199,8 @@ class _Parser:
         previous = self._words[self._at - 1] if self._at else None
         word = self._words[self._at] if sign in ("AND", "OR") else previous or self._words[0]
         if word.text == "(":
-            raise error_at("nothing stands in the parentheses", word.position)
-        raise error_at(
+            raise build_error("nothing stands in the parentheses", word.position)
+        raise build_error(
             f"'{word.text}' has no term beside it",
             word.position,
             f'the word itself stands in quotes: "{word.text.lower()}"',

@@ -24,10 +24,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.facts import Layer, TensorInfo, Totals
 from explorer.facts.external.overlay import Overlay
-from explorer.facts.profile.profile import Profile, layer_figures
+from explorer.facts.profile.profile import Profile, collect_layer_figures
 from explorer.settings.columns import (
     COLUMNS,
     KERNELS,
@@ -35,10 +35,10 @@ from explorer.settings.columns import (
     ColumnFigures,
     LayerColumn,
     attribute,
-    available_columns,
-    missing,
+    describe_missing_figures,
+    list_available_columns,
 )
-from explorer.settings.expression import Test, Word, error_at, parse, words_of
+from explorer.settings.expression import Test, Word, build_error, parse, split_words
 
 TEXTS: Mapping[str, Callable[[Layer], Iterable[str]]] = {
     "op": lambda layer: (layer.kind,),
@@ -125,11 +125,11 @@ def number(text: str, position: int = 0, unit: str = "") -> float:
     match = _NUMBER.match(text.strip())
     factor = units.get(match[2].lower()) if match else None
     if match is None or factor is None:
-        raise error_at(f"'{_brief(text)}' is not a number", position, hint)
+        raise build_error(f"'{_shorten(text)}' is not a number", position, hint)
     return float(match[1].replace("_", "").replace(",", "")) * float(factor)
 
 
-def _brief(text: str) -> str:
+def _shorten(text: str) -> str:
     return text if len(text) <= 20 else text[:19] + "…"
 
 
@@ -144,7 +144,7 @@ def search(layers: Iterable[Layer], text: str, figures: ColumnFigures = NOTHING)
     Raises:
         Misuse: The filter is invalid. The message names the character.
     """
-    matches = matcher(text, figures)
+    matches = build_matcher(text, figures)
     return tuple([layer.id for layer in layers if matches(layer)])
 
 
@@ -156,10 +156,10 @@ def filter_figures(
 ) -> ColumnFigures:
     """Collects the figures for a filter. A profile gives figures of layers only, not of groups."""
     figures = ColumnFigures(totals, overlay=overlay, providers=providers)
-    return figures if profile is None else replace(figures, **layer_figures(profile))
+    return figures if profile is None else replace(figures, **collect_layer_figures(profile))
 
 
-def matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
+def build_matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bool]:
     """Builds a function that tests whether a layer matches.
 
     It must be called for all rows in the order of the tree.
@@ -168,10 +168,10 @@ def matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bo
         Misuse: As for `search`.
     """
     terms = _Terms(figures)
-    words = _words(text, terms.texts)
+    words = _split_words(text, terms.texts)
     if not words:
         return lambda layer: True
-    test = parse(words, terms.term)
+    test = parse(words, terms.build_test)
     groups: list[tuple[int, str]] = []  # enclosing groups of the row: id and place
 
     def is_wanted(layer: Layer) -> bool:
@@ -185,13 +185,13 @@ def matcher(text: str, figures: ColumnFigures = NOTHING) -> Callable[[Layer], bo
     return is_wanted
 
 
-def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:
+def find_layers(layers: Iterable[Layer], text: str) -> list[Layer]:
     """Lists the layers that match a filter, or the matching groups if no layer matches.
 
     Raises:
         Misuse: As for `search`.
     """
-    is_match = matcher(text)
+    is_match = build_matcher(text)
     matches = [layer for layer in layers if is_match(layer)]
     return [layer for layer in matches if not layer.group] or matches
 
@@ -199,7 +199,7 @@ def layers_found(layers: Iterable[Layer], text: str) -> list[Layer]:
 def is_query(text: str) -> bool:
     """Whether a text is a query. A single word or pattern is not, because it may be a name in the model."""
     try:
-        words = _words(text)
+        words = _split_words(text)
     except Misuse:
         return False
     if len(words) != 1:
@@ -216,8 +216,8 @@ def _is_key(word: str, columns: Container[str]) -> bool:
     return not any(letter.isdigit() for letter in word) or word.lower() in columns
 
 
-def _words(text: str, texts: Container[str] = TEXTS) -> list[Word]:
-    return words_of(text, lambda key: key.lower() in texts, _is_unit)
+def _split_words(text: str, texts: Container[str] = TEXTS) -> list[Word]:
+    return split_words(text, lambda key: key.lower() in texts, _is_unit)
 
 
 def _is_unit(word: str) -> bool:
@@ -233,20 +233,20 @@ class _Terms:
 
     def __init__(self, figures: ColumnFigures) -> None:
         self._column_figures = figures
-        self._columns = available_columns(figures)
+        self._columns = list_available_columns(figures)
         of_rows = {
             name: column for name, column in self._columns.items() if column.unit == "text" and column.needs
         }
         self.texts = {**dict.fromkeys(TEXTS), **of_rows}
 
-    def term(self, word: Word) -> Test:
+    def build_test(self, word: Word) -> Test:
         """Builds the test of a term."""
         term_text = word.text
         bare = term_text.lstrip("-")
         test = (
             self._parse_term(bare.replace('"', ""), bare.startswith('"'), word)
             if bare
-            else _word_test(term_text)
+            else _build_word_test(term_text)
         )
         if bare and (len(term_text) - len(bare)) % 2:
             return lambda layer, place: not test(layer, place)
@@ -254,32 +254,34 @@ class _Terms:
 
     def _parse_term(self, text: str, quoted: bool, word: Word) -> Test:
         if quoted:
-            return _word_test(text)
+            return _build_word_test(text)
         comparison = _COMPARISON.match(text)
         if comparison and _is_key(comparison[1], self._columns):
-            return self._comparison_test(comparison[1].lower(), comparison[2], comparison[3], word)
+            return self._build_comparison_test(comparison[1].lower(), comparison[2], comparison[3], word)
         keyed = _KEYED.match(text)
         if keyed and _is_key(keyed[1], self._columns):
-            return self._keyed_test(keyed[1].lower(), keyed[2].strip(), word)
-        return _word_test(text)
+            return self._build_keyed_test(keyed[1].lower(), keyed[2].strip(), word)
+        return _build_word_test(text)
 
-    def _comparison_test(self, key: str, sign: str, value: str, word: Word) -> Test:
+    def _build_comparison_test(self, key: str, sign: str, value: str, word: Word) -> Test:
         column = self._columns.get(key)
         if column is not None and column.is_number:
-            return self._figure_test(column, sign, value, word)
+            return self._build_figure_test(column, sign, value, word)
         if key in _ATTRIBUTES:
             if value.strip()[:1].isdigit() and _parse_numbers(value) is None:
-                raise error_at(f"'{_brief(value)}' is no size", word.position, f"write {key}=3x3 or {key}=1")
+                raise build_error(
+                    f"'{_shorten(value)}' is no size", word.position, f"write {key}=3x3 or {key}=1"
+                )
             return _attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]
-        hint = nearest(key, [*figures, *_ATTRIBUTES])
+        hint = suggest_name(key, [*figures, *_ATTRIBUTES])
         if key in TEXTS:
-            hint = f"write {key}:{_brief(value)}"
-        raise error_at(f"a filter cannot compare '{_brief(key)}'", word.position, hint)
+            hint = f"write {key}:{_shorten(value)}"
+        raise build_error(f"a filter cannot compare '{_shorten(key)}'", word.position, hint)
 
-    def _figure_test(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
-        if lacking := missing(column, self._column_figures):
-            raise error_at(f"'{column.name}' {lacking}", word.position)
+    def _build_figure_test(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
+        if lacking := describe_missing_figures(column, self._column_figures):
+            raise build_error(f"'{column.name}' {lacking}", word.position)
         figures, get, compare = self._column_figures, column.of, _COMPARE[sign]
         limit = number(value, word.position, column.unit)
 
@@ -291,35 +293,35 @@ class _Terms:
 
         return test
 
-    def _keyed_test(self, key: str, value: str, word: Word) -> Test:
+    def _build_keyed_test(self, key: str, value: str, word: Word) -> Test:
         get = TEXTS.get(key)
         if get is None and (column := self.texts.get(key)) is not None:
-            if lacking := missing(column, self._column_figures):
-                raise error_at(f"'{key}' {lacking}", word.position)
-            return _text_column_test(column, self._column_figures, value.lower())
+            if lacking := describe_missing_figures(column, self._column_figures):
+                raise build_error(f"'{key}' {lacking}", word.position)
+            return _build_text_column_test(column, self._column_figures, value.lower())
         if get is None:
-            hint = nearest(key, [*self.texts, *self._columns])
+            hint = suggest_name(key, [*self.texts, *self._columns])
             if key in self._columns or key in _ATTRIBUTES:
                 sign = "=" if key in _ATTRIBUTES else ">"
-                hint = f"write {key}{sign}{_brief(value)}"
-            raise error_at(f"a filter has no '{_brief(key)}:'", word.position, hint)
+                hint = f"write {key}{sign}{_shorten(value)}"
+            raise build_error(f"a filter has no '{_shorten(key)}:'", word.position, hint)
         if key in _TENSORS and value.startswith("["):
             return _shape_test(_TENSORS[key], value, word)
         if key == "attr" and (compared := _ATTRIBUTE.match(value)):
             name = compared[1].strip()
             return _attribute_test(_ATTRIBUTES.get(name.lower(), (name,)), compared[2], compared[3], word)
-        return _key_test(key, value.lower(), get)
+        return _build_key_test(key, value.lower(), get)
 
 
-def _text_column_test(column: LayerColumn, figures: ColumnFigures, want: str) -> Test:
+def _build_text_column_test(column: LayerColumn, figures: ColumnFigures, want: str) -> Test:
     """Builds a test for a word or a pattern in a text column of `ColumnFigures`."""
-    match = _glob(want if any(c in want for c in "*?") else f"*{want}*")
+    match = _compile_glob(want if any(c in want for c in "*?") else f"*{want}*")
     return lambda layer, _: bool(match((column.of(layer, figures) or "").lower()))
 
 
-def _key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
+def _build_key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Test:
     if any(c in want for c in "*?"):
-        match = _glob(want)
+        match = _compile_glob(want)
         return lambda layer, _: any(match(t.lower()) for t in get(layer))
     if key in ("name", "path"):
         return lambda layer, place: want in place.lower() or any(want in t.lower() for t in get(layer))
@@ -331,18 +333,18 @@ def _key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) -> Tes
     return lambda layer, _: want in get(layer)
 
 
-def _word_test(word: str) -> Test:
+def _build_word_test(word: str) -> Test:
     """Builds a test for a word in the path, name, kind, or place (the dotted names of groups and layer)."""
     want = word.lower()
     if any(c in want for c in "*?"):
-        match = _glob(want)
+        match = _compile_glob(want)
         return lambda layer, place: any(match(t.lower()) for t in (layer.path, layer.name, layer.kind, place))
     return lambda layer, place: (
         want in layer.path.lower() or want in layer.kind.lower() or want in place.lower()
     )
 
 
-def _glob(pattern: str) -> Callable[[str], object]:
+def _compile_glob(pattern: str) -> Callable[[str], object]:
     # square brackets are literal, because many names contain them
     return re.compile(fnmatch.translate(pattern.replace("[", "[[]")), re.DOTALL).match
 
@@ -350,7 +352,7 @@ def _glob(pattern: str) -> Callable[[str], object]:
 def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
     """Builds a test whether one of some tensors has a shape: '[1,*,>=64,batch,...]'."""
     if not value.endswith("]"):
-        raise error_at(f"'{_brief(value)}' is not a shape", word.position, "write [1,*,224,224]")
+        raise build_error(f"'{_shorten(value)}' is not a shape", word.position, "write [1,*,224,224]")
     inner = value[1:-1].strip()
     size_texts = [size_text.strip() for size_text in inner.split(",")] if inner else []
     pattern: list[Callable[[int | str | None], bool] | None] = []
@@ -368,7 +370,7 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
             pattern.append(lambda have, name=size_text: have == name)  # type: ignore[misc]
         else:
             hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
-            raise error_at(f"'{_brief(size_text)}' is not a size", word.position, hint)
+            raise build_error(f"'{_shorten(size_text)}' is not a size", word.position, hint)
     return lambda layer, _: any(t.shape is not None and _shape_matches(t.shape, pattern) for t in get(layer))
 
 
@@ -411,8 +413,10 @@ def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> 
     """
     want = _parse_numbers(value.strip())
     if want is None and (sign not in ("=", "==", "!=") or not value.strip()):
-        raise error_at(f"'{_brief(value)}' is not a number", word.position, "write kernel=3x3 or stride>1")
-    match = _glob(value.strip().lower())
+        raise build_error(
+            f"'{_shorten(value)}' is not a number", word.position, "write kernel=3x3 or stride>1"
+        )
+    match = _compile_glob(value.strip().lower())
 
     def test(layer: Layer, _: str) -> bool:
         have = attribute(layer, names)

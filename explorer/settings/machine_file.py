@@ -24,9 +24,9 @@ from explorer.host import input_files, output_files, own_files
 from explorer.settings.machines import (
     MEASURED,
     complete,
-    config_path,
     describe_measured,
-    hardware,
+    find_config_path,
+    find_hardware,
     parse_setting,
 )
 from explorer.settings.rates import Unit, parse_rate
@@ -57,7 +57,7 @@ _CORE_UNIT = "6x1x16"
 _NAME = re.compile(r"[A-Za-z0-9_][\w.+-]{0,63}", re.ASCII)
 
 
-def settings_text(machine: Hardware) -> dict[str, str]:
+def format_settings(machine: Hardware) -> dict[str, str]:
     """Writes the independent settings of a machine as text: '4.096T', '1GHz', '512 KiB', '64x64'."""
     settings = {key: getattr(machine, key) for key in SETTINGS}
     if machine.clock:
@@ -66,16 +66,18 @@ def settings_text(machine: Hardware) -> dict[str, str]:
             if a and b and math.isclose(a, b * machine.clock, rel_tol=1e-9):
                 # keep the shorter text, which the user wrote: 120 GB/s, not 36.3636... bytes per cycle
                 settings[
-                    rate if len(_setting_text(cycle_rate, b)) <= len(_setting_text(rate, a)) else cycle_rate
+                    rate
+                    if len(_format_setting(cycle_rate, b)) <= len(_format_setting(rate, a))
+                    else cycle_rate
                 ] = None
     if machine.array and machine.macs_per_cycle == machine.array[0] * machine.array[1]:
         settings["macs_per_cycle"] = None
     if machine.double_buffered:
         settings["double_buffered"] = None
-    return {key: _setting_text(key, value) for key, value in settings.items() if value is not None}
+    return {key: _format_setting(key, value) for key, value in settings.items() if value is not None}
 
 
-def _setting_text(key: str, value: Any) -> str:
+def _format_setting(key: str, value: Any) -> str:
     if key == "array":
         return sizes_text(value)
     if key == "double_buffered":
@@ -93,7 +95,7 @@ def _setting_text(key: str, value: Any) -> str:
     return next((text for text in spellings if parse_rate(text, key, unit) == value), f"{value:.17g}")
 
 
-def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") -> Hardware:
+def parse_machine(settings: Mapping[str, str], name: str = "", origin: str = "") -> Hardware:
     """Builds a complete machine from settings as text.
 
     Raises:
@@ -115,9 +117,9 @@ def machine_of(settings: Mapping[str, str], name: str = "", origin: str = "") ->
 
 def build_machine(start: Hardware | None, typed: Mapping[str, str]) -> Hardware:
     """Builds a machine from the settings of `start`, if given. Typed settings replace them."""
-    settings = settings_text(start) if start is not None else {}
+    settings = format_settings(start) if start is not None else {}
     dropped = {key for setting in typed for key in _IMPLIED.get(setting, ())}
-    return machine_of({**{key: text for key, text in settings.items() if key not in dropped}, **typed})
+    return parse_machine({**{key: text for key, text in settings.items() if key not in dropped}, **typed})
 
 
 def save_machine(
@@ -148,7 +150,7 @@ def save_machine(
         Misuse: The name is invalid or exists already, or the file cannot be read or written.
     """
     path = check_name(name, config, overwrite=overwrite)
-    settings = settings_text(complete(machine))
+    settings = format_settings(complete(machine))
     described = {**settings, "unit": unit} if unit else settings
     content = _insert_machine(_read_text(path), path, name, described, overwrite, measured, memories)
     folder = os.path.dirname(os.path.abspath(path))
@@ -159,12 +161,12 @@ def save_machine(
             os.makedirs(folder, exist_ok=True)
     except OSError as error:
         raise Misuse(f"cannot be made: {error.strerror}", where=folder) from None
-    with output_files.atomic_write(path, overwrite=True) as temporary:
-        with output_files.text(temporary) as file:
+    with output_files.write_atomically(path, overwrite=True) as temporary:
+        with output_files.open_text(temporary) as file:
             file.write(content)
         if config is None:
             os.chmod(temporary, own_files.PRIVATE_FILE)
-    return replace(machine_of(settings, name), origin=path)
+    return replace(parse_machine(settings, name), origin=path)
 
 
 def check_name(name: str, config: str | None = None, *, overwrite: bool = False) -> str:
@@ -175,7 +177,7 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
     """
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
         raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
-    path = config or config_path()
+    path = config or find_config_path()
     _insert_machine(_read_text(path), path, name, {}, overwrite)
     folder = os.path.dirname(os.path.abspath(path))
     output_files.check_target(path, overwrite=True, models=(), weights=(), new_folder=folder)
@@ -267,14 +269,14 @@ def add_machine(
     Raises:
         Misuse: See `save_machine`. Also raised if the machine `start` does not exist.
     """
-    machine = build_machine(None if start is None else hardware(start), typed)
+    machine = build_machine(None if start is None else find_hardware(start), typed)
     saved = save_machine(name, machine, overwrite=overwrite)
     return Machines(saved.origin, (NamedMachine(saved.name, "", "", saved, saved.origin),))
 
 
 def _read_text(path: str) -> str:
     try:
-        return input_files.toml(input_files.content(path), path)[0]
+        return input_files.parse_toml(input_files.read_content(path), path)[0]
     except (FileNotFoundError, NotADirectoryError):
         return ""
     except OSError as error:

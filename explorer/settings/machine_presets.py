@@ -1,8 +1,8 @@
 """Machine presets: machines that `--machine` knows by name, with figures from public datasheets.
 
-Peaks are dense, without sparsity, for the number type given in the preset. A machine does more operations of
-a narrower type and fewer of a wider one. A peak counts multiply-accumulates: half the FLOPS or TOPS of the
-datasheet, or lanes x cores x clock if the datasheet gives those.
+Peak rates are dense, without sparsity, for the number type in the preset. A machine is faster with narrower
+types and slower with wider types. A peak rate counts multiply-accumulates: half the FLOPS or TOPS of the
+datasheet, or lanes x cores x clock if the datasheet has these numbers.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ class PresetRow(Struct, frozen=True):
         name: Name for `--machine`.
         about: Description of the machine.
         dtype: Number type of the peak rate.
-        settings: Settings as in the config file.
+        settings: Settings with the keys of the config file.
         source: Datasheet of the figures.
-        memory: Memories from the outermost in, as in the config file. Empty if the sheet names none.
+        memory: Memories from the outermost in, with the keys of the config file. Empty if the datasheet
+            describes none.
     """
 
     name: str
@@ -32,32 +33,33 @@ class PresetRow(Struct, frozen=True):
     memory: tuple[Mapping[str, str | float], ...] = ()
 
 
-def _row(name: str, about: str, dtype: str, peak: str, bandwidth: str, source: str) -> PresetRow:
+def _preset(name: str, about: str, dtype: str, peak: str, bandwidth: str, source: str) -> PresetRow:
+    """Creates the preset of a machine with only a peak rate and a bandwidth."""
     return PresetRow(name, about, dtype, {"peak_macs": peak, "bandwidth": bandwidth}, source)
 
 
 PRESETS: tuple[PresetRow, ...] = (
-    _row("a100", "NVIDIA A100 80GB SXM", "bfloat16", "312 TFLOPS", "2039 GB/s", "NVIDIA A100 datasheet"),
-    _row("h100", "NVIDIA H100 SXM", "bfloat16", "989.4 TFLOPS", "3.35 TB/s",
+    _preset("a100", "NVIDIA A100 80GB SXM", "bfloat16", "312 TFLOPS", "2039 GB/s", "NVIDIA A100 datasheet"),
+    _preset("h100", "NVIDIA H100 SXM", "bfloat16", "989.4 TFLOPS", "3.35 TB/s",
          "NVIDIA H100 datasheet, Hopper white paper"),
-    _row("h200", "NVIDIA H200 SXM", "bfloat16", "989.4 TFLOPS", "4.8 TB/s",
+    _preset("h200", "NVIDIA H200 SXM", "bfloat16", "989.4 TFLOPS", "4.8 TB/s",
          "NVIDIA H200 datasheet; cores as of H100"),
-    _row("b200", "NVIDIA B200, one of the 8 of a DGX B200", "float8", "4.5 PFLOPS", "8 TB/s",
+    _preset("b200", "NVIDIA B200, one of the 8 of a DGX B200", "float8", "4.5 PFLOPS", "8 TB/s",
          "NVIDIA DGX B200 datasheet: 72 PFLOPS with sparsity, 64 TB/s"),
-    _row("l4", "NVIDIA L4", "float16", "121 TFLOPS", "300 GB/s", "NVIDIA L4 datasheet: 242 with sparsity"),
-    _row("orin", "NVIDIA Jetson AGX Orin 64GB, its GPU", "int8", "85 TFLOPS", "204.8 GB/s",
+    _preset("l4", "NVIDIA L4", "float16", "121 TFLOPS", "300 GB/s", "NVIDIA L4 datasheet: 242 with sparsity"),
+    _preset("orin", "NVIDIA Jetson AGX Orin 64GB, its GPU", "int8", "85 TFLOPS", "204.8 GB/s",
          "Jetson AGX Orin technical brief: 170 TOPS with sparsity"),
-    _row("tpu-v4", "Google TPU v4, a chip", "bfloat16", "275 TFLOPS", "1200 GB/s",
+    _preset("tpu-v4", "Google TPU v4, a chip", "bfloat16", "275 TFLOPS", "1200 GB/s",
          "Google Cloud TPU v4 page"),
-    _row("tpu-v5p", "Google TPU v5p, a chip", "bfloat16", "459 TFLOPS", "2765 GB/s",
+    _preset("tpu-v5p", "Google TPU v5p, a chip", "bfloat16", "459 TFLOPS", "2765 GB/s",
          "Google Cloud TPU v5p page"),
-    _row("edge-tpu", "Coral M.2 accelerator; bytes over PCIe", "int8", "4 TFLOPS", "500 MB/s",
+    _preset("edge-tpu", "Coral M.2 accelerator; bytes over PCIe", "int8", "4 TFLOPS", "500 MB/s",
          "Coral M.2 Accelerator datasheet: PCIe Gen2 x1"),
-    _row("m1", "Apple M1, its GPU of 8 cores", "float32", "2.6 TFLOPS", "68.25 GB/s",
+    _preset("m1", "Apple M1, its GPU of 8 cores", "float32", "2.6 TFLOPS", "68.25 GB/s",
          "Apple newsroom, November 2020; LPDDR4X-4266 on 128 bits"),
-    _row("m1-max", "Apple M1 Max, its GPU of 32 cores", "float32", "10.4 TFLOPS", "400 GB/s",
+    _preset("m1-max", "Apple M1 Max, its GPU of 32 cores", "float32", "10.4 TFLOPS", "400 GB/s",
          "Apple newsroom, October 2021"),
-    _row("m2", "Apple M2, its GPU of 10 cores", "float32", "3.6 TFLOPS", "100 GB/s",
+    _preset("m2", "Apple M2, its GPU of 10 cores", "float32", "3.6 TFLOPS", "100 GB/s",
          "Apple newsroom, June 2022"),
     PresetRow("epyc-9654", "AMD EPYC 9654: 96 cores x 16 lanes at base clock, 12 x DDR5-4800", "float32",
               {"macs_per_cycle": 1536, "clock": "2.4 GHz", "bandwidth": "460.8 GB/s"},

@@ -34,13 +34,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest, suggest_only_near
+from explorer.base.errors import Misuse, suggest_name, suggest_only_near
 from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
 from explorer.facts.profile.machine import MeasuredMachine
 from explorer.facts.roofline import Machine, Machines, NamedMachine
 from explorer.host import input_files, processor
-from explorer.host.system import user_folder
+from explorer.host.system import find_user_folder
 from explorer.settings.machine_presets import PRESETS
 from explorer.settings.parse import parse_bytes
 from explorer.settings.rates import RATE_HINTS, Unit, read_per_cycle, read_rate
@@ -60,7 +60,7 @@ _RATE_UNITS: Mapping[str, Unit] = {"peak_macs": "macs", "bandwidth": "bytes"}
 _MAX_BUFFER = 1 << 62
 
 
-def memory_size(value: Any, where: str) -> int:
+def read_memory_size(value: Any, where: str) -> int:
     """Reads bytes of memory, in powers of 1024 as for `--memory`."""
     hint = "write 512 KiB, 2M or a number of bytes"
     size: float = -1
@@ -74,7 +74,7 @@ def memory_size(value: Any, where: str) -> int:
     return int(size)
 
 
-def _array(value: Any, where: str) -> tuple[int, int]:
+def _read_array_size(value: Any, where: str) -> tuple[int, int]:
     """Reads rows and columns: '64x64', '64', or a list of two numbers."""
     pieces = re.split(r"\s*[xX×,]\s*", value.strip()) if isinstance(value, str) else value
     sides = pieces if isinstance(pieces, list) else [pieces]
@@ -103,8 +103,8 @@ _SETTINGS: Mapping[str, Callable[[Any, str], Any]] = {
     "macs_per_cycle": lambda value, where: read_per_cycle(value, where, "macs"),
     "bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
     "clock": lambda value, where: read_rate(value, where, "hertz"),
-    "buffer": memory_size,
-    "array": _array,
+    "buffer": read_memory_size,
+    "array": _read_array_size,
     "double_buffered": read_flag,
 }
 """Settings of a machine, each with the function that reads it. The keys are fields of `Hardware`."""
@@ -122,7 +122,7 @@ def parse_setting(key: str, value: Any, where: str = "") -> Any:
         Misuse: The setting does not exist or is invalid.
     """
     if key not in _SETTINGS:
-        raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, _SETTINGS))
+        raise Misuse(f"there is no setting '{key}'", where=where, hint=suggest_name(key, _SETTINGS))
     return _SETTINGS[key](value, where or key)
 
 
@@ -153,8 +153,8 @@ def complete(machine: Hardware) -> Hardware:
     macs, moved = machine.macs_per_cycle, machine.bytes_per_cycle
     if macs is None and machine.array is not None and (peak is None or clock is None):
         macs = machine.array[0] * machine.array[1]
-    clock = clock or _quotient(peak, macs) or _quotient(width, moved)
-    macs, moved = macs or _quotient(peak, clock), moved or _quotient(width, clock)
+    clock = clock or _divide(peak, macs) or _divide(width, moved)
+    macs, moved = macs or _divide(peak, clock), moved or _divide(width, clock)
     for key, rate, cycle_key, per_cycle in (
         ("peak_macs", peak, "macs_per_cycle", macs),
         ("bandwidth", width, "bytes_per_cycle", moved),
@@ -170,30 +170,30 @@ def complete(machine: Hardware) -> Hardware:
         macs_per_cycle=macs,
         bytes_per_cycle=moved,
         clock=clock,
-        peak_macs=peak or _product(macs, clock),
-        bandwidth=width or _product(moved, clock),
+        peak_macs=peak or _multiply(macs, clock),
+        bandwidth=width or _multiply(moved, clock),
     )
 
 
-def _quotient(rate: float | None, part: float | None) -> float | None:
+def _divide(rate: float | None, part: float | None) -> float | None:
     # twelve digits, more than a typed number has, drop the rounding error of the division
     return float(f"{rate / part:.12g}") if rate and part else None
 
 
-def _product(each: float | None, clock: float | None) -> float | None:
+def _multiply(each: float | None, clock: float | None) -> float | None:
     return float(f"{each * clock:.12g}") if each and clock else None
 
 
-def config_path(environment: Mapping[str, str] | None = None) -> str:
+def find_config_path(environment: Mapping[str, str] | None = None) -> str:
     """Returns the path of the config file with the user's machines. The file need not exist."""
     env = os.environ if environment is None else environment
     if env.get("EXPLORER_CONFIG"):
         return env["EXPLORER_CONFIG"]
-    return os.path.join(user_folder("config", env), "config.toml")
+    return os.path.join(find_user_folder("config", env), "config.toml")
 
 
 @functools.cache
-def presets() -> Mapping[str, Hardware]:
+def list_presets() -> Mapping[str, Hardware]:
     """Preset machines by name, complete."""
     return {
         row.name: _profile(row.name, dict(row.settings), "preset", f"preset, dense {row.dtype}")
@@ -206,26 +206,26 @@ def load_hardware(config: str | None = None) -> dict[str, Hardware]:
 
     The user's own take precedence.
     """
-    own_hardware = hardware_profiles(config)
+    own_hardware = read_hardware_profiles(config)
     return {
         **own_hardware,
-        **{name: machine for name, machine in presets().items() if name not in own_hardware},
+        **{name: machine for name, machine in list_presets().items() if name not in own_hardware},
     }
 
 
 def list_machines(config: str | None = None) -> Machines:
     """Lists every named machine with its source."""
     rows = {row.name: row for row in PRESETS}
-    measured_by_name = measurements(config)
+    measured_by_name = read_measurements(config)
     machines = []
     for name, hardware_of in load_hardware(config).items():
-        row = rows[name] if presets().get(name) == hardware_of else None
+        row = rows[name] if list_presets().get(name) == hardware_of else None
         if name in measured_by_name:
             machines.append(describe_measured(hardware_of, measured_by_name[name]))
             continue
         about, dtype, source = (row.about, row.dtype, row.source) if row else ("", "", hardware_of.origin)
         machines.append(NamedMachine(name, about, dtype, hardware_of, source))
-    return Machines(config or config_path(), tuple(machines))
+    return Machines(config or find_config_path(), tuple(machines))
 
 
 def describe_measured(machine: Hardware, measurement: MeasuredMachine) -> NamedMachine:
@@ -236,13 +236,13 @@ def describe_measured(machine: Hardware, measurement: MeasuredMachine) -> NamedM
     return NamedMachine(machine.name, about, measurement.peaks[0].dtype, machine, machine.origin, measurement)
 
 
-def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
+def read_measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
     """Reads the measurements of the machines of the config file, by name.
 
     Raises:
         Misuse: The file cannot be read, or a table of measurements is invalid.
     """
-    path = config or config_path()
+    path = config or find_config_path()
     try:
         entries = _read_toml(path, is_own=config is None).get("machine", {})
     except FileNotFoundError:
@@ -260,8 +260,8 @@ def measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
 
 def find_measured(machine: Machine | None) -> MeasuredMachine | None:
     """Measurements of a machine of the config file, or None if its rates were changed since."""
-    measurement = None if machine is None else measurements().get(machine.name)
-    if measurement is None or machine is None or find_hardware(machine).origin != config_path():
+    measurement = None if machine is None else read_measurements().get(machine.name)
+    if measurement is None or machine is None or find_roofline_hardware(machine).origin != find_config_path():
         return None
     return measurement
 
@@ -272,7 +272,7 @@ def check_here(name: str | None, config: str | None = None) -> None:
     Raises:
         Misuse: The machine `here` was measured on another processor.
     """
-    measured = measurements(config).get(HERE) if name == HERE else None
+    measured = read_measurements(config).get(HERE) if name == HERE else None
     if measured is not None and measured.processor != processor.name():
         raise Misuse(
             f"'{HERE}' was measured on another machine: {measured.processor}",
@@ -281,7 +281,7 @@ def check_here(name: str | None, config: str | None = None) -> None:
         )
 
 
-def find_hardware(machine: Machine) -> Hardware:
+def find_roofline_hardware(machine: Machine) -> Hardware:
     """Finds the complete description of a roofline machine."""
     try:
         named_hardware = load_hardware().get(machine.name)
@@ -297,7 +297,7 @@ def find_hardware(machine: Machine) -> Hardware:
     )
 
 
-def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
+def read_hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
     """Reads the machines of the config file by name, complete. Empty if the file does not exist.
 
     Args:
@@ -306,16 +306,16 @@ def hardware_profiles(config: str | None = None) -> dict[str, Hardware]:
     Raises:
         Misuse: The file cannot be read or is invalid.
     """
-    path = config or config_path()
+    path = config or find_config_path()
     try:
-        return _machines(_read_toml(path, is_own=config is None), path)
+        return _read_machines(_read_toml(path, is_own=config is None), path)
     except FileNotFoundError:
         return {}
 
 
 def _read_toml(path: str, *, is_own: bool = False) -> dict[str, Any]:
     try:
-        return input_files.toml(input_files.content(path, internal=is_own), path)[1]
+        return input_files.parse_toml(input_files.read_content(path, internal=is_own), path)[1]
     except (FileNotFoundError, NotADirectoryError):
         raise FileNotFoundError(path) from None
     except OSError as error:
@@ -324,7 +324,7 @@ def _read_toml(path: str, *, is_own: bool = False) -> dict[str, Any]:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]:
+def _read_machines(content: Mapping[str, Any], path: str) -> dict[str, Hardware]:
     entries = content.get("machine", {})
     if not isinstance(entries, dict):
         raise Misuse("'machine' holds no machines", where=path, hint="write [machine.NAME]")
@@ -339,7 +339,7 @@ def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
     entry = {key: value for key, value in entry.items() if key not in (MEASURED, *MEMORY_KEYS)}
     for key in entry:
         if key not in _SETTINGS:
-            hint = nearest(key, (*_SETTINGS, *MEMORY_KEYS))
+            hint = suggest_name(key, (*_SETTINGS, *MEMORY_KEYS))
             raise Misuse(f"there is no setting '{key}'", where=where, hint=hint)
     settings = {key: parse_setting(key, value, f"{where} {key}") for key, value in entry.items()}
     return replace(complete(Hardware(name, **settings, origin=where)), origin=path)
@@ -349,7 +349,7 @@ def _has_cycles(machine: Hardware) -> bool:
     return machine.macs_per_cycle is not None or machine.bytes_per_cycle is not None
 
 
-def _roofline_machine(machine: Hardware) -> Machine:
+def _build_roofline_machine(machine: Hardware) -> Machine:
     """Takes the two rates of a roofline from a machine.
 
     Raises:
@@ -365,7 +365,7 @@ def _roofline_machine(machine: Hardware) -> Machine:
     return Machine(machine.name, machine.peak_macs, machine.bandwidth, machine.origin)
 
 
-def hardware(named: str, config: str | None = None, where: str = "--machine") -> Hardware:
+def find_hardware(named: str, config: str | None = None, where: str = "--machine") -> Hardware:
     """Finds a machine by a name or a file that the user typed, complete.
 
     Args:
@@ -382,13 +382,13 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
         path, name = named, ""
     if not path.endswith(".toml") and os.sep not in path:
         check_here(named, config)
-        return _find_named(named, load_hardware(config), config or config_path(), where)
+        return _find_named(named, load_hardware(config), config or find_config_path(), where)
     try:
         content = _read_toml(path)
     except FileNotFoundError:
         raise Misuse("there is no such file", where=path, hint="a machine is a TOML file or a name") from None
     if "machine" in content:
-        machines = _machines(content, path)
+        machines = _read_machines(content, path)
         if name or len(machines) == 1:
             return _find_named(name or next(iter(machines)), machines, path, where)
         hint = f"write {path}:{next(iter(machines))}" if machines else "write [machine.NAME]"
@@ -399,14 +399,14 @@ def hardware(named: str, config: str | None = None, where: str = "--machine") ->
     return _profile(os.path.splitext(os.path.basename(path))[0], profile, path, path)
 
 
-def machine_table(machine: Hardware) -> Mapping[str, Any]:
+def read_machine_table(machine: Hardware) -> Mapping[str, Any]:
     """Reads the table of a named machine again, with the settings of its memories.
 
     Args:
-        machine: Machine that `hardware` found.
+        machine: Machine that `find_hardware` found.
     """
     row = next((row for row in PRESETS if row.name == machine.name), None)
-    if row is not None and presets()[row.name] == machine:
+    if row is not None and list_presets()[row.name] == machine:
         return {**row.settings, "memory": row.memory} if row.memory else row.settings
     content = _read_toml(machine.origin)
     entries = content.get("machine", {})
@@ -426,13 +426,13 @@ def _find_named(
     own_machines = {
         machine_name: machine
         for machine_name, machine in machines.items()
-        if presets().get(machine_name) != machine
+        if list_presets().get(machine_name) != machine
     }
     if name == HERE and len(own_machines) < len(machines):
         raise Misuse("this machine is not measured", where=where, hint="explorer machines --measure does it")
     hint = suggest_only_near(name, machines)
     if not hint:
-        suggestion = nearest(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"
+        suggestion = suggest_name(name, own_machines) or f"write one into {path}: [machine.NAME] {settings}"
         hint = (
             f"{suggestion}; explorer machines lists presets"
             if len(own_machines) < len(machines)
@@ -464,9 +464,9 @@ def find(
     }
     named_machine: Machine | None = None
     if name is not None:
-        path = config or config_path()
+        path = config or find_config_path()
         check_here(name, config)
-        named_machine = _roofline_machine(
+        named_machine = _build_roofline_machine(
             _find_named(name, load_hardware(path), path, "--machine", "peak_macs, bandwidth")
         )
     peak, width = rates["peak_macs"], rates["bandwidth"]

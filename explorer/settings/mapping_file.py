@@ -27,10 +27,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, get_args
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.facts.mapping import GroupForm, LoopOrder, NestLevel, SiteMapping
 from explorer.host import input_files
-from explorer.settings.toml_lines import line_of
+from explorer.settings.toml_lines import find_line
 
 VERSION = 1
 
@@ -75,7 +75,7 @@ class MappingFile(NamedTuple):
     grouped: GroupForm = "batch"
 
 
-def mapping_text(
+def format_mappings(
     machine: str, sites: Sequence[tuple[SiteMapping, Sequence[str]]], grouped: GroupForm = "batch"
 ) -> str:
     """Writes mappings as TOML.
@@ -126,7 +126,7 @@ def read_mapping(path: str) -> MappingFile:
         Misuse: The file cannot be read, has an unknown field, or has a field of a wrong type.
     """
     try:
-        text, content = input_files.toml(input_files.content(path), path)
+        text, content = input_files.parse_toml(input_files.read_content(path), path)
     except (FileNotFoundError, NotADirectoryError):
         raise Misuse(
             "there is no such file", where=path, hint="explorer map MODEL -o FILE writes one"
@@ -139,7 +139,7 @@ def read_mapping(path: str) -> MappingFile:
     if version != VERSION:
         raise Misuse(
             f"version {version!r} of a mapping file",
-            where=path + line_of(reader.text, [], "version"),
+            where=path + find_line(reader.text, [], "version"),
             hint=f"this program reads {VERSION}",
         )
     sites = content.get("site", [])
@@ -148,22 +148,25 @@ def read_mapping(path: str) -> MappingFile:
         raise Misuse("it holds no mapping", where=path, hint="explorer map MODEL -o FILE writes one")
     grouped = content.get("grouped", "batch")
     if grouped not in get_args(GroupForm):
-        hint = nearest(str(grouped), get_args(GroupForm)) or 'write grouped = "batch"'
-        raise reader.misuse(f"'grouped' is {_short(grouped)}, not batch, pack or leave", [], "grouped", hint)
+        hint = suggest_name(str(grouped), get_args(GroupForm)) or 'write grouped = "batch"'
+        raise reader.build_misuse(
+            f"'grouped' is {_shorten(grouped)}, not batch, pack or leave", [], "grouped", hint
+        )
     entries: dict[str, FileSite] = {}
     for index, entry in enumerate(sites):
         table = [("site", index)]
         if not isinstance(entry, dict) or not isinstance(entry.get("name"), str):
-            raise reader.misuse("a site without a name", table, hint='write name = "/fc1/Gemm"')
+            raise reader.build_misuse("a site without a name", table, hint='write name = "/fc1/Gemm"')
         if entry["name"] in entries:
-            raise reader.misuse(
+            raise reader.build_misuse(
                 f"a second mapping of '{entry['name']}'", table, "name", hint="leave one of them out"
             )
-        entries[entry["name"]] = reader.site(entry, table)
+        entries[entry["name"]] = reader.read_site(entry, table)
     return MappingFile(path, machine, entries, grouped)
 
 
 _Table = Sequence[tuple[str, int]]
+"""Path of a table: (name, index) of each nested table, as `find_line` needs it."""
 
 
 class _Reader:
@@ -177,63 +180,83 @@ class _Reader:
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
 
-    def misuse(self, problem: str, table: _Table, key: str = "", hint: str = "") -> Misuse:
-        place = line_of(self.text, table, key) or line_of(self.text, table)
+    def build_misuse(self, problem: str, table: _Table, key: str = "", hint: str = "") -> Misuse:
+        """Builds the error for a problem with a table, or with the field `key` in it."""
+        place = find_line(self.text, table, key) or find_line(self.text, table)
         if not place and table:
             place = ", " + ", ".join(f"{name} {index + 1}" for name, index in table)
         return Misuse(problem, where=f"{self.path}{place}", hint=hint)
 
     def check_keys(self, entry: Mapping[str, Any], keys: Sequence[str], table: _Table) -> None:
+        """Checks that a table has only fields in `keys`.
+
+        Raises:
+            Misuse: A field is unknown.
+        """
         for key in entry:
             if key not in keys:
-                raise self.misuse(f"there is no field '{key}'", table, key, hint=nearest(key, keys))
+                raise self.build_misuse(
+                    f"there is no field '{key}'", table, key, hint=suggest_name(key, keys)
+                )
 
-    def site(self, entry: Mapping[str, Any], table: _Table) -> FileSite:
+    def read_site(self, entry: Mapping[str, Any], table: _Table) -> FileSite:
+        """Reads a table `[[site]]`.
+
+        Raises:
+            Misuse: A field is unknown, missing or of a wrong type.
+        """
         self.check_keys(entry, _SITE_KEYS, table)
         rows = entry.get("level")
         if not isinstance(rows, list) or not rows:
-            raise self.misuse("a site without levels", table, hint="write [[site.level]]")
+            raise self.build_misuse("a site without levels", table, hint="write [[site.level]]")
         levels, memories = [], []
         for index, row in enumerate(rows):
             place = [*table, ("level", index)]
             if not isinstance(row, dict):
-                raise self.misuse("a level that is no table", place, hint="write [[site.level]]")
+                raise self.build_misuse("a level that is no table", place, hint="write [[site.level]]")
             self.check_keys(row, tuple(_LEVEL_FIELDS), place)
             for key in ("order", "tile"):
                 if key not in row:
-                    raise self.misuse(
+                    raise self.build_misuse(
                         f"a level without '{key}'", place, hint=f"add {_LEVEL_FIELDS[key].example}"
                     )
-            fields = {key: self.field(_LEVEL_FIELDS[key], value, place, key) for key, value in row.items()}
+            fields = {
+                key: self.read_field(_LEVEL_FIELDS[key], value, place, key) for key, value in row.items()
+            }
             memories.append(fields.pop("memories", ""))
             levels.append(NestLevel(**fields))
         if "size" not in entry:
-            raise self.misuse("a site without a size", table, hint="add size = [512, 768, 3072]")
-        types = {key: self.field(_TEXT, entry[key], table, key) for key in _TYPE_KEYS if key in entry}
+            raise self.build_misuse("a site without a size", table, hint="add size = [512, 768, 3072]")
+        types = {key: self.read_field(_TEXT, entry[key], table, key) for key in _TYPE_KEYS if key in entry}
         return FileSite(
-            self.field(_SIZES, entry["size"], table, "size"),
-            self.field(_NUMBER, entry.get("batch", 1), table, "batch"),
+            self.read_field(_SIZES, entry["size"], table, "size"),
+            self.read_field(_NUMBER, entry.get("batch", 1), table, "batch"),
             tuple(levels),
             tuple(memories),
             types,
-            line_of(self.text, table),
+            find_line(self.text, table),
         )
 
-    def field(self, kind: _Field, value: Any, table: _Table, key: str) -> Any:
+    def read_field(self, kind: _Field, value: Any, table: _Table, key: str) -> Any:
+        """Returns the value of a field after a check; lists become tuples.
+
+        Raises:
+            Misuse: The value is invalid.
+        """
         if not kind.is_valid(value):
-            raise self.misuse(
-                f"'{key}' is {_short(value)}, not {kind.noun}", table, key, hint=f"write {kind.example}"
+            raise self.build_misuse(
+                f"'{key}' is {_shorten(value)}, not {kind.noun}", table, key, hint=f"write {kind.example}"
             )
         return tuple(value) if isinstance(value, list) else value
 
 
-def _short(value: Any) -> str:
+def _shorten(value: Any) -> str:
     text = repr(value)
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
 class _Field(NamedTuple):
-    """A field of a mapping file: what it must be, and an example."""
+    """A field of a mapping file: a description and an example of its value, and a check."""
 
     noun: str
     example: str

@@ -40,13 +40,13 @@ from typing import Any, NamedTuple, get_args
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, Overlap
 from explorer.host import input_files
 from explorer.settings import machines
 from explorer.settings.rates import LEAST_RATE, MOST_RATE, read_per_cycle
-from explorer.settings.toml_lines import line_of
+from explorer.settings.toml_lines import find_line
 
 _OPERANDS = "ABC"
 
@@ -61,18 +61,18 @@ _NUMBER_TYPES = (
 """Number types that `rates` can name: those of the left operand of a matmul."""
 
 
-def memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
+def find_memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
     """Finds a machine by a name or a file, with its memories.
 
     Args:
-        named: Name or file, as for `machines.hardware`.
+        named: Name or file, as for `machines.find_hardware`.
         where: Option for the error.
 
     Raises:
         Misuse: The machine does not exist, or one of its memories is invalid.
     """
-    hardware = machines.hardware(named, where=where)
-    return with_memories(hardware, machines.machine_table(hardware))
+    hardware = machines.find_hardware(named, where=where)
+    return read_memories(hardware, machines.read_machine_table(hardware))
 
 
 def machine_of_mapping(name: str, path: str) -> MemoryMachine:
@@ -88,10 +88,10 @@ def machine_of_mapping(name: str, path: str) -> MemoryMachine:
     if name not in machines.load_hardware():
         hint = "add --machine FILE, the file that describes it"
         raise Misuse(f"it is for machine '{name}', which is not in the config file", where=path, hint=hint)
-    return memory_machine(name, path)
+    return find_memory_machine(name, path)
 
 
-def memories_of(hardware: Hardware) -> MemoryMachine:
+def find_memories(hardware: Hardware) -> MemoryMachine:
     """Finds the memories of a machine that is already described.
 
     A machine that was typed, and is in no file, has its buffer as its only memory on the chip.
@@ -99,11 +99,11 @@ def memories_of(hardware: Hardware) -> MemoryMachine:
     Raises:
         Misuse: The machine has no memories, or one of them is invalid.
     """
-    is_typed = not os.path.isfile(hardware.origin) and hardware not in machines.presets().values()
-    return with_memories(hardware, {} if is_typed else machines.machine_table(hardware))
+    is_typed = not os.path.isfile(hardware.origin) and hardware not in machines.list_presets().values()
+    return read_memories(hardware, {} if is_typed else machines.read_machine_table(hardware))
 
 
-def named_with_memories() -> dict[str, Hardware]:
+def list_machines_with_memories() -> dict[str, Hardware]:
     """Lists the named machines with memories or a buffer: those of the user, then the presets.
 
     Raises:
@@ -112,11 +112,11 @@ def named_with_memories() -> dict[str, Hardware]:
     return {
         name: hardware
         for name, hardware in machines.load_hardware().items()
-        if hardware.buffer is not None or machines.machine_table(hardware).get("memory")
+        if hardware.buffer is not None or machines.read_machine_table(hardware).get("memory")
     }
 
 
-def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine:
+def read_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine:
     """Reads the memories of a machine from its table.
 
     Raises:
@@ -124,16 +124,16 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
     """
     where = f"{hardware.origin or 'preset'}, [machine.{hardware.name}]"
     entries = table.get("memory", ())
-    source = _source(hardware)
+    source = _read_source(hardware)
     if not isinstance(entries, (list, tuple)):
         raise Misuse("'memory' is not a list", where=where, hint=f"write [[machine.{hardware.name}.memory]]")
     memories = tuple(
-        _memory(entry, _Place(hardware, source, index)) for index, entry in enumerate(entries)
-    ) or _of_buffer(hardware, where)
+        _read_memory(entry, _Place(hardware, source, index)) for index, entry in enumerate(entries)
+    ) or _describe_buffer(hardware, where)
     _check(memories, where)
     overlap = table.get("overlap", "ideal")
     if overlap not in get_args(Overlap):
-        hint = nearest(str(overlap), get_args(Overlap)) or "write ideal, none or double"
+        hint = suggest_name(str(overlap), get_args(Overlap)) or "write ideal, none or double"
         raise Misuse(f"there is no overlap '{overlap}'", where=where, hint=hint)
     rates = table.get("rates", {})
     if not isinstance(rates, dict):
@@ -141,9 +141,9 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
     return MemoryMachine(
         hardware,
         memories,
-        unit=_unit(table, hardware, where),
+        unit=_read_unit(table, hardware, where),
         overlap=overlap,
-        mac_pj=_energy(table["mac_pj"], f"{where} mac_pj") if "mac_pj" in table else None,
+        mac_pj=_read_energy(table["mac_pj"], f"{where} mac_pj") if "mac_pj" in table else None,
         rates={
             _number_type(name, where): read_per_cycle(rate, f"{where} rates.{name}", "macs")
             for name, rate in rates.items()
@@ -153,7 +153,7 @@ def with_memories(hardware: Hardware, table: Mapping[str, Any]) -> MemoryMachine
     )
 
 
-def _of_buffer(hardware: Hardware, where: str) -> tuple[MachineMemory, ...]:
+def _describe_buffer(hardware: Hardware, where: str) -> tuple[MachineMemory, ...]:
     """Describes the two memories of a machine that has only a buffer."""
     outer = MachineMemory("memory", bytes_per_cycle=hardware.bytes_per_cycle)
     if hardware.buffer is None:
@@ -163,7 +163,7 @@ def _of_buffer(hardware: Hardware, where: str) -> tuple[MachineMemory, ...]:
     return outer, MachineMemory("buffer", size=hardware.buffer, buffers=Buffers(count, count, count))
 
 
-def _unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int, int, int]:
+def _read_unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int, int, int]:
     if "unit" not in table:
         if hardware.array is None:
             return 1, 1, 1
@@ -181,12 +181,12 @@ def _unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tuple[int
 
 def _number_type(name: str, where: str) -> str:
     if name not in _NUMBER_TYPES:
-        hint = nearest(name, _NUMBER_TYPES) or "write rates = { int8 = 4096 }"
+        hint = suggest_name(name, _NUMBER_TYPES) or "write rates = { int8 = 4096 }"
         raise Misuse(f"'{name}' is no number type", where=f"{where} rates", hint=hint)
     return name
 
 
-def _energy(value: Any, where: str) -> float:
+def _read_energy(value: Any, where: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not _LEAST_ENERGY <= value <= _MOST_ENERGY:
         raise Misuse(f"'{value}' is no energy", where=where, hint="write picojoules, such as 1.2")
@@ -199,13 +199,13 @@ def _count(value: Any, where: str) -> int:
     return value
 
 
-def _text(value: Any, where: str) -> str:
+def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
         raise Misuse(f"'{value}' is no text of one line", where=where, hint='write name = "scratchpad"')
     return value.strip()
 
 
-def _holds(value: Any, where: str) -> str:
+def _read_operands(value: Any, where: str) -> str:
     operands = "".join(re.split(r"[\s,]+", value.strip())) if isinstance(value, str) else ""
     if len(set(operands)) < len(operands) and not set(operands) - set(_OPERANDS):
         raise Misuse(f"'{value}' names an operand twice", where=where, hint="write it once")
@@ -222,7 +222,7 @@ def _block(value: Any, where: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def _by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int]:
+def _read_by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int]:
     """Reads a number for all operands, or 'A=2 B=2 C=1'."""
     if not isinstance(value, str):
         return dict.fromkeys(names[:3], _count(value, where))
@@ -241,32 +241,32 @@ def _by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str, int
 
 
 _FIELDS: Mapping[str, Callable[[Any, str], Any]] = {
-    "name": _text,
-    "size": machines.memory_size,
-    "holds": _holds,
-    "buffers": lambda value, where: Buffers(**_by_operand(value, where, ("A", "B", "C", "out"))),
+    "name": _read_text,
+    "size": machines.read_memory_size,
+    "holds": _read_operands,
+    "buffers": lambda value, where: Buffers(**_read_by_operand(value, where, ("A", "B", "C", "out"))),
     "read_bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
     "write_bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
     "bytes_per_cycle": lambda value, where: read_per_cycle(value, where, "bytes"),
-    "read_word": lambda value, where: _by_operand(value, where, ("A", "B", "C")),
-    "write_word": lambda value, where: _by_operand(value, where, ("A", "B", "C")),
-    "read_pj": _energy,
-    "write_pj": _energy,
+    "read_word": lambda value, where: _read_by_operand(value, where, ("A", "B", "C")),
+    "write_word": lambda value, where: _read_by_operand(value, where, ("A", "B", "C")),
+    "read_pj": _read_energy,
+    "write_pj": _read_energy,
     "cores": _count,
     "ways": _count,
     "transfer": _block,
     "inside": machines.read_flag,
-    "source": _text,
+    "source": _read_text,
 }
 """Settings of a memory, each with the function that reads it. The keys are fields of `MachineMemory`."""
 
 
-def _source(hardware: Hardware) -> str:
+def _read_source(hardware: Hardware) -> str:
     """Reads the text of the file that describes a machine, or '' if it comes from no file."""
     if not os.path.isfile(hardware.origin):
         return ""
-    is_own = hardware.origin == machines.config_path()
-    return input_files.content(hardware.origin, internal=is_own).decode("utf-8", "replace")
+    is_own = hardware.origin == machines.find_config_path()
+    return input_files.read_content(hardware.origin, internal=is_own).decode("utf-8", "replace")
 
 
 class _Place(NamedTuple):
@@ -287,20 +287,22 @@ class _Place(NamedTuple):
         name = self.hardware.name
         tables = (f"machine.{name}.memory", "memory", "profile.memory")
         lines = (
-            [line_of(self.source, [(table, self.position)], key) for table in tables] if self.source else []
+            [find_line(self.source, [(table, self.position)], key) for table in tables] if self.source else []
         )
         line = next((line for line in lines if line), "")
         file = f"{self.hardware.origin or 'preset'}{line}"
         return f"{file}, [machine.{name}], memory {self.position + 1} {key}".strip()
 
 
-def _memory(entry: Any, place: _Place) -> MachineMemory:
+def _read_memory(entry: Any, place: _Place) -> MachineMemory:
     if not isinstance(entry, Mapping) or "name" not in entry:
         raise Misuse("a memory without a name", where=place.of(), hint='write name = "scratchpad"')
     for key in entry:
         if key not in _FIELDS:
             raise Misuse(
-                f"there is no setting '{key}' of a memory", where=place.of(key), hint=nearest(key, _FIELDS)
+                f"there is no setting '{key}' of a memory",
+                where=place.of(key),
+                hint=suggest_name(key, _FIELDS),
             )
     memory = MachineMemory(**{key: _FIELDS[key](value, place.of(key)) for key, value in entry.items()})
     for fault in _faults(memory):
@@ -358,14 +360,14 @@ def check_machine(machine: MemoryMachine, where: str) -> None:
         raise Misuse("the machine has no memories", where=where, hint="write [[machine.NAME.memory]]")
     for memory in machine.memories:
         place = f"{where}, memory '{memory.name}'"
-        _holds(memory.holds, place)
-        _text(memory.name, place)
+        _read_operands(memory.holds, place)
+        _read_text(memory.name, place)
         for fault in _faults(memory):
             raise Misuse(fault.problem, where=f"{place} {fault.key}", hint=fault.hint)
     for dtype, rate in machine.rates.items():
         read_per_cycle(rate, f"{where}, rates.{_number_type(dtype, where)}", "macs")
     if machine.mac_pj is not None:
-        _energy(machine.mac_pj, f"{where}, mac_pj")
+        _read_energy(machine.mac_pj, f"{where}, mac_pj")
     _check(machine.memories, where)
 
 

@@ -1,10 +1,14 @@
 """Overlay files: figures by layer name from a profiler or a spreadsheet (CSV, JSON).
 
-A CSV file has a header line. One column holds names, paths or globs, and the others hold figures. Reports of
-SCALE-Sim have this form (`overlay_sources.scale_sim`). A JSON file is a list of records with the same keys, a
-mapping from names to figures, Model Explorer's node data, or a trace (`overlay_sources.traces`). A header may
-give the unit, 'latency (ms)' or 'latency_ms', and how groups combine figures in place of the sum:
-'temperature:max'. Only regular files of limited size are read.
+A CSV file has a header line. One column holds names, paths or globs of layers, and the other columns hold
+figures. Reports of SCALE-Sim have this form (`overlay_sources.scale_sim`).
+
+A JSON file is a list of records with the same keys, a mapping from names to figures, Model Explorer's node
+data, or a trace (`overlay_sources.traces`).
+
+A header may contain the unit of its figures: 'latency (ms)' or 'latency_ms'. A group shows the sum of the
+figures in it, unless the header ends with another rule: 'temperature:max'. Only regular files of limited size
+are read.
 """
 
 from __future__ import annotations
@@ -47,18 +51,20 @@ _UNITS: Mapping[str, tuple[OutsideUnit, float]] = {
     **dict.fromkeys(("us", "µs", "μs", "usec", "microseconds"), ("seconds", 1e-06)),
     **dict.fromkeys(("ns", "nsec", "nanoseconds"), ("seconds", 1e-09)),
     **dict.fromkeys(("b", "bytes"), ("bytes", 1.0)),
-    **{f"{p}b": ("bytes", 1000.0 ** (at + 1)) for at, p in enumerate("kmgt")},
-    **{f"{p}ib": ("bytes", 1024.0 ** (at + 1)) for at, p in enumerate("kmgt")},
+    **{f"{prefix}b": ("bytes", 1000.0**power) for power, prefix in enumerate("kmgt", 1)},
+    **{f"{prefix}ib": ("bytes", 1024.0**power) for power, prefix in enumerate("kmgt", 1)},
     **dict.fromkeys(("%", "percent", "pct"), ("share", 0.01)),
 }
+"""Unit of a column, and the factor for its figures, by the unit in the header in lower case."""
 _SHORT = frozenset({"s", "b"})
-"""Units that count only in parentheses, because names end in '_s' and '_b' for other reasons."""
+"""Units that are recognized only in parentheses, because many names end with '_s' or '_b' by chance."""
 _GZIP_MAGIC = b"\x1f\x8b"
 """First bytes of a gzip file."""
 _MAX_TRACE_BYTES = 256 << 20
 """Largest number of bytes of a trace. It is large because only a small part of each event is kept."""
 
 Row = tuple[str, Mapping[str, Any]]
+"""Name, path or glob of a row, and its cells by header."""
 
 
 class OutsideFigures(Struct, frozen=True):
@@ -67,12 +73,12 @@ class OutsideFigures(Struct, frozen=True):
     Attributes:
         source: Path of the file.
         columns: Columns of figures.
-        rows: Name, path or glob of each row, with its figures by column, or None for an empty cell.
-        notes: Parts that were ignored, in words.
+        rows: (name, path or glob; figure of each column, or None for an empty cell) of each row.
+        notes: Descriptions of ignored parts of the file.
         numbered: Whether the names are indices of the layers that multiply matrices.
-        ops: Operator in the runtime's name, by row name.
-        modules: For the name of a numbered module: its class, its index among the modules of the class, and
-            their number.
+        ops: Operator by row name, as the runtime calls it.
+        modules: (class, index among the modules of the class, number of these modules) of each numbered
+            module, by row name.
     """
 
     source: str
@@ -93,36 +99,41 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
     """
     name = os.fspath(path)
     try:
-        content = _content(name)
+        content = _read_content(name)
     except OSError as error:
         raise Misuse(f"the overlay cannot be read ({error.strerror})", where=name) from None
     if trace := traces.read(content, name):
-        figures = _figures(name, [traces.HEAD], [(row, {traces.HEAD: took}) for row, took in trace.rows])
+        figures = _select_figures(
+            name, [traces.HEAD], [(row, {traces.HEAD: took}) for row, took in trace.rows]
+        )
         return replace(figures, notes=trace.notes, ops=trace.ops, modules=trace.modules)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise Misuse(f"this is no text in UTF-8 (byte {error.start:,})", where=name) from None
     is_json = name.lower().removesuffix(".gz").endswith(".json") or text.lstrip()[:1] in ("{", "[")
-    heads, rows = _read_value(_json(text, name), name) if is_json else _read_csv(text, name)
-    figures = _figures(name, heads, rows)
+    heads, rows = _read_value(_parse_json(text, name), name) if is_json else _read_csv(text, name)
+    figures = _select_figures(name, heads, rows)
     numbered = not is_json and scale_sim.is_report([text.partition(",")[0].strip()])
-    return replace(figures, numbered=numbered and scale_sim.numbered([row for row, _ in figures.rows]))
+    return replace(
+        figures, numbered=numbered and scale_sim.are_layer_numbers([row for row, _ in figures.rows])
+    )
 
 
-def _content(path: str) -> bytes:
+def _read_content(path: str) -> bytes:
     """Reads a file and decompresses it. JSON files may be larger than others, because they may be traces.
 
     Raises:
         OSError: The file cannot be read or is too large.
     """
-    packed = path.lower().endswith((".json", ".json.gz"))
-    content = input_files.content(path, max_bytes=_MAX_TRACE_BYTES if packed else input_files.MAX_BYTES)
+    is_json = path.lower().endswith((".json", ".json.gz"))
+    max_bytes = _MAX_TRACE_BYTES if is_json else input_files.MAX_BYTES
+    content = input_files.read_content(path, max_bytes=max_bytes)
     if not content.startswith(_GZIP_MAGIC):
         return content
-    unpack = zlib.decompressobj(wbits=31)
+    decompressor = zlib.decompressobj(wbits=31)
     try:
-        content = unpack.decompress(content, _MAX_TRACE_BYTES + 1)
+        content = decompressor.decompress(content, _MAX_TRACE_BYTES + 1)
     except zlib.error as error:
         raise Misuse(f"this cannot be unpacked: {error}", where=path) from None
     if len(content) > _MAX_TRACE_BYTES:
@@ -130,17 +141,18 @@ def _content(path: str) -> bytes:
     return content
 
 
-def figures_in(value: Mapping[str, Any]) -> OutsideFigures:
+def read_figures(value: Mapping[str, Any]) -> OutsideFigures:
     """Reads the figures of a Python mapping from names to figures.
 
     Raises:
         Misuse: The mapping is invalid or holds no figures.
     """
     heads, rows = _read_value(value, "overlay")
-    return _figures("overlay", heads, rows)
+    return _select_figures("overlay", heads, rows)
 
 
 def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
+    """Reads the headers of the figures, and the rows, from the text of a CSV file."""
     first = text.partition("\n")[0]
     delimiter = max(",;\t", key=first.count)
     lines = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter, strict=True)
@@ -157,10 +169,10 @@ def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
                 heads = [cell.strip() for cell in cells]
                 if scale_sim.is_report(heads):
                     heads = [heads[0], *map(scale_sim.convert_header, heads[1:])]
-                key = heads.index(_name_head(heads))
+                key = heads.index(_find_name_head(heads))
                 if len(set(heads)) < len(heads):
                     twice = next(head for head in heads if heads.count(head) > 1)
-                    raise Misuse(f"two columns are called '{_brief(twice)}'", where=where)
+                    raise Misuse(f"two columns are called '{_shorten(twice)}'", where=where)
             elif len(cells) > len(heads):
                 raise Misuse(f"{len(cells):,} cells under {len(heads):,} heads", where=where)
             elif key < len(cells):
@@ -173,13 +185,13 @@ def _read_csv(text: str, path: str) -> tuple[list[str], list[Row]]:
     return [head for index, head in enumerate(heads) if index != key], rows
 
 
-def _name_head(heads: Sequence[str]) -> str:
+def _find_name_head(heads: Sequence[str]) -> str:
     """Finds the header of the column with layer names."""
     lower = {head.casefold(): head for head in reversed(heads)}
     return next((lower[name] for name in _NAMES if name in lower), heads[0])
 
 
-def _json(text: str, path: str) -> Any:
+def _parse_json(text: str, path: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=_check_unique_keys)
     except json.JSONDecodeError as error:
@@ -194,16 +206,18 @@ def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     mapping = dict(pairs)
     if len(mapping) < len(pairs):
         (name, _), *_ = Counter(name for name, _ in pairs).most_common(1)
-        raise ValueError(f"'{_brief(name)}' stands twice")
+        raise ValueError(f"'{_shorten(name)}' stands twice")
     return mapping
 
 
 def _read_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
     """Reads headers and rows from a JSON value."""
     if isinstance(value, Mapping):
-        rows = _node_data_rows(value, path) or _mapping_rows(value, os.path.basename(path).partition(".")[0])
+        rows = _read_node_data_rows(value, path) or _read_mapping_rows(
+            value, os.path.basename(path).partition(".")[0]
+        )
     elif isinstance(value, (list, tuple)) and value and all(isinstance(member, Mapping) for member in value):
-        rows = _record_rows(value, path)
+        rows = _read_records(value, path)
     else:
         hint = "a list of records, or a mapping from names to figures"
         raise Misuse("this is no overlay", where=path, hint=hint)
@@ -213,7 +227,7 @@ def _read_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
     return list(heads), rows
 
 
-def _node_data_rows(value: Mapping[str, Any], path: str) -> list[Row]:
+def _read_node_data_rows(value: Mapping[str, Any], path: str) -> list[Row]:
     """Reads the rows of Model Explorer's node data for one graph, or for several graphs by name.
 
     Returns an empty list for other data.
@@ -229,38 +243,44 @@ def _node_data_rows(value: Mapping[str, Any], path: str) -> list[Row]:
     return rows
 
 
-def _mapping_rows(value: Mapping[str, Any], head: str) -> list[Row]:
+def _read_mapping_rows(value: Mapping[str, Any], head: str) -> list[Row]:
+    """Reads the rows of a mapping from names to figures; `head` is the header of figures without one."""
     return [(str(name), cell if isinstance(cell, Mapping) else {head: cell}) for name, cell in value.items()]
 
 
-def _record_rows(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
+def _read_records(records: Sequence[Mapping[str, Any]], path: str) -> list[Row]:
+    """Reads the rows of a list of records: one of the keys holds the names, the others hold figures."""
     heads = dict.fromkeys(str(head) for record in records for head in record)
     if not heads:
         raise Misuse("the overlay has no rows", where=path)
-    key = _name_head([*heads])
+    key = _find_name_head([*heads])
     return [
         (str(record.get(key, "")), {str(head): cell for head, cell in record.items() if str(head) != key})
         for record in records
     ]
 
 
-def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFigures:
-    """Selects the columns that hold numbers and reads the numbers."""
+def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFigures:
+    """Selects the columns that hold numbers, and reads the numbers.
+
+    Raises:
+        Misuse: There are too many columns, a header is too long, or no column holds numbers.
+    """
     if len(heads) > MAX_COLUMNS:
         raise Misuse(f"the overlay has {len(heads):,} columns; {MAX_COLUMNS} are read", where=path)
     if long := next((head for head in heads if len(head) > MAX_LETTERS), ""):
-        raise Misuse(f"'{_brief(long)}' is no head: it has {len(long):,} letters", where=path)
+        raise Misuse(f"'{_shorten(long)}' is no head: it has {len(long):,} letters", where=path)
     columns: list[OverlayColumn] = []
     numbers: list[list[float | None]] = []
     notes: list[str] = []
     for head in heads:
         column_numbers: list[float | None] = []
         for _, cells in rows:
-            number = _number(cells.get(head))
+            number = _read_number(cells.get(head))
             if number == _NOT_A_NUMBER:
-                cell = _brief(str(cells[head]))
+                cell = _shorten(str(cells[head]))
                 problem = "is too large" if _NUMBER.fullmatch(cell) else "is no number"
-                notes.append(f"'{_brief(head)}' is left out: '{cell}' {problem}")
+                notes.append(f"'{_shorten(head)}' is left out: '{cell}' {problem}")
                 break
             column_numbers.append(number)
         else:
@@ -282,10 +302,10 @@ def _figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> OutsideFig
 _MAX_FIGURE = 1e200
 """Largest figure. The sum of a million such figures is still finite."""
 _NOT_A_NUMBER = math.inf
-"""Result of `_number` for a cell that is not a number. No figure is infinite."""
+"""Result of `_read_number` for a cell that is not a number. No figure is infinite."""
 
 
-def _number(cell: Any) -> float | None:
+def _read_number(cell: Any) -> float | None:
     """Reads the number of a cell, without a percent sign.
 
     Returns None for a blank cell and `_NOT_A_NUMBER` for other text.
@@ -297,13 +317,13 @@ def _number(cell: Any) -> float | None:
             value = float(cell)
         except OverflowError:
             return _NOT_A_NUMBER
-        return None if math.isnan(value) else _finite(value)
+        return None if math.isnan(value) else _limit_figure(value)
     text = str(cell).strip() if isinstance(cell, str) else "?"
     if text.casefold() in _BLANK:
         return None
     if len(text) > 60 or not _NUMBER.fullmatch(text) or not any(letter.isdigit() for letter in text):
         return _NOT_A_NUMBER
-    return _finite(float(text.rstrip("%").replace(",", "")))
+    return _limit_figure(float(text.rstrip("%").replace(",", "")))
 
 
 def _scale_figure(number: float, factor: float) -> float:
@@ -311,17 +331,21 @@ def _scale_figure(number: float, factor: float) -> float:
     return number if factor == 1 else float(f"{number * factor:.15g}")
 
 
-def _finite(value: float) -> float:
+def _limit_figure(value: float) -> float:
+    """Returns the value, or `_NOT_A_NUMBER` if it is too large for a figure."""
     return value if abs(value) <= _MAX_FIGURE else _NOT_A_NUMBER
 
 
 def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[OverlayColumn, float]:
-    """Builds a column from its header. Returns it with the factor for its cells.
+    """Builds a column from its header.
 
     Args:
         head: Header in the file.
         percent: Whether cells have a percent sign.
         used_names: Names of other columns.
+
+    Returns:
+        The column, and the factor that converts its cells to the unit of the column.
     """
     match = _HEAD.fullmatch(head)
     title, unit_text = (match[1], (match[2] or "").strip()) if match else (head, "")
@@ -338,8 +362,9 @@ def _build_column(head: str, percent: bool, used_names: Iterable[str]) -> tuple[
     title_text = f"{printable(title).strip() or name}{unique_name.removeprefix(name)}"
     title_text = f"{title_text} ({printable(unit_text)})" if unit_text and unit == "number" else title_text
     # the sum of shares has no meaning
-    group_rule: Any = match[3].lower() if match and match[3] else "mean" if unit == "share" else "sum"
-    return OverlayColumn(unique_name, _brief(title_text), unit, group_rule), factor
+    default_rule = "mean" if unit == "share" else "sum"
+    group_rule: Any = match[3].lower() if match and match[3] else default_rule
+    return OverlayColumn(unique_name, _shorten(title_text), unit, group_rule), factor
 
 
 def make_unique(name: str, used_names: Iterable[str]) -> str:
@@ -351,6 +376,6 @@ def make_unique(name: str, used_names: Iterable[str]) -> str:
     return candidate
 
 
-def _brief(text: str) -> str:
+def _shorten(text: str) -> str:
     text = printable(text)
     return text if len(text) <= 30 else text[:29] + "…"

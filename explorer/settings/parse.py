@@ -528,12 +528,12 @@ def parse_batch(text: str, where: str) -> int | str:
     return text
 
 
-def option_words(flag: str, value: str) -> list[str]:
+def write_option_words(flag: str, value: str) -> list[str]:
     """Writes an option and its value as command-line words. '=' joins a value that looks like an option."""
     return [f"{flag}={value}"] if value.startswith("-") else [flag, value]
 
 
-def path_word(path: str) -> str:
+def write_path_word(path: str) -> str:
     """Writes a path or a model's name as a command-line word, after './' if it looks like an option."""
     return f"./{path}" if path.startswith("-") else path
 
@@ -553,10 +553,10 @@ def _shape_texts(shapes: Mapping[str, InputShape]) -> list[str]:
 
 OPENING: Mapping[str, tuple[str, Callable[[Any], list[str]]]] = {
     "weights": ("--weights", lambda name: [name]),
-    "weights_file": ("--weights-file", lambda path: [path_word(path)]),
+    "weights_file": ("--weights-file", lambda path: [write_path_word(path)]),
     "dims": ("--dim", _size_texts),
     "input_shapes": ("--input-shape", _shape_texts),
-    "rules": ("--rules", lambda path: [path_word(path)]),
+    "rules": ("--rules", lambda path: [write_path_word(path)]),
     "past": ("--past", lambda tokens: [str(tokens)]),
     "trust": ("--trust", lambda _: []),
     "observe": ("--observe", lambda _: []),
@@ -567,7 +567,7 @@ A switch has no text.
 """
 
 
-def opening_words(options: Mapping[str, Any]) -> list[str]:
+def write_opening_words(options: Mapping[str, Any]) -> list[str]:
     """Writes the options with which a model is opened as command-line words.
 
     Args:
@@ -580,5 +580,5 @@ def opening_words(options: Mapping[str, Any]) -> list[str]:
             continue
         words += ["--decode"] if keyword == "past" else []
         words += [flag] if value is True else []
-        words += [word for text in write(value) for word in option_words(flag, text)]
+        words += [word for text in write(value) for word in write_option_words(flag, text)]
     return words

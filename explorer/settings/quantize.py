@@ -25,16 +25,16 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.base.options import group_of, option_of
+from explorer.base.options import find_option, list_group
 from explorer.facts.quantize import PARTS, QuantizeRule, QuantizeSpec
-from explorer.settings.option_values import COMMAND_LINE, apply_typed, read_option, rule_values
-from explorer.settings.tables import content, read_spec, spec_toml
+from explorer.settings.option_values import COMMAND_LINE, apply_typed, list_rule_values, read_option
+from explorer.settings.tables import read_content, read_spec, write_spec
 
 BY_HAND = "chosen by hand"
 """Origin of a rule from a choice on the screen."""
 
 
-def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = None) -> QuantizeSpec:
+def build_spec(path: str | None, typed: Mapping[str, Any], formats: str | None = None) -> QuantizeSpec:
     """Builds the effective specification: defaults, then the file, then the command line.
 
     A typed value holds for every layer and overrides the tables of the file. The same is true of `ops` and
@@ -49,9 +49,9 @@ def spec_of(path: str | None, typed: Mapping[str, Any], formats: str | None = No
     Raises:
         Misuse: The file cannot be read or is invalid. The message names file and line.
     """
-    spec = QuantizeSpec() if path is None else read_text(content(path), path)
+    spec = QuantizeSpec() if path is None else read_text(read_content(path), path)
     if formats is not None:
-        blocks, in_file = bool(typed.get("block", spec.block)), names_formats(spec)
+        blocks, in_file = bool(typed.get("block", spec.block)), has_formats(spec)
         typed = {**typed, **parse_formats(formats, blocks=blocks, complete=not in_file)}
     if "percentile" in typed:
         typed = {"calibrator": "percentile", **typed}
@@ -65,11 +65,11 @@ def is_fast(words: Sequence[str]) -> bool:
         words: Options of the command line, each followed by its value.
     """
     is_default = "--to" not in words or words[words.index("--to") + 1].strip() == QuantizeSpec().weight
-    form_flags = {option.flag for option in group_of(QuantizeSpec, "scales", "written")}
+    form_flags = {option.flag for option in list_group(QuantizeSpec, "scales", "written")}
     return is_default and form_flags.isdisjoint(words) and not {"--config", "--asymmetric"} & set(words)
 
 
-def names_formats(spec: QuantizeSpec) -> bool:
+def has_formats(spec: QuantizeSpec) -> bool:
     """Whether the file sets a number format for all layers or for some."""
     ruled = any(getattr(rule, part) is not None for rule in spec.rules for part in PARTS)
     return ruled or any(name in PARTS and origin != COMMAND_LINE for name, origin in spec.origins)
@@ -137,7 +137,7 @@ def add_layer_choice(
     other_rules = [
         rule_before for rule_before in spec.rules if (rule_before.site, rule_before.origin) != (site, BY_HAND)
     ]
-    sets_format = any(getattr(rule, name) is not None for name in rule_values(QuantizeRule))
+    sets_format = any(getattr(rule, name) is not None for name in list_rule_values(QuantizeRule))
     return replace(spec, rules=(*([rule] if sets_format else []), *other_rules))
 
 
@@ -147,7 +147,7 @@ def read_field(name: str, value: Any, where: str) -> Any:
     Raises:
         Misuse: The value is invalid.
     """
-    return read_option(option_of(QuantizeSpec, name), value, where)
+    return read_option(find_option(QuantizeSpec, name), value, where)
 
 
 def read_text(toml: bytes | str, path: str) -> QuantizeSpec:
@@ -168,4 +168,4 @@ def write_toml(spec: QuantizeSpec) -> str:
     """Writes a specification as a file: the values that differ from the defaults, and the rules."""
     if spec.calibrator != "percentile":
         spec = replace(spec, percentile=QuantizeSpec().percentile)
-    return spec_toml(spec, table="quantize", rules=("quantize", "site"))
+    return write_spec(spec, table="quantize", rules=("quantize", "site"))

@@ -51,12 +51,23 @@ def parse_rate(text: str, where: str = "", unit: Unit = "bytes") -> float:
 
 
 def _parse(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
-    """Parses a rate per second or per cycle."""
+    """Parses a rate per second or per cycle.
+
+    Args:
+        text: Rate as the user typed it.
+        where: Option or entry, for errors.
+        unit: Unit of the rate.
+        per: Allowed words after the slash, such as 's' or 'cycle'.
+        hint: Hint of errors.
+
+    Raises:
+        Misuse: The text is invalid, has another unit, or is not above 0.
+    """
     match = _AMOUNT.fullmatch(text.strip())
     if match is None or (match[4] is not None and match[4] not in per):
         raise Misuse(f"'{text}' is not a rate", where=where, hint=hint)
     digits, exponent, word, _ = match.groups()
-    factor = _factor(word, unit)
+    factor = _find_factor(word, unit)
     if factor is None:
         bits = unit == "bytes" and word.endswith("b")
         fault = f"'{text}' counts bits" if bits else f"'{word}' is no unit of {_NOUNS[unit]}"
@@ -64,7 +75,7 @@ def _parse(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> 
     return _check_rate(float(digits + (exponent or "")) * factor, text, where, hint)
 
 
-def _factor(word: str, unit: Unit) -> float | None:
+def _find_factor(word: str, unit: Unit) -> float | None:
     """Returns the value of one unit with its prefix, or None if the unit is unknown."""
     for name, size in _UNITS[unit].items():
         if not word.endswith(name):
@@ -79,6 +90,7 @@ def _factor(word: str, unit: Unit) -> float | None:
 
 
 def _check_rate(value: float, text: object, where: str, hint: str) -> float:
+    """Returns the rate, or raises `Misuse` if it is not finite or not above 0."""
     if not math.isfinite(value) or value <= 0:
         raise Misuse(f"'{text}' is not a rate above 0", where=where, hint=hint)
     if not LEAST_RATE <= value <= MOST_RATE:
@@ -87,8 +99,8 @@ def _check_rate(value: float, text: object, where: str, hint: str) -> float:
     return value
 
 
-def _number(value: Any, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
-    """Reads a rate from a TOML value, which is a text or a number."""
+def _read_value(value: Any, where: str, unit: Unit, per: Sequence[str], hint: str) -> float:
+    """Reads a rate from a TOML value, which is a text or a number. See `_parse` for the arguments."""
     if isinstance(value, str):
         return _parse(value, where, unit, per, hint)
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -101,10 +113,11 @@ def _number(value: Any, where: str, unit: Unit, per: Sequence[str], hint: str) -
 
 def read_rate(value: Any, where: str, unit: Unit) -> float:
     """Reads a rate per second from a TOML value: a text, or a number."""
-    return _number(value, where, unit, ("s", "sec", "second"), RATE_HINTS[unit])
+    return _read_value(value, where, unit, ("s", "sec", "second"), RATE_HINTS[unit])
 
 
 def read_per_cycle(value: Any, where: str, unit: Unit) -> float:
     """Reads an amount per cycle from a TOML value: a text, or a number."""
     example = "4096" if unit == "macs" else "64 B"
-    return _number(value, where, unit, ("cycle",), f"write {_NOUNS[unit]} in a cycle, such as {example}")
+    hint = f"write {_NOUNS[unit]} in a cycle, such as {example}"
+    return _read_value(value, where, unit, ("cycle",), hint)

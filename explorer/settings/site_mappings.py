@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.facts import SitePlan, TileRule
 from explorer.facts.mapping import Epilogue, SiteMapping
 from explorer.settings.mapping_file import FileSite, MappingFile
@@ -59,7 +59,10 @@ def check_sites(file: MappingFile, sites: Sequence[SitePlan]) -> None:
     for site in sites:
         entry = file.sites.get(site.name)
         if entry is None:
-            hint = nearest(site.name, file.sites) or f"choose a site of it: --site '{next(iter(file.sites))}'"
+            hint = (
+                suggest_name(site.name, file.sites)
+                or f"choose a site of it: --site '{next(iter(file.sites))}'"
+            )
             raise Misuse(f"it has no mapping of '{site.name}'", where=file.path, hint=hint)
         _check_site(site, entry, f"{file.path}{entry.place}")
 

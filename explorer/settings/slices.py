@@ -13,7 +13,12 @@ _HINT = "as numpy has it: '0:1, :8', '3, ..., ::2', '-1'"
 
 
 class Selection(NamedTuple):
-    """Selected indices of each axis, and the axes that numpy removes from the result."""
+    """Selection of a part of a tensor.
+
+    Attributes:
+        indices: Selected indices of each axis.
+        dropped: Axes with a single index instead of a range; numpy removes them from the result.
+    """
 
     indices: tuple[tuple[int, ...] | range, ...]
     dropped: frozenset[int] = frozenset()
@@ -30,7 +35,7 @@ class Selection(NamedTuple):
 
 
 def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Selection:
-    """Parses a slice of a tensor with this shape. Axes that it does not name are selected completely.
+    """Parses a slice of a tensor with this shape. Axes that the slice omits are selected completely.
 
     Raises:
         Misuse: The text is invalid, has too many axes or an index out of range, or selects nothing from a
@@ -59,13 +64,14 @@ def parse_slice(text: str, shape: tuple[int, ...], where: str = "--slice") -> Se
             indices.append(range(index % size, index % size + 1))
             dropped.add(axis)
             continue
-        indices.append(range(size)[_slice(word, text, where)])
+        indices.append(range(size)[_parse_range(word, text, where)])
         if size and not indices[-1]:
             raise Misuse(f"'{word}' of axis {axis} holds nothing: its size is {size:,}", where=where)
     return Selection(tuple(indices), frozenset(dropped))
 
 
-def _slice(word: str, text: str, where: str) -> slice:
+def _parse_range(word: str, text: str, where: str) -> slice:
+    """Parses the range of one axis, such as '0:8' or '::2'; `text` is the complete slice, for errors."""
     ends = [end.strip() for end in word.split(":")]
     if len(ends) not in (2, 3) or not all(not end or _INDEX.match(end) for end in ends):
         raise Misuse(f"'{word or text}' is no slice", where=where, hint=_HINT)
@@ -75,13 +81,13 @@ def _slice(word: str, text: str, where: str) -> slice:
     return slice(*numbers)
 
 
-def edges(selection: Selection, inner: int, outer: int) -> Selection:
+def select_edges(selection: Selection, inner: int, outer: int) -> Selection:
     """Shortens long axes of a selection to their first and last indices.
 
     Args:
         selection: Selected indices.
-        inner: Number of indices that each of the last two axes keeps.
-        outer: Number of indices that every other axis keeps.
+        inner: Largest number of indices of each of the last two axes.
+        outer: Largest number of indices of every other axis.
     """
     last = len(selection.indices) - 2
 

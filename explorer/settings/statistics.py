@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 
 
 class Statistic(NamedTuple):
@@ -117,7 +117,9 @@ def _parse_choice(label: str, typed: str, where: str) -> Choice:
     statistic = STATISTICS.get(name)
     if statistic is None:
         raise Misuse(
-            f"'{name}' is no statistic", where=where, hint=nearest(name, [*STATISTICS, *SHORTHANDS]) or _HINT
+            f"'{name}' is no statistic",
+            where=where,
+            hint=suggest_name(name, [*STATISTICS, *SHORTHANDS]) or _HINT,
         )
     if not statistic.argument:
         if colon:

@@ -1,8 +1,8 @@
 """Settings files: TOML tables, with the line of every entry.
 
 No maintained TOML library reports line numbers, not even `tomllib`. This module therefore splits a valid file
-into statements: the shortest group of lines that parses as TOML is a statement. tomlkit writes the files,
-because it writes `[[site]]` tables and comments. tomli-w would fold short tables into inline tables.
+into statements. A statement is the shortest group of lines that parses as TOML. tomlkit writes the files,
+because it can write `[[site]]` tables and comments; tomli-w turns short tables into inline tables.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import printable
 from explorer.facts.cost import Hardware
 from explorer.host import input_files
-from explorer.settings.option_values import Reader, rule_values, table_readers, toml_values
+from explorer.settings.option_values import Reader, build_table_readers, list_rule_values, list_toml_values
 
 Key = tuple[str | int, ...]
+"""Path of an entry: names of tables and settings, and indices of tables in lists: ('site', 0, 'tile')."""
 
 Readers = Mapping[str, Reader]
 """Readers of values by the name of the setting."""
@@ -29,10 +30,10 @@ Readers = Mapping[str, Reader]
 _MACHINE_KEYS = frozenset({"machine", "profile", *Hardware.__struct_fields__})
 """Tables and settings that `--machine` reads from the same file."""
 
-S = TypeVar("S", bound=Struct)
+Spec = TypeVar("Spec", bound=Struct)
 
 TABLES = ("tile", "site", "quantize", "step")
-"""All tables of settings. A file may hold tables of several subjects."""
+"""All tables of settings. A file may contain the tables of several verbs."""
 
 
 class SettingsFile:
@@ -47,17 +48,22 @@ class SettingsFile:
     """
 
     def __init__(self, toml: bytes | str, path: str) -> None:
-        text, self.content = input_files.toml(toml, path)
+        text, self.content = input_files.parse_toml(toml, path)
         self.path = path
         self._name = printable(os.path.basename(path))
-        self._lines = _lines(text)
+        self._lines = _find_lines(text)
         for key in self.content:
             if key not in (*TABLES, *_MACHINE_KEYS):
                 where = self._find_place((key,), self.path)
-                raise Misuse(f"there is no table '{key}'", where=where, hint=nearest(key, TABLES))
+                raise Misuse(f"there is no table '{key}'", where=where, hint=suggest_name(key, TABLES))
 
-    def values(self, table: Key, entries: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
+    def read_values(self, table: Key, entries: Mapping[str, Any], readers: Readers) -> dict[str, Any]:
         """Reads the settings of a table.
+
+        Args:
+            table: Path of the table, for errors.
+            entries: Entries of the table.
+            readers: Readers of the allowed settings.
 
         Raises:
             Misuse: A setting is unknown, or its value is invalid.
@@ -66,12 +72,12 @@ class SettingsFile:
         for key, value in entries.items():
             where = self._find_place((*table, key), self.path)
             if key not in readers:
-                raise Misuse(f"there is no setting '{key}'", where=where, hint=nearest(key, readers))
+                raise Misuse(f"there is no setting '{key}'", where=where, hint=suggest_name(key, readers))
             values[key] = readers[key](value, where)
         return values
 
-    def table(self, name: str) -> Mapping[str, Any]:
-        """Reads a table. Empty if it does not exist.
+    def read_table(self, name: str) -> Mapping[str, Any]:
+        """Returns the entries of a table at the top level; empty if the table does not exist.
 
         Raises:
             Misuse: The entry is not a table.
@@ -82,10 +88,10 @@ class SettingsFile:
             raise Misuse(f"'{name}' is no table", where=where, hint=f"write [{name}]")
         return entries
 
-    def rules(
+    def read_rules(
         self, key: tuple[str, ...], tables: Any, readers: Readers, asks: Collection[str]
     ) -> Iterator[dict[str, Any]]:
-        """Reads the tables of a list, each with its `origin`.
+        """Reads the tables of a list. Yields the settings of each table, with its place as 'origin'.
 
         Args:
             key: Name of the list, with the names of the enclosing tables.
@@ -100,63 +106,63 @@ class SettingsFile:
             name, where = ".".join(key), self._find_place(key, self.path)
             raise Misuse(f"'{name}' is no list of tables", where=where, hint=f"write [[{name}]]")
         for index, table in enumerate(tables):
-            rule = self.values((*key, index), table, readers)
+            rule = self.read_values((*key, index), table, readers)
             if not rule.keys() & set(asks):
                 *names, last = [name for name in readers if name in asks and name != "on"]
                 hint = f"add {', '.join((*names, last))}" + ", or on = false" * ("on" in readers)
                 raise Misuse(
                     "it asks for nothing", where=self._find_place((*key, index), self.path), hint=hint
                 )
-            yield {**rule, "origin": self.origin((*key, index))}
+            yield {**rule, "origin": self.format_origin((*key, index))}
 
-    def origin(self, key: Key) -> str:
+    def format_origin(self, key: Key) -> str:
         """Returns the place of an entry with the base name of the file: 'npu.toml:12'."""
         return self._find_place(key, self._name)
 
     def _find_place(self, key: Key, name: str) -> str:
-        """Returns the place of an entry, or of the nearest enclosing entry with a known line."""
+        """Returns the place 'name:line' of an entry, or of the nearest enclosing entry with a known line."""
         for end in range(len(key), 0, -1):
             if key[:end] in self._lines:
                 return f"{name}:{self._lines[key[:end]]}"
         return name
 
 
-def content(path: str) -> bytes:
+def read_content(path: str) -> bytes:
     """Reads a file.
 
     Raises:
         Misuse: The file cannot be read.
     """
     try:
-        return input_files.content(path)
+        return input_files.read_content(path)
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _lines(text: str) -> dict[tuple[str | int, ...], int]:
-    """Finds the line, from 1, of every table and entry outside of values. `text` is TOML.
+def _find_lines(text: str) -> dict[tuple[str | int, ...], int]:
+    """Finds the line number, from 1, of every table and entry in a TOML text, by path (see `Key`).
 
-    The tables of a list are numbered: ('site', 0, 'tile').
+    Entries of inline tables and lists have no lines of their own.
     """
     lines: dict[tuple[str | int, ...], int] = {}
     counts: dict[tuple[str | int, ...], int] = {}
     table: tuple[str | int, ...] = ()
-    for line, statement in _statements(text):
+    for line, statement in _list_statements(text):
         parsed = tomllib.loads(statement)
         if statement.lstrip().startswith("["):
-            plain = next(_paths(parsed))
+            plain = next(_list_key_paths(parsed))
             table = _add_indices(plain, counts, statement.lstrip().startswith("[["))
             lines.setdefault(table, line)
             lines.setdefault(plain, line)
             continue
-        for path in _paths(parsed):
+        for path in _list_key_paths(parsed):
             for end in range(1, len(path) + 1):
                 lines.setdefault((*table, *path[:end]), line)
     return lines
 
 
-def _statements(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the statements of a TOML text with their first lines."""
+def _list_statements(text: str) -> Iterator[tuple[int, str]]:
+    """Yields (line number, text) of each statement of a TOML text. A statement may have several lines."""
     first_line, statement = 0, ""
     for number, line in enumerate(text.split("\n"), 1):
         if not statement:
@@ -164,9 +170,11 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
             if not bare or bare.startswith("#"):
                 continue
             first_line = number
-        goes_on, statement = bool(statement), f"{statement}{line}\n"
+        is_continued, statement = bool(statement), f"{statement}{line}\n"
         # parse again only where a multi-line value can end, because each attempt parses all its lines
-        if goes_on and not ('"""' in line or "'''" in line or "]" in re.sub(input_files.QUOTED, "", line)):
+        if is_continued and not (
+            '"""' in line or "'''" in line or "]" in re.sub(input_files.QUOTED, "", line)
+        ):
             continue
         try:
             tomllib.loads(statement)
@@ -176,12 +184,12 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
         statement = ""
 
 
-def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
-    """Yields the key paths of a statement. A dotted key has several parts."""
+def _list_key_paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
+    """Yields the path of each key in a parsed statement. The path of a dotted key has several parts."""
     for key, value in parsed.items():
         inner = value[0] if isinstance(value, list) and value else value
         if isinstance(inner, dict) and inner:
-            for path in _paths(inner):
+            for path in _list_key_paths(inner):
                 yield (key, *path)
         else:
             yield (key,)
@@ -190,7 +198,13 @@ def _paths(parsed: Mapping[str, Any]) -> Iterator[tuple[str, ...]]:
 def _add_indices(
     path: tuple[str, ...], counts: dict[tuple[str | int, ...], int], listed: bool
 ) -> tuple[str | int, ...]:
-    """Adds the indices of enclosing lists to the path of a table."""
+    """Adds the indices of enclosing lists to the path of a table.
+
+    Args:
+        path: Path of the table.
+        counts: Index of the latest table of each list, by path; updated.
+        listed: Whether the table is a new table of a list: `[[site]]`.
+    """
     key: tuple[str | int, ...] = ()
     for index, part in enumerate(path):
         key = (*key, part)
@@ -220,6 +234,7 @@ def write_tables(tables: Mapping[str, Any], heading: Sequence[str] = ()) -> str:
 
 
 def _convert_to_tables(value: Any) -> Any:
+    """Converts dictionaries and lists of dictionaries to tomlkit's tables and lists of tables."""
     import tomlkit
 
     if isinstance(value, dict):
@@ -238,8 +253,8 @@ def _convert_to_tables(value: Any) -> Any:
 
 
 def read_spec(
-    toml: bytes | str, path: str, spec: type[S], rule: type[Any], *, table: str, rules: tuple[str, ...]
-) -> S:
+    toml: bytes | str, path: str, spec: type[Spec], rule: type[Any], *, table: str, rules: tuple[str, ...]
+) -> Spec:
     """Reads a specification from a file: a table of values, and a list of tables for single sites.
 
     Args:
@@ -254,11 +269,11 @@ def read_spec(
         Misuse: The text is not TOML or is invalid.
     """
     file = SettingsFile(toml, path)
-    entries = dict(file.table(table))
+    entries = dict(file.read_table(table))
     listed = entries.pop(rules[-1], []) if len(rules) > 1 else file.content.get(rules[0], [])
-    values = file.values((table,), entries, table_readers(spec))
-    rule_tables = file.rules(rules, listed, table_readers(rule), rule_values(rule))
-    origins = tuple((name, file.origin((table, name))) for name in values)
+    values = file.read_values((table,), entries, build_table_readers(spec))
+    rule_tables = file.read_rules(rules, listed, build_table_readers(rule), list_rule_values(rule))
+    origins = tuple((name, file.format_origin((table, name))) for name in values)
     table_fields: Any = {
         "rules": tuple(rule(**values_of_rule) for values_of_rule in rule_tables),
         "origins": origins,
@@ -267,7 +282,7 @@ def read_spec(
     return spec(**values, **table_fields)
 
 
-def spec_toml(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:
+def write_spec(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequence[str] = ()) -> str:
     """Writes a specification as a file: the values that differ from the defaults, and the rules.
 
     Args:
@@ -276,9 +291,11 @@ def spec_toml(spec: Any, *, table: str, rules: tuple[str, ...], heading: Sequenc
         rules: See `read_spec`.
         heading: Lines of comment at the top.
     """
-    general = toml_values(spec)
+    general = list_toml_values(spec)
     rule_tables = [
-        toml_values(rule) for rule in spec.rules if set(toml_values(rule)) & set(rule_values(type(rule)))
+        list_toml_values(rule)
+        for rule in spec.rules
+        if set(list_toml_values(rule)) & set(list_rule_values(type(rule)))
     ]
     if len(rules) > 1:
         return write_tables(

@@ -1,4 +1,4 @@
-"""Tiling settings: a tile for all sites and rules for single sites, from a TOML file and options.
+"""Tiling settings: a tile for all sites (matrix products) and rules for single sites, from TOML and options.
 
     [tile]
     tile = "64x64x64"         # or 64, or [64, 64, 64]: rows x depth x columns
@@ -15,8 +15,8 @@
     tile = 32
     on = false                # leave the site unchanged
 
-The command line overrides the file, and the file overrides the defaults. Every value records its origin with
-the line of the file.
+The command line overrides the file, and the file overrides the defaults. The origin of every value is
+recorded: the command line, or the line of the file.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from msgspec.structs import replace
 
 from explorer.facts import Plan, TileRule, TileSpec
 from explorer.settings.option_values import apply_typed
-from explorer.settings.tables import content, read_spec, spec_toml
+from explorer.settings.tables import read_content, read_spec, write_spec
 
 
-def spec_of(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
+def build_spec(path: str | None, typed: Mapping[str, Any]) -> TileSpec:
     """Builds the effective specification: defaults, then the file, then the command line.
 
-    A typed value holds for every site and overrides the tables of the file. The same is true of `sites`,
-    which decides the sites to tile.
+    A typed value holds for every site and overrides all tables of the file. A typed `sites` also overrides
+    tables that switch sites on or off.
 
     Args:
         path: Path of the file, or None.
@@ -54,7 +54,7 @@ def read(path: str) -> TileSpec:
     Raises:
         Misuse: The file cannot be read, is not TOML, or is invalid.
     """
-    return read_text(content(path), path)
+    return read_text(read_content(path), path)
 
 
 def read_text(data: bytes | str, path: str) -> TileSpec:
@@ -69,7 +69,7 @@ def write_toml(spec: TileSpec, heading: Sequence[str] = ()) -> str:
         spec: Specification.
         heading: Lines of comment at the top.
     """
-    return spec_toml(spec, table="tile", rules=("site",), heading=heading)
+    return write_spec(spec, table="tile", rules=("site",), heading=heading)
 
 
 def write_rules(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
@@ -78,12 +78,12 @@ def write_rules(plans: Sequence[Plan], every: Sequence[str]) -> TileSpec:
     Args:
         plans: Plans in the order in which they were applied. A later plan replaces an earlier one for the
             same site.
-        every: Names of all sites of the model as opened. Sites without a plan are switched off.
+        every: Names of all sites of the model as opened. Rules switch off the sites without a plan.
     """
     rule_by_site: dict[str, TileRule] = {}
     for plan in plans:
         for site in plan.sites:
-            # omits defaults, and the edges of the batched form, which has only one kind
+            # a rule omits values that equal the defaults; a site in the batched form has no edges of its own
             edges = site.edges if site.form != "batched" else plan.edges
             rule_by_site[site.name] = TileRule(
                 escape_glob(site.name),

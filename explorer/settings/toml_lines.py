@@ -8,26 +8,28 @@ from collections.abc import Sequence
 _HEADER = re.compile(r"\s*(\[\[?)\s*([^\]]+?)\s*\]\]?\s*(?:#.*)?")
 
 
-def line_of(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str:
-    """Finds a key, or the header of its table, in a file of the usual form.
+def find_line(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str:
+    """Finds the line of a key, or of the header of its table, in a TOML file with one entry on each line.
 
     Args:
         text: Content of the file.
-        table: Names of the nested tables from the outermost in, each with its index among tables of that
-            name within the table outside. Empty for the top of the file.
+        table: (name, index) of each nested table, from the outermost in. The index counts the tables of the
+            same name in the same enclosing table. Empty for the top of the file.
         key: Key in the table, or '' for the header.
 
     Returns:
         The line as ':7', or '' if the key is not on a line of its own.
     """
-    names = [_plain(".".join(name for name, _ in table[: depth + 1])) for depth in range(len(table))]
+    names = [
+        _normalize_table_name(".".join(name for name, _ in table[: depth + 1])) for depth in range(len(table))
+    ]
     counts = [-1] * len(table)
     wanted = [index for _, index in table]
     is_inside = not table
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.fullmatch(line)
         if header:
-            name = _plain(header[2])
+            name = _normalize_table_name(header[2])
             if name in names:
                 depth = names.index(name)
                 counts[depth] += 1
@@ -40,6 +42,6 @@ def line_of(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str:
     return ""
 
 
-def _plain(name: str) -> str:
+def _normalize_table_name(name: str) -> str:
     """Returns the name of a table without spaces and quotes."""
     return re.sub(r"[\s\"']", "", name)

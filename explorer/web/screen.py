@@ -20,7 +20,7 @@ from explorer.tui.app import run
 
 def build_command(source: str, opening: Opening) -> list[str]:
     """Return the command line that opens `source`, a model or a folder to choose one from."""
-    return child.command(__name__, source, msgspec.json.encode(opening).decode())
+    return child.build_command(__name__, source, msgspec.json.encode(opening).decode())
 
 
 def main() -> None:

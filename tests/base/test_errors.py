@@ -6,13 +6,14 @@ import os
 import subprocess
 import sys
 
-from explorer.base.errors import nearest
+from explorer.base.errors import suggest_name
 
 
 def test_what_there_is_stands_in_its_own_order_and_a_set_in_that_of_the_alphabet() -> None:
-    assert nearest("zz", ["gemm", "conv", "add"]) == "there is: gemm, conv, add"
+    assert suggest_name("zz", ["gemm", "conv", "add"]) == "there is: gemm, conv, add"
     # the order of a set of strings is another one in every process
-    ask = "from explorer.base.errors import nearest; print(nearest('zz', {'gemm', 'conv', 'add', 'relu'}))"
+    names = "{'gemm', 'conv', 'add', 'relu'}"
+    ask = f"from explorer.base.errors import suggest_name; print(suggest_name('zz', {names}))"
     for seed in "12":
         told = subprocess.run(
             [sys.executable, "-c", ask],

@@ -6,7 +6,7 @@ import pytest
 from rich.color import Color, ColorSystem
 from rich.terminal_theme import TerminalTheme
 
-from explorer.base.families import FAMILIES, family, family_of_kind
+from explorer.base.families import FAMILIES, find_family, find_kind_family
 
 _DIM, _BRIGHT = (0, 170), (85, 255)
 _BASE = [(r, g, b) for b in (0, 1) for g in (0, 1) for r in (0, 1)]
@@ -34,11 +34,11 @@ CONSOLE = TerminalTheme(
     ],
 )
 def test_a_kind_of_any_format_is_in_the_family_of_its_work(name, kinds):
-    assert {kind: family_of_kind(kind) for kind in kinds.split()} == dict.fromkeys(kinds.split(), name)
+    assert {kind: find_kind_family(kind) for kind in kinds.split()} == dict.fromkeys(kinds.split(), name)
 
 
 def test_what_is_made_of_tiles_is_a_tile_whatever_it_was():
-    assert family("Conv", tiled=True) == "tile"
+    assert find_family("Conv", tiled=True) == "tile"
 
 
 def test_colours_and_letters_tell_families_apart_on_every_terminal():

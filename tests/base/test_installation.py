@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from explorer.base import installation, tested_versions
-from explorer.base.tested_versions import TESTED, version_range
+from explorer.base.tested_versions import TESTED, find_version_range
 
 ROOT = Path(__file__).parents[2]
 LENET = ROOT / "sample_models" / "lenet.onnx"
@@ -69,7 +69,7 @@ def test_an_extra_that_is_too_old_is_a_line(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("module", ["msgspec", "numpy", "onnxruntime", "rich", "matplotlib"])
 def test_a_package_that_raises_on_import_is_a_line(tmp_path: Path, module: str) -> None:
-    row = version_range(module)
+    row = find_version_range(module)
     assert row is not None
     version = f"{row.highest}.9"
     package(tmp_path, module, version, "raise OSError('no such\\nlibrary')")
@@ -130,20 +130,20 @@ def test_the_first_folder_and_the_newest_metadata_in_it_count(tmp_path: Path) ->
     for folder, name in ((first, "Textual_Serve-1.1.4"), (first, "textual.serve-1.1.10"), (second, "a.b-9")):
         (folder / f"{name}.dist-info").mkdir(parents=True)
     (second / "textual_serve-2.0.dist-info").mkdir()
-    known = installation.distributions([str(tmp_path / "none"), str(first), str(second)])
+    known = installation.find_distributions([str(tmp_path / "none"), str(first), str(second)])
     assert {name: held.version for name, held in known.items()} == {"textual_serve": "1.1.10", "a_b": "9"}
-    row = version_range("textual-serve")
+    row = find_version_range("textual-serve")
     assert row is not None
-    assert installation.distribution(row, known) is known["textual_serve"]
+    assert installation.find_distribution(row, known) is known["textual_serve"]
 
 
 def test_every_row_of_the_table_names_a_command() -> None:
     for row in TESTED[1:]:
-        extra = installation.extra_name(row)
+        extra = installation.get_extra_name(row)
         command = (
             f"pip install 'explorer-nn[{extra}]'" if extra else f"pip install '{row.package}>={row.lowest}'"
         )
-        assert installation.install_command(row) == command
+        assert installation.format_install_command(row) == command
 
 
 @pytest.mark.parametrize(
@@ -161,9 +161,9 @@ def test_a_package_without_wheels_for_this_python_names_another_python(
 ) -> None:
     for module in (tested_versions, installation):
         monkeypatch.setattr(module, "read_installed_version", lambda package: python)
-    row = version_range(package)
+    row = find_version_range(package)
     assert row is not None
-    fault = installation.missing_fault(row)
+    fault = installation.build_missing_fault(row)
     assert (lacks or "which is not installed") in fault.what
     assert fault.command.startswith("python3.13 -m venv" if lacks else "pip install ")
 

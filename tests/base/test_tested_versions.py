@@ -10,7 +10,7 @@ import pytest
 from packaging.version import Version
 
 from explorer.base import tested_versions
-from explorer.base.tested_versions import TESTED, is_tested, origins, version_note
+from explorer.base.tested_versions import TESTED, build_version_note, is_tested, list_origins
 
 PYPROJECT = tomllib.loads((Path(__file__).parents[2] / "pyproject.toml").read_text(encoding="utf-8"))
 NOT_USERS = {"bench", "compat", "docs", "fuzz", "test"}
@@ -65,10 +65,10 @@ def test_a_range_holds_the_patches_of_its_newest_release(package: str, version: 
 def test_the_note_names_the_range_and_what_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     versions = {"transformers": "5.31", "gguf": "0.20", "torch": "2.14.1"}
     monkeypatch.setattr(tested_versions, "read_installed_version", lambda package: versions.get(package, ""))
-    assert version_note("transformers") == "tested with transformers 5.0 to 5.24; 5.31 is installed"
-    assert version_note("gguf") == "tested with gguf 0.19; 0.20 is installed"
-    assert version_note("torch") == ""
-    assert version_note("dask") == "", "not installed"
+    assert build_version_note("transformers") == "tested with transformers 5.0 to 5.24; 5.31 is installed"
+    assert build_version_note("gguf") == "tested with gguf 0.19; 0.20 is installed"
+    assert build_version_note("torch") == ""
+    assert build_version_note("dask") == "", "not installed"
 
 
 def test_the_origin_of_an_error_is_what_it_names_and_what_it_passed_through() -> None:
@@ -77,14 +77,14 @@ def test_the_origin_of_an_error_is_what_it_names_and_what_it_passed_through() ->
 
     with pytest.raises(np.linalg.LinAlgError) as inner:
         np.linalg.inv(np.zeros((2, 2)))
-    assert origins(inner.value) == ["numpy"]
+    assert list_origins(inner.value) == ["numpy"]
     with pytest.raises(AttributeError) as lacking:
         np.nothing_of_the_kind  # noqa: B018
-    assert origins(lacking.value) == ["numpy"]
+    assert list_origins(lacking.value) == ["numpy"]
     with pytest.raises(msgspec.DecodeError) as outer:
         decode_after(inner.value)
-    assert origins(outer.value) == ["msgspec", "numpy"]
-    assert origins(ValueError("of nobody")) == []
+    assert list_origins(outer.value) == ["msgspec", "numpy"]
+    assert list_origins(ValueError("of nobody")) == []
 
 
 def decode_after(first: Exception) -> None:

@@ -94,7 +94,7 @@ def test_python_itself_is_named_where_no_library_is(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         tested_versions, "read_installed_version", lambda package: "3.15.0" if package == "python" else ""
     )
-    note = tested_versions.version_note("python")
+    note = tested_versions.build_version_note("python")
     assert note.startswith("tested with Python 3.11 to 3.")
     assert note in str(build_internal_error(ValueError("x")))
     assert "Python" not in str(explain_failure(BadModel("of a file")))

@@ -25,7 +25,7 @@ from explorer import Session
 from explorer.base.errors import ExplorerError
 from explorer.engine.quantize.speed import fast_form_rows, fast_forms
 from explorer.facts.quantize import QuantizeSpec
-from explorer.host.processor import instructions
+from explorer.host.processor import find_instruction_set
 
 FORMS: tuple[Mapping[str, Any], ...] = tuple(
     {"weight": weight, "input": inputs, "form": form, "unsaturated": narrow, "bias_correction": True}
@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40, help="runs of each form (default 40)")
     parser.add_argument("--write", action="store_true", help="put the rows into the table")
     given = parser.parse_args()
-    here = instructions(), fast_forms.shorten_version(onnxruntime.__version__)
+    here = find_instruction_set(), fast_forms.shorten_version(onnxruntime.__version__)
     lines = []
     with tempfile.TemporaryDirectory() as folder:
         for operator in NETWORKS:

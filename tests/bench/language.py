@@ -40,7 +40,7 @@ with Session(sys.argv[1]) as session:
     )
     began = time.process_time()
     found = sweep_servings([_subject(session, None)], spec, chip)
-    assert len(spec.questions()) == 200 and len(found.rows) >= 200
+    assert len(spec.list_questions()) == 200 and len(found.rows) >= 200
     print(first, time.process_time() - began)
 """
 

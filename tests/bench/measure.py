@@ -132,12 +132,12 @@ def sweep(source: str, kept: str = "") -> None:
     """64 tilings of a model that is not open yet."""
     from explorer import Session
     from explorer.facts.cost import Hardware
-    from explorer.facts.sweep import SweepSpec, tiles_of
+    from explorer.facts.sweep import SweepSpec, combine_tiles
 
     sizes = (16, 32, 64, 128)
     machine = Hardware("npu", macs_per_cycle=4096, bytes_per_cycle=64, clock=1e9)
     with Session(source) as session:
-        spec = SweepSpec(tiles_of(None, sizes, sizes, sizes))
+        spec = SweepSpec(combine_tiles(None, sizes, sizes, sizes))
         assert len(session.sweep(spec, hardware=machine, output=kept or None).rows) == 64
 
 

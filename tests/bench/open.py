@@ -92,7 +92,7 @@ def layer_list(path: Path, folder: Path, rounds: int) -> Iterator[Line]:
     from explorer.engine.formats.onnx import reader, writer
 
     bare = folder / "skeleton.onnx"
-    bare.write_bytes(writer.skeleton(reader.read(str(path))))
+    bare.write_bytes(writer.encode_skeleton(reader.read(str(path))))
     infer = (
         f"import onnx; m = onnx.load({str(bare)!r}, load_external_data=False)\n"
         "from onnx import shape_inference; shape_inference.infer_shapes(m)"
@@ -144,7 +144,11 @@ def large_onnx(folder: Path) -> Path:
     """Three products with a weight of 1 GiB each."""
     from onnx import TensorProto, helper
 
-    from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+    from explorer.engine.formats.onnx.protobuf_wire import (
+        encode_length_delimited,
+        encode_tagged_varint,
+        encode_varint,
+    )
 
     path, side = folder / "three_gib.onnx", 1 << 14
     made = [helper.make_node("MatMul", [f"v{i}", f"w{i}"], [f"v{i + 1}"]) for i in range(3)]
@@ -153,11 +157,14 @@ def large_onnx(folder: Path) -> Path:
     rest = model.graph.SerializeToString()
     model.ClearField("graph")
     dims = encode_tagged_varint(1, side) * 2 + encode_tagged_varint(2, 1)
-    heads = [dims + length_delimited(8, f"w{i}".encode()) + b"\x4a" + varint(4 * side**2) for i in range(3)]
-    fields = [b"\x2a" + varint(len(head) + 4 * side**2) + head for head in heads]
+    heads = [
+        dims + encode_length_delimited(8, f"w{i}".encode()) + b"\x4a" + encode_varint(4 * side**2)
+        for i in range(3)
+    ]
+    fields = [b"\x2a" + encode_varint(len(head) + 4 * side**2) + head for head in heads]
     size = len(rest) + sum(len(field) + 4 * side**2 for field in fields)
     with path.open("wb") as file:
-        file.write(model.SerializeToString() + b"\x3a" + varint(size) + rest)
+        file.write(model.SerializeToString() + b"\x3a" + encode_varint(size) + rest)
         for field in fields:
             file.write(field)
             file.seek(4 * side**2, os.SEEK_CUR)

@@ -527,7 +527,7 @@ def test_the_next_command_opens_the_same_model(
     shaped = {"x": ("float32", (1, 3)), "s": (None, ())}
     given = words.read(["info", "m", "--input-shape", "x:f32:1x3", "--input-shape", "s:[]"], VERBS)[1]
     assert given.input_shape == shaped
-    again = parse.opening_words(given.opening)
+    again = parse.write_opening_words(given.opening)
     assert words.read(["info", "m", *again], VERBS)[1].input_shape == shaped
 
 

@@ -7,7 +7,13 @@ from typing import Any
 import pytest
 
 from explorer import Misuse
-from explorer.facts.comparison import TABLE_FIGURES, FigureRow, FigureValue, figure_table, tilings_table
+from explorer.facts.comparison import (
+    TABLE_FIGURES,
+    FigureRow,
+    FigureValue,
+    build_figure_table,
+    build_tilings_table,
+)
 from explorer.facts.sweep import SweepRow
 from explorer.report.layout import Page
 from explorer.report.present.compare.compared_figures import figure_blocks
@@ -21,7 +27,7 @@ def row(name: str, *values: Any, tiled: tuple[int, ...] = ()) -> FigureRow:
     for at, value in enumerate(values):
         column = {} if value is None else {name: FigureValue(*value if type(value) is tuple else (value,))}
         columns.append(column | ({"tiled_macs": FigureValue(tiled[at])} if tiled else {}))
-    table = figure_table([f"m{at}" for at in range(len(values))], columns)
+    table = build_figure_table([f"m{at}" for at in range(len(values))], columns)
     return next(one for one in table.rows if one.name == name)
 
 
@@ -67,10 +73,12 @@ def test_who_tiles_less_is_not_better_for_having_fewer_cycles() -> None:
 
 def test_a_module_has_not_fewer_nodes_than_its_export_because_they_are_counted_otherwise() -> None:
     columns = [{"nodes": FigureValue(n), "macs": FigureValue(m)} for n, m in ((153, 9), (222, 8))]
-    nodes, macs = sorted(figure_table(["a", "b"], columns, alike=False).rows, key=lambda r: -len(r.name))
+    nodes, macs = sorted(
+        build_figure_table(["a", "b"], columns, alike=False).rows, key=lambda r: -len(r.name)
+    )
     assert (nodes.best, nodes.unranked) == ((), "a module and a graph count them differently")
     assert macs.best == (1,), "work is work"
-    assert figure_table(["a", "b"], columns).rows[1].best == (0,)
+    assert build_figure_table(["a", "b"], columns).rows[1].best == (0,)
 
 
 def test_changes_are_from_the_first_and_of_figures_that_are_known_exactly() -> None:
@@ -83,16 +91,16 @@ def test_what_none_of_them_has_is_no_row_and_every_figure_has_a_name() -> None:
     every = {
         name: FigureValue("equal" if unit == "verdict" else 2) for name, (unit, _) in TABLE_FIGURES.items()
     }
-    table = figure_table(["a", "b"], [every, {}])
+    table = build_figure_table(["a", "b"], [every, {}])
     assert len(table.rows) == len(TABLE_FIGURES)
     said = "".join(Page(figure_blocks(table), fit=False).plain(ascii_only=False))
     assert sum(line.rstrip().endswith(" -") for line in said.splitlines()) == len(TABLE_FIGURES)
-    assert figure_table(["a", "b"], [{}, {"macs": FigureValue(None)}]).rows == ()
+    assert build_figure_table(["a", "b"], [{}, {"macs": FigureValue(None)}]).rows == ()
 
 
 def test_the_table_says_best_in_words_and_how_far_each_is_from_the_first() -> None:
     columns = [{"macs": FigureValue(n), "params": FigureValue(7)} for n in (1000, 875, 1001, 24_000, 3000)]
-    table = figure_table(["one", "two", "three", "four", "five"], columns)
+    table = build_figure_table(["one", "two", "three", "four", "five"], columns)
     text = "".join(Page(figure_blocks(table), fit=False).plain(ascii_only=False))
     macs = next(line.split() for line in text.splitlines() if "MACs" in line)
     assert " ".join(macs) == "MACs 1.00 k best 875 -12.5 % 1.00 k +0.1 % 24.00 k x 24.0 3.00 k +200 %"
@@ -118,7 +126,8 @@ def test_where_there_is_little_room_figures_have_short_names_and_none_is_cut(wid
         for at in range(2)
     ]
     lines = [
-        line_text(line) for line in draw(figure_blocks(figure_table(["as opened", "tiled"], columns)), width)
+        line_text(line)
+        for line in draw(figure_blocks(build_figure_table(["as opened", "tiled"], columns)), width)
     ]
     rows = lines[1 : 1 + len(TABLE_FIGURES)]
     assert not [line for line in rows if "…" in line]
@@ -126,8 +135,8 @@ def test_where_there_is_little_room_figures_have_short_names_and_none_is_cut(wid
 
 
 def test_tilings_are_called_by_what_tells_them_apart() -> None:
-    table = tilings_table([tiling(16, cycles=9, macs=4), tiling(32, cycles=8, macs=4)])
+    table = build_tilings_table([tiling(16, cycles=9, macs=4), tiling(32, cycles=8, macs=4)])
     assert table.names == ("16x16x16", "32x32x32")
     assert [one.best for one in table.rows if one.name == "cycles"] == [(1,)]
     with pytest.raises(Misuse, match="nothing to compare with"):
-        tilings_table([tiling(16, cycles=9, macs=4), tiling(32, error="too large")])
+        build_tilings_table([tiling(16, cycles=9, macs=4), tiling(32, error="too large")])

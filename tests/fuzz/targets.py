@@ -51,14 +51,14 @@ def _onnx() -> Callable[[str], None]:
     from explorer.engine.costs.onnx.analyse import examine
     from explorer.engine.formats.onnx.reader import read
     from explorer.engine.formats.onnx.validate import validate
-    from explorer.engine.formats.onnx.writer import encode, skeleton
+    from explorer.engine.formats.onnx.writer import encode, encode_skeleton
 
     def run(path: str) -> None:
         model = read(path)
         _touch(model)
         model = validate(model)
         encode(model)
-        skeleton(model)
+        encode_skeleton(model)
         compute_memory(examine(model))
 
     return run
@@ -429,7 +429,7 @@ def _code() -> Callable[[str], None]:
         except UnicodeDecodeError:
             return
         code = Code(lambda name: text if name == "code/__torch__.py" else None, path)
-        made = code.class_of("__torch__.Net")
+        made = code.find_class("__torch__.Net")
         machine = ScriptInterpreter(code, torch.device("meta"))
         x = torch.ones(2, 2, device="meta")
         functions = [*code.functions.values(), *(made.methods.values() if made else ())]
@@ -812,7 +812,7 @@ def _resume() -> Callable[[str], None]:
     environment = {"XDG_STATE_HOME": state}
 
     def run(path: str) -> None:
-        folder = os.path.join(saved_sessions.home(environment), "20260101-000000-x")
+        folder = os.path.join(saved_sessions.find_home(environment), "20260101-000000-x")
         os.makedirs(folder, mode=0o700, exist_ok=True)
         target = os.path.join(folder, "session.msgpack")
         shutil.copyfile(path, target)
@@ -821,7 +821,7 @@ def _resume() -> Callable[[str], None]:
             kept, _ = saved_sessions.find(None, environment)
             kept.release()
         finally:
-            saved_sessions.is_waiting("m.onnx", environment, "")
+            saved_sessions.has_waiting_session("m.onnx", environment, "")
 
     return run
 

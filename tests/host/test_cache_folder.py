@@ -85,7 +85,7 @@ def test_what_was_used_least_recently_goes_first(tmp_path: Path) -> None:
     assert kept(folder, "0") is not None
     assert kept(folder, "1") is None
     assert kept(folder, "4") is not None
-    assert folder.usage().bytes <= 4_000
+    assert folder.measure_usage().bytes <= 4_000
     assert not folder.write("too much", b"x" * 2_000)
 
 
@@ -117,7 +117,7 @@ def test_where_nothing_can_be_written_nothing_is_said(
         folder = CacheFolder(str(path))
         assert not folder.write("a", b"")
         assert kept(folder, "a") is None
-        assert (folder.usage().files, folder.usage().bytes) == (0, 0)
+        assert (folder.measure_usage().files, folder.measure_usage().bytes) == (0, 0)
         folder.clear()
     full = CacheFolder(str(tmp_path / "full"))
 

@@ -60,12 +60,12 @@ CALLS: dict[str, Callable[[Session, str], object]] = {
     "run_stages": lambda s, p: s.run_stages(os.path.dirname(p)),
     "verify other": lambda s, p: s.verify(other=p),
     "beside": lambda s, p: s.beside([0], others=(p,)),
-    "tile config": lambda s, p: tilings.spec_of(p, {}),
+    "tile config": lambda s, p: tilings.build_spec(p, {}),
     "profile": lambda s, p: s.profile(ProfileSpec(input=p)),
     "sweep_formats": lambda s, p: s.sweep_formats(FormatSweepSpec(("int8",), calibrate=p)),
     "data file": lambda s, p: data_file.read(p),
     "overlay": lambda s, p: overlay.read(p),
-    "quantize config": lambda s, p: quantize_settings.spec_of(p, {}),
+    "quantize config": lambda s, p: quantize_settings.build_spec(p, {}),
     "outline": lambda s, p: headers.outline(p),
     "open": lambda s, p: Session(p).open(),
     "values output": lambda s, p: s.values("conv1.weight", output=p, overwrite=True),
@@ -113,7 +113,7 @@ def test_whether_there_is_a_file_outside_is_not_told(places: tuple[Path, Path]) 
     _, secret = places
     words = set()
     for name in ("x.npy", "nothing.npy", ""):
-        for read in (input_files.binary, input_files.names, data_file.read):
+        for read in (input_files.open_binary, input_files.list_names, data_file.read):
             with pytest.raises(Misuse, match=OUTSIDE) as refused:
                 read(str(secret / name))
             words.add(refused.value.what)
@@ -134,7 +134,7 @@ def test_a_link_that_is_moved_while_it_is_opened_opens_nothing(
 
     monkeypatch.setattr(os, "open", moved)
     with pytest.raises(Misuse, match=OUTSIDE):
-        input_files.binary(str(folder / "x.npy"))
+        input_files.open_binary(str(folder / "x.npy"))
 
 
 def test_external_data_behind_a_link_is_not_read(places: tuple[Path, Path]) -> None:
@@ -154,9 +154,9 @@ def test_files_beside_a_snapshot_of_a_hub_are_read_and_not_written(
     (blobs / "1234").write_bytes(b"x")
     (folder / "x.json").symlink_to("../../blobs/1234")
     monkeypatch.setenv("EXPLORER_SERVED", str(folder))
-    assert input_files.content(str(folder / "x.json")) == b"x"
+    assert input_files.read_content(str(folder / "x.json")) == b"x"
     for path in (blobs / "new", folder / "x.json"):
-        with pytest.raises(Misuse, match=OUTSIDE), output_files.atomic_write(str(path), overwrite=True):
+        with pytest.raises(Misuse, match=OUTSIDE), output_files.write_atomically(str(path), overwrite=True):
             pass
     with pytest.raises(Misuse, match=OUTSIDE):
-        input_files.content(str(tmp_path / "models--a--b" / "refs"))
+        input_files.read_content(str(tmp_path / "models--a--b" / "refs"))

@@ -12,7 +12,7 @@ from typing import Any
 import jsonschema
 import pytest
 
-from explorer.base.tested_versions import TESTED, read_installed_version, version_range
+from explorer.base.tested_versions import TESTED, find_version_range, read_installed_version
 from tests import documents
 from tests.base.test_installation import ROOT, package
 from tests.systems import explored
@@ -117,7 +117,7 @@ def test_packages_behind_one_that_ends_its_process_are_tried_too(tmp_path: Path)
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("module", ["msgspec", "numpy", "platformdirs", "psutil", "rich", "textual"])
 def test_it_answers_without_what_everything_else_needs(tmp_path: Path, module: str) -> None:
-    row = version_range(module)
+    row = find_version_range(module)
     assert row is not None
     package(tmp_path, module, f"{row.highest}.99", "raise RuntimeError('not today')")
     for words in ((), ("--json",)):

@@ -80,7 +80,7 @@ def full_name(node: ast.AST, known: dict[str, str]) -> str:
 
 
 def from_doors(tree: ast.AST, known: dict[str, str]) -> set[str]:
-    """Names that stand for a file which a door opened: `with input_files.binary(path) as file`."""
+    """Names that stand for a file which a door opened: `with input_files.open_binary(path) as file`."""
     found = set()
     for node in ast.walk(tree):
         pairs: list[tuple[ast.AST, ast.AST | None]] = []
@@ -180,7 +180,7 @@ def test_a_reader_of_its_own_is_found(source: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from explorer.host import input_files\nwith input_files.binary(p) as file:\n    torch.load(file)",
+        "from explorer.host import input_files\nwith input_files.open_binary(p) as f:\n    torch.load(f)",
         "import mmap\nmmap.mmap(-1, 100)",
         "panes.tabs.open('layer')",
         "def f(x: 'mmap.mmap') -> None:\n    isinstance(x, mmap.mmap)",

@@ -18,8 +18,8 @@ MOST = 20.0
 
 READERS: dict[str, Callable[[str], object]] = {
     "--config": tiling.read,
-    "config.toml": machines.hardware_profiles,
-    "--machine": machines.hardware,
+    "config.toml": machines.read_hardware_profiles,
+    "--machine": machines.find_hardware,
     "--rules": lambda path: user.load(path, trust=True),
 }
 

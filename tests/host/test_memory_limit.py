@@ -62,10 +62,10 @@ def test_what_is_no_size_is_one_line(typed: str) -> None:
     ],
 )
 def test_want_of_memory_is_known_in_every_librarys_words(error: Exception) -> None:
-    assert memory_limit.is_met(error)
+    assert memory_limit.is_out_of_memory(error)
     wrapped = ExplorerError("building the model failed")
     wrapped.__cause__ = error
-    assert memory_limit.is_met(wrapped)
+    assert memory_limit.is_out_of_memory(wrapped)
 
 
 def test_other_failures_are_not_want_of_memory() -> None:
@@ -77,8 +77,8 @@ def test_other_failures_are_not_want_of_memory() -> None:
 
     with pytest.raises(ExplorerError) as caught:
         parse()
-    assert not memory_limit.is_met(caught.value)
-    assert not memory_limit.is_met(ExplorerError("no such file", where="net.onnx"))
+    assert not memory_limit.is_out_of_memory(caught.value)
+    assert not memory_limit.is_out_of_memory(ExplorerError("no such file", where="net.onnx"))
 
 
 def _in_child(work: Callable[[], int], limit: int = 512 * MIB) -> int:

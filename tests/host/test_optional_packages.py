@@ -11,12 +11,12 @@ import pytest
 
 from explorer.base import extras
 from explorer.base.errors import MissingExtra
-from explorer.host.optional_packages import error_line, require, silence
+from explorer.host.optional_packages import format_error, require, silence
 
 
 def test_an_exception_is_told_in_one_line() -> None:
-    assert error_line(ValueError("a\nb")) == "ValueError: a b"
-    assert error_line(KeyError()) == "KeyError"
+    assert format_error(ValueError("a\nb")) == "ValueError: a b"
+    assert format_error(KeyError()) == "KeyError"
 
 
 def test_nothing_that_is_said_in_silence_is_heard_and_all_of_it_afterwards(

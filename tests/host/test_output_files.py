@@ -14,7 +14,7 @@ from explorer import Session, TileSpec
 from explorer.base.errors import Misuse
 from explorer.facts.quantize import QuantizeSpec
 from explorer.host import scratch
-from explorer.host.output_files import atomic_write, check_target
+from explorer.host.output_files import check_target, write_atomically
 from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
 
@@ -26,7 +26,7 @@ def test_a_file_that_comes_with_a_result_replaces_nothing_unasked(tmp_path: Path
     beside.write_text("somebody else's")
 
     def write() -> None:
-        with atomic_write(str(out)) as staged:
+        with write_atomically(str(out)) as staged:
             Path(staged).write_text("model")
             Path(f"{staged}.data").write_text("weights")
 
@@ -34,7 +34,7 @@ def test_a_file_that_comes_with_a_result_replaces_nothing_unasked(tmp_path: Path
         write()
     assert beside.read_text() == "somebody else's"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["out.onnx.data"], "nothing half-written is left"
-    with atomic_write(str(out), overwrite=True) as staged:
+    with write_atomically(str(out), overwrite=True) as staged:
         Path(staged).write_text("model")
         Path(f"{staged}.data").write_text("weights")
     assert (out.read_text(), beside.read_text()) == ("model", "weights")
@@ -80,7 +80,7 @@ def test_a_file_that_came_while_the_result_was_made_is_not_lost(tmp_path: Path) 
     out = tmp_path / "out.onnx"
 
     def write(target: Path, *, overwrite: bool = False) -> None:
-        with atomic_write(str(target), overwrite=overwrite) as staged:
+        with write_atomically(str(target), overwrite=overwrite) as staged:
             Path(staged).write_text("ours")
             Path(f"{staged}.data").write_text("our weights")
             target.write_text("somebody else's")
@@ -101,9 +101,9 @@ def test_a_file_system_without_links_loses_nothing_either(
 
     monkeypatch.setattr(os, "link", link)
     out = tmp_path / "out.onnx"
-    with atomic_write(str(out)) as staged:
+    with write_atomically(str(out)) as staged:
         Path(staged).write_text("first")
-    with pytest.raises(Misuse, match="the file exists"), atomic_write(str(out)) as staged:
+    with pytest.raises(Misuse, match="the file exists"), write_atomically(str(out)) as staged:
         Path(staged).write_text("second")
     assert out.read_text() == "first"
 
@@ -111,12 +111,12 @@ def test_a_file_system_without_links_loses_nothing_either(
 @pytest.mark.parametrize("overwrite", [True, False])
 def test_of_two_who_write_one_file_one_wins_and_the_other_is_told(tmp_path: Path, overwrite: bool) -> None:
     out = tmp_path / "out.onnx"
-    with atomic_write(str(out), overwrite=overwrite) as staged:
+    with write_atomically(str(out), overwrite=overwrite) as staged:
         Path(staged).write_text("first")
         with pytest.raises(Misuse, match=r"out\.onnx: another process is writing it"):
-            with atomic_write(str(out), overwrite=overwrite) as other:
+            with write_atomically(str(out), overwrite=overwrite) as other:
                 Path(other).write_text("second")
-        with atomic_write(str(tmp_path / "another.onnx")) as other:
+        with write_atomically(str(tmp_path / "another.onnx")) as other:
             Path(other).write_text("another")
     assert out.read_text() == "first"
     assert sorted(os.listdir(tmp_path)) == ["another.onnx", "out.onnx"]
@@ -128,7 +128,7 @@ def test_what_a_dead_process_left_goes_and_what_a_live_one_writes_stays(tmp_path
         folder.mkdir()
         (folder / "half.onnx").write_text("half")
     living = scratch.claim(str(left[1]))
-    with atomic_write(str(tmp_path / "out")) as staged:
+    with write_atomically(str(tmp_path / "out")) as staged:
         Path(staged).write_text("whole")
     os.close(living)
     assert sorted(os.listdir(tmp_path)) == [".explorer-bbbbbbbbbbbbbbbb.part", ".explorer-mine.part", "out"]
@@ -186,7 +186,7 @@ def test_a_session_is_for_its_user_alone_and_a_result_as_umask_says(tmp_path: Pa
 def test_what_a_library_exports_into_a_session_is_for_its_user_alone(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("mine")
     (tmp_path / "mine").chmod(0o644)
-    with scratch.private_files(str(tmp_path)) as folder:
+    with scratch.keep_files_private(str(tmp_path)) as folder:
         Path(folder, "exported.onnx").write_text("weights")
     assert (tmp_path / "exported.onnx").stat().st_mode & 0o777 == 0o600
     assert (tmp_path / "mine").stat().st_mode & 0o777 == 0o644

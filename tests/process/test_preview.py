@@ -119,7 +119,7 @@ def test_what_has_no_header_says_nothing_and_opening_says_why(tmp_path: Path, co
     engine = EngineProcess(str(path))
     try:
         assert engine.submit("open").future.exception(60) is not None
-        assert engine.outlined(0).result(120) is None
+        assert engine.request_outline(0).result(120) is None
     finally:
         engine.close()
 
@@ -156,14 +156,14 @@ def test_the_engine_reads_the_header_beside_whatever_it_does_first(tmp_path: Pat
     engine = EngineProcess(source)
     try:
         engine.start()
-        seen = engine.outlined(0).result(120)
+        seen = engine.request_outline(0).result(120)
         assert isinstance(seen, TreePreview)
         assert seen.whole
         assert seen.plain
         assert seen.header.format == "safetensors"
         # model, layers; of each block itself, a and b with a tensor each; head and its tensor
         assert len(seen.rows) == 2 + 5 * LAYERS + 2
-        assert engine.outlined(1).result(120) is None
+        assert engine.request_outline(1).result(120) is None
     finally:
         engine.close()
 
@@ -173,5 +173,5 @@ def test_whoever_waits_for_the_header_of_an_engine_that_ends_is_told(tmp_path: P
     engine.start()
     engine.close()
     for at in range(4):
-        engine.outlined(at).result(120)
-    assert engine.outlined(4).result(120) is None
+        engine.request_outline(at).result(120)
+    assert engine.request_outline(4).result(120) is None

@@ -91,10 +91,10 @@ def test_a_session_on_show_is_nobody_elses(env: Env) -> None:
     kept.save(tiled(kept))
     with pytest.raises(Misuse, match="no session to resume"):
         saved_sessions.find(None, env)
-    assert not saved_sessions.is_waiting("net.onnx", env, "/somewhere")
+    assert not saved_sessions.has_waiting_session("net.onnx", env, "/somewhere")
     kept.release()
-    assert saved_sessions.is_waiting("net.onnx", env, "/somewhere")
-    assert not saved_sessions.is_waiting("other.onnx", env, "/somewhere")
+    assert saved_sessions.has_waiting_session("net.onnx", env, "/somewhere")
+    assert not saved_sessions.has_waiting_session("other.onnx", env, "/somewhere")
     saved_sessions.find(None, env)[0].release()
 
 
@@ -154,7 +154,7 @@ def test_a_session_closed_properly_leaves_nothing(env: Env) -> None:
     kept = begun(env)
     kept.save(tiled(kept))
     kept.remove()
-    assert os.listdir(saved_sessions.home(env)) == []
+    assert os.listdir(saved_sessions.find_home(env)) == []
 
 
 def test_sessions_that_nobody_wants_go_and_those_on_show_stay(env: Env) -> None:
@@ -297,9 +297,11 @@ def test_a_disk_that_takes_nothing_does_not_end_the_screen(env: Env) -> None:
 def test_states_lie_where_the_desktops_convention_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/h")
     monkeypatch.delenv("XDG_STATE_HOME", raising=False)
-    assert saved_sessions.home({"XDG_STATE_HOME": "/s"}) == "/s/explorer/sessions"
-    assert saved_sessions.home({"XDG_STATE_HOME": "s", "HOME": "/h"}) == "/h/.local/state/explorer/sessions"
-    assert saved_sessions.home({"HOME": "/h"}) == "/h/.local/state/explorer/sessions"
+    assert saved_sessions.find_home({"XDG_STATE_HOME": "/s"}) == "/s/explorer/sessions"
+    assert (
+        saved_sessions.find_home({"XDG_STATE_HOME": "s", "HOME": "/h"}) == "/h/.local/state/explorer/sessions"
+    )
+    assert saved_sessions.find_home({"HOME": "/h"}) == "/h/.local/state/explorer/sessions"
 
 
 def test_all_that_the_command_line_says_of_opening_is_kept() -> None:

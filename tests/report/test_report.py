@@ -32,7 +32,7 @@ from explorer.facts import (
     Totals,
     Verification,
 )
-from explorer.facts.comparison import Comparison, figure_table, model_figures
+from explorer.facts.comparison import Comparison, build_figure_table, collect_model_figures
 from explorer.facts.emission import CodeEvidence, CodeProof
 from explorer.features.compare import compare_words as compare
 from explorer.features.emit.emit_words import code_proof
@@ -270,7 +270,7 @@ def test_a_figure_that_is_not_exact_says_so_wherever_it_stands(status: Any, sign
     change = text(diff.diff(replace(CHANGE, totals_before=replace(CHANGE.totals_before, status=status))))
     assert row_with("MACs", change).split()[1] == sign.strip()
     assert row_with("MACs", change).endswith("?"), "the difference of two bounds is nothing"
-    figures = figure_table(["a", "b"], [model_figures(INFO), model_figures(about)])
+    figures = build_figure_table(["a", "b"], [collect_model_figures(INFO), collect_model_figures(about)])
     beside = text(compare.compare(Comparison((INFO, about), (), (), True, figures)))
     assert beside.count("714.19 M") == 2
     assert beside.count(f"{sign}714.19 M") == 1

@@ -15,8 +15,8 @@ from explorer.facts.comparison import (
     Difference,
     TorchinfoDifference,
     TorchinfoTable,
-    figure_table,
-    model_figures,
+    build_figure_table,
+    collect_model_figures,
 )
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 from explorer.facts.roofline import Machine, Roofline, RooflinePoint
@@ -205,7 +205,7 @@ def test_models_side_by_side_mark_what_differs_and_what_stays_open() -> None:
             Difference(1, "nodes", 4, 1, "partly"),
         ),
         False,
-        figure_table(["a.onnx", "b.onnx"], [model_figures(INFO), model_figures(other)]),
+        build_figure_table(["a.onnx", "b.onnx"], [collect_model_figures(INFO), collect_model_figures(other)]),
     )
     lines = read(compare.compare(fact)).splitlines()
     assert "not explained" in lines[0]

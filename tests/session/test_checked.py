@@ -30,7 +30,7 @@ from explorer import (
     TileSpec,
     Tolerance,
 )
-from explorer.base.checked import Spec, _kinds
+from explorer.base.checked import Spec, _resolve_types
 from explorer.session.session import argument_type
 
 LENET = str(Path(__file__).parents[2] / "sample_models" / "lenet.onnx")
@@ -256,7 +256,7 @@ def arguments() -> list[tuple[str, str, Any]]:
             continue
         code = function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        kinds = _kinds(function, names, argument_type)
+        kinds = _resolve_types(function, names, argument_type)
         found += [
             (name, argument, kinds[argument]) for argument in names if argument not in ("self", "session")
         ]
@@ -314,7 +314,7 @@ def test_arguments_of_methods_are_checked() -> None:
             continue
         code = function.__code__
         names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-        for argument, kind in _kinds(function, names, argument_type).items():
+        for argument, kind in _resolve_types(function, names, argument_type).items():
             seen += 1
             assert kind is not None or argument in {*UNCHECKED, "self", "session"}, f"{name}({argument})"
     assert seen > 200

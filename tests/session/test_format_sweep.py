@@ -23,7 +23,7 @@ from explorer import Session, sweep_formats
 from explorer.base.errors import Cancelled, Misuse
 from explorer.cli import main
 from explorer.engine.quantize.runs import observe_values
-from explorer.facts.pareto_front import with_format_front
+from explorer.facts.pareto_front import mark_format_front
 from explorer.facts.quantize import FormatRow, FormatSweepSpec, QuantizeSpec
 from explorer.features.sweep.format_sweep_words import front_plots
 from explorer.report.scatter import scatter_lines
@@ -274,7 +274,7 @@ POINTS = st.lists(st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(1,
 
 @given(POINTS)
 def test_the_front_is_what_nothing_else_beats(points: list[tuple[int, int, int]]) -> None:
-    rows = with_format_front(
+    rows = mark_format_front(
         [
             FormatRow(f"k{at}", "m", "f", "", "all", "int8", weight_bytes=a, bitops=b, snr_db=float(c))
             for at, (a, b, c) in enumerate(points)

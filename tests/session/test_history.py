@@ -21,7 +21,7 @@ from explorer.facts import History, TileRule
 from explorer.process import saved_sessions
 from explorer.process.client import EngineProcess
 from explorer.process.saved_sessions import Opening, SavedSession
-from explorer.settings.tiling import spec_of
+from explorer.settings.tiling import build_spec
 from tests import answers
 from tests.documents import schema
 
@@ -109,7 +109,7 @@ def test_what_another_branch_tiled_is_not_among_the_tilings_that_are_kept(
 ) -> None:
     forked.keep_choices(str(tmp_path / "x.toml"))
     with Session(forked.source) as again:
-        on = [site.name for site in again.settings(spec_of(str(tmp_path / "x.toml"), {})).sites if site.on]
+        on = [site.name for site in again.settings(build_spec(str(tmp_path / "x.toml"), {})).sites if site.on]
     assert on == [SITES[0], SITES[2]]
 
 

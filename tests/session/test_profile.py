@@ -430,9 +430,9 @@ def test_a_difference_is_more_than_noise_where_intervals_do_not_meet(
     before: list[float] | None, after: list[float], said: bool | None
 ) -> None:
     from explorer.engine.profile.statistics import compute_spread
-    from explorer.facts.profile.comparison import significance
+    from explorer.facts.profile.comparison import is_significant
 
-    assert significance(None if before is None else compute_spread(before), compute_spread(after)) is said
+    assert is_significant(None if before is None else compute_spread(before), compute_spread(after)) is said
 
 
 @pytest.mark.parametrize(("few", "many"), [(1, 19), (2, 7), (2, 8), (3, 5), (5, 7)])

@@ -21,7 +21,7 @@ from explorer.cli import main
 from explorer.facts import History, HistoryEntry, TileRule
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec
 from explorer.session.parts.scripts import tiling_words
-from explorer.settings.tiling import escape_glob, spec_of
+from explorer.settings.tiling import build_spec, escape_glob
 
 Sample = Callable[[str], Path]
 ROOT = Path(explorer.__file__).parent.parent
@@ -323,7 +323,7 @@ def test_a_tiling_by_a_file_under_typed_options_is_in_the_script_as_it_came_out(
         '[tile]\nedges = "padded"\n[[site]]\nsite = "/fc1/*"\ntile = 8\n[[site]]\nop = "Conv"\non = false\n'
     )
     with Session(sample("lenet")) as session:
-        session.tile(spec_of(str(path), {"tile": (16, 16, 16)}), verify=False)
+        session.tile(build_spec(str(path), {"tile": (16, 16, 16)}), verify=False)
         session.script(script)
         made = state(session, 1)
     path.unlink()
@@ -340,14 +340,14 @@ def test_the_command_of_a_tiling_with_a_file_names_the_file_and_what_was_typed(
 ) -> None:
     path = tmp_path / "npu.toml"
     path.write_text('[tile]\ntile = 8\nform = "scan"\n[[site]]\nop = "Conv"\non = false\n')
-    spec = spec_of(str(path), {"edges": "padded", "sites": ("-x", "a b")})
-    left = spec_of(str(path), {"grouped": "leave"})
+    spec = build_spec(str(path), {"edges": "padded", "sites": ("-x", "a b")})
+    left = build_spec(str(path), {"grouped": "leave"})
     assert tiling_words(left) == ["--config", str(path), "--grouped", "leave"], "whatever the file says"
     words = tiling_words(spec)
     assert words == ["--config", str(path), "--site=-x", "--site", "a b", "--edges", "padded"]
     with Session(sample("lenet")) as session:
         assert session.command(TileSpec(rules=(TileRule(on=False),))) == "", "no option says this"
-        assert f"--config {path}" in session.command(spec_of(str(path), {}))
+        assert f"--config {path}" in session.command(build_spec(str(path), {}))
 
 
 def test_the_command_that_is_shown_does_what_was_done(
@@ -358,7 +358,7 @@ def test_the_command_that_is_shown_does_what_was_done(
     path, again = tmp_path / "npu.toml", tmp_path / "again.onnx"
     path.write_text('[tile]\ntile = 8\n[[site]]\nop = "Conv"\non = false\n')
     with Session(sample("lenet")) as session:
-        result = session.tile(spec_of(str(path), {"edges": "padded"}), verify=False)
+        result = session.tile(build_spec(str(path), {"edges": "padded"}), verify=False)
         made = state(session, 1)
     words = shlex.split(result.command)[1:]
     words[words.index("-o") + 1] = str(again)

@@ -13,7 +13,13 @@ from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.cost import Hardware
 from explorer.settings import machines
-from explorer.settings.machine_file import SETTINGS, build_machine, machine_of, save_machine, settings_text
+from explorer.settings.machine_file import (
+    SETTINGS,
+    build_machine,
+    format_settings,
+    parse_machine,
+    save_machine,
+)
 
 
 def alike(a: Hardware, b: Hardware) -> bool:
@@ -23,14 +29,14 @@ def alike(a: Hardware, b: Hardware) -> bool:
     )
 
 
-@pytest.mark.parametrize("name", machines.presets())
+@pytest.mark.parametrize("name", machines.list_presets())
 def test_every_preset_is_said_by_settings_and_by_no_more_than_it_needs(name: str) -> None:
-    preset = machines.presets()[name]
-    texts = settings_text(preset)
-    assert alike(machine_of(texts), preset)
+    preset = machines.list_presets()[name]
+    texts = format_settings(preset)
+    assert alike(parse_machine(texts), preset)
     for key in texts:
         try:
-            less = machine_of({other: text for other, text in texts.items() if other != key})
+            less = parse_machine({other: text for other, text in texts.items() if other != key})
         except Misuse:
             continue
         assert not alike(less, preset), f"{key} follows from the others"
@@ -59,31 +65,31 @@ def test_any_machine_comes_back_as_it_was_typed(
     machine = machines.complete(
         Hardware("", None, None, clock, buffer, array, double, peak_macs=peak, bandwidth=bandwidth)
     )
-    assert alike(machine_of(settings_text(machine)), machine)
+    assert alike(parse_machine(format_settings(machine)), machine)
 
 
 def test_one_machine_more_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> None:
     path = tmp_path / "deeper" / "config.toml"
-    save_machine("npu", machine_of({"peak_macs": "4T", "bandwidth": "100GB/s"}), str(path))
+    save_machine("npu", parse_machine({"peak_macs": "4T", "bandwidth": "100GB/s"}), str(path))
     before = "# mine\n[tile]\nsize = 3  # as it was\n\n" + path.read_text()
     path.write_text(before)
-    array = build_machine(machines.presets()["array-64"], {"buffer": "512 KiB"})
+    array = build_machine(machines.list_presets()["array-64"], {"buffer": "512 KiB"})
     saved = save_machine("a.b+c", array, str(path))
     assert path.read_text().startswith(before.rstrip())
-    assert saved == machines.hardware("a.b+c", config=str(path))
+    assert saved == machines.find_hardware("a.b+c", config=str(path))
     assert (saved.buffer, saved.array, saved.peak_macs) == (512 << 10, (64, 64), 4.096e12)
     with pytest.raises(Misuse, match="there is a machine 'npu' already"):
         save_machine("npu", array, str(path))
     save_machine("npu", array, str(path), overwrite=True)
     assert tomllib.loads(path.read_text())["tile"] == {"size": 3}
-    assert alike(machines.hardware("npu", config=str(path)), array)
+    assert alike(machines.find_hardware("npu", config=str(path)), array)
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "npu.toml", "-x", "a b", "ä", "x" * 65])
 def test_a_name_that_could_not_be_asked_for_is_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     with pytest.raises(Misuse, match="is no name"):
-        save_machine(name, machines.presets()["h100"], str(path))
+        save_machine(name, machines.list_presets()["h100"], str(path))
     assert not path.exists()
 
 
@@ -92,7 +98,7 @@ def test_a_file_that_holds_no_machines_is_left_as_it_is(text: str, tmp_path: Pat
     path = tmp_path / "config.toml"
     path.write_text(text)
     with pytest.raises(Misuse):
-        save_machine("npu2", machines.presets()["h100"], str(path))
+        save_machine("npu2", machines.list_presets()["h100"], str(path))
     assert path.read_text() == text
 
 
@@ -103,7 +109,7 @@ def test_the_command_line_starts_from_a_preset_and_says_what_it_wrote(
     monkeypatch.setenv("EXPLORER_CONFIG", str(path))
     assert main(["machines", "--save", "fast", "--machine", "h100", "--bandwidth", "5TB/s"]) == 0
     assert "5.00 TB/s" in capsys.readouterr().out
-    assert machines.hardware("fast").peak_macs == machines.presets()["h100"].peak_macs
+    assert machines.find_hardware("fast").peak_macs == machines.list_presets()["h100"].peak_macs
     for wrong in (
         ["--save", "fast", "--machine", "h100"],
         ["--clock", "1GHz"],

@@ -102,7 +102,7 @@ def test_a_mistyped_name_names_the_nearest(config: str, tmp_path: Path) -> None:
     nowhere = str(tmp_path / "none.toml")
     with pytest.raises(Misuse, match=r"write one into .*none.toml"):
         machines.find("npu", config=nowhere)
-    assert machines.hardware_profiles(nowhere) == {}
+    assert machines.read_hardware_profiles(nowhere) == {}
 
 
 def test_half_a_machine_says_what_is_missing() -> None:
@@ -145,14 +145,14 @@ def test_a_bad_config_file_is_one_clear_line_that_names_it(tmp_path: Path, text:
 
 def test_a_folder_is_no_config_file(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match="cannot be read"):
-        machines.hardware_profiles(str(tmp_path))
+        machines.read_hardware_profiles(str(tmp_path))
 
 
 def test_the_config_file_lies_where_the_desktop_says(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("XDG_CONFIG_HOME", raising=False)
-    assert machines.config_path({"EXPLORER_CONFIG": "/here.toml"}) == "/here.toml"
-    assert machines.config_path({"XDG_CONFIG_HOME": "/cfg"}) == "/cfg/explorer/config.toml"
-    assert machines.config_path({}).endswith("/.config/explorer/config.toml")
+    assert machines.find_config_path({"EXPLORER_CONFIG": "/here.toml"}) == "/here.toml"
+    assert machines.find_config_path({"XDG_CONFIG_HOME": "/cfg"}) == "/cfg/explorer/config.toml"
+    assert machines.find_config_path({}).endswith("/.config/explorer/config.toml")
 
 
 PROFILE = (
@@ -168,7 +168,7 @@ def npu(tmp_path: Path) -> str:
 
 
 def test_a_profile_may_be_a_file_of_its_own(npu: str) -> None:
-    found = machines.hardware(npu)
+    found = machines.find_hardware(npu)
     assert found == Hardware("npu", 4096, 64, 1e9, 512 << 10, (64, 32), True, 4096e9, 64e9, npu)
 
 
@@ -176,24 +176,24 @@ def test_a_profile_may_be_a_file_of_its_own(npu: str) -> None:
 def test_a_profile_may_stand_in_a_table_beside_a_tiling(tmp_path: Path, around: str) -> None:
     path = tmp_path / "npu.toml"
     path.write_text(f"[tile]\ntile = 32\n{around}{PROFILE}[[site]]\non = false\n")
-    found = machines.hardware(str(path))
+    found = machines.find_hardware(str(path))
     assert (found.name, found.clock, found.array) == ("npu", 1e9, (64, 32))
     flat = tmp_path / "flat.toml"
     flat.write_text(f"{PROFILE}[tile]\ntile = 32\n")
-    assert machines.hardware(str(flat)).macs_per_cycle == 4096
+    assert machines.find_hardware(str(flat)).macs_per_cycle == 4096
 
 
 def test_of_several_machines_in_a_file_one_is_named(tmp_path: Path) -> None:
     path = tmp_path / "machines.toml"
     path.write_text("[machine.small]\nmacs_per_cycle = 16\n[machine.large]\nmacs_per_cycle = 1024\n")
     with pytest.raises(Misuse, match=r"it holds 2 machines; write .*machines.toml:small"):
-        machines.hardware(str(path))
-    assert machines.hardware(f"{path}:large").macs_per_cycle == 1024
+        machines.find_hardware(str(path))
+    assert machines.find_hardware(f"{path}:large").macs_per_cycle == 1024
     with pytest.raises(Misuse, match=r"no machine is called 'larg'; did you mean 'large'\?"):
-        machines.hardware(f"{path}:larg")
-    assert machines.hardware("small", config=str(path)).macs_per_cycle == 16
+        machines.find_hardware(f"{path}:larg")
+    assert machines.find_hardware("small", config=str(path)).macs_per_cycle == 16
     with pytest.raises(Misuse, match="no machine is called 'npu'"):
-        machines.hardware("npu", config=str(path))
+        machines.find_hardware("npu", config=str(path))
 
 
 def test_what_follows_from_what_is_said_of_a_machine_is_filled_in() -> None:
@@ -217,7 +217,7 @@ def test_a_machine_of_cycles_and_a_clock_has_a_roofline(tmp_path: Path, npu: str
     assert machines.find("npu", config=str(path)) == Machine("npu", 4096e9, 64e9, str(path))
     with pytest.raises(Misuse, match=r"\[machine.bare\]: 'peak_macs' is missing; .*or the clock"):
         machines.find("bare", config=str(path))
-    assert set(machines.hardware_profiles(str(path))) == {"npu", "bare"}
+    assert set(machines.read_hardware_profiles(str(path))) == {"npu", "bare"}
 
 
 @pytest.mark.parametrize(
@@ -261,16 +261,16 @@ def test_a_bad_profile_is_one_clear_line_that_names_it(tmp_path: Path, text: str
     path = tmp_path / "npu.toml"
     path.write_text(text)
     with pytest.raises(Misuse, match=says) as caught:
-        machines.hardware(str(path))
+        machines.find_hardware(str(path))
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_profile_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(Misuse, match=r"none.toml: there is no such file; a machine is a TOML file or a name"):
-        machines.hardware(str(tmp_path / "none.toml"))
+        machines.find_hardware(str(tmp_path / "none.toml"))
     with pytest.raises(Misuse, match="cannot be read"):
-        machines.hardware(f"{tmp_path}{os.sep}")
+        machines.find_hardware(f"{tmp_path}{os.sep}")
 
 
 @pytest.mark.parametrize(
@@ -311,8 +311,8 @@ def test_presets_are_known_by_name_and_say_their_type_and_source(
     named = {one.name: one for one in machines.list_machines().machines}
     # half of the FLOPS that the datasheets have, without sparsity
     assert machines.find("a100") == Machine("a100", 156e12, 2.039e12, "preset, dense bfloat16")
-    assert machines.hardware("h100").peak_macs == pytest.approx(494.7e12)
-    assert machines.hardware("array-64").macs_per_cycle == 4096
+    assert machines.find_hardware("h100").peak_macs == pytest.approx(494.7e12)
+    assert machines.find_hardware("array-64").macs_per_cycle == 4096
     assert all(one.dtype and one.source and one.about for one in named.values())
     assert all(one.hardware.peak_macs and one.hardware.bandwidth for one in named.values())
     config.write_text('[machine.a100]\npeak_macs = "1T"\nbandwidth = "1 GB/s"\n[machine.mine]\nclock = 1\n')

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from explorer.base.errors import ExplorerError
-from explorer.base.options import DeclaredOption, option_of, options
+from explorer.base.options import DeclaredOption, find_option, list_declared_options
 from explorer.cli.arguments import parser
 from explorer.cli.arguments.declared import record_of
 from explorer.cli.arguments.records import quantize_spec, tile_spec
@@ -37,8 +37,8 @@ from explorer.process.saved_sessions import Opening
 from explorer.session.parts.scripts import quantize_words
 from explorer.settings import quantize as formats
 from explorer.settings import tiling
-from explorer.settings.option_values import read_option, table_readers, words_of
-from explorer.settings.parse import opening_words, path_word
+from explorer.settings.option_values import build_table_readers, read_option, write_words
+from explorer.settings.parse import write_opening_words, write_path_word
 
 RECORDS: dict[str, type[Struct]] = {
     "tile": TileSpec,
@@ -125,7 +125,7 @@ def values(option: DeclaredOption) -> st.SearchStrategy[Any]:
 
 def specs(record: type[Struct]) -> st.SearchStrategy[Any]:
     """Records of this kind, without a settings file."""
-    fields = {one.name: values(one) for one in options(record) if one.name != "config"}
+    fields = {one.name: values(one) for one in list_declared_options(record) if one.name != "config"}
     fields = {name: values for name, values in fields.items() if "dtype" not in name}  # several with --sweep
     fields |= dict.fromkeys(fields.keys() & {*PARTS}, st.sampled_from(("int8", "fixed8.4", "float32")))
     if "data" in fields:  # a verb that reads samples is refused without a file
@@ -142,7 +142,7 @@ def test_the_words_of_a_record_are_read_as_the_same_record(verb: str) -> None:
     @settings(max_examples=50, deadline=None)
     @given(specs(record))
     def same(spec: Any) -> None:
-        typed = parser.read([verb, "model.onnx", *NEEDED.get(verb, ()), *words_of(spec)], VERBS)[1]
+        typed = parser.read([verb, "model.onnx", *NEEDED.get(verb, ()), *write_words(spec)], VERBS)[1]
         read = tile_spec(typed) if record is TileSpec else record_of(typed, record)
         assert (replace(read, origins=()) if record is TileSpec else read) == spec
 
@@ -168,9 +168,11 @@ SHAPES = st.tuples(st.sampled_from((None, "float32", "int64")), st.lists(st.inte
     )
 )
 def test_the_words_of_an_opening_are_read_as_the_same_opening(opening: Opening) -> None:
-    typed = parser.read(["info", "m", *opening_words(asdict(opening))], VERBS)[1]
+    typed = parser.read(["info", "m", *write_opening_words(asdict(opening))], VERBS)[1]
     read = Opening(**typed.opening)
-    paths = {name: path_word(path) for name in ("weights_file", "rules") if (path := getattr(opening, name))}
+    paths = {
+        name: write_path_word(path) for name in ("weights_file", "rules") if (path := getattr(opening, name))
+    }
     assert read == replace(opening, **paths)
 
 
@@ -189,7 +191,9 @@ def test_the_words_of_a_quantization_are_read_as_the_same(spec: QuantizeSpec) ->
 def test_a_settings_file_says_the_same_record(record: Any, module: Any) -> None:
     def rules() -> st.SearchStrategy[Any]:
         rule = RULES[record]
-        asked = {one.name: values(one) for one in options(rule) if one.name not in ("shape", "on")}
+        asked = {
+            one.name: values(one) for one in list_declared_options(rule) if one.name not in ("shape", "on")
+        }
         return st.builds(rule, on=st.booleans(), **asked)
 
     @settings(max_examples=30, deadline=None)
@@ -207,7 +211,7 @@ def test_a_settings_file_says_the_same_record(record: Any, module: Any) -> None:
 
 @pytest.mark.parametrize("record", [*RECORDS.values(), SampleSpec, QuantizeSpec, QuantizeRequest])
 def test_every_option_says_what_it_is_for_and_refuses_what_it_cannot_be(record: type[Struct]) -> None:
-    for option in options(record):
+    for option in list_declared_options(record):
         assert option.declared.help, option.name
         assert option.is_switch or option.choices or option.declared.metavar or option.kind is bool, (
             option.name
@@ -219,7 +223,7 @@ def test_every_option_says_what_it_is_for_and_refuses_what_it_cannot_be(record: 
 
 
 def test_a_setting_is_read_from_toml_as_from_the_command_line() -> None:
-    readers = table_readers(TileSpec)
+    readers = build_table_readers(TileSpec)
     assert readers["tile"]([64, 32, 16], "x:1") == readers["tile"]("64x32x16", "x:1") == (64, 32, 16)
     assert "config" not in readers
-    assert option_of(TileSpec, "accumulator") == option_of(QuantizeSpec, "accumulator")
+    assert find_option(TileSpec, "accumulator") == find_option(QuantizeSpec, "accumulator")

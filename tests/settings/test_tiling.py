@@ -15,7 +15,7 @@ from explorer.cli import main
 from explorer.engine.tiling.rules import choose
 from explorer.facts import TileRule
 from explorer.manual import page
-from explorer.settings.tiling import escape_glob, read, read_text, spec_of, write_rules, write_toml
+from explorer.settings.tiling import build_spec, escape_glob, read, read_text, write_rules, write_toml
 
 Sample = Callable[[str], Path]
 
@@ -135,14 +135,14 @@ def test_what_was_typed_goes_over_the_file_and_the_file_over_the_defaults(tmp_pa
     )
 
     def of_a(**typed: object) -> tuple[object, ...]:
-        choice = choose(spec_of(str(path), typed), "a", "Gemm", (1, 1, 1))
+        choice = choose(build_spec(str(path), typed), "a", "Gemm", (1, 1, 1))
         return choice.tile, choice.edges, choice.form, choice.on, choice.origins["tile"]
 
     assert of_a() == ((4, 4, 4), "padded", "lab", False, "npu.toml:4")
     assert of_a(tile=(2, 2, 2)) == ((2, 2, 2), "padded", "lab", False, "command line")
     assert of_a(edges="ragged", form="scan") == ((4, 4, 4), "ragged", "scan", False, "npu.toml:4")
     assert of_a(sites=("a",)) == ((4, 4, 4), "padded", "lab", True, "npu.toml:4")
-    assert spec_of(None, {}) == TileSpec()
+    assert build_spec(None, {}) == TileSpec()
 
 
 names = st.text(min_size=1, max_size=8)
@@ -222,7 +222,7 @@ def test_what_was_tiled_by_hand_becomes_rules_that_tile_the_same(sample: Sample,
         with pytest.raises(Misuse, match="the file exists"):
             session.keep_choices(path)
         session.go(0)
-        plan = session.plan(spec_of(path, {}))
+        plan = session.plan(build_spec(path, {}))
     assert plan.sites == tuple(site for one in by_hand if one is not None for site in one.sites)
     assert "/fc2/Gemm" in [skip.name for skip in plan.skipped], "what was not chosen stays as it is"
     assert "What was tiled of" in Path(path).read_text()
@@ -266,7 +266,7 @@ def test_tile_does_what_the_file_says(
     assert "switched off by npu.toml:11" in said
     assert "switched off by npu.toml:14" in said
     with Session(sample("lenet")) as session:
-        plan = session.plan(spec_of(npu, {"tile": (32, 32, 32)}))
+        plan = session.plan(build_spec(npu, {"tile": (32, 32, 32)}))
     assert {site.name: (site.tile, site.edges, site.form) for site in plan.sites if "fc" in site.name} == {
         "/fc1/Gemm": ((32, 32, 32), "padded", "lab"),
         "/fc2/Gemm": ((32, 32, 32), "padded", "unrolled"),

@@ -47,7 +47,7 @@ from explorer.facts import (
     Verification,
     whole_model,
 )
-from explorer.facts.comparison import FigureTable, figure_table, model_figures
+from explorer.facts.comparison import FigureTable, build_figure_table, collect_model_figures
 from explorer.facts.cost import Hardware, PlanCost, TileSteps
 from explorer.facts.emission import CodeEvidence, CodeProof
 from explorer.facts.external.overlay import Overlay
@@ -855,10 +855,10 @@ class ScriptedEngine:
         self, chosen: tuple[int, ...], *, others: tuple[str, ...] = (), hardware: Hardware | None = None
     ) -> FigureTable:
         nodes = [replace(self.model.info.totals, nodes=20 + at) for at in chosen]
-        figures = [model_figures(replace(self.model.info, totals=totals)) for totals in nodes]
-        figures += [model_figures(self.model.info) for _ in others]
+        figures = [collect_model_figures(replace(self.model.info, totals=totals)) for totals in nodes]
+        figures += [collect_model_figures(self.model.info) for _ in others]
         names = [*(f"{at} state" for at in chosen), *others]
-        return figure_table(names, figures, hardware.name if hardware else "")
+        return build_figure_table(names, figures, hardware.name if hardware else "")
 
     def _diff(self, before: int = 0, after: int | None = None) -> Diff:
         whole = self.model.info.totals

@@ -243,13 +243,13 @@ async def test_the_name_of_a_machine_is_typed_where_its_rate_would_stand(config:
         await hands.press("6", "m", *"H100")
         assert "h100: 494.70 TMAC/s, 3.35 TB/s" in hands.dialog()
         await hands.press("enter")
-        assert hands.main.store.hardware == machines.hardware("h100")
+        assert hands.main.store.hardware == machines.find_hardware("h100")
         await hands.press("m", "down")
         assert hands.pilot.app.screen.query_one("#profile", MachineField).value == "h100"
         await hands.press("escape", "m", "down", "ctrl+u", *"l4")
         hands.pilot.app.screen.query_one("#bytes-s", Input).value = "1 TB/s"
         await hands.press("enter")
-        typed, known = hands.main.store.hardware, machines.hardware("l4")
+        typed, known = hands.main.store.hardware, machines.find_hardware("l4")
         assert typed is not None
         assert (typed.name, typed.peak_macs, typed.bandwidth) == ("", known.peak_macs, 1e12)
         await hands.press("m", *"x100", "enter")
@@ -283,7 +283,7 @@ async def test_a_machine_is_typed_whole_kept_by_name_and_holds_in_every_dialog(c
         hands.pilot.app.screen.query_one("#save", Input).value = "my-npu"
         await hands.press("enter")
         assert "my-npu: 4.10 TMAC/s" in words(hands, "roofline")
-        assert hands.main.store.hardware == machines.hardware("my-npu")
+        assert hands.main.store.hardware == machines.find_hardware("my-npu")
         for key, field in (("t", "#machine"), ("S", "#sweep-machine"), ("m", "#profile")):
             await hands.press(key)
             assert hands.pilot.app.screen.query_one(field, MachineField).value == "my-npu"

@@ -50,7 +50,7 @@ def words(hands: Hands, selector: str) -> str:
 
 
 async def open_view(hands: Hands, name: str = "gemmini", layer: str = "classifier.6") -> MappingView:
-    use_hardware(hands.main.store, machines.hardware(name))
+    use_hardware(hands.main.store, machines.find_hardware(name))
     while hands.at() != layer:
         await hands.press("down")
     await hands.press("U")
@@ -142,7 +142,7 @@ async def test_without_a_machine_the_view_lists_those_with_memories() -> None:
         assert "a100" not in page
         await hands.press("m", "enter")
         assert shown_machine(hands) == "tpu-v1"
-        assert hands.main.store.hardware == machines.hardware("tpu-v1")
+        assert hands.main.store.hardware == machines.find_hardware("tpu-v1")
         assert "unified buffer" in words(hands, "#map-nest")
 
 
@@ -296,7 +296,7 @@ async def test_a_machine_file_brings_its_memories(tmp_path: Path) -> None:
 
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:
     async with screen(size=(100, 30)) as hands:
-        use_hardware(hands.main.store, machines.hardware("edge-npu"))
+        use_hardware(hands.main.store, machines.find_hardware("edge-npu"))
         await hands.press("end", "t", "U")
         assert shown_machine(hands) == "edge-npu"
         await hands.press("n")

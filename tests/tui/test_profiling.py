@@ -188,7 +188,7 @@ async def test_both_models_side_by_side_are_timed_in_turn_and_enter_leads_to_a_r
 
 async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_says_how_each_was_got():
     async with screen(size=(140, 60)) as hands:
-        use_hardware(hands.main.store, machines.hardware("a100"))
+        use_hardware(hands.main.store, machines.find_hardware("a100"))
         await hands.press("percent_sign", "enter", "down", "enter")
         assert hands.at() == "features.8"
         said = " ".join(hands.text("#layer").split())
@@ -252,7 +252,7 @@ async def test_a_state_that_was_not_timed_has_no_such_columns():
 @pytest.mark.slow
 async def test_efficiency_stands_beside_where_a_machine_is_chosen():
     async with screen(size=(200, 40)) as hands:
-        use_hardware(hands.main.store, machines.hardware("a100"))
+        use_hardware(hands.main.store, machines.find_hardware("a100"))
         await hands.press("percent_sign", "enter")
         fact = hands.main.store.profile
         assert fact is not None
@@ -312,7 +312,7 @@ async def test_a_filter_asks_for_measured_figures_and_goes_where_there_are_none(
 @pytest.mark.slow
 async def test_the_roofline_has_what_each_layer_reached_under_the_roof_and_loses_it_with_the_state():
     async with screen(size=(160, 50)) as hands:
-        use_hardware(hands.main.store, machines.hardware("a100"))
+        use_hardware(hands.main.store, machines.find_hardware("a100"))
         await hands.press("percent_sign", "enter", "escape", "6", "z")
         said = hands.text("#roofline")
         assert "below the roof: measured" in said

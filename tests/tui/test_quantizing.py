@@ -12,7 +12,7 @@ from textual.widgets import Input
 
 import explorer
 from explorer.base.errors import ExplorerError
-from explorer.base.options import option_of
+from explorer.base.options import find_option
 from explorer.facts.quantize import QuantizeSpec
 from explorer.features.compare.blame_screen import BlameScreen
 from explorer.features.quantize.layer_list import QuantizedLayers
@@ -262,7 +262,7 @@ async def test_the_layers_of_the_tree_and_their_kind_are_what_is_meant(session):
 
 @pytest.mark.parametrize("part", ["weight", "input", "bias"])
 def test_every_format_that_is_offered_is_one(session, part):
-    for name in option_of(QuantizeSpec, part).declared.words:
+    for name in find_option(QuantizeSpec, part).declared.words:
         formats = {"weight": "int8", "input": "int8", "bias": "auto", part: name}
         made = session.quantize_choice(QuantizeSpec(**formats))
         if name != "auto":

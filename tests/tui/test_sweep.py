@@ -16,8 +16,8 @@ from textual.widgets import Input
 from explorer.base.errors import Misuse
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
-from explorer.facts.pareto_front import with_front
-from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, combinations
+from explorer.facts.pareto_front import mark_front
+from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, list_combinations
 from explorer.features.sweep.sweep_dialogs import SweepDialog
 from explorer.features.sweep.sweep_page import (
     AXES,
@@ -70,8 +70,8 @@ class SweepEngine(ScriptedEngine):
     """Sweeps, too."""
 
     def _sweep(self, spec: SweepSpec, **how: Any) -> Sweep:
-        rows = [row(one, how["hardware"], how["verify"]) for one in combinations(spec)]
-        return Sweep(with_front(rows), how["hardware"] or Hardware(), made=len(rows))
+        rows = [row(one, how["hardware"], how["verify"]) for one in list_combinations(spec)]
+        return Sweep(mark_front(rows), how["hardware"] or Hardware(), made=len(rows))
 
 
 @pytest.fixture(autouse=True)
@@ -111,7 +111,7 @@ async def begin(hands: Hands, **fields: str) -> None:
     await hands.press("S")
     top = hands.pilot.app.screen
     if machine := fields.pop("machine", ""):
-        top.query_one(MachineField).take(machines.hardware(machine))
+        top.query_one(MachineField).take(machines.find_hardware(machine))
     for name, text in fields.items():
         top.query_one(f"#sweep-{name}", Input).value = text
     await hands.press("enter")
@@ -234,7 +234,7 @@ def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
         return replace(known, cycles=cycles, traffic=traffic, buffer=buffer)
 
     # the third is best by its traffic alone: of cycles over buffer the first is better in both
-    rows = with_front([at(8, 10, 100, 10), at(16, 5, 100, 20), at(32, 20, 50, 30)])
+    rows = mark_front([at(8, 10, 100, 10), at(16, 5, 100, 20), at(32, 20, 50, 30)])
     assert all(one.pareto for one in rows)
     for axes, best in ((("buffer", "cycles"), 2), (("buffer", "traffic"), 2), (("traffic", "cycles"), 2)):
         lines = ParetoPlot(rows, axes).lines(None, 60, 14)
@@ -247,7 +247,7 @@ def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
 def test_columns_of_the_plot_are_filled_to_what_is_had_with_no_larger_a_buffer() -> None:
     known = row(TileSpec(tile=(8, 8, 8)), Hardware())
     steps = ((10, 1000, 8), (20, 500, 16), (40, 700, 32), (80, 100, 64))
-    rows = with_front([replace(known, tile=(n, n, n), buffer=b, cycles=c, traffic=1) for b, c, n in steps])
+    rows = mark_front([replace(known, tile=(n, n, n), buffer=b, cycles=c, traffic=1) for b, c, n in steps])
     lines = [
         line_text(line).split("┤")[-1].split("│")[-1]
         for line in ParetoPlot(rows, AXES[0]).lines(None, 60, 14)
@@ -417,7 +417,7 @@ async def test_it_fits_a_small_terminal(size: tuple[int, int]) -> None:
 
 
 def some(count: int = 5, hardware: Hardware | None = None) -> tuple[SweepRow, ...]:
-    return with_front([row(TileSpec(tile=(8 << at, 16, 16)), hardware) for at in range(count)])
+    return mark_front([row(TileSpec(tile=(8 << at, 16, 16)), hardware) for at in range(count)])
 
 
 @pytest.mark.parametrize("width", [24, 40, 60, 100])

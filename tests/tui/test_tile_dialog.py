@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from textual.widgets import Input
 
 from explorer.base.errors import Misuse
-from explorer.base.options import options
+from explorer.base.options import list_declared_options
 from explorer.engine.tiling.cost import compute_plan_cost
 from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.facts import Plan, SkippedSite, TileSpec
@@ -377,7 +377,7 @@ async def test_the_help_of_the_dialog_says_what_each_declared_option_is_for() ->
         await hands.press("question_mark")
         shown = " ".join(hands.dialog().split())
         assert shown.startswith("Fields, words and keys Fields tile tile size, 64 or 64x64x64: M x K x N")
-        for option in (option for option in options(TileSpec) if option.declared.label):
+        for option in (option for option in list_declared_options(TileSpec) if option.declared.label):
             assert f"{option.declared.label} {' '.join(option.declared.help.split())}" in shown
 
 

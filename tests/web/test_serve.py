@@ -224,7 +224,7 @@ def test_a_visitors_session_writes_and_reads_nothing_outside_the_folder(
             lambda: session.sweep(SweepSpec(((8, 8, 8),)), output=f"{start}.db"),
             lambda: session.diff(other=str(other)),
             lambda: tilings.read(f"{start}.toml"),
-            lambda: machines.hardware(f"{start}.toml", where="machine"),
+            lambda: machines.find_hardware(f"{start}.toml", where="machine"),
             lambda: list_models(str(start.parent)),
         ):
             with pytest.raises(Misuse, match="outside the folder that is served"):

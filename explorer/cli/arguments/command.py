@@ -9,7 +9,7 @@ from __future__ import annotations
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_DONE
 from explorer.base.record import field, record
-from explorer.cli.arguments.options import OPTIONS, Option, key_of
+from explorer.cli.arguments.options import OPTIONS, Option, derive_key
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class ParsedArgs:
         """Keyword arguments for opening a `Session`."""
         from explorer.settings.parse import OPENING  # imported on demand: the help does not need it
 
-        keywords = {keyword: getattr(self, key_of(flag)) for keyword, (flag, _) in OPENING.items()}
+        keywords = {keyword: getattr(self, derive_key(flag)) for keyword, (flag, _) in OPENING.items()}
         return {**keywords, "partial": True} if "partial" in self.explicit else keywords
 
     def refuse(self, keys: Iterable[str], reason: str, hint: str = "") -> None:

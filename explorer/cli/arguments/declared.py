@@ -7,8 +7,8 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from explorer.base.options import group_of, option_of, options
-from explorer.cli.arguments.options import Option, key_of
+from explorer.base.options import find_option, list_declared_options, list_group
+from explorer.cli.arguments.options import Option, derive_key
 
 S = TypeVar("S", bound=Struct)
 
@@ -19,27 +19,27 @@ if TYPE_CHECKING:
     from explorer.cli.arguments.command import ParsedArgs
 
 
-def declared_options(record: type[Struct], *names: str, without: tuple[str, ...] = ()) -> tuple[Option, ...]:
+def list_options(record: type[Struct], *names: str, without: tuple[str, ...] = ()) -> tuple[Option, ...]:
     """Return the options that a record declares.
 
     Args:
-        record: Record type; see `explorer.base.options.options`.
+        record: Record type; see `explorer.base.options.list_declared_options`.
         names: Names of fields in the order of the help; by default all fields in the order of the record.
         without: Names of fields to leave out.
     """
-    names = names or tuple(option.name for option in options(record))
-    return tuple(_option(record, name) for name in names if name not in without)
+    names = names or tuple(option.name for option in list_declared_options(record))
+    return tuple(_find_option(record, name) for name in names if name not in without)
 
 
-def declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
+def list_declared_group(record: type[Struct], group: str) -> tuple[Option, ...]:
     """Return the options of a record that belong to a group."""
-    return tuple(_option(record, option.name) for option in group_of(record, group))
+    return tuple(_find_option(record, option.name) for option in list_group(record, group))
 
 
 @cache
-def _option(record: type[Struct], name: str) -> Option:
+def _find_option(record: type[Struct], name: str) -> Option:
     """Return the option of a field. All verbs share it, so that the manual page lists it once."""
-    declared = option_of(record, name)
+    declared = find_option(record, name)
     declaration = declared.declared
     is_repeatable = declared.many and not declaration.joined
     default = None if is_repeatable or declared.is_switch else declared.default
@@ -65,7 +65,7 @@ def record_of(args: ParsedArgs, record: type[S], /, **fields: Any) -> S:
 
     Args:
         args: Parsed arguments.
-        record: Record type; see `explorer.base.options.options`.
+        record: Record type; see `explorer.base.options.list_declared_options`.
         **fields: Values of fields that are no options, or that override options.
     """
     return record(**{**read_typed_values(args, record), **fields})
@@ -78,11 +78,11 @@ def read_typed_values(
 
     Args:
         args: Parsed arguments.
-        record: Record type; see `explorer.base.options.options`.
+        record: Record type; see `explorer.base.options.list_declared_options`.
         without: Names of fields to leave out.
         group: Group of options to return; '' for all.
     """
-    declared = group_of(record, group) if group else options(record)
-    keys = {option.name: key_of(option.flag) for option in declared if option.name not in without}
+    declared = list_group(record, group) if group else list_declared_options(record)
+    keys = {option.name: derive_key(option.flag) for option in declared if option.name not in without}
     typed = vars(args)
     return {name: typed[key] for name, key in keys.items() if key in args.explicit and key in typed}

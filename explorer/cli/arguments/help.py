@@ -79,13 +79,13 @@ def _epilog(command: Command, verbs: Mapping[str, Command], columns: int) -> str
     filled = (textwrap.fill(sentence, columns, break_on_hyphens=False) for sentence in sentences)
     parts = ["\n".join(filled)] if kinds else []
     if verbs:
-        parts = [*_verb_tables(verbs), *parts, SECOND_NAME.replace("`", "")]
+        parts = [*_build_verb_tables(verbs), *parts, SECOND_NAME.replace("`", "")]
     examples = "\n".join(f"  {example}" for example in command.examples)
     codes = "\n".join(f"  {code:<5}{', '.join(ends)}" for code, ends in exit_codes(command).items())
     return "\n\n".join([*parts, f"examples:\n{examples}", f"exit codes:\n{codes}"])
 
 
-def _verb_tables(verbs: Mapping[str, Command]) -> list[str]:
+def _build_verb_tables(verbs: Mapping[str, Command]) -> list[str]:
     """A table of verbs for each group: name, models, summary."""
     names = max(map(len, verbs))
     models = max(len(" ".join(verb.models)) for verb in verbs.values())

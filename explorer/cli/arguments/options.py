@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 
-def key_of(flag: str) -> str:
+def derive_key(flag: str) -> str:
     """Return the name of an option's attribute in `ParsedArgs`: its long flag with '_' for '-'."""
     return flag[2:].replace("-", "_")
 
@@ -64,7 +64,7 @@ class Option:
     @property
     def key(self) -> str:
         """Name of the option's attribute in `ParsedArgs`."""
-        return self.into or key_of(self.flag)
+        return self.into or derive_key(self.flag)
 
     @property
     def spellings(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ mistyped word with a page of usage. This parser answers with one line and a sugg
 
 from __future__ import annotations
 
-from explorer.base.errors import Misuse, nearest, suggest_only_near
+from explorer.base.errors import Misuse, suggest_name, suggest_only_near
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPTIONS
 from explorer.cli.arguments.screen_options import SCREEN, WITH_RESUME
@@ -147,7 +147,7 @@ def _check_models(command: Command, args: ParsedArgs, verbs: Mapping[str, Comman
     min_models = max_models - any(placeholder.startswith("[") for placeholder in placeholders)
     if not command.name:
         if len(models) > 1 and _is_mistyped_verb(models[0], verbs):
-            raise Misuse("no such verb", where=models[0], hint=nearest(models[0], verbs))
+            raise Misuse("no such verb", where=models[0], hint=suggest_name(models[0], verbs))
         if len(models) > 2:
             hint = "the screen shows at most two models; explorer compare takes more"
             raise Misuse("one model too many", where=models[2], hint=hint)

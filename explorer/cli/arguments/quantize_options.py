@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.cli.arguments.declared import declared_group, declared_options
+from explorer.cli.arguments.declared import list_declared_group, list_options
 from explorer.cli.arguments.options import Option
 from explorer.facts.quantize import FormatSweepSpec, QuantizeRequest, QuantizeSpec
 
@@ -16,16 +16,16 @@ FORMATS = (
         " of each part: `weight=int4,input=int8,bias=float32`, where parts that are not named are as the"
         " file of `--config` has them, or stay as they are",
     ),
-    *declared_options(QuantizeSpec, "ops", "sites", "config"),
-    *declared_group(QuantizeSpec, "scales"),
+    *list_options(QuantizeSpec, "ops", "sites", "config"),
+    *list_declared_group(QuantizeSpec, "scales"),
     Option("--symmetric", "zero points are 0 (default of weights and signed inputs)"),
     Option("--asymmetric", "integers have zero points"),
-    *declared_options(QuantizeSpec, "block", "form", "unsaturated", "bias_correction"),
-    *declared_options(QuantizeSpec, "calibrator", "percentile", "accumulator"),
+    *list_options(QuantizeSpec, "block", "form", "unsaturated", "bias_correction"),
+    *list_options(QuantizeSpec, "calibrator", "percentile", "accumulator"),
 )
 """Options of a quantization spec."""
 
-_CALIBRATE, _DRAWS = declared_options(QuantizeRequest, "calibrate", "draws")
+_CALIBRATE, _DRAWS = list_options(QuantizeRequest, "calibrate", "draws")
 
 CALIBRATION = (
     _CALIBRATE,
@@ -48,14 +48,14 @@ FIRST = (
 """Options of commands that can quantize a model before they tile it."""
 
 FORMAT_SWEEP = (
-    *declared_options(FormatSweepSpec),
+    *list_options(FormatSweepSpec),
     Option(
         "--plot",
         "also draw SNR over cost: .svg or .png; .html or .md writes a page with the table",
         "FILE",
     ),
     _CALIBRATE,
-    *declared_group(QuantizeSpec, "scales"),
+    *list_declared_group(QuantizeSpec, "scales"),
     Option(
         "--take",
         "write the number formats of a row, or of the one that was found, for quantize --config;\n"

@@ -33,7 +33,7 @@ def tile_spec(args: ParsedArgs, typed: Mapping[str, Any] | None = None) -> TileS
 
     if typed is None:
         typed = read_typed_values(args, explorer.TileSpec, without=("config",))
-    return tiling.spec_of(args.config, typed)
+    return tiling.build_spec(args.config, typed)
 
 
 def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
@@ -50,7 +50,7 @@ def quantize_spec(args: ParsedArgs) -> QuantizeSpec:
     words = [f"--{key.replace('_', '-')}" for key in args.explicit - {"to", *form}]
     if quantize.is_fast([*words, *(("--to", args.to) if args.to else ())]):
         typed["form"] = "fast"
-    spec: QuantizeSpec = quantize.spec_of(args.config, typed, args.to)
+    spec: QuantizeSpec = quantize.build_spec(args.config, typed, args.to)
     return spec
 
 
@@ -64,51 +64,53 @@ def read_quantize(args: ParsedArgs) -> QuantizeSpec | None:
     return spec
 
 
-def tiles(args: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
+def read_tiles(args: ParsedArgs) -> tuple[tuple[int, int, int], ...]:
     """Return the tile sizes to combine."""
-    from explorer.facts.sweep import tiles_of
+    from explorer.facts.sweep import combine_tiles
 
-    return tiles_of(args.tile, args.tile_m, args.tile_k, args.tile_n)
+    return combine_tiles(args.tile, args.tile_m, args.tile_k, args.tile_n)
 
 
-def tolerance(args: ParsedArgs) -> Tolerance | None:
+def read_tolerance(args: ParsedArgs) -> Tolerance | None:
     """Return the allowed differences of outputs, or None without the options."""
     limits = read_typed_values(args, explorer.Tolerance)
     return explorer.Tolerance(**limits) if limits else None
 
 
-def roofline_machine(args: ParsedArgs) -> Machine:
+def read_roofline_machine(args: ParsedArgs) -> Machine:
     """Return the machine given by rates or by name."""
-    machine: Machine = _machines().find(args.machine, args.peak_macs, args.bandwidth)
+    machine: Machine = _import_machines().find(args.machine, args.peak_macs, args.bandwidth)
     return machine
 
 
 def read_machine(args: ParsedArgs) -> Machine | None:
     """Return the machine given by rates or by name, or None without these options."""
-    return roofline_machine(args) if args.machine or args.peak_macs or args.bandwidth else None
+    return read_roofline_machine(args) if args.machine or args.peak_macs or args.bandwidth else None
 
 
 def read_machines(args: ParsedArgs) -> tuple[Machine, ...]:
     """Return the machines of a comma-separated list of names, or () without the option."""
     names = () if args.machine is None else args.machine.split(",")
-    return tuple([_machines().find(name.strip(), None, None) for name in names])
+    return tuple([_import_machines().find(name.strip(), None, None) for name in names])
 
 
-def rate(typed: str | None, where: str) -> float | None:
+def read_rate(typed: str | None, where: str) -> float | None:
     """Parse a rate in bytes per second; None stays None."""
     from explorer.settings.rates import parse_rate  # imported on demand: the help does not need it
 
     return None if typed is None else parse_rate(typed, where=where)
 
 
-def hardware(args: ParsedArgs) -> Hardware | None:
+def read_hardware(args: ParsedArgs) -> Hardware | None:
     """Return the machine given by name, with `--buffer` applied, or None without either option."""
-    machine: Hardware | None = None if args.machine is None else _machines().hardware(args.machine)
+    machine: Hardware | None = (
+        None if args.machine is None else _import_machines().find_hardware(args.machine)
+    )
     buffer = getattr(args, "buffer", None)
-    return machine if buffer is None else _machines().replace_buffer(machine, buffer, "--buffer")
+    return machine if buffer is None else _import_machines().replace_buffer(machine, buffer, "--buffer")
 
 
-def _machines() -> Any:
+def _import_machines() -> Any:
     """Import the module of machines on demand."""
     from explorer.settings import machines
 

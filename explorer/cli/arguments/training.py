@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import Option
 from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.facts.evaluate.training_run import TrainSpec
@@ -18,7 +18,7 @@ TRAINING_SWEEP = (
         " doubling); `--take 1:best.ckpt` writes the weights of a row",
     ),
     Option("--trials", "number of trainings, drawn at random from the ranges of --train", "N", least=1),
-    *declared_options(SampleSpec),
-    *declared_options(TrainSpec, "held"),
+    *list_options(SampleSpec),
+    *list_options(TrainSpec, "held"),
 )
 """Options of `explorer sweep` for training runs."""

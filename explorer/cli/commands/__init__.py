@@ -48,13 +48,13 @@ class _Verbs:
                     if name.endswith(".py") and not name.startswith("_")
                 }
 
-    def _home(self, name: str) -> str | None:
+    def _find_home(self, name: str) -> str | None:
         """Return the import path of a command, or None. Features are searched last."""
         name = _ALSO.get(name, name)
         return self._own.get(name) or _list_feature_commands().get(name)
 
     def __getitem__(self, name: str) -> Command:
-        home = self._home(name)
+        home = self._find_home(name)
         if home is None:
             raise KeyError(name)
         module, _, attribute = home.rpartition(".")
@@ -62,7 +62,7 @@ class _Verbs:
         return command
 
     def __contains__(self, name: object) -> bool:
-        return isinstance(name, str) and self._home(name) is not None
+        return isinstance(name, str) and self._find_home(name) is not None
 
     def __iter__(self) -> Iterator[str]:
         position = {name: place for place, name in enumerate(_ORDER.split())}

@@ -49,14 +49,14 @@ REPORT = "explorer.report.present"
 """Package of the presenters that belong to no feature."""
 
 
-def present(subject: str, package: str = REPORT) -> Any:
+def load_presenter(subject: str, package: str = REPORT) -> Any:
     """Import and return a presenter, a module that creates blocks, of the report or of a feature."""
     from importlib import import_module
 
     return import_module(f"{package}.{subject}")
 
 
-def plots() -> Any:
+def import_plots() -> Any:
     """Import and return the module that draws pictures."""
     from explorer.report import plots as pictures
 
@@ -66,17 +66,17 @@ def plots() -> Any:
 def build_conversion_answer(fact: Conversion) -> Answer:
     """Return the answer of a command that writes a model in another form, with its proof."""
     return Answer(
-        lambda: document().conversion(fact, tool()),
-        lambda: present("compare.convert").conversion(fact),
+        lambda: document().conversion(fact, name_tool()),
+        lambda: load_presenter("compare.convert").conversion(fact),
         "outputs",
-        csv=lambda: present("compare.convert").compared_rows(fact),
+        csv=lambda: load_presenter("compare.convert").compared_rows(fact),
         outcome=fact.verdict_kind,
     )
 
 
 def head() -> dict[str, Any]:
     """Return the keys that start every JSON document."""
-    return {"schema_version": SCHEMA_VERSION, "tool": tool()}
+    return {"schema_version": SCHEMA_VERSION, "tool": name_tool()}
 
 
 def build_plain_document(fact: Any) -> dict[str, Any]:
@@ -84,6 +84,6 @@ def build_plain_document(fact: Any) -> dict[str, Any]:
     return {**head(), **explorer.to_json(fact)}
 
 
-def tool() -> str:
+def name_tool() -> str:
     """Return the name and version of the program, as in JSON documents."""
     return f"explorer {explorer.__version__}"

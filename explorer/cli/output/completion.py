@@ -11,12 +11,12 @@ from explorer.cli.arguments.screen_options import SCREEN
 Verbs = Mapping[str, Command]
 
 
-def _flags(options: Mapping[str, Option]) -> Iterator[str]:
+def _list_flags(options: Mapping[str, Option]) -> Iterator[str]:
     for option in options.values():
         yield from filter(None, (option.short, option.flag))
 
 
-def _bash(verbs: Verbs) -> Iterator[str]:
+def _write_bash(verbs: Verbs) -> Iterator[str]:
     options = {flag: o for command in (SCREEN, *verbs.values()) for flag, o in command.options.items()}
     value_options = {flag: option for flag, option in options.items() if option.metavar}
     yield """\
@@ -28,19 +28,19 @@ _explorer() {
     for word in "${COMP_WORDS[@]:1:COMP_CWORD - 1}"; do
         case $before in
 """
-    yield f"            {'|'.join(_flags(value_options))}) ;;\n"
+    yield f"            {'|'.join(_list_flags(value_options))}) ;;\n"
     yield f"            *) case $word in {'|'.join(verbs)}) verb=$word; break ;; esac ;;\n"
     yield "        esac\n        before=$word\n    done\n    case $verb:$prev in\n"
-    for (flag, choices), names in _options_with_choices(verbs).items():
+    for (flag, choices), names in _find_options_with_choices(verbs).items():
         pattern = "|".join(f"{name}:{flag}" for name in names)
         yield f'        {pattern}) choices="{" ".join(choices)}" ;;\n'
-    yield f"        {'|'.join(f'*:{flag}' for flag in _flags(value_options))}) return ;;\n"
+    yield f"        {'|'.join(f'*:{flag}' for flag in _list_flags(value_options))}) return ;;\n"
     yield "        *) case $verb:$cur in\n"
     for name, command in verbs.items():
-        yield f'            {name}:-*) choices="{" ".join(_flags(command.options))}" ;;\n'
+        yield f'            {name}:-*) choices="{" ".join(_list_flags(command.options))}" ;;\n'
         if command.words:
             yield f'            {name}:*) choices="{" ".join(command.words)}" ;;\n'
-    yield f'            :-*) choices="{" ".join(_flags(SCREEN.options))}" ;;\n'
+    yield f'            :-*) choices="{" ".join(_list_flags(SCREEN.options))}" ;;\n'
     yield f'            :*) choices="{" ".join(verbs)}" ;;\n'
     yield """\
         esac ;;
@@ -51,7 +51,7 @@ complete -o bashdefault -o default -F _explorer explorer explorer-nn
 """
 
 
-def _options_with_choices(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
+def _find_options_with_choices(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], list[str]]:
     """Return options with fixed choices, and their commands. Commands may give `--sort` different choices."""
     commands: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for name, command in (("", SCREEN), *verbs.items()):
@@ -61,58 +61,62 @@ def _options_with_choices(verbs: Verbs) -> Mapping[tuple[str, tuple[str, ...]], 
     return commands
 
 
-def _zsh_quoted(text: str) -> str:
+def _quote_for_zsh(text: str) -> str:
     """Quote a part of an argument of zsh's `_arguments`."""
     for special in "\\[]:":
         text = text.replace(special, f"\\{special}")
     return " ".join(text.replace("'", "'\\''").split())
 
 
-def _zsh_option(option: Option) -> str:
-    description = f"[{_zsh_quoted(option.help)}]"
+def _write_zsh_option(option: Option) -> str:
+    description = f"[{_quote_for_zsh(option.help)}]"
     long, short = (f"{option.flag}=", f"{option.short}+") if option.metavar else (option.flag, option.short)
     files = "_files" if "FILE" in option.metavar else " "
     values = f"({' '.join(option.choices)})" if option.choices else files
-    value_spec = f":{_zsh_quoted(option.metavar)}:{values}" if option.metavar else ""
+    value_spec = f":{_quote_for_zsh(option.metavar)}:{values}" if option.metavar else ""
     if option.short:
         return f"'({option.short} {option.flag})'{{{short},{long}}}'{description}{value_spec}'"
     return f"'{'*' if option.many else ''}{long}{description}{value_spec}'"
 
 
-def _zsh(verbs: Verbs) -> Iterator[str]:
+def _write_zsh(verbs: Verbs) -> Iterator[str]:
     yield "# zsh completion for explorer; in ~/.zshrc, behind compinit: source <(explorer completion zsh)\n"
     yield "_explorer_first() {\n    local -a verbs=(\n"
     for name, command in verbs.items():
-        yield f"        '{name}:{_zsh_quoted(command.summary)}'\n"
+        yield f"        '{name}:{_quote_for_zsh(command.summary)}'\n"
     yield "    )\n    _describe verb verbs\n    _files\n}\n"
     yield "_explorer() {\n    local word verb\n    for word in ${words[2,CURRENT-1]}; do\n"
     yield f"        case $word in {'|'.join(verbs)}) verb=$word; break ;; esac\n    done\n    case $verb in\n"
     for name, command in verbs.items():
         values = f"({' '.join(command.words)})" if command.words else "_files"
-        yield _zsh_case(name, command, f"'*: :{values}'")
-    yield _zsh_case("*", SCREEN, "'1: :_explorer_first' '*: :_files'")
+        yield _write_zsh_case(name, command, f"'*: :{values}'")
+    yield _write_zsh_case("*", SCREEN, "'1: :_explorer_first' '*: :_files'")
     yield "    esac\n}\ncompdef _explorer explorer explorer-nn\n"
 
 
-def _zsh_case(pattern: str, command: Command, positional: str) -> str:
-    lines = [f"    {pattern}) _arguments", *map(_zsh_option, command.options.values()), f"{positional} ;;\n"]
+def _write_zsh_case(pattern: str, command: Command, positional: str) -> str:
+    lines = [
+        f"    {pattern}) _arguments",
+        *map(_write_zsh_option, command.options.values()),
+        f"{positional} ;;\n",
+    ]
     return " \\\n        ".join(lines)
 
 
-def _fish_quoted(text: str) -> str:
+def _quote_for_fish(text: str) -> str:
     text = " ".join(text.split()).replace("\\", "\\\\").replace("'", "\\'")
     return f"'{text}'"
 
 
-def _fish(verbs: Verbs) -> Iterator[str]:
+def _write_fish(verbs: Verbs) -> Iterator[str]:
     yield "# fish completion for explorer; in ~/.config/fish/config.fish: explorer completion fish | source\n"
     yield "complete -c explorer-nn -w explorer\n"
     no_subcommand, after_subcommand = "__fish_use_subcommand", "__fish_seen_subcommand_from"
     takers: dict[Option, list[str]] = {}
     for name, command in verbs.items():
-        yield f"complete -c explorer -n {no_subcommand} -a {name} -d {_fish_quoted(command.summary)}\n"
+        yield f"complete -c explorer -n {no_subcommand} -a {name} -d {_quote_for_fish(command.summary)}\n"
         if command.words:
-            words = _fish_quoted(" ".join(command.words))
+            words = _quote_for_fish(" ".join(command.words))
             yield f"complete -c explorer -n '{after_subcommand} {name}' -f -a {words}\n"
         for option in command.options.values():
             takers.setdefault(option, []).append(name)
@@ -122,11 +126,15 @@ def _fish(verbs: Verbs) -> Iterator[str]:
         if option.short:
             line += f" -s {option.short[1:]}"
         if option.choices:
-            line += f" -x -a {_fish_quoted(' '.join(option.choices))}"
+            line += f" -x -a {_quote_for_fish(' '.join(option.choices))}"
         elif option.metavar:
             line += " -rF" if "FILE" in option.metavar else " -x"
-        yield f"{line} -d {_fish_quoted(option.help)}\n"
+        yield f"{line} -d {_quote_for_fish(option.help)}\n"
 
 
-SHELLS: dict[str, Callable[[Verbs], Iterator[str]]] = {"bash": _bash, "zsh": _zsh, "fish": _fish}
+SHELLS: dict[str, Callable[[Verbs], Iterator[str]]] = {
+    "bash": _write_bash,
+    "zsh": _write_zsh,
+    "fish": _write_fish,
+}
 """Function that yields the script of each shell in pieces."""

@@ -9,23 +9,23 @@ from explorer.cli.arguments.command import MODEL_HELP, SECOND_NAME, Command, gro
 from explorer.cli.arguments.help import exit_codes
 from explorer.cli.arguments.options import Option
 from explorer.cli.arguments.screen_options import SCREEN
-from explorer.cli.output.answer import tool
+from explorer.cli.output.answer import name_tool
 
 
-def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
+def write_man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
     """Yield the lines of the page."""
     summary = " ".join(SCREEN.summary.rstrip(".").split())
-    yield f'.TH EXPLORER 1 "" "{_escape_roff(tool())}" "User Commands"\n'
-    yield f".SH NAME\nexplorer, explorer\\-nn \\- {_text(summary[0].lower() + summary[1:])}\n"
+    yield f'.TH EXPLORER 1 "" "{_escape_roff(name_tool())}" "User Commands"\n'
+    yield f".SH NAME\nexplorer, explorer\\-nn \\- {_convert_text(summary[0].lower() + summary[1:])}\n"
     yield ".SH SYNOPSIS\n.B explorer\n.I MODEL\n[options]\n.br\n.B explorer\n.I VERB MODEL...\n[options]\n"
-    yield f".SH DESCRIPTION\n{_text('Without a verb the screen opens.')}\n"
-    yield f"{_text(SECOND_NAME)}\n"
-    yield f"A model is {_text(' '.join(MODEL_HELP.split()))}.\n"
+    yield f".SH DESCRIPTION\n{_convert_text('Without a verb the screen opens.')}\n"
+    yield f"{_convert_text(SECOND_NAME)}\n"
+    yield f"A model is {_convert_text(' '.join(MODEL_HELP.split()))}.\n"
     yield ".SH VERBS\n"
     for title, group in group_commands(verbs.values()).items():
-        yield f".SS {_text(title)}\n"
+        yield f".SS {_convert_text(title)}\n"
         for command in group:
-            yield f".TP\n.B explorer {_escape_roff(command.usage)}\n{_text(command.manual)}.\n"
+            yield f".TP\n.B explorer {_escape_roff(command.usage)}\n{_convert_text(command.manual)}.\n"
     yield ".SH OPTIONS\n"
     takers: dict[Option, list[str]] = {}
     for command in (SCREEN, *verbs.values()):
@@ -36,13 +36,14 @@ def man_page(verbs: Mapping[str, Command]) -> Iterator[str]:
         value = f" \\fI{_escape_roff(option.metavar)}\\fR" if option.metavar else ""
         missing = [name for name in verbs if name not in names]
         users = ", ".join(names) if len(missing) > len(names) else f"all but {', '.join(missing)}"
-        yield f".TP\n{words}{value}\n{_text(option.manual)}.\n(For {_text(users if missing else 'all')}.)\n"
+        verb_list = _convert_text(users if missing else "all")
+        yield f".TP\n{words}{value}\n{_convert_text(option.manual)}.\n(For {verb_list}.)\n"
     yield ".SH EXIT STATUS\n"
     for code, ends in exit_codes(*verbs.values()).items():
-        yield f".TP\n.B {code}\n{_text(', '.join(ends))}\n"
+        yield f".TP\n.B {code}\n{_convert_text(', '.join(ends))}\n"
     yield ".SH EXAMPLES\n.nf\n"
     for command in (SCREEN, *verbs.values()):
-        yield from (f"{_text(example)}\n" for example in command.examples)
+        yield from (f"{_convert_text(example)}\n" for example in command.examples)
     yield ".fi\n"
 
 
@@ -51,7 +52,7 @@ def _escape_roff(text: str) -> str:
     return text.replace("\\", "\\e").replace("-", "\\-")
 
 
-def _text(text: str) -> str:
+def _convert_text(text: str) -> str:
     """Convert Markdown to roff, and escape a leading dot or quote, which roff would read as a request."""
     text = re.sub(r"`([^`]*)`", r"\\fB\1\\fR", _escape_roff(text).replace("\n", " "))
     return f"\\&{text}" if text.startswith((".", "'")) else text

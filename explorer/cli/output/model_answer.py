@@ -7,9 +7,9 @@ from contextlib import contextmanager
 import explorer
 from explorer.base.errors import BadModel, ExplorerError, UnknownShape
 from explorer.base.units import dims_text
-from explorer.cli.output.answer import REPORT, Answer, document, present, tool
+from explorer.cli.output.answer import REPORT, Answer, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.host.output_files import atomic_write, check_target
+from explorer.host.output_files import check_target, write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,10 +57,12 @@ def open_and_answer(
         digest = session.sha256() if args.json else None
     return Answer(
         lambda: (name if callable(name) else getattr(document(), name, document().build_document))(
-            *facts, tool(), digest
+            *facts, name_tool(), digest
         ),
         lambda: (
-            subject(*facts) if callable(subject) else getattr(present(subject, package), str(name))(*facts)
+            subject(*facts)
+            if callable(subject)
+            else getattr(load_presenter(subject, package), str(name))(*facts)
         ),
         rows,
         csv=None if csv is None else lambda: csv(*facts),
@@ -119,7 +121,7 @@ def describe_fixed_sizes(info: Info, args: ParsedArgs) -> str:
     return f"the graph is for {dims_text(sizes)} as the program was exported; --dim binds another size"
 
 
-def output_file(
+def write_output(
     args: ParsedArgs,
     progress: ProgressLine,
     ask: Callable[[Session, Info], Any],
@@ -138,9 +140,9 @@ def output_file(
     with explorer.Session(source, **args.opening) as session:
         info = session.open(on_progress=progress)
         fact = ask(session, info)
-        with atomic_write(output, overwrite=args.force) as temporary:
+        with write_atomically(output, overwrite=args.force) as temporary:
             write(info, fact, temporary)
     return Answer(
-        lambda: document().output_file(info, output, tool()),
-        lambda: present("figures").report_written(output),
+        lambda: document().output_file(info, output, name_tool()),
+        lambda: load_presenter("figures").report_written(output),
     )

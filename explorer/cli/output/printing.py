@@ -25,22 +25,22 @@ def print_answer(answer: Answer, args: ParsedArgs) -> None:
     if args.csv:
         from explorer.report.csv_table import csv_lines  # imported on demand, like the other forms
 
-        print_pieces(csv_lines(_table_rows(answer), args.top))
+        print_pieces(csv_lines(_find_table_rows(answer), args.top))
     elif answer.pieces is not None:
         print_pieces(answer.pieces())
     elif args.markdown:
         from explorer.report.html.draw import markdown_text  # imported on demand: it loads jinja2
 
-        print_pieces([markdown_text(_first_rows(answer, args), exact=args.exact)])
+        print_pieces([markdown_text(_shorten_blocks(answer, args), exact=args.exact)])
     elif args.json:
         from explorer.report import json_text  # imported on demand
 
-        print_pieces(json_text.encode_document(_shortened(answer, args.top)))
+        print_pieces(json_text.encode_document(_shorten_document(answer, args.top)))
     else:
-        _print_page(_first_rows(answer, args), exact=args.exact)
+        _print_page(_shorten_blocks(answer, args), exact=args.exact)
 
 
-def _table_rows(answer: Answer) -> Sequence[Any]:
+def _find_table_rows(answer: Answer) -> Sequence[Any]:
     """Return the rows of the answer's table."""
     value: Any = answer.document() if answer.csv is None else list(answer.csv())
     for key in answer.rows.split(".") if answer.csv is None else ():
@@ -49,7 +49,7 @@ def _table_rows(answer: Answer) -> Sequence[Any]:
     return [value] if isinstance(value, dict) else value
 
 
-def _shortened(answer: Answer, top: int | None) -> dict[str, Any]:
+def _shorten_document(answer: Answer, top: int | None) -> dict[str, Any]:
     """Return the document with the first `top` rows of the answer's table, or with all for None."""
     document = answer.document()
     if top is None:
@@ -63,7 +63,7 @@ def _shortened(answer: Answer, top: int | None) -> dict[str, Any]:
     return document
 
 
-def _first_rows(answer: Answer, args: ParsedArgs) -> list[Block]:
+def _shorten_blocks(answer: Answer, args: ParsedArgs) -> list[Block]:
     """Return the blocks of the answer, with tables of at most as many rows as the user wants."""
     blocks = answer.page()
     if args.top is None:

@@ -51,7 +51,7 @@ class ProgressLine:
             self._draw("")
 
     def _draw(self, text: str) -> None:
-        text = text[: max(10, _columns(self._stream) - 1)]
+        text = text[: max(10, _count_columns(self._stream) - 1)]
         # spaces work on all terminals; an erase sequence does not
         self._stream.write("\r" + text.ljust(self._drawn) + ("" if text else "\r"))
         self._stream.flush()
@@ -66,7 +66,7 @@ def _share(progress: Progress) -> str:
     return f" {progress.done:,}/{progress.total:,}"
 
 
-def _columns(stream: TextIO) -> int:
+def _count_columns(stream: TextIO) -> int:
     try:
         return os.get_terminal_size(stream.fileno()).columns or 80
     except (OSError, ValueError):

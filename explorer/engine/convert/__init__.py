@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from explorer.base.errors import Misuse
-from explorer.base.options import options
+from explorer.base.options import list_declared_options
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.formats.format import SourceProbe
 from explorer.engine.models.registry import SAVED_MODEL, recognise
@@ -90,7 +90,7 @@ CONVERTERS: tuple[Converter, ...] = (
 )
 """All conversions."""
 
-_FLAGS = {option.name: option.flag for option in options(ConversionOptions)}
+_FLAGS = {option.name: option.flag for option in list_declared_options(ConversionOptions)}
 """The command-line flag of each field of `ConversionOptions`."""
 
 
@@ -252,7 +252,7 @@ def _write(
 ) -> Conversion:
     """Runs a conversion into a temporary file, and keeps the file if the result equals the source."""
     result, size = None, None
-    target_file = output_files.atomic_write(job.target, overwrite=overwrite)
+    target_file = output_files.write_atomically(job.target, overwrite=overwrite)
     with target_file as temporary:
         result = convert(replace(job, path=temporary))
         if not all(proof is None or proof.passed for proof in (result.verification, result.stored)):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import shape_text
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.facts import TensorInfo
@@ -70,7 +70,9 @@ def resolve(
     for name, axes in dynamic.items():
         candidates = input_names if name in input_names else list(names)
         if name not in candidates:
-            raise Misuse(f"no input is called '{name}'", where="--dynamic", hint=nearest(name, input_names))
+            raise Misuse(
+                f"no input is called '{name}'", where="--dynamic", hint=suggest_name(name, input_names)
+            )
         axes_by_input[input_names[candidates.index(name)]] = axes
     inputs = tuple(
         {_normalize_axis(info, axis): name for axis, name in axes_by_input.get(info.name, {}).items()}

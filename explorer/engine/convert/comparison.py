@@ -27,7 +27,7 @@ from explorer.engine.runtime.random_inputs import RandomInput, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES, convert_to_array, convert_to_tensor
 from explorer.facts import OutputEvidence, Verification
 from explorer.host import input_files, processor
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 if TYPE_CHECKING:
     from torch import nn
@@ -273,7 +273,7 @@ def _keep_user_integers(bound_inputs: BoundInputs, drawn: dict[str, Array]) -> d
     """Replaces drawn integers by those of the user's example, as they may be lengths or positions."""
     if bound_inputs.example is None:
         return drawn
-    for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.tensors(), strict=True):
+    for info, tensor in zip(bound_inputs.inputs, bound_inputs.example.list_tensors(), strict=True):
         if tuple(tensor.shape) == info.shape and not tensor.is_floating_point() and not tensor.is_complex():
             drawn[info.name] = convert_to_array(tensor)
     return drawn
@@ -308,7 +308,7 @@ def make_module_runner(module: Any, bound_inputs: BoundInputs, source: str) -> C
     """Returns a function that runs a module, or a loaded program, on arrays by input name."""
     import torch  # takes 2 s and can be missing; comparing ONNX files works without torch
 
-    from explorer.engine.formats.torch_module.modules import tensors
+    from explorer.engine.formats.torch_module.modules import walk_tensors
 
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
@@ -321,8 +321,8 @@ def make_module_runner(module: Any, bound_inputs: BoundInputs, source: str) -> C
                 torch.manual_seed(0)
                 result = module(*args, **kwargs)
         except Exception as error:
-            raise _FailedRun(f"({error_line(error)})", source) from error
-        return [convert_to_array(tensor) for _, tensor in tensors(result)]
+            raise _FailedRun(f"({format_error(error)})", source) from error
+        return [convert_to_array(tensor) for _, tensor in walk_tensors(result)]
 
     return call
 
@@ -331,14 +331,14 @@ def _load_torchscript(path: str) -> Any:
     import torch
 
     load: Any = torch.jit.load
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         return load(file, map_location="cpu").eval()
 
 
 def _load_program(path: str) -> Any:
     import torch
 
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         return torch.export.load(file).module()
 
 
@@ -358,7 +358,7 @@ def _load_original(job: ConversionJob, loaded: LoadedModule) -> nn.Module:
         with loaded.quiet():
             module: nn.Module = load(job.source)
     except Exception as error:
-        raise BadModel(f"torch itself cannot load it ({error_line(error)})", where=job.source) from error
+        raise BadModel(f"torch itself cannot load it ({format_error(error)})", where=job.source) from error
     return module
 
 
@@ -401,7 +401,7 @@ def _copy_to_float64(model: nn.Module) -> tuple[nn.Module | None, str]:
     try:
         return copy.deepcopy(model).double(), ""
     except Exception as error:
-        return None, f"none: the module has no copy in float64 ({error_line(error)})"
+        return None, f"none: the module has no copy in float64 ({format_error(error)})"
 
 
 def _convert_to_float64(value: Array) -> Array:

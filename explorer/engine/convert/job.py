@@ -14,7 +14,7 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts import TensorInfo, Verification
 from explorer.facts.conversion import ConversionOptions, StoredEvidence
 from explorer.host import output_files
-from explorer.host.optional_packages import error_line, require
+from explorer.host.optional_packages import format_error, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -86,7 +86,7 @@ class ConversionJob(Struct, frozen=True):
         except OSError:
             raise
         except Exception as error:
-            raise ExplorerError(f"cannot be written ({error_line(error)})", where=self.target) from error
+            raise ExplorerError(f"cannot be written ({format_error(error)})", where=self.target) from error
 
 
 class ConversionResult(Struct, frozen=True):

@@ -9,7 +9,7 @@ from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 
 def convert(job: ConversionJob) -> ConversionResult:
@@ -29,7 +29,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     job.tell("making the weights")
     model = loaded.materialise()
     job.tell("exporting (torch.export)")
-    args, kwargs = open_axes.export_inputs.arguments(device="cpu")
+    args, kwargs = open_axes.export_inputs.build_arguments(device="cpu")
     try:
         with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
             program = torch.export.export(
@@ -40,7 +40,9 @@ def convert(job: ConversionJob) -> ConversionResult:
                 strict=False,
             )
     except Exception as error:
-        raise BadModel(f"torch.export cannot write it ({error_line(error)})", where=loaded.source) from error
+        raise BadModel(
+            f"torch.export cannot write it ({format_error(error)})", where=loaded.source
+        ) from error
     with loaded.quiet():
         job.write(program, lambda: torch.export.save(program, job.path))
     depth = comparison.estimate_module_depth(model)

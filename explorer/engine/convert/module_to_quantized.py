@@ -19,8 +19,8 @@ from explorer.engine.convert.module_twin import choose_writer, make_replaceable,
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.meta_copy import sharing_values
-from explorer.engine.formats.torch_module.modules import dtype_name, tensors
+from explorer.engine.formats.torch_module.meta_copy import copy_sharing_values
+from explorer.engine.formats.torch_module.modules import format_dtype, walk_tensors
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import report
@@ -48,7 +48,7 @@ from explorer.engine.tiling.torch.replace import copy_module
 from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.host import output_files
-from explorer.host.optional_packages import error_line, require, silence
+from explorer.host.optional_packages import format_error, require, silence
 
 _PICKLED = "torchao's tensors lie in a file as a pickle, which runs code when it is opened"
 
@@ -162,7 +162,7 @@ def repeat_quantization(
     uses = list_range_uses(choice.choices)
     if missing := [use.value for use in uses if use.value not in ranges]:
         raise Misuse(f"'{missing[0]}' was not calibrated", where=opened.source, hint="quantize it again")
-    quantized = sharing_values(choice.module)
+    quantized = copy_sharing_values(choice.module)
     with silence():
         grids = Grids({use: ranges[use.value] for use in uses})
         quantize_copy(
@@ -214,7 +214,7 @@ def quantize_module(
         calibrated = calibrate_ranges(original, choice.layers, choice.choices, spec, samples, run, step)
         grids = Grids(calibrated)
         parts = choice.layers, exclude_nonfinite(choice.choices, grids)
-        quantized = sharing_values(original) if module is None else copy_module(module, share=False)
+        quantized = copy_sharing_values(original) if module is None else copy_module(module, share=False)
         quantize_copy(quantized, *parts, grids.find_operand_grid, torchao=spec.form == "torchao")
         twin = make_twin(loaded, quantized)
         measurements: dict[str, Any] = {"weights": measured or bool(spec.accumulator)}
@@ -225,7 +225,7 @@ def quantize_module(
             )
             measurements |= zip(("layers", "outputs"), errors, strict=True)
     if output is not None:
-        with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+        with output_files.write_atomically(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
     weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
     fact = build_answer(
@@ -271,7 +271,7 @@ def _get_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
 
 
 def _list_weight_types(loaded: LoadedModule) -> list[str]:
-    return sorted({dtype_name(p.dtype) for p in loaded.meta().parameters() if p.dim() > 1})
+    return sorted({format_dtype(p.dtype) for p in loaded.meta().parameters() if p.dim() > 1})
 
 
 def _require_float32(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
@@ -342,8 +342,8 @@ def _run(bound_inputs: BoundInputs, source: str, module: nn.Module, feeds: Feeds
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             torch.manual_seed(0)
-            return [convert_to_array(tensor) for _, tensor in tensors(module(*args, **kwargs))]
+            return [convert_to_array(tensor) for _, tensor in walk_tensors(module(*args, **kwargs))]
     except ExplorerError:
         raise
     except Exception as error:
-        raise BadModel(f"the model failed: {error_line(error)}", where=source) from error
+        raise BadModel(f"the model failed: {format_error(error)}", where=source) from error

@@ -29,7 +29,7 @@ from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.tiling.torch.replace import Calls, record_rows_of_calls, tile_module
 from explorer.facts import Plan, TileResult, TileSpec, Verification
 from explorer.host import output_files
-from explorer.host.optional_packages import error_line, silence
+from explorer.host.optional_packages import format_error, silence
 
 _AS_ONNX = "tile it as ONNX, without --to torch"
 
@@ -97,7 +97,7 @@ def to_torch(
         evidence = _prove(job, loaded, twin, plan, bound_inputs) if job.verify else None
         return tiled, TileResult(plan, "", evidence, time.perf_counter() - started, "")
     evidence = None
-    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+    with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         load = write_twin(twin, opened.format, replace(job, path=temporary, target=output))
         if job.verify:
             evidence = _prove(job, loaded, twin, plan, bound_inputs, lambda: load(temporary))
@@ -113,13 +113,13 @@ def _count_rows_of_calls(loaded: LoadedModule, bound_inputs: BoundInputs) -> Cal
     failed: Exception | None = None
     for device, model in (("meta", loaded.meta), ("cpu", loaded.materialise)):
         try:
-            args, kwargs = bound_inputs.arguments(device=device)
+            args, kwargs = bound_inputs.build_arguments(device=device)
             with silence(), torch.random.fork_rng(devices=[]):
                 return record_rows_of_calls(model(), args, kwargs)
         except Exception as error:
             failed = error
     assert failed is not None
-    raise BadModel(f"the model failed: {error_line(failed)}", where=loaded.source)
+    raise BadModel(f"the model failed: {format_error(failed)}", where=loaded.source)
 
 
 def _prove(

@@ -15,7 +15,7 @@ from explorer.engine.costs.torch.signature import bind, outputs_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 METHODS = {"trace": "traced", "script": "scripted"}
 
@@ -40,7 +40,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             compiled = _script_module(model) if method == "script" else _trace(model, bound_inputs)
     except Exception as error:
         other_method = "script" if method == "trace" else "trace"
-        message = f"it cannot be {METHODS[method]} ({error_line(error)})"
+        message = f"it cannot be {METHODS[method]} ({format_error(error)})"
         raise BadModel(message, where=loaded.source, hint=f"try --method {other_method}") from error
     job.write(compiled, lambda: _JIT.save(compiled, job.path))
     evidence = comparison.prove_written(
@@ -64,7 +64,7 @@ _JIT: Any = torch.jit
 
 
 def _trace(model: nn.Module, bound_inputs: BoundInputs) -> Any:
-    args, kwargs = bound_inputs.arguments(device="cpu")
+    args, kwargs = bound_inputs.build_arguments(device="cpu")
     options: dict[str, Any] = {"check_trace": False, "strict": False}
     if not kwargs:
         return _JIT.trace(model, tuple(args), **options)

@@ -22,7 +22,7 @@ from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.engine.runtime.random_inputs import RandomInput, draw, plan_inputs
 from explorer.engine.runtime.torch_arrays import convert_to_tensor
 from explorer.facts import TensorInfo, Verification
-from explorer.host.optional_packages import error_line, require, silence
+from explorer.host.optional_packages import format_error, require, silence
 
 
 def write_torchscript(job: ConversionJob) -> ConversionResult:
@@ -42,7 +42,7 @@ def write_torchscript(job: ConversionJob) -> ConversionResult:
     except ExplorerError:
         raise
     except Exception as error:
-        raise BadModel(f"it cannot be traced ({error_line(error)})", where=job.source) from error
+        raise BadModel(f"it cannot be traced ({format_error(error)})", where=job.source) from error
     job.write(traced, lambda: jit.save(traced, job.path))
     evidence = None
     if job.verify:
@@ -150,7 +150,7 @@ def _export(
     except ExplorerError as error:
         return None, error.what
     except Exception as error:
-        return None, error_line(error)
+        return None, format_error(error)
 
 
 def _compare(

@@ -26,7 +26,7 @@ from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.facts import Verification
 from explorer.host import input_files
-from explorer.host.optional_packages import error_line, require, silence, silence_output
+from explorer.host.optional_packages import format_error, require, silence, silence_output
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -95,7 +95,7 @@ def _convert(job: ConversionJob, load: Callable[[ConversionJob, Any], _Program])
         except ExplorerError:
             raise
         except Exception as error:
-            raise BadModel(f"TensorFlow cannot load it ({error_line(error)})", where=job.source) from error
+            raise BadModel(f"TensorFlow cannot load it ({format_error(error)})", where=job.source) from error
         function = tensorflow.function(program.call)
         write = partial(tf2onnx.from_function, function, input_signature=program.inputs)
     model, notes = write_onnx(job, write, partial(_name_dimensions, batch=program.batch))
@@ -147,7 +147,7 @@ def _refuse_code(source: str) -> None:
     try:
         entries = list(_list_objects(json.loads(_read_description(source))))
     except (ValueError, KeyError, OSError, RecursionError, zipfile.BadZipFile) as error:
-        problem = f"its description of layers cannot be read ({error_line(error)})"
+        problem = f"its description of layers cannot be read ({format_error(error)})"
         raise BadModel(problem, where=source) from error
     for entry in entries:
         name = str(entry["class_name"])
@@ -162,7 +162,7 @@ def _refuse_code(source: str) -> None:
 
 def _read_description(source: str) -> str | bytes:
     """Returns the JSON text that describes the layers of a Keras file."""
-    with input_files.binary(source) as file:
+    with input_files.open_binary(source) as file:
         if zipfile.is_zipfile(file):
             with zipfile.ZipFile(file) as archive:
                 if archive.getinfo("config.json").file_size > _MAX_DESCRIPTION:
@@ -195,7 +195,7 @@ def _name_dimensions(path: str, batch: str) -> None:
         batch: Name for the first dimension of every value, or '' to name it like the other dimensions.
     """
     onnx = require("onnx", path)
-    with input_files.binary(path, internal=True) as file:
+    with input_files.open_binary(path, internal=True) as file:
         proto = onnx.load(file)
     for value in (*proto.graph.input, *proto.graph.output, *proto.graph.value_info):
         for axis, dimension in enumerate(value.type.tensor_type.shape.dim):
@@ -215,7 +215,9 @@ def _compare(job: ConversionJob, function: Any, program: _Program, model: Model)
                 outputs = function(*(feeds[spec.name] for spec in program.inputs))
         except Exception as error:
             raise BadModel(
-                f"TensorFlow cannot run it ({error_line(error)})", where=job.source, hint=comparison.UNPROVED
+                f"TensorFlow cannot run it ({format_error(error)})",
+                where=job.source,
+                hint=comparison.UNPROVED,
             ) from error
         return [outputs[name].numpy() for name in names]
 

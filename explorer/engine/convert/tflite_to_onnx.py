@@ -23,7 +23,7 @@ from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import plan_inputs
 from explorer.facts import Verification
-from explorer.host.optional_packages import error_line, require, silence, silence_output
+from explorer.host.optional_packages import format_error, require, silence, silence_output
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
@@ -90,7 +90,7 @@ def write_onnx(
         try:
             write(opset=job.options.opset or _OPSET, output_path=job.path)
         except Exception as error:
-            raise BadModel(f"tf2onnx cannot convert it ({error_line(error)})", where=job.source) from error
+            raise BadModel(f"tf2onnx cannot convert it ({format_error(error)})", where=job.source) from error
     job.tell("reading what was written")
     if not os.path.exists(job.path):
         raise BadModel("tf2onnx wrote nothing", where=job.source)
@@ -126,7 +126,9 @@ def _load_interpreter(tensorflow: Any, job: ConversionJob) -> Any:
         interpreter.allocate_tensors()
     except Exception as error:
         raise BadModel(
-            f"TensorFlow cannot run it ({error_line(error)})", where=job.source, hint=comparison.UNPROVED
+            f"TensorFlow cannot run it ({format_error(error)})",
+            where=job.source,
+            hint=comparison.UNPROVED,
         ) from error
     return interpreter
 
@@ -198,5 +200,7 @@ def _run(
         return [interpreter.get_tensor(detail["index"]) for detail in results]
     except Exception as error:
         raise BadModel(
-            f"TensorFlow cannot run it ({error_line(error)})", where=job.source, hint=comparison.UNPROVED
+            f"TensorFlow cannot run it ({format_error(error)})",
+            where=job.source,
+            hint=comparison.UNPROVED,
         ) from error

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
-from explorer.base.errors import nearest, suggest_only_near
+from explorer.base.errors import suggest_name, suggest_only_near
 from explorer.facts import Layer
 
 MATMULS = {
@@ -95,7 +95,7 @@ class LayerNames:
 
     def suggest_names(self, name: str) -> str:
         """Returns a hint with similar names of layers, or a general hint if no layer has a similar name."""
-        return nearest(name[:_COMPARED], self._list_names())
+        return suggest_name(name[:_COMPARED], self._list_names())
 
     def suggest_similar(self, name: str) -> str:
         """Returns a hint with similar names of layers, or '' if no layer has a similar name."""

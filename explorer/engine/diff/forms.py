@@ -12,7 +12,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.formats.onnx.protobuf_wire import iterate_fields
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Inline, Model, Node, Payload, Tensor
 from explorer.engine.progress import Cancel, stop_if
 
@@ -234,7 +234,7 @@ def _read_payload(tensor: Tensor) -> Payload | None:
     encoded = record.view()
     strings = [
         bytes(encoded[start:end])
-        for number, wire, _, start, end in fields(encoded, 0, record.size)
+        for number, wire, _, start, end in iterate_fields(encoded, 0, record.size)
         if number == 6 and wire == 2
     ]
     return Inline(b"".join(struct.pack("<Q", len(text)) + text for text in strings))

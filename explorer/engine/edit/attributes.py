@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.edit.names import Aliases, FoundNode, find_node
 from explorer.engine.edit.schemas import get_signature
 from explorer.engine.edit.scopes import replace_body, replace_nodes
@@ -58,7 +58,7 @@ def _get_declared_kind(model: Model, target: FoundNode, name: str) -> tuple[str,
         raise Misuse(
             f"{node.op} has no attribute '{name}'",
             where=FLAG,
-            hint=nearest(name, list(operator.attributes)) or "it has none at all",
+            hint=suggest_name(name, list(operator.attributes)) or "it has none at all",
         )
     kind, required = declared or ("", False)
     kind = kind or _get_kind(node.attributes.get(name))

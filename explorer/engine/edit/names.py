@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.edit.scopes import GraphScope, collect_defined_values, list_scopes
 from explorer.engine.graph.model import Model, Node
 
@@ -95,7 +95,7 @@ def find_node(model: Model, name: str, flag: str, aliases: Aliases) -> FoundNode
         matches = find_nodes(model, value)
     if not matches:
         labels = [node.label for scope in list_scopes(model) for node in scope.body.nodes]
-        raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=nearest(name, labels))
+        raise NoSuchNode(f"no node is called '{name}'", where=flag, hint=suggest_name(name, labels))
     return take_single_match(matches, name, flag)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.edit.names import (
     Aliases,
     FoundNode,
@@ -31,7 +31,7 @@ from explorer.engine.edit.scopes import (
     replace_body,
     replace_nodes,
 )
-from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
+from explorer.engine.formats.onnx.protobuf_wire import encode_length_delimited, iterate_fields
 from explorer.engine.graph.interpreter import list_free_names
 from explorer.engine.graph.model import (
     FileSpan,
@@ -116,7 +116,7 @@ def _find_target(model: Model, name: str, aliases: Aliases) -> FoundNode | Found
 
 
 def _suggest_names(model: Model, name: str) -> str:
-    return nearest(
+    return suggest_name(
         name, {value for scope in list_scopes(model) for value in collect_defined_values(scope.body)}
     )
 
@@ -227,19 +227,24 @@ def set_field(record: FileSpan | Inline, number: int, text: str) -> bytes:
     """An encoded message with a new text in field `number`."""
     encoded = bytes(record.view())
     fields_left = [
-        encoded[begin:end] for field, _, begin, _, end in fields(encoded, 0, len(encoded)) if field != number
+        encoded[begin:end]
+        for field, _, begin, _, end in iterate_fields(encoded, 0, len(encoded))
+        if field != number
     ]
-    return b"".join((length_delimited(number, text.encode()), *fields_left))
+    return b"".join((encode_length_delimited(number, text.encode()), *fields_left))
 
 
 def _check_extra(graph: Graph, names: Mapping[str, str], flag: str) -> None:
     """Rejects a new name for a value that an uninterpreted part of the graph refers to."""
     for span in graph.extra:
         encoded = bytes(span.view())
-        if encoded and next(fields(encoded, 0, len(encoded)))[0] in _INTERPRETED:
+        if encoded and next(iterate_fields(encoded, 0, len(encoded)))[0] in _INTERPRETED:
             continue
         for name in names:
-            if length_delimited(1, name.encode()) in encoded or length_delimited(8, name.encode()) in encoded:
+            if (
+                encode_length_delimited(1, name.encode()) in encoded
+                or encode_length_delimited(8, name.encode()) in encoded
+            ):
                 raise Misuse(
                     f"'{name}' cannot be renamed: it is a sparse tensor or has a quantization annotation",
                     where=flag,

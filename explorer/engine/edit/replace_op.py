@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.edit.names import Aliases, FoundNode, NoSuchNode, find_node, find_nodes
 from explorer.engine.edit.schemas import Signature, add_domain, find_required_signature
 from explorer.engine.edit.scopes import GraphScope, list_scopes, replace_body, replace_nodes
@@ -88,7 +88,7 @@ def _find_nodes(model: Model, name: str, aliases: Aliases) -> list[FoundNode]:
     try:
         return [find_node(model, name, FLAG, aliases)]
     except NoSuchNode as error:
-        hint = nearest(name, {_parse_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
+        hint = suggest_name(name, {_parse_operator(node_ref.node) for node_ref in all_nodes}) or error.hint
         raise Misuse(f"no node or operator is called '{name}'", where=FLAG, hint=hint) from None
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.graph.model import Function, Model
 
 KINDS = ("", "float", "int", "text", "tensor", "graph", "floats", "ints", "texts", "tensors", "graphs")
@@ -78,7 +78,7 @@ def find_required_signature(
         domain_text = f" of '{domain}'" if domain else ""
         prefix = f"the model's operator set {opsets[domain]}{domain_text} has no" if domain in opsets else ""
         prefix = prefix or f"no operator set{domain_text} has an"
-        raise Misuse(f"{prefix} operator '{op}'", where=flag, hint=nearest(op, names))
+        raise Misuse(f"{prefix} operator '{op}'", where=flag, hint=suggest_name(op, names))
     return signature
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import bytes_text, printable, shape_text
 from explorer.engine.runtime import samples
 from explorer.engine.runtime.input_files import Array, InputSpec
@@ -112,7 +112,7 @@ class DataFile(Struct, frozen=True):
                 raise Misuse(
                     f"no array of inputs is called '{printable(name)}'",
                     where=self.path,
-                    hint=nearest(name, inputs),
+                    hint=suggest_name(name, inputs),
                 )
         if missing := [name for name in names if name not in part_names]:
             message = f"which array is the input '{printable(missing[0])}' of {model} is not clear"
@@ -185,7 +185,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
     if not sample_count:
         raise Misuse("there is no sample in it", where=path)
     if labels and labels not in entries:
-        raise Misuse(f"it has no array '{labels}'", where=path, hint=nearest(labels, list(entries)))
+        raise Misuse(f"it has no array '{labels}'", where=path, hint=suggest_name(labels, list(entries)))
     parts = {
         name: SampleArray(entry.dtype, entry.whole[1:], _choose_reader(path, entry))
         for name, entry in entries.items()
@@ -202,7 +202,7 @@ def read_to_hold(path: str, *, labels: str = "", inputs: Sequence[str] = ()) -> 
     """
     file = read(path, labels=labels, inputs=[name for name in inputs if "=" not in name])
     sizes = (file.count * math.prod(part.shape) * part.dtype.itemsize for part in file.parts.values())
-    size, limit = sum(sizes), memory_limit.read_limit() or memory_limit.machine()
+    size, limit = sum(sizes), memory_limit.read_limit() or memory_limit.read_machine_memory()
     if limit is not None and size > limit:
         message = f"its samples take {bytes_text(size)} in memory, of {bytes_text(limit)} that there are"
         raise Misuse(message, where=path, hint="train on a part of them")
@@ -262,7 +262,7 @@ def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> 
         raise Misuse("two columns are called alike", where=path)
     for name in (*inputs, *([labels] if labels else [])):
         if name not in names:
-            raise Misuse(f"it has no column '{printable(name)}'", where=path, hint=nearest(name, names))
+            raise Misuse(f"it has no column '{printable(name)}'", where=path, hint=suggest_name(name, names))
     label_name = labels or ("" if (inputs and names[-1] in inputs) or len(names) == width() else names[-1])
     input_names = [name for name in names if name != label_name and (not inputs or name in inputs)]
     if not input_names:
@@ -287,7 +287,7 @@ def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> 
 def _iterate_lines(path: str) -> Iterator[tuple[int, list[str]]]:
     """Returns the non-empty lines, with their numbers, split into cells."""
     try:
-        with input_files.text(path, encoding="utf-8-sig", newline="") as file:
+        with input_files.open_text(path, encoding="utf-8-sig", newline="") as file:
             head = file.readline(1 << 20)
             file.seek(0)
             delimiter = max(",;\t", key=head.count)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.units import printable, shape_text
 from explorer.engine.evaluate.data_file import feed
 from explorer.engine.graph.model import Model
@@ -95,7 +95,7 @@ class Predictor:
         if scores is None:
             names = list(outputs)
             message = f"no output is called '{printable(self.output)}'"
-            raise Misuse(message, where=self.name, hint=nearest(self.output, names))
+            raise Misuse(message, where=self.name, hint=suggest_name(self.output, names))
         if not isinstance(scores, np.ndarray) or scores.dtype.kind not in "biufV":
             raise Misuse(f"its output '{printable(self.output)}' holds no numbers", where=self.name)
         return scores
@@ -124,7 +124,9 @@ def create_graph_predictor(
 
     if output and output_names is None:
         raise Misuse(
-            f"no output is called '{printable(output)}'", where=name, hint=nearest(output, session.outputs)
+            f"no output is called '{printable(output)}'",
+            where=name,
+            hint=suggest_name(output, session.outputs),
         )
     size = next((s for s in fixed if isinstance(s, int)), None)
     return Predictor(name, inputs, run, output=output, batch=size, notes=notes)

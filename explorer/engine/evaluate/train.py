@@ -27,13 +27,13 @@ from explorer.engine.evaluate.data_file import DataFile, feed
 from explorer.engine.evaluate.score import create_metrics, suggest_task
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import tensors
-from explorer.engine.formats.torch_module.width_mismatch import failure
+from explorer.engine.formats.torch_module.modules import walk_tensors
+from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.input_files import InputSpec
 from explorer.facts.evaluate.evaluation import LOSSES, Task
 from explorer.facts.evaluate.training_run import EpochScore, TrainingRun, TrainSpec
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 _SMALL = 1 << 18
 """Number of parameters below which threads wait for each other longer than they work."""
@@ -63,7 +63,7 @@ class _Loop(lightning.LightningModule):
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
         args, kwargs = self.bound.call(inputs)
-        return next(tensor for _, tensor in tensors(self.model(*args, **kwargs)))
+        return next(tensor for _, tensor in walk_tensors(self.model(*args, **kwargs)))
 
     @property
     def best(self) -> int:
@@ -148,7 +148,7 @@ def _find_task(loop: _Loop, inputs: Sequence[torch.Tensor], labels: Any, file: D
             output = loop.eval()(*(tensor[:2] for tensor in inputs)).float().numpy()
     except Exception as error:
         repeat = partial(loop.model, *(tensor[:2] for tensor in inputs))
-        raise BadModel(failure(loop.model, repeat, error), where=file.path) from error
+        raise BadModel(describe_failure(loop.model, repeat, error), where=file.path) from error
     # the check does not depend on scores, so one sample's scores are repeated for all
     expanded = np.broadcast_to(output[:1], (len(labels), *output.shape[1:]))
     task = loop.task or suggest_task(labels, expanded)
@@ -181,6 +181,6 @@ def _fit(loop: _Loop, samples: TensorDataset, held_count: int, source: str, para
     except Exception as error:
         if isinstance(error, ExplorerError):
             raise
-        raise BadModel(f"training failed: {error_line(error)}", where=source) from error
+        raise BadModel(f"training failed: {format_error(error)}", where=source) from error
     finally:
         torch.set_num_threads(threads)

@@ -58,7 +58,7 @@ class TensorView:
     @property
     def place(self) -> Hashable:
         """A key that is equal for tensors that cover the same bytes with the same axes."""
-        return self.storage, self.start, self.width, tuple(_axes(self.shape, self.strides))
+        return self.storage, self.start, self.width, tuple(_list_axes(self.shape, self.strides))
 
     @property
     def span(self) -> int:
@@ -72,7 +72,7 @@ class TensorView:
         return self.span < prod(self.shape) * self.width
 
 
-def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
+def _list_axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]:
     """Returns the (stride, size) of each axis, innermost first.
 
     Axes of size 1 or stride 0 are omitted, and contiguous axes are merged.
@@ -88,7 +88,7 @@ def _axes(shape: Sequence[int], strides: Sequence[int]) -> list[tuple[int, int]]
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether the elements are contiguous in some order of the axes."""
-    axes = _axes(shape, strides)
+    axes = _list_axes(shape, strides)
     return not axes or (len(axes) == 1 and axes[0][0] == 1)
 
 
@@ -97,11 +97,11 @@ def _is_coarse(axes: Sequence[tuple[int, int]]) -> bool:
     return prod(size for _, size in axes) > RUNS
 
 
-def _runs(view: TensorView) -> list[tuple[int, int]]:
+def _list_contiguous_runs(view: TensorView) -> list[tuple[int, int]]:
     """Returns the (begin, end) of each contiguous run of bytes of a tensor, sorted and disjoint."""
     if not prod(view.shape):
         return []
-    axes = _axes(view.shape, view.strides)
+    axes = _list_axes(view.shape, view.strides)
     length = view.width
     if axes and axes[0][0] == 1:
         length *= axes.pop(0)[1]
@@ -120,7 +120,9 @@ def _runs(view: TensorView) -> list[tuple[int, int]]:
     return runs
 
 
-def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> dict[str, tuple[Piece, ...]]:
+def find_pieces(
+    views: Mapping[str, TensorView], bounded: set[str] | None = None
+) -> dict[str, tuple[Piece, ...]]:
     """Computes the pieces of tensors that partly overlap others, or whose own elements overlap.
 
     Args:
@@ -151,8 +153,8 @@ def pieces(views: Mapping[str, TensorView], bounded: set[str] | None = None) -> 
 
 
 def _is_in_many_runs(view: TensorView) -> bool:
-    """Whether `_runs` treats the tensor as one run because it has too many."""
-    axes = _axes(view.shape, view.strides)
+    """Whether `_list_contiguous_runs` treats the tensor as one run because it has too many."""
+    axes = _list_axes(view.shape, view.strides)
     return bool(prod(view.shape)) and _is_coarse(axes[1:] if axes and axes[0][0] == 1 else axes)
 
 
@@ -170,7 +172,7 @@ def _cut_pieces(storage: Hashable, views: Sequence[TensorView]) -> list[tuple[Pi
     """Returns the pieces of each tensor of one storage; all are empty if there are more than `MEMBERS`."""
     changes: list[tuple[int, int]] = []
     for number, view in enumerate(views):
-        changes += [(offset, number) for run in _runs(view) for offset in run]
+        changes += [(offset, number) for run in _list_contiguous_runs(view) for offset in run]
     changes.sort()
     # bit n of `inside` is set while tensor n covers the current byte
     covering, previous = 0, 0

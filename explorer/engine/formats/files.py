@@ -6,7 +6,7 @@ import os
 
 from explorer.base.errors import BadModel
 from explorer.host import input_files
-from explorer.host.confinement import blobs_of
+from explorer.host.confinement import find_blobs_folder
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ def is_inside(path: str, folder: str) -> bool:
 
     Both paths must be resolved.
     """
-    return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == blobs_of(folder)
+    return path.startswith(folder.rstrip(os.sep) + os.sep) or os.path.dirname(path) == find_blobs_folder(
+        folder
+    )
 
 
 def resolve_inside(location: str, folder: str, model: str = "") -> str:
@@ -56,7 +58,7 @@ def is_lfs_pointer(head: bytes) -> bool:
     return head.startswith(_POINTER)
 
 
-def lfs_pointer(source: str, head: bytes) -> BadModel:
+def build_lfs_pointer_error(source: str, head: bytes) -> BadModel:
     """The error for a Git LFS pointer. It names the size of the model, and the command that downloads it."""
     size = head.partition(b"\nsize ")[2].partition(b"\n")[0]
     size_text = f" of {int(size):,} bytes" if size.isdigit() and len(size) <= _DIGITS else ""
@@ -79,7 +81,7 @@ def open_regular(path: str) -> tuple[int, int]:
         Misuse: The file is outside the served folder.
     """
     try:
-        return input_files.descriptor(path)
+        return input_files.open_descriptor(path)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror or error}", where=path) from None
 
@@ -95,7 +97,7 @@ def map_file(path: str) -> mmap.mmap:
     try:
         if not size:
             raise BadModel("the file is empty", where=path)
-        mapping = input_files.mapping(descriptor, size)
+        mapping = input_files.map_into_memory(descriptor, size)
     except (OSError, ValueError) as error:
         raise BadModel(f"cannot be read: {getattr(error, 'strerror', None) or error}", where=path) from None
     finally:

@@ -68,7 +68,7 @@ class SourceProbe:
         self.size = status.st_size
         try:
             # a Python file object would read more than the head
-            descriptor, self.size = input_files.descriptor(source)
+            descriptor, self.size = input_files.open_descriptor(source)
             try:
                 self.head = os.read(descriptor, HEAD_BYTES)
             finally:
@@ -90,9 +90,9 @@ class SourceProbe:
             entries: list[str] | None = None
             if self.is_zip:
                 # the import takes 7 ms, and few files are archives
-                from explorer.engine.formats.torch_files.zip_archive import entry_names
+                from explorer.engine.formats.torch_files.zip_archive import list_entry_names
 
-                entries = entry_names(self.source)
+                entries = list_entry_names(self.source)
             self._names = tuple(entries or ())
         return self._names
 
@@ -110,7 +110,7 @@ def import_on_call(entry: str) -> Callable[..., Any]:
     return lambda *args: getattr(import_module(f"explorer.engine.{module}"), name)(*args)
 
 
-def graph_file(format: str, read: str) -> Callable[[str, Any], Any]:
+def open_graph_file(format: str, read: str) -> Callable[[str, Any], Any]:
     """Creates the `open` function of a format whose files are graphs of ONNX operators.
 
     Args:

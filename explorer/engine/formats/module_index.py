@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from explorer.base.outline import OutlineRow
 from explorer.base.record import field, record
-from explorer.engine.formats.tensor_index import StoredTensor, rows
+from explorer.engine.formats.tensor_index import StoredTensor, list_rows
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class ModulePart:
         return self.path.rpartition(".")[2]
 
 
-def settings_text(settings: Mapping[str, Any]) -> str:
+def format_settings(settings: Mapping[str, Any]) -> str:
     """Formats the first settings of a module in one line: 'in_channels=3, kernel_size=(7, 7)'."""
     parts = [f"{key}={_shorten(value)}" for key, value in list(settings.items())[:SETTINGS]]
     return ", ".join(parts) + (" ..." if len(settings) > SETTINGS else "")
@@ -92,7 +92,7 @@ def _shorten(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:37]}..."
 
 
-def outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Iterator[OutlineRow]:
+def list_outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Iterator[OutlineRow]:
     """Returns the outline rows of modules, their tensors and their operators.
 
     Args:
@@ -101,31 +101,31 @@ def outline_rows(parts: Iterable[ModulePart], notes: Mapping[str, str]) -> Itera
     """
     for part in parts:
         if not part.kind and not part.operators:
-            for row in rows(part.parameters):
+            for row in list_rows(part.parameters):
                 if row.stored is None:
                     yield OutlineRow(row.path, "module")
                 else:
-                    yield _tensor_row(row.stored, notes, part.role)
+                    yield _build_tensor_row(row.stored, notes, part.role)
             continue
         if part.kind:
-            yield OutlineRow(part.path or "(model)", "module", part.kind, note=settings_text(part.settings))
+            yield OutlineRow(part.path or "(model)", "module", part.kind, note=format_settings(part.settings))
         for tensor in part.parameters:
-            yield _tensor_row(tensor, notes, part.role)
+            yield _build_tensor_row(tensor, notes, part.role)
         for tensor in part.buffers:
-            yield _tensor_row(tensor, notes, part.role or "buffer")
+            yield _build_tensor_row(tensor, notes, part.role or "buffer")
         for operator in part.operators:
-            yield _operator_row(part, operator)
+            yield _build_operator_row(part, operator)
 
 
-def _tensor_row(tensor: StoredTensor, notes: Mapping[str, str], role: str) -> OutlineRow:
+def _build_tensor_row(tensor: StoredTensor, notes: Mapping[str, str], role: str) -> OutlineRow:
     note = ", ".join(text for text in (role, notes.get(tensor.name, "")) if text)
     return OutlineRow(tensor.name, "tensor", tensor.dtype, tensor.shape, tensor.nbytes, note)
 
 
-def _operator_row(part: ModulePart, operator: OperatorRow) -> OutlineRow:
+def _build_operator_row(part: ModulePart, operator: OperatorRow) -> OutlineRow:
     name = operator.name or operator.kind
     path = f"{part.path}.{name}" if part.path else name
     shape = operator.outputs[0][2] if operator.outputs else None
     times = f"x{operator.calls}" if operator.calls > 1 else ""
-    note = ", ".join(text for text in (times, settings_text(operator.settings), operator.line) if text)
+    note = ", ".join(text for text in (times, format_settings(operator.settings), operator.line) if text)
     return OutlineRow(path, "operator", operator.kind, shape, None, note)

@@ -14,7 +14,7 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
-from explorer.engine.formats.byte_ranges import MANY_RUNS, pieces
+from explorer.engine.formats.byte_ranges import MANY_RUNS, find_pieces
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -199,8 +199,8 @@ def build_outline(
     """
     kinds = contents.kinds
 
-    def outline_rows() -> Iterator[OutlineRow]:
-        for row in rows(contents.tensors):
+    def list_outline_rows() -> Iterator[OutlineRow]:
+        for row in list_rows(contents.tensors):
             tensor = row.stored
             if tensor is None:
                 yield OutlineRow(row.path, "module", kinds.get(row.path, ""))
@@ -216,7 +216,7 @@ def build_outline(
     tensor_facts = [
         ("tensors", f"{len(contents.tensors):,}"),
         ("parameters", f"{'<= ' if bounded else ''}{params or 0:,}"),
-        ("types", _types(contents.tensors)),
+        ("types", _format_types(contents.tensors)),
     ]
     facts = [
         *(tensor_facts if contents.files else ()),
@@ -226,7 +226,7 @@ def build_outline(
         *(("note", str(note)) for note in (*contents.notes, *bounded)),
     ]
     return Outline(
-        *(contents.format, contents.source, contents.file_bytes, facts, outline_rows(), params),
+        *(contents.format, contents.source, contents.file_bytes, facts, list_outline_rows(), params),
         quantization=contents.quantization,
     )
 
@@ -255,7 +255,7 @@ def mark_overlaps(tensors: Iterable[StoredTensor], views: Mapping[str, TensorVie
         views: Views of the tensors by name.
     """
     bounded: set[str] = set()
-    shared = pieces(views, bounded)
+    shared = find_pieces(views, bounded)
     for tensor in tensors if shared or bounded else ():
         if tensor.name in shared or tensor.name in bounded:
             elements = None if tensor.count_rule is None else tensor.count_rule.elements
@@ -275,7 +275,7 @@ def drop_duplicates(tensors: Sequence[StoredTensor]) -> Sequence[StoredTensor]:
     return [*shared.values(), *[tensor for tensor in tensors if tensor.identity is None]]
 
 
-def _types(tensors: Sequence[StoredTensor]) -> str:
+def _format_types(tensors: Sequence[StoredTensor]) -> str:
     """Formats the number of tensors of each type, most frequent first."""
     counts: dict[str, int] = {}
     for tensor in tensors:
@@ -313,7 +313,7 @@ def format_names(names: Sequence[str], max_names: int = 4) -> str:
     return text if len(names) <= max_names else f"{text} and {len(names) - max_names:,} more"
 
 
-def part_of(name: str) -> tuple[str, int, int] | None:
+def parse_part_name(name: str) -> tuple[str, int, int] | None:
     """Parses a file name such as model-00002-of-00030.gguf.
 
     Returns:
@@ -341,7 +341,7 @@ _LINE = 160
 """Maximum number of characters of a text that are shown."""
 
 
-def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
+def list_rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
     """Returns the rows of the tree of tensor names, in pre-order.
 
     Siblings keep the order of the file, except that siblings whose names are numbers are sorted by number:
@@ -374,8 +374,8 @@ def rows(tensors: Iterable[StoredTensor]) -> Iterator[TreeRow]:
             yield TreeRow(child.name, str(key_or_name), len(stack) - 1, child)
 
 
-def modules_of(name: str) -> Iterator[str]:
-    """Paths of the modules that contain a tensor in `rows`, outermost first."""
+def list_enclosing_modules(name: str) -> Iterator[str]:
+    """Paths of the modules that contain a tensor in `list_rows`, outermost first."""
     separator, parts = _split(name)
     path = ""
     for part in parts[:-1]:

@@ -83,12 +83,12 @@ class Source:
     def __init__(self, path: str) -> None:
         self.path = path
         self.spans_read: set[tuple[int, int]] = set()
-        descriptor, self.size = input_files.descriptor(path)
+        descriptor, self.size = input_files.open_descriptor(path)
         try:
             # an empty file cannot be mapped, but an empty buffer behaves the same for readers
             self.map: mmap.mmap | bytes = b""
             if self.size:
-                self.map = input_files.mapping(descriptor, self.size)
+                self.map = input_files.map_into_memory(descriptor, self.size)
                 input_files.prevent_read_ahead(self.map)
         finally:
             os.close(descriptor)

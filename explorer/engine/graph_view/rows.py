@@ -13,7 +13,7 @@ from explorer.engine.costs.layer_rows import LeafRows
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.facts import Layer
 from explorer.facts.external.overlay import Overlay
-from explorer.facts.graph.drawing import FIGURES, figures_of
+from explorer.facts.graph.drawing import FIGURES, collect_figures
 
 MAX_CALLS = 24
 """Maximum number of calls of one layer that are distinguished."""
@@ -86,7 +86,7 @@ class TreeRows:
         key = (rows[0], rows[-1], len(rows))
         sums = self._sums.get(key)
         if sums is None:
-            figures_by_row = [figures_of(self.layers[row]) for row in rows]
+            figures_by_row = [collect_figures(self.layers[row]) for row in rows]
             sums = {
                 figure: _sum_known([row_figures[figure] for row_figures in figures_by_row])
                 for figure in FIGURES

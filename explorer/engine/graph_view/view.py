@@ -18,7 +18,7 @@ from typing import Literal
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.base.families import family
+from explorer.base.families import find_family
 from explorer.engine.costs.overlay import merge_figures
 from explorer.engine.costs.value_flow import FlowingValue
 from explorer.engine.graph_view.items import (
@@ -502,7 +502,7 @@ def _draw_box(tree: TreeRows, draft: BoxDraft, group: int | None) -> GraphBox:
         path=layer.path,
         name=name,
         kind=kind,
-        family=family(layer.kind, tiled=layer.tiled) if is_single else "other",
+        family=find_family(layer.kind, tiled=layer.tiled) if is_single else "other",
         repeat=len(draft.rows) if is_single else 1,
         call=(draft.call, layer.calls) if is_single else (0, 1),
         layers=inside,
@@ -546,7 +546,7 @@ def _shorten_layer_name(tree: TreeRows, row: int, group: int | None) -> str:
 def _draw_port(tree: TreeRows, row: int, side: str) -> GraphBox:
     """Creates the port of a layer outside the drawing."""
     layer, name = tree.layers[row], f"{side} {_shorten_layer_name(tree, row, None)}"
-    layer_family = family(layer.kind, tiled=layer.tiled)
+    layer_family = find_family(layer.kind, tiled=layer.tiled)
     box = GraphBox("outside", row, layer.path, name, layer.kind, layer_family, layers=0)
     return _set_size(replace(box, rows=(row, tree.ends[row])), 4)
 

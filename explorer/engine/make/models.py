@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 from onnx import numpy_helper
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import bytes_text
 from explorer.engine.make.builder import SeededGraph, Shape
 
@@ -43,7 +43,7 @@ def create_model(
     """
     kind, _, arguments = text.partition(":")
     if kind not in _KINDS:
-        hint = nearest(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
+        hint = suggest_name(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
         raise Misuse(f"'{kind}' is no model that can be made", where="make", hint=hint)
     sizes, _, options = arguments.partition(":")
     if batch != 1 and kind in _SIZED:
@@ -203,7 +203,7 @@ def _parse_options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
     for word in filter(None, text.split(",")):
         name, equals, value = word.partition("=")
         if name not in defaults:
-            hint = nearest(name, list(defaults)) or "leave it out"
+            hint = suggest_name(name, list(defaults)) or "leave it out"
             raise Misuse(f"there is no option '{name}'", where="make", hint=hint)
         if equals and not (value.isdecimal() and int(value) < 1 << 31):
             raise Misuse(f"'{value}' is no size", where=name, hint=f"{name}=1")

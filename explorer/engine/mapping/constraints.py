@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.facts.mapping import LoopOrder
 
 _Numbers: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
@@ -75,7 +75,9 @@ def parse_constraints(text: str) -> Constraints:
             orders.append(order)  # type: ignore[arg-type]
         else:
             hint = (
-                nearest(order, get_args(LoopOrder)) if key == "order" else "write n%32, k<=256 or order=mnk"
+                suggest_name(order, get_args(LoopOrder))
+                if key == "order"
+                else "write n%32, k<=256 or order=mnk"
             )
             raise Misuse(f"'{word}' is no constraint", where="--constrain", hint=hint)
     return Constraints(tuple(limits), tuple(orders))

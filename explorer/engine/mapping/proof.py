@@ -128,7 +128,7 @@ class Programs:
         for name, values in zip(("a", "b", "bias", "scale", "offset", "residual"), operands, strict=True):
             words.append("-" if values is None else name)
             if values is not None:
-                with output_files.binary(self._path(name)) as target:
+                with output_files.open_binary(self._path(name)) as target:
                     target.write(np.ascontiguousarray(values).reshape(-1).view(np.uint8).data)
         numbers = [str(len(inputs.A)), str(inputs.zero_a), str(inputs.zero_b)]
         for name in ("output", "counters"):  # those of another run must not count
@@ -151,7 +151,7 @@ class Programs:
     def _result(self, name: str, file: str) -> bytes:
         """Reads a file that a program writes."""
         try:
-            return input_files.content(self._path(name), internal=True)
+            return input_files.read_content(self._path(name), internal=True)
         except FileNotFoundError:
             raise Misuse(f"its program ended without writing its {name}", where=file) from None
 
@@ -161,7 +161,7 @@ class Programs:
     def _compile(self, source: str, file: str) -> str:
         """Compiles a site with the driver, and returns the path of the program."""
         for name, code in ((file, source), ("driver.c", self._driver)):
-            with output_files.text(self._path(name)) as target:
+            with output_files.open_text(self._path(name)) as target:
                 target.write(code)
         program = self._path(f"site{len(self._paths)}")
         words = [self._program, *_FLAGS, "-o", program, file, "driver.c", "-lm"]

@@ -20,7 +20,7 @@ from explorer.engine.models.registry import (
     SAVED_MODEL,
     build_saved_model_error,
     find_format_by_ending,
-    formats,
+    list_formats,
 )
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ class _Search:
     left_out: bool = False
     links: int = 0
 
-    def leads_out(self, path: str) -> bool:
+    def is_link_outside(self, path: str) -> bool:
         """Whether a link leads out of the searched folder."""
         end = os.path.realpath(path)
         return not (is_inside(end, self.root) or is_inside(end, os.path.realpath(os.path.dirname(path))))
@@ -80,7 +80,7 @@ def _find_models(search: _Search, folder: str, inside: str, depth: int) -> Itera
         try:
             if entry.is_dir(follow_symlinks=False):
                 subfolders.append(entry)
-            elif entry.is_symlink() and search.leads_out(entry.path):
+            elif entry.is_symlink() and search.is_link_outside(entry.path):
                 search.links += os.path.exists(entry.path)
             elif entry.is_file():
                 # the graph of a SavedModel starts like an ONNX file
@@ -124,7 +124,7 @@ def _recognize_model(path: str, label: str) -> OutlineRow | None:
             if format_by_name is None
             else OutlineRow(label, "model", format_by_name.name, None, probe.size)
         )
-    for format in formats():
+    for format in list_formats():
         if format is not FORMAT and format.recognise(probe):
             return OutlineRow(
                 label, "model", format.name, None, probe.size if probe.is_file else _sum_folder_bytes(path)
@@ -166,7 +166,7 @@ def outline(source: str) -> Outline:
             f"this is a directory, not a model, and no model is {searched_text}{reason_text}", where=source
         )
 
-    def rows(first: OutlineRow) -> Iterator[OutlineRow]:
+    def list_rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first
         yield from model_rows
         notes = ["there is more than is looked at: name a folder in it"] if search.left_out else []
@@ -176,7 +176,7 @@ def outline(source: str) -> Outline:
         if notes:
             yield OutlineRow("…", "more", note="; ".join(notes))
 
-    return Outline(FORMAT.name, source, None, (), rows(first))
+    return Outline(FORMAT.name, source, None, (), list_rows(first))
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:

@@ -62,7 +62,7 @@ class _Sum:
         self.bytes = None if size is None or self.bytes is None else self.bytes + size
 
 
-def header_figures(outline: Outline) -> dict[str, Any]:
+def collect_header_figures(outline: Outline) -> dict[str, Any]:
     """Returns fields of a `ModelFile`: sums over the rows of an outline, and facts from it.
 
     Raises:
@@ -130,7 +130,7 @@ class _OutlineSums:
                 return  # another tensor with the same bytes was counted
             self.spans.add(row.span)
         shape = None if row.shape is None else tuple(row.shape)
-        elements = _elements(shape)
+        elements = _count_elements(shape)
         name = dtype if dtype in self.sums or len(self.sums) < _MAX_TYPES else "others"
         self.sums.setdefault(name, _Sum()).add(elements, row.nbytes)
         if row.scaled and dtype.startswith(("int4", "int8", "uint8")):
@@ -142,7 +142,7 @@ class _OutlineSums:
             self.other_elements += elements or 0
 
 
-def _elements(shape: tuple[int | str | None, ...] | None) -> int | None:
+def _count_elements(shape: tuple[int | str | None, ...] | None) -> int | None:
     if shape is None:
         return None
     sizes = [size for size in shape if isinstance(size, int) and size >= 0]

@@ -12,19 +12,19 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.engine.models.header_figures import header_figures
-from explorer.engine.models.registry import SAVED_MODEL, build_saved_model_error, formats, recognise
+from explorer.engine.models.header_figures import collect_header_figures
+from explorer.engine.models.registry import SAVED_MODEL, build_saved_model_error, list_formats, recognise
 from explorer.facts.models.listing import ModelFile, ModelListing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-_ENDINGS = tuple(ending for format in formats() for ending in format.endings)
+_ENDINGS = tuple(ending for format in list_formats() for ending in format.endings)
 _MAX_FILES = 1_000
 """Maximum number of files of a model's folder whose modification time is read."""
 
 
-def model_file(path: str) -> ModelFile | None:
+def read_model_file(path: str) -> ModelFile | None:
     """Returns figures from the header of one model, or a note with the reason if there are none.
 
     The result is None for a broken file without the ending of a model, such as a text that starts like a
@@ -41,7 +41,7 @@ def model_file(path: str) -> ModelFile | None:
         if format.outline is None or format.chooses:
             return replace(header, note="this is no model that could be listed")
         outline = format.outline(path)
-        figures = header_figures(outline)
+        figures = collect_header_figures(outline)
     except ExplorerError as error:
         broken = os.path.isdir(path) or path.lower().endswith(_ENDINGS)
         return replace(header, note=error.what) if broken else None
@@ -68,7 +68,7 @@ def list_models(folder: str, read: Callable[[Sequence[str]], Iterable[ModelFile 
 
     Args:
         folder: Path of the folder, or of one model.
-        read: Function that reads the headers of paths, in their order, as `model_file` does.
+        read: Function that reads the headers of paths, in their order, as `read_model_file` does.
 
     Raises:
         BadModel: The folder does not exist, or contains no model.

@@ -8,13 +8,13 @@ from __future__ import annotations
 from explorer.engine.costs.onnx import analyse
 from explorer.engine.costs.training import onnx as training
 from explorer.engine.formats.onnx import reader
-from explorer.engine.formats.onnx.containers import declared_shape
-from explorer.engine.formats.onnx.file_reads import model_reads
+from explorer.engine.formats.onnx.containers import read_declared_shape
+from explorer.engine.formats.onnx.file_reads import list_model_reads
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.host.file_reads import record_full_read
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class OnnxModel:
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
         graph = self.model.graph
-        symbols = [d for v in graph.inputs for d in declared_shape(v) or () if isinstance(d, str)]
+        symbols = [d for v in graph.inputs for d in read_declared_shape(v) or () if isinstance(d, str)]
         return symbols, [v.name for v in graph.feeds]
 
     def examine(
@@ -56,7 +56,7 @@ class OnnxModel:
     ) -> AnalysisResult:
         """See `OpenedModel`. `look` receives the leaves of the analysis."""
 
-        def analysed(**sizes: Any) -> AnalysisResult:
+        def run_analysis(**sizes: Any) -> AnalysisResult:
             return analyse.examine(
                 self.model,
                 format=self.format,
@@ -70,10 +70,14 @@ class OnnxModel:
 
         dims, shapes = self._select_requested_sizes()
         if self.options.past is not None:
-            step = _steps().analyze_prefill if self.options.prefill else _steps().step_of_graph
-            result: AnalysisResult = step(self.model, self.options.past, dims, shapes, analysed)
+            step = (
+                _load_step_module().analyze_prefill
+                if self.options.prefill
+                else _load_step_module().step_of_graph
+            )
+            result: AnalysisResult = step(self.model, self.options.past, dims, shapes, run_analysis)
             return result
-        return analysed(dims=dims, input_shapes=shapes)
+        return run_analysis(dims=dims, input_shapes=shapes)
 
     def graph(self, folder: str, *, on_progress: OnProgress = None) -> Model:
         """See `OpenedModel`."""
@@ -93,12 +97,12 @@ class OnnxModel:
         """See `OpenedModel`."""
         from explorer.engine.values import onnx_activations  # onnxruntime
 
-        dims, shapes = self.sizes()
+        dims, shapes = self.list_sizes()
         return onnx_activations.run(self.model, layers, request, dims=dims, input_shapes=shapes)
 
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
-        dims, shapes = self.sizes()
+        dims, shapes = self.list_sizes()
         return training.step(self.model, batch=batch, dims=dims, input_shapes=shapes, rules=self.options.own)
 
     def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> str:
@@ -110,9 +114,9 @@ class OnnxModel:
         if info.model.inference_died:
             return None
         # without a source, the reader may have read any part of the file
-        return (record_full_read(self.source),) if self.model.source is None else model_reads(self.model)
+        return (record_full_read(self.source),) if self.model.source is None else list_model_reads(self.model)
 
-    def sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
+    def list_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the sizes of dimensions and inputs for the analysis.
 
         For a decode step, the sizes of the step are returned.
@@ -122,17 +126,17 @@ class OnnxModel:
         """
         dims, shapes = self._select_requested_sizes()
         if self.options.past is not None:
-            dims, shapes = _steps().list_step_sizes(self.model, self.options.past, dims, shapes)
+            dims, shapes = _load_step_module().list_step_sizes(self.model, self.options.past, dims, shapes)
         return dims, shapes
 
     def _select_requested_sizes(self) -> tuple[dict[str, int], dict[str, tuple[str | None, tuple[int, ...]]]]:
         """Returns the user's dimensions and input shapes that exist in this model."""
         input_names = self.names()[1]
         shapes = {name: shape for name, shape in self.options.input_shapes.items() if name in input_names}
-        return dims_of(self.model, self.options.dims), shapes
+        return select_dims(self.model, self.options.dims), shapes
 
 
-def _steps() -> Any:
+def _load_step_module() -> Any:
     """Returns the module for decode steps, which is imported on first use: the import takes 5 ms."""
     from explorer.engine.costs.decode import step
 
@@ -147,5 +151,5 @@ def open_graph(
     Raises:
         BadModel: The file is broken.
     """
-    with gc_pause():
+    with pause_garbage_collector():
         return OnnxModel(source, options, validate(read(source)), format)

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, NoReturn, Protocol, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
-from explorer.engine.formats.onnx.containers import declared_shape
+from explorer.base.errors import Misuse, suggest_name
+from explorer.engine.formats.onnx.containers import read_declared_shape
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Layer
 
@@ -169,14 +169,14 @@ class StaticModel:
         return None
 
 
-def dims_of(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
+def select_dims(model: Model, dims: Mapping[str, _T]) -> dict[str, _T]:
     """Returns the entries of `dims` that `model` has.
 
     The second model of a command, or an earlier state of a session, may have a fixed size for a dimension
     that the model leaves open.
     """
     values = (*model.graph.inputs, *model.graph.values, *model.graph.outputs)
-    symbols = {d for value in values for d in declared_shape(value) or () if isinstance(d, str)}
+    symbols = {d for value in values for d in read_declared_shape(value) or () if isinstance(d, str)}
     return {name: size for name, size in dims.items() if name in symbols}
 
 
@@ -196,11 +196,13 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     inputs = [name for names in names_by_model if names for name in names[1]]
     for name in options.dims:
         if name not in symbols:
-            hint = nearest(name, symbols) or "the model has no symbolic dimension"
+            hint = suggest_name(name, symbols) or "the model has no symbolic dimension"
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
     for name in options.input_shapes:
         if name not in inputs:
-            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, inputs))
+            raise Misuse(
+                f"no input is called '{name}'", where="--input-shape", hint=suggest_name(name, inputs)
+            )
 
 
 def name_only_input(

@@ -11,8 +11,8 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from explorer.base.errors import BadModel, nearest
-from explorer.engine.formats.files import is_lfs_pointer, lfs_pointer
+from explorer.base.errors import BadModel, suggest_name
+from explorer.engine.formats.files import build_lfs_pointer_error, is_lfs_pointer
 from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
@@ -27,7 +27,7 @@ MODULES = (
 """Modules of the formats in the order in which they are tried; each is imported when its turn comes."""
 
 
-def formats() -> Iterator[Format]:
+def list_formats() -> Iterator[Format]:
     """Yields every format, in the order in which they are tried."""
     for name in MODULES:
         format: Format = import_module(f"explorer.engine.{name}").FORMAT
@@ -47,14 +47,14 @@ def recognise(source: str) -> Format:
     if probe.unreadable:
         raise BadModel(f"cannot be read: {probe.unreadable}", where=source)
     if is_lfs_pointer(probe.head):
-        raise lfs_pointer(source, probe.head)
+        raise build_lfs_pointer_error(source, probe.head)
     if probe.exists or not find_format_by_ending(source):
-        for format in formats():
+        for format in list_formats():
             if format.recognise(probe):
                 return format
     format_by_name = find_format_by_ending(source)
     if not probe.exists:
-        raise _missing(source, format_by_name)
+        raise _build_missing_error(source, format_by_name)
     if not probe.size:
         raise BadModel("the file is empty", where=source)
     if os.path.basename(source) == SAVED_MODEL:
@@ -93,10 +93,10 @@ def build_saved_model_error(source: str) -> BadModel:
 def find_format_by_ending(source: str) -> Format | None:
     """Returns the first format whose files have the ending of this name, or None."""
     lower = source.lower()
-    return next((f for f in formats() if f.endings and lower.endswith(f.endings)), None)
+    return next((f for f in list_formats() if f.endings and lower.endswith(f.endings)), None)
 
 
-def _missing(source: str, format_by_name: Format | None) -> BadModel:
+def _build_missing_error(source: str, format_by_name: Format | None) -> BadModel:
     """Returns the error for a missing file or unknown name, with the nearest match as a hint."""
     if format_by_name is None and os.sep not in source:
         hint = "explorer formats lists what can be opened"
@@ -108,4 +108,4 @@ def _missing(source: str, format_by_name: Format | None) -> BadModel:
         candidates = [f for f in sorted(os.listdir(folder or ".")) if find_format_by_ending(f) is not None]
     except (OSError, ValueError):
         candidates = []
-    return BadModel("no such file", where=source, hint=nearest(name, candidates))
+    return BadModel("no such file", where=source, hint=suggest_name(name, candidates))

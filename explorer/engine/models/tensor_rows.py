@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from explorer.engine.costs.layer_rows import LayerRows, Place, find_identical_runs
-from explorer.engine.formats.tensor_index import StoredTensor, rows
+from explorer.engine.formats.tensor_index import StoredTensor, list_rows
 from explorer.facts import NOTHING_KNOWN, Layer, TensorInfo
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ class TensorRows(LayerRows):
     def _collect_items(self, contents: TensorIndex) -> None:
         modules: set[str] = set()
         ancestors = array("i", [-1])
-        for index, row in enumerate(rows(contents.tensors)):
+        for index, row in enumerate(list_rows(contents.tensors)):
             del ancestors[row.depth + 1 :]
             self._parent.append(ancestors[-1])
             self._depth.append(row.depth)
@@ -112,7 +112,7 @@ class TensorRows(LayerRows):
             path = entry if isinstance(entry, str) else entry.name
             yield path, parent if parent >= 0 else None, () if isinstance(entry, str) else (path,)
 
-    def _row(self, at: int) -> Layer:
+    def _build_row(self, at: int) -> Layer:
         entry, parent = self._items[at], self._parent[at]
         path = entry if isinstance(entry, str) else entry.name
         parent_path = self._items[parent] if parent >= 0 else ""
@@ -120,7 +120,9 @@ class TensorRows(LayerRows):
         name = path[len(parent_path) + 1 :] if isinstance(parent_path, str) and parent_path else path
         parent_index = parent if parent >= 0 else None
         if not isinstance(entry, str):
-            row = leaf_layer(entry, name, self._why, at, parent_index, self._depth[at], self._params[at])
+            row = build_leaf_layer(
+                entry, name, self._why, at, parent_index, self._depth[at], self._params[at]
+            )
             return row if self._trained is None else replace(row, trainable_params=self._trained[at])
         return Layer(
             id=at,
@@ -139,7 +141,7 @@ class TensorRows(LayerRows):
         )
 
 
-def leaf_layer(
+def build_leaf_layer(
     tensor: StoredTensor,
     name: str,
     why: str,

@@ -17,11 +17,17 @@ from explorer.base.errors import Misuse
 from explorer.engine.costs.layer_rows import build
 from explorer.engine.costs.layer_tree import GroupFacts, LayerLeaf, Scope
 from explorer.engine.costs.memory.liveness import AnalysisResult, Schedule
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, bound_note, count_stored, rows
+from explorer.engine.formats.tensor_index import (
+    StoredTensor,
+    TensorIndex,
+    bound_note,
+    count_stored,
+    list_rows,
+)
 from explorer.engine.models.opened_model import StaticModel
-from explorer.engine.models.tensor_rows import TensorRows, leaf_layer
+from explorer.engine.models.tensor_rows import TensorRows, build_leaf_layer
 from explorer.facts import Info, ModelInfo, stored_totals
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 if TYPE_CHECKING:
     from explorer.engine.models.opened_model import OpenOptions
@@ -69,7 +75,7 @@ class TensorFile(StaticModel):
         """See `OpenedModel`."""
         contents = self.contents
         params, size = count_stored(contents.tensors)
-        totals = stored_totals(params, self._trainable(), size)
+        totals = stored_totals(params, self._count_trainable(), size)
         bounded = bound_note(contents.tensors)
         if bounded:
             totals = replace(totals, stored_status="bound")
@@ -94,7 +100,7 @@ class TensorFile(StaticModel):
             totals=totals,
         )
         order = Schedule((), (), (), f"{contents.why}: the order of execution is not known")
-        return AnalysisResult(info, lambda: (self._layers(), lambda: order, lambda: None))
+        return AnalysisResult(info, lambda: (self._create_rows(), lambda: order, lambda: None))
 
     def find_rows(self, names: Sequence[str]) -> list[Layer] | None:
         """Returns the rows of tensors by their names, without the tree, which takes seconds for very many.
@@ -111,33 +117,33 @@ class TensorFile(StaticModel):
         if any(entry.name.startswith(modules) for entry in tensors):
             return None
         why = self.contents.why
-        return [leaf_layer(entry, name, why, params=entry.elements) for name, entry in entries.items()]
+        return [build_leaf_layer(entry, name, why, params=entry.elements) for name, entry in entries.items()]
 
-    def _layers(self) -> tuple[Layer, ...]:
+    def _create_rows(self) -> tuple[Layer, ...]:
         """Returns a row for every module in the names, and one for every tensor."""
-        with gc_pause():
+        with pause_garbage_collector():
             if len(self.contents.tensors) > LAZY_ROWS:
                 with contextlib.suppress(ValueError):
                     # behaves like a tuple, but builds its rows on first use
                     return cast("tuple[Layer, ...]", TensorRows(self.contents))
-            return self._layer_list()
+            return self._list_layers()
 
-    def _layer_list(self) -> tuple[Layer, ...]:
-        """Returns the rows of `_layers`, all built."""
+    def _list_layers(self) -> tuple[Layer, ...]:
+        """Returns the rows of `_create_rows`, all built."""
         leaves, groups = build_tree(self.contents.tensors, self.contents.why, self.contents.kinds)
-        trained = self._trained()
+        trained = self._list_trained()
         return build(
             leaves,
             groups,
             trained=None if trained is None else {key for tensor in trained for key, _, _ in tensor.counted},
         )
 
-    def _trainable(self) -> int | None:
+    def _count_trainable(self) -> int | None:
         """Returns the number of parameters with requires_grad, or None if the file does not say."""
-        trained = self._trained()
+        trained = self._list_trained()
         return None if trained is None else count_stored(trained)[0]
 
-    def _trained(self) -> list[StoredTensor] | None:
+    def _list_trained(self) -> list[StoredTensor] | None:
         tensors = self.contents.tensors
         if not tensors or any(tensor.trainable is None for tensor in tensors):
             return None
@@ -169,13 +175,13 @@ def build_tree(
     groups: dict[str, GroupFacts] = {}
     scopes: tuple[Scope, ...] = ()
     unknown = GroupFacts(status="unknown", reason=why)
-    for row in rows(tensors):
+    for row in list_rows(tensors):
         scopes = scopes[: row.depth]
         if row.stored is None:
             scopes = (*scopes, Scope(row.path, row.name, kinds.get(row.path, "")))
             groups[row.path] = unknown
         else:
-            leaves.append(build_leaf(leaf_layer(row.stored, row.name, why), scopes, [row.stored], role))
+            leaves.append(build_leaf(build_leaf_layer(row.stored, row.name, why), scopes, [row.stored], role))
     return leaves, groups
 
 

@@ -11,7 +11,7 @@ from explorer.engine.formats.tflite import graph as tflite_graph
 from explorer.engine.models.opened_model import StaticModel
 from explorer.engine.shapes.tflite import FileShapes
 from explorer.host.file_reads import record_full_read
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ class TfliteModel(StaticModel):
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
         self.options = options
-        with gc_pause():
+        with pause_garbage_collector():
             self.read = tflite_graph.read(source)
 
     def names(self) -> tuple[list[str], list[str]]:
@@ -53,14 +53,14 @@ class TfliteModel(StaticModel):
         input_shapes = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
         return analyse.examine(
             self.read.model,
-            shapes=FileShapes(self.read, dims, input_shapes, self._notes()),
+            shapes=FileShapes(self.read, dims, input_shapes, self._list_notes()),
             format=self.format,
             rules=self.options.own,
             on_progress=on_progress,
             cancel=cancel,
         )
 
-    def _notes(self) -> list[str]:
+    def _list_notes(self) -> list[str]:
         """Returns notes on the figures."""
         read = self.read
         notes = []

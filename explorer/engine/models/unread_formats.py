@@ -196,7 +196,7 @@ def _build_python_error(path: str) -> BadModel:
     import ast  # 10 ms, needed only here
 
     try:
-        with input_files.text(path) as file:
+        with input_files.open_text(path) as file:
             body = ast.parse(file.read()).body
     except (OSError, SyntaxError, ValueError):
         body = []

@@ -50,7 +50,7 @@ def load(path: str, *, trust: bool) -> Rules:
         problem = f"the rules in '{path}' are Python code, which would run"
         raise Misuse(problem, where="--rules", hint="read the file, then add --trust")
     try:
-        source = input_files.content(path).decode("utf-8")
+        source = input_files.read_content(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
         reason = fault.strerror if isinstance(fault, OSError) else "it is no text"
         raise Misuse(f"the rules cannot be read: {reason}", where=path) from None

@@ -29,7 +29,7 @@ from explorer.facts.profile.profile import (
 )
 from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
-from explorer.settings.columns import tensor_bytes
+from explorer.settings.columns import sum_tensor_bytes
 
 
 class TimeSamples(Struct):
@@ -296,8 +296,8 @@ def _macs_and_bytes(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
         return macs, None
     outputs = {tensor.name: tensor for layer in rows for tensor in layer.outputs}
     inner_tensors: list[TensorInfo] = [t for layer in rows for t in layer.inputs if t.name in outputs]
-    passed_bytes = tensor_bytes({t.name: t for t in inner_tensors}.values())
-    read = [tensor_bytes((t,)) for t in inner_tensors]
+    passed_bytes = sum_tensor_bytes({t.name: t for t in inner_tensors}.values())
+    read = [sum_tensor_bytes((t,)) for t in inner_tensors]
     if passed_bytes is None or None in read:
         return macs, None
     return macs, max(0, sum(size or 0 for size in moves) - passed_bytes - sum(size or 0 for size in read))

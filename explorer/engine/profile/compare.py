@@ -16,7 +16,7 @@ from explorer.engine.profile.assemble import TimeSamples
 from explorer.engine.profile.statistics import compute_spread, ranks_differ
 from explorer.facts import Layer
 from explorer.facts.comparison import RowPair, RowSide, TreeDiff
-from explorer.facts.profile.comparison import LayerChange, ProfileComparison, significance
+from explorer.facts.profile.comparison import LayerChange, ProfileComparison, is_significant
 from explorer.facts.profile.profile import Profile
 
 _COMPARED_AS_ONE = frozenset(("tiled", "merged", "quantized"))
@@ -50,7 +50,7 @@ def compare_timed(before: TimedModel, after: TimedModel, tree: TreeDiff) -> Prof
     return ProfileComparison(
         (tree.before, tree.after),
         walls[1].median - walls[0].median,
-        significance(*walls),
+        is_significant(*walls),
         tuple(_changes(sides, tree.rows)),
         before.profile,
         after.profile,
@@ -104,7 +104,7 @@ def _change(pair: RowPair, *times: Sequence[float]) -> LayerChange:
     either = pair.before or pair.after
     assert either is not None
     before, after = (compute_spread(seconds) if seconds else None for seconds in times)
-    surely = significance(before, after)
+    surely = is_significant(before, after)
     if surely is None and all(times) and ranks_differ(*times):
         surely = True
     difference = (after.median if after else 0.0) - (before.median if before else 0.0)

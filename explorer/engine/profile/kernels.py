@@ -90,7 +90,7 @@ def kernel_runs(path: str) -> Iterator[KernelRun]:
     """
     run, last = KernelRun(), ""
     inner: list[tuple[int, int]] = []
-    with input_files.text(path, errors="replace") as lines:
+    with input_files.open_text(path, errors="replace") as lines:
         for line in lines:
             last = line.strip() or last
             event = _event(line)

@@ -30,7 +30,7 @@ _MAX_SPREAD = 1.5
 
 def processors() -> int:
     """Returns the number of processors that this process may use."""
-    return len(processor.processors())
+    return len(processor.list_processors())
 
 
 def check_threads(threads: int | None) -> None:
@@ -143,7 +143,7 @@ def _busy() -> tuple[float, float] | None:
         times = psutil.cpu_times(percpu=True)
     except (OSError, psutil.Error):
         return None
-    own_processors = processor.processors()
+    own_processors = processor.list_processors()
     if len(times) <= own_processors[-1]:  # some processors are offline, so the list has gaps
         return None
     # idle time and waiting for devices do not count

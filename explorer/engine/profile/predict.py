@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from explorer.engine.costs.memory.roofline import count_moved_bytes
 from explorer.facts import Layer
 from explorer.facts.profile.machine import KernelTime, MeasuredMachine
-from explorer.settings.columns import tensor_bytes
+from explorer.settings.columns import sum_tensor_bytes
 
 GROUPED, STRIDED, FEW = "Conv, grouped", "Conv, grouped, stride 2", "Conv, few channels"
 WIDE = "Conv, grouped, wide window"
@@ -145,7 +145,7 @@ class TimeModel:
             and _KERNEL_BY_OPERATOR.get(ops[0]) in RUNTIME_OPERATORS
             and merged_layers
         ):
-            output_bytes = tensor_bytes(layer.outputs)
+            output_bytes = sum_tensor_bytes(layer.outputs)
             if output_bytes is None:
                 return None
             return (
@@ -161,7 +161,7 @@ class TimeModel:
                 if merged_layers
                 else own_seconds
             )
-        numbers = (tensor_bytes(layer.outputs) or 0) / 4
+        numbers = (sum_tensor_bytes(layer.outputs) or 0) / 4
         if layer.kind not in _CONV_OPERATORS:
             return (
                 own_seconds + self._bias * numbers if _adds_bias(layer, ops, merged_layers) else own_seconds

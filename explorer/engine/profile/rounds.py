@@ -20,7 +20,7 @@ from explorer.engine.profile.statistics import find_stop_reason
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.facts.profile.profile import ProfileSpec, Stopped
 from explorer.facts.roofline import Machine
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 _COMPARED = 3
 """Minimum number of runs under the profiler for each of several models, whatever they cost.
@@ -94,7 +94,11 @@ def timed(
     watch: LoadWatch | None = None
     fewest = _COMPARED if len(measurements) > 1 else 1
     for _ in range(spec.repeat):
-        with tempfile.TemporaryDirectory(dir=scratch) as folder_path, ExitStack() as stack, gc_pause():
+        with (
+            tempfile.TemporaryDirectory(dir=scratch) as folder_path,
+            ExitStack() as stack,
+            pause_garbage_collector(),
+        ):
             for index, measurement in enumerate(measurements):
                 os.mkdir(folder := os.path.join(folder_path, str(index)))
                 measurement.load(spec, folder, stack)

@@ -13,7 +13,7 @@ import onnxruntime
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.onnx import reader
-from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Graph, Model
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.runtime.onnxruntime import Array, shorten_error
@@ -48,7 +48,7 @@ class TimedSessions(TimedRuns):
         super().__init__(spec.record)
         self._feeds, self._level, self._place = feeds, level, place
         folder = os.path.dirname(os.path.abspath(model.path)) if model.path else os.getcwd()
-        self._model_bytes = skeleton(model, folder=folder)
+        self._model_bytes = encode_skeleton(model, folder=folder)
 
         def session(**more: Any) -> Any:
             options = _options(spec, level, folder)

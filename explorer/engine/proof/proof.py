@@ -46,7 +46,7 @@ from explorer.engine.shapes import Inference
 from explorer.engine.tiling.decompose import decompose
 from explorer.facts import Plan, Progress, SiteEvidence, TensorInfo, Verification
 from explorer.facts.verification import Tolerance
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 
 def verify(
@@ -252,7 +252,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     sites = SiteProof(decomposed, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
     with (
-        gc_pause(),  # symbolic execution creates 100,000 objects without reference cycles
+        pause_garbage_collector(),  # symbolic execution creates 100,000 objects without reference cycles
         whole_run.run_in_background(task.after, plan if len(seeds) == 1 else None, first) as background_run,
     ):
         originals = sites.find_originals(plan)

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.number_formats import format_of
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import NumberFormat
@@ -20,7 +20,7 @@ from explorer.engine.quantize.layers import QUANTIZED, Part, QuantizableLayer
 from explorer.engine.tiling.rules import Rules, decide, name_matcher
 from explorer.facts import Layer
 from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
-from explorer.settings.filter import is_query, matcher
+from explorer.settings.filter import build_matcher, is_query
 
 VALUES = (*PARTS, "granularity", "symmetric", "block", "on")
 """Names of the settings that a rule can set."""
@@ -307,7 +307,9 @@ def _explain_unselected(
     for op in spec.ops:
         if not any(fnmatch.fnmatchcase(layer.op, op) for layer in layers):
             where = _describe_location(origins.get("ops", ""), "--op")
-            raise Misuse(f"no layer is a '{op}'", where=where, hint=nearest(op, {la.op for la in layers}))
+            raise Misuse(
+                f"no layer is a '{op}'", where=where, hint=suggest_name(op, {la.op for la in layers})
+            )
     site_ids = _select_layers(
         layers, spec.sites, rows, _describe_location(origins.get("sites", ""), "--site")
     )
@@ -338,7 +340,7 @@ def _select_layers(
         if not matching_ids and not site.startswith("re:") and is_query(site):
             matching_ids = _select_by_filter(layers, site, rows())
         if not matching_ids:
-            hint = nearest(site, [layer.name for layer in layers])
+            hint = suggest_name(site, [layer.name for layer in layers])
             raise Misuse(f"no layer is called '{site}'", where=where, hint=hint)
         layer_ids |= matching_ids
     return layer_ids
@@ -351,7 +353,7 @@ def _select_by_filter(layers: Sequence[QuantizableLayer], query: str, rows: Sequ
     """
     layers_by_id = {id(layer): layer for layer in layers}
     ids_by_output = {layer.node.outputs[0]: layer_id for layer_id, layer in layers_by_id.items()}
-    matches, layer_ids = matcher(query), set()
+    matches, layer_ids = build_matcher(query), set()
     for row in rows:
         layer_id = next(
             (ids_by_output[output.name] for output in row.outputs if output.name in ids_by_output), None

@@ -10,7 +10,7 @@ from zipfile import ZipFile
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.facts import Shape
@@ -115,7 +115,9 @@ class InputArrays(Struct, frozen=True):
             )
         for name in arrays:
             if name not in names:
-                raise Misuse(f"the model has no input '{name}'", where=self.path, hint=nearest(name, names))
+                raise Misuse(
+                    f"the model has no input '{name}'", where=self.path, hint=suggest_name(name, names)
+                )
         for spec in inputs:
             if spec.name not in arrays:
                 raise Misuse(f"it has no values for the input '{spec.name}'", where=self.path)
@@ -180,7 +182,7 @@ def read_input(path: str) -> InputArrays:
     """
     try:
         # unpickling arrays of Python objects could run any code
-        with input_files.binary(path) as file:
+        with input_files.open_binary(path) as file:
             loaded: Any = np.load(file, allow_pickle=False)
             if isinstance(loaded, np.ndarray):
                 return InputArrays(path, {"": loaded})

@@ -24,7 +24,7 @@ from explorer.engine.compat.onnxruntime import (
     is_of_a_pass,
     read_message,
 )
-from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import FileSpan, Model, Value
 from explorer.engine.graph.random_operators import list_all_nodes
 from explorer.engine.runtime.plain_form import build_plain_form
@@ -155,7 +155,7 @@ class RuntimeSession:
             self._session = Evaluator(model, folder)
             self._declared = {v.name: v.dtype for v in model.graph.outputs}
             return
-        model_bytes = skeleton(model, folder=folder)
+        model_bytes = encode_skeleton(model, folder=folder)
         reasons: list[str] = []
         optimised = optimise and len(model.graph.nodes) <= MAX_OPTIMIZED
         harmful = _harmful_passes(model) if optimised else ()

@@ -58,7 +58,7 @@ class ThreadShare(Struct, frozen=True):
 
 def count_processors() -> int:
     """Returns the number of processors that this process may use. OMP_NUM_THREADS can lower it."""
-    available = len(processor.processors())
+    available = len(processor.list_processors())
     limit_text = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(available, int(limit_text)) if limit_text.isdigit() else available)
 

@@ -17,7 +17,7 @@ from explorer.engine.runtime import provider_assignment
 from explorer.engine.runtime.provider_assignment import HOST, Assignment, body_node_name, node_name
 from explorer.facts import Analysis, Layer, TensorInfo
 from explorer.facts.external.placement import Boundary, FusedLayers, Partition, Placement
-from explorer.settings.columns import tensor_bytes
+from explorer.settings.columns import sum_tensor_bytes
 
 Work = tuple[Node, tuple[int, ...]]
 """A node of the optimized graph, and the indices of the original nodes that it replaces."""
@@ -195,7 +195,7 @@ def _boundaries(edges: _GraphEdges, provider_by_node: Sequence[str], rows: _Laye
     for (name, target), readers in readers_by_value.items():
         info = rows.tensors.get(name)
         maker = rows.paths([edges.maker[name]])[0] if name in edges.maker else ""
-        shape, size = (None, None) if info is None else (info.shape, tensor_bytes((info,)))
+        shape, size = (None, None) if info is None else (info.shape, sum_tensor_bytes((info,)))
         boundaries.append(
             Boundary(name, shape, maker, provider_by_value[name], target, rows.paths(readers), size)
         )

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel
 from explorer.base.units import bytes_text, printable
-from explorer.engine.formats.onnx.protobuf_wire import fields
+from explorer.engine.formats.onnx.protobuf_wire import iterate_fields
 from explorer.engine.formats.onnx.tensors import TensorReader, list_sparse_spans, read_sparse
 from explorer.engine.graph.dtypes import get_numpy_type
 from explorer.engine.graph.model import (
@@ -158,9 +158,9 @@ def _read_dense_bytes(span: FileSpan) -> bytes:
 
 def _indices(span: FileSpan) -> Tensor | None:
     reader = TensorReader(span.source)
-    for number, wire_type, _, start, end in fields(reader.data, span.offset, span.offset + span.size):
+    for number, wire_type, _, start, end in iterate_fields(reader.data, span.offset, span.offset + span.size):
         if number == 2 and wire_type == 2:
-            return reader.tensor(start, end)
+            return reader.read_tensor(start, end)
     return None
 
 
@@ -168,7 +168,7 @@ def _drop_sparse(graph: Graph) -> tuple[FileSpan, ...]:
     """Returns the uninterpreted fields of a graph, without its sparse initializers."""
     remaining: list[FileSpan] = []
     for part in graph.extra:
-        for number, _, start, _, end in fields(part.source.map, part.offset, part.offset + part.size):
+        for number, _, start, _, end in iterate_fields(part.source.map, part.offset, part.offset + part.size):
             if number != _SPARSE_FIELD:
                 remaining.append(FileSpan(part.source, start, end - start))
     return tuple(remaining)

@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, MissingExtra, Misuse
 from explorer.engine.formats.onnx import reader
-from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Function, Model, Node, list_bodies
 from explorer.engine.runtime.onnxruntime import MAX_OPTIMIZED, shorten_error, weights_folder
 
@@ -114,7 +114,7 @@ def assignment(model: Model, providers: Sequence[str], *, scratch: str) -> Assig
     graph = replace(model.graph, nodes=nodes)
     named_model = replace(model, graph=graph, functions=_name_functions(model))
     folder = weights_folder(model)
-    model_bytes = skeleton(named_model, folder=folder)
+    model_bytes = encode_skeleton(named_model, folder=folder)
     level = _Level.ORT_ENABLE_EXTENDED
     if len(model.graph.nodes) > MAX_OPTIMIZED:
         level = _Level.ORT_DISABLE_ALL

@@ -12,7 +12,7 @@ from math import prod
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import printable, shape_text
 from explorer.engine.graph.dtypes import get_element_type, get_numpy_type
 from explorer.engine.graph.model import Model, Node, Tensor, Value, list_graphs
@@ -161,10 +161,10 @@ def check_names(model: Model, dims: Iterable[str], input_shapes: InputShapes) ->
     symbols = [d for v in model.graph.feeds for d in v.shape or () if isinstance(d, str)]
     for name in input_shapes:
         if name not in names:
-            raise Misuse(f"there is no input '{name}'", hint=nearest(name, names))
+            raise Misuse(f"there is no input '{name}'", hint=suggest_name(name, names))
     for symbol in dims:
         if symbol not in symbols:
-            raise Misuse(f"there is no dimension '{symbol}'", hint=nearest(symbol, symbols))
+            raise Misuse(f"there is no dimension '{symbol}'", hint=suggest_name(symbol, symbols))
 
 
 def _plan_input(

@@ -8,7 +8,7 @@ from typing import Any
 
 from explorer.base.errors import BadModel
 from explorer.engine.compat.onnx import scan_along_any_axis
-from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import list_all_nodes
 
@@ -41,7 +41,7 @@ class Evaluator:
         from onnx.external_data_helper import load_external_data_for_model
         from onnx.reference import ReferenceEvaluator
 
-        proto = onnx.load_model_from_string(skeleton(model, folder=folder))
+        proto = onnx.load_model_from_string(encode_skeleton(model, folder=folder))
         load_external_data_for_model(proto, folder)
         try:
             self._evaluator = ReferenceEvaluator(proto, new_ops=scan_along_any_axis())

@@ -128,7 +128,7 @@ def read_samples(
 
 def _sample_files(path: str) -> list[str]:
     try:
-        names = sorted(name for name in input_files.names(path) if name.endswith(_SUFFIXES))
+        names = sorted(name for name in input_files.list_names(path) if name.endswith(_SUFFIXES))
     except (NotADirectoryError, FileNotFoundError):
         return [path]
     except OSError as error:
@@ -254,11 +254,11 @@ def headers(path: str) -> dict[str, ArrayEntry]:
         Misuse: The file cannot be read, or is neither .npy nor .npz.
     """
     try:
-        with input_files.binary(path) as file:
+        with input_files.open_binary(path) as file:
             if not zipfile.is_zipfile(file):
                 file.seek(0)
                 return {"": _read_header("", file)}
-        with input_files.archive(path) as archive:
+        with input_files.open_archive(path) as archive:
             check_unpacked(archive, path)
             entries = {}
             for name in archive.namelist():
@@ -315,8 +315,8 @@ def pieces(path: str, entry: ArrayEntry) -> Iterator[Array]:
 def _open_array(path: str, key: str) -> Iterator[IO[bytes]]:
     """Opens the file of an array, or its archive member if `key` is not empty."""
     if not key:
-        with input_files.binary(path) as file:
+        with input_files.open_binary(path) as file:
             yield file
         return
-    with input_files.archive(path) as archive, archive.open(key) as file:
+    with input_files.open_archive(path) as archive, archive.open(key) as file:
         yield file

@@ -27,7 +27,7 @@ def compute_module_digest(model: nn.Module) -> str:
         digest.update(text.encode())
         digest.update(b"\0")
     for path in _list_files(model):
-        digest.update(input_files.content(path, internal=True, max_bytes=_MAX_CODE))
+        digest.update(input_files.read_content(path, internal=True, max_bytes=_MAX_CODE))
     return digest.hexdigest()
 
 

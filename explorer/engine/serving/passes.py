@@ -14,7 +14,7 @@ from explorer.engine.compat.transformers import cache_layers
 from explorer.engine.costs.decode import module_step
 from explorer.engine.costs.decode.module_cache import OwnCache, get_text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
+from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, list_cache_tensors
 from explorer.engine.serving.weights import WeightHolder, count_read_bytes, find_layer_number, list_holders
 from explorer.facts import Layer
 from explorer.facts.serving.serving import PassFigures
@@ -165,7 +165,7 @@ class Passes:
     def build_cache(self, context: int) -> tuple[list[Any], tuple[CacheTensor, ...]]:
         """Returns the layers and the tensors of a cache that holds `context` tokens."""
         cache, _ = self.own.build_cache(context, 1, self.prompt_tokens)
-        return cache_layers(cache), tensors_of(cache)
+        return cache_layers(cache), list_cache_tensors(cache)
 
     @cached_property
     def looped(self) -> bool:

@@ -40,7 +40,7 @@ from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
 from explorer.facts.serving.serving import DeviceLayout, PassFigures, ServedLayer, Serving, ServingTime
 from explorer.facts.serving.spec import ServingSpec
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 _COMPUTE_TYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """Types in which a module can compute."""
@@ -113,7 +113,7 @@ def create_passes(own_cache: OwnCache, spec: ServingSpec) -> Passes:
     return Passes(own_cache, spec.prompt if own_cache.encoder else 0, lambda done: None)
 
 
-@gc_pause()
+@pause_garbage_collector()
 def compute_serving(
     passes: Passes,
     spec: ServingSpec,

@@ -26,7 +26,7 @@ from explorer.facts import to_json
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import Serving
 from explorer.facts.serving.spec import ServingSpec
-from explorer.facts.serving.sweep import ServingRow, ServingSweep, ServingSweepSpec, with_serving_front
+from explorer.facts.serving.sweep import ServingRow, ServingSweep, ServingSweepSpec, mark_serving_front
 
 _MAX_TASK_CONTEXTS = 16
 """Maximum number of contexts in one task of a worker."""
@@ -194,7 +194,7 @@ def sweep_servings(
         Cancelled: `cancel` returned True.
     """
     began = time.perf_counter()
-    questions = spec.questions()
+    questions = spec.list_questions()
     check_spec(spec.base)
     for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
         resolve_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
@@ -213,7 +213,7 @@ def sweep_servings(
     rows = [row for state in states for rows in state.rows.values() for row in rows]
     raise_common_error(rows)
     return ServingSweep(
-        rows=with_serving_front(rows),
+        rows=mark_serving_front(rows),
         made=run.made,
         kept=run.kept,
         output=output or "",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from explorer.base.errors import Misuse, nearest
-from explorer.engine.formats.onnx.containers import declared_shape
+from explorer.base.errors import Misuse, suggest_name
+from explorer.engine.formats.onnx.containers import read_declared_shape
 from explorer.engine.graph.model import Model, Value
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
@@ -41,7 +41,7 @@ def bind_inputs(
     is_overruled = False
     for name, (_, shape) in requested_types.items():
         if name not in inputs_by_name:
-            hint = nearest(name, inputs_by_name)
+            hint = suggest_name(name, inputs_by_name)
             raise Misuse("the model has no such input", where=f"--input-shape {name}", hint=hint)
         declared = inputs_by_name[name].shape
         if declared is None:
@@ -81,14 +81,14 @@ def _check_names(model: Model, dim_sizes: Mapping[str, int]) -> None:
         Misuse: A dimension does not exist, or a size is below 1.
     """
     values = (*model.graph.feeds, *model.graph.values, *model.graph.outputs)
-    shapes = {shape for v in values if (shape := declared_shape(v))}
+    shapes = {shape for v in values if (shape := read_declared_shape(v))}
     names = {d for shape in shapes for d in shape if isinstance(d, str)}
     if not names.issuperset(dim_sizes):
         # the names inside an expression such as 'past + 1' can be set, too
         names |= {n for d in list(names) if (text := dims.normalize_name(d)) for n in dims.names((text,))}
     for name, size in dim_sizes.items():
         if name not in names:
-            hint = nearest(name, sorted(names)) or "all of its dimensions are fixed"
+            hint = suggest_name(name, sorted(names)) or "all of its dimensions are fixed"
             raise Misuse("the model has no such dimension", where=f"--dim {name}", hint=hint)
         if size < 1:
             raise Misuse(f"a dimension cannot be {size}", where=f"--dim {name}")

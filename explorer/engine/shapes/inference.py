@@ -23,7 +23,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from explorer.engine.formats.onnx import tensors
-from explorer.engine.formats.onnx.containers import container
+from explorer.engine.formats.onnx.containers import read_container
 from explorer.engine.graph.blocked_channels import find_blocked_channels
 from explorer.engine.graph.layouts import BLOCKED, NCHWC
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, list_bodies
@@ -187,7 +187,7 @@ class Inference:
         self._onnx = OnnxPass(model.ir_version, self.notes)
         self._dims = dim_sizes
         self._blocked = find_blocked_channels(model.graph) if NCHWC in model.opsets else {}
-        self._input_containers = {value.name: value for value in inputs if container(value) is not None}
+        self._input_containers = {value.name: value for value in inputs if read_container(value) is not None}
         self._trusts_file = not is_overruled
         graph = model.graph if inputs == model.graph.inputs else replace(model.graph, inputs=inputs)
         declared = self._read_declared_types(graph)
@@ -352,7 +352,7 @@ class Inference:
         captured = sorted(find_captured_names(body))
         formal_inputs: list[Value] = []
         for value, kind in zip(body.inputs, [*kinds] + [None] * len(body.inputs), strict=False):
-            if kind is None or (kind[0] is None and container(value) is not None):
+            if kind is None or (kind[0] is None and read_container(value) is not None):
                 formal_inputs.append(replace(value, shape=canonicalize_shape(value.shape)))
             else:
                 formal_inputs.append(Value(value.name, kind[0] or value.dtype, kind[1]))
@@ -485,10 +485,13 @@ class Inference:
     def _list_containers(self, graph: Graph) -> list[Container]:
         """Returns the sequences and optionals among a graph's inputs, with the user's sizes."""
         containers = [
-            container_value for value in graph.inputs if (container_value := container(value)) is not None
+            container_value
+            for value in graph.inputs
+            if (container_value := read_container(value)) is not None
         ]
         return [
-            c.resized(lambda shape: canonicalize_shape(bind_shape(shape, self._dims))) for c in containers
+            container.change_shape(lambda shape: canonicalize_shape(bind_shape(shape, self._dims)))
+            for container in containers
         ]
 
     def _infer(

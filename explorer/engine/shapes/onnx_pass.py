@@ -129,7 +129,7 @@ class OnnxPass(Struct):
         opsets = {**opsets, "explorer.refused": 1} if self._replacements else opsets
         model = Model(part, opsets, max(self.ir_version, 10))
         try:
-            return onnx_subprocess.infer(writer.skeleton(model))
+            return onnx_subprocess.infer(writer.encode_skeleton(model))
         except onnx_subprocess.InferenceDied as error:
             # no bisection: each of its steps would take a second
             self.died = True
@@ -169,7 +169,7 @@ def _build_subgraph(
         elif kind is not None and kind[0] is not None:
             inputs.append(Value(name, kind[0], kind[1]))
         elif name in containers_by_name:
-            inputs.append(containers_by_name[name].value())
+            inputs.append(containers_by_name[name].build_value())
     for name in produced:
         kind = types.get(name)
         if kind is not None and kind[0] is not None and kind[1] is not None:

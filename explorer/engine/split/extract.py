@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model
@@ -141,7 +141,7 @@ def _find_matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
         ]
     rows = [row for row_id in matches for row in range(row_id, end_of(layers, row_id))]
     if not rows:
-        hint = nearest(text, [layer.path for layer in layers])
+        hint = suggest_name(text, [layer.path for layer in layers])
         raise Misuse(f"no layer is called '{text}'", where="--layer", hint=hint)
     return rows
 
@@ -181,7 +181,9 @@ def _find_named_units(
                 missing = "no layer reads it" if reading else "it has no operator"
                 hint = "name a layer that explorer layers lists"
                 raise Misuse(f"'{name}' cannot be an end of a part: {missing}", where=flag, hint=hint)
-            raise Misuse(f"no layer or tensor is called '{name}'", where=flag, hint=nearest(name, candidates))
+            raise Misuse(
+                f"no layer or tensor is called '{name}'", where=flag, hint=suggest_name(name, candidates)
+            )
         named_units |= units
     return named_units
 

@@ -125,7 +125,7 @@ def read_unchecked(path: str) -> Manifest:
         BadModel: The manifest is invalid, or names a file outside its folder.
     """
     try:
-        manifest = msgspec.json.decode(input_files.content(path), type=Manifest)
+        manifest = msgspec.json.decode(input_files.read_content(path), type=Manifest)
     except OSError as error:
         raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -169,7 +169,7 @@ def _check_wiring(manifest: Manifest, path: str) -> None:
 
 def compute_sha256(path: str) -> str:
     """Computes the SHA-256 digest of a file, in hexadecimal."""
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 

@@ -34,7 +34,7 @@ from explorer.engine.split.torch.sequence import (
 from explorer.facts import Layer
 from explorer.facts.split.part import PartSpec
 from explorer.host import input_files
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 _ATTENTION = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 
@@ -88,7 +88,7 @@ def extract_module_part(
         Misuse: No layer matches, no call connects the two ends, or an input or output is not a tensor.
     """
     model = loaded.materialise()
-    args, kwargs = bound_inputs.arguments(device="cpu", seed=seed)
+    args, kwargs = bound_inputs.build_arguments(device="cpu", seed=seed)
     original, program = _export(loaded, model, args, kwargs)
     unit_calls = _group_calls_by_source(original, program)
     # the row of each unit: its function call's row if the layer tree has one, else its module's row
@@ -140,7 +140,7 @@ def _export(
             exported = torch.export.export(model, tuple(args), dict(kwargs), strict=False)
             return exported, exported.run_decompositions({})
     except Exception as error:
-        raise BadModel(f"torch.export cannot take it ({error_line(error)})", where=loaded.source) from error
+        raise BadModel(f"torch.export cannot take it ({format_error(error)})", where=loaded.source) from error
 
 
 def _state_names(program: Any) -> dict[str, str]:
@@ -311,10 +311,10 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
     """Computes the part's outputs from a written file, on the input values of the original module's run."""
     with torch.no_grad():
         if path.lower().endswith(".pt2"):
-            with input_files.binary(path) as file:
+            with input_files.open_binary(path) as file:
                 program = torch.export.load(file)
             return tuple(leaves(program.module()(*part.given)))
-        with input_files.binary(path) as file:
+        with input_files.open_binary(path) as file:
             state = torch.load(file, weights_only=True)
         tensors_by_name = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
         # torch chooses other kernels for weights without gradients, and these round differently

@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.costs.layer_rows import end_of
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.costs.memory.roofline import compute_minimum_seconds, count_moved_bytes
 from explorer.engine.costs.onnx.scopes import find_module_path
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.progress import Cancel
 from explorer.engine.shapes import infer
 from explorer.engine.split import costs
@@ -103,7 +103,7 @@ class CutSequence(Struct, frozen=True):
 def build_graph_sequence(subject: SplitSubject) -> CutSequence:
     """Builds the units of a graph, with their analysis."""
     model, layers = subject.model, subject.layers
-    types = infer(model, dims_of(model, subject.dims), dict(subject.shapes)).values
+    types = infer(model, select_dims(model, subject.dims), dict(subject.shapes)).values
     units = divide_graph(model, layers, types)
     counted_names = {tensor.name for layer in layers for tensor in layer.weights}
     initializers = model.graph.initializers
@@ -318,7 +318,7 @@ class StageSearch:
         modules = [self._find_cut_module(row) for row in self.units.rows]
         if not any(modules):
             paths = [layer.path for layer in self.subject.layers if layer.group]
-            hint = nearest(self.spec.at[0], paths) or "groups are listed by explorer layers"
+            hint = suggest_name(self.spec.at[0], paths) or "groups are listed by explorer layers"
             raise Misuse(f"no module is called '{self.spec.at[0]}'", where="--at", hint=hint)
         return [unit for unit in places if modules[unit] != modules[unit - 1]]
 
@@ -423,7 +423,9 @@ class StageSearch:
         for name in self.spec.cuts:
             row = paths.get(name, paths.get(f"/{name}", names.get(name)))
             if row is None:
-                raise Misuse(f"no layer is called '{name}'", where="--cuts", hint=nearest(name, list(paths)))
+                raise Misuse(
+                    f"no layer is called '{name}'", where="--cuts", hint=suggest_name(name, list(paths))
+                )
             members = range(row, end_of(self.subject.layers, row))
             unit = next(
                 (index for index, unit_row in enumerate(self.units.rows) if unit_row in members), None

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes import infer
 from explorer.engine.split.partition import Cuts
@@ -203,7 +203,7 @@ def bound(part: Model, types: Mapping[str, TensorInfo], dims: Mapping[str, int])
         sizes = tuple([size for size in (info and info.shape) or () if isinstance(size, int)])
         if info is not None and info.shape is not None and len(sizes) == len(info.shape):
             shapes[value.name] = info.dtype, sizes
-    return {"dims": dims_of(part, dims), "input_shapes": shapes}
+    return {"dims": select_dims(part, dims), "input_shapes": shapes}
 
 
 def _describe_stage(search: StageSearch, value: Value) -> TensorInfo:

@@ -16,7 +16,7 @@ from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import any_draws_random
 from explorer.engine.profile.rows import NodeRows
 from explorer.facts import Layer, TensorInfo
-from explorer.settings.columns import tensor_bytes
+from explorer.settings.columns import sum_tensor_bytes
 
 
 class CrossingValue(Struct, frozen=True):
@@ -111,7 +111,7 @@ def divide_graph(model: Model, layers: Sequence[Layer], types: Mapping[str, Tens
         last_reader | {n: unit for n, unit in birth_unit.items() if unit >= 0 and n not in last_reader}
     ).items():
         info = types.get(name) or TensorInfo(name, None, None, "unknown")
-        values.append(CrossingValue(name, birth_unit[name], last_unit, info, tensor_bytes((info,))))
+        values.append(CrossingValue(name, birth_unit[name], last_unit, info, sum_tensor_bytes((info,))))
     rows = NodeRows(layers, model.functions).find_rows(nodes, None)
     return GraphUnits(
         tuple(positions),

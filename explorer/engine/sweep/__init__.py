@@ -25,9 +25,9 @@ from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
-from explorer.facts.pareto_front import with_front
+from explorer.facts.pareto_front import mark_front
 from explorer.facts.quantize import QuantizeRequest
-from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, combinations
+from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, list_combinations
 from explorer.host.output_files import check_target
 
 MAX_ROWS = 100_000
@@ -127,7 +127,7 @@ def sweep(
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
-    specs = combinations(spec)
+    specs = list_combinations(spec)
     _check_count(len(specs), len(subjects))
     machine = hardware or Hardware()
     with contextlib.ExitStack() as stack:
@@ -135,7 +135,7 @@ def sweep(
         run = _Run(store, specs, machine, order, proof, on_progress, cancel)
         works = [run.prepare(subject, is_only_model=len(subjects) == 1) for subject in subjects]
         count = run.spread(works, scheduler, workers)
-        rows = with_front([row for work in works for row in work.rows])
+        rows = mark_front([row for work in works for row in work.rows])
     raise_common_error(rows)
     return Sweep(
         rows=rows,
@@ -176,7 +176,7 @@ def read_sweep(path: str) -> Sweep:
         Misuse: The file holds no results.
     """
     with Store(SweepRow, path, changed=False) as store:
-        rows = with_front(list(store.rows()))
+        rows = mark_front(list(store.rows()))
     return Sweep(rows=rows, hardware=Hardware(), kept=len(rows), output=path)
 
 

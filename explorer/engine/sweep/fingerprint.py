@@ -58,7 +58,7 @@ def compute_fingerprint(files: Sequence[str], cancel: Cancel = None) -> str:
     digest = hashlib.sha256()
     for index, path in enumerate(files):
         try:
-            with input_files.binary(path) as file:
+            with input_files.open_binary(path) as file:
                 size = os.fstat(file.fileno()).st_size
                 digest.update(f"{os.path.basename(path) if index else ''}\0{size}\0".encode())
                 while block := file.read(_BLOCK):

@@ -27,7 +27,7 @@ from explorer.engine.sweep.mixed_precision import (
 from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
-from explorer.facts.pareto_front import with_format_front
+from explorer.facts.pareto_front import mark_format_front
 from explorer.facts.quantize import (
     PARTS,
     FormatRow,
@@ -198,7 +198,7 @@ def sweep_formats(
         run.fill(works)
         has_search = not run.open and (spec.bits is not None or spec.snr is not None)
         mixed = [run.mixed(work) for work in works] if has_search else []
-    rows = with_format_front(
+    rows = mark_format_front(
         [row for work in works for row in work.rows if row.error or row.seconds is not None]
     )
     raise_common_error(rows)
@@ -218,7 +218,7 @@ def read_stored_formats(path: str, formats: Sequence[str] = ()) -> FormatSweep:
     """Reads the rows of number formats in a file of results: all rows, or the rows of some formats."""
     with Store(FormatRow, path, changed=False) as store:
         rows = [row for row in store.rows() if not formats or {*row.format.split(",")} <= {*formats}]
-    return FormatSweep(with_format_front(rows), kept=len(rows), output=path)
+    return FormatSweep(mark_format_front(rows), kept=len(rows), output=path)
 
 
 def parse_parts(text: str) -> Mapping[str, str]:
@@ -504,7 +504,7 @@ def _digest_samples(path: str) -> str:
         raise Misuse("there is no such file", where=path)
     names = [path]
     if os.path.isdir(path):
-        names = sorted(os.path.join(path, name) for name in input_files.names(path))
+        names = sorted(os.path.join(path, name) for name in input_files.list_names(path))
     try:
         return compute_fingerprint([name for name in names if os.path.isfile(name)])
     except BadModel as error:

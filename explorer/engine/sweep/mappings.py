@@ -17,7 +17,7 @@ from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
 from explorer.engine.sweep.store import Store
 from explorer.facts import to_json
 from explorer.facts.mapping import MemoryMachine, Objective
-from explorer.facts.mapping_sweep import MappingRow, MappingSweep, with_mapping_front
+from explorer.facts.mapping_sweep import MappingRow, MappingSweep, mark_mapping_front
 
 _LONG_SECONDS = 3600.0
 """Seconds of work that several processes share in any case."""
@@ -103,7 +103,7 @@ def sweep_mappings(
         worker_count = run.compute_in_workers(scheduler, workers) if run.open else 0
     if all(row.fits is None for row in run.rows):
         raise Misuse(run.rows[0].error)
-    rows, front = with_mapping_front(run.rows)
+    rows, front = mark_mapping_front(run.rows)
     return MappingSweep(
         rows=rows,
         front=front,

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from explorer.base.units import count_text
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweepSpec, MixedPrecision
-from explorer.facts.quantize.sweep import cost_of, noise
+from explorer.facts.quantize.sweep import compute_noise, read_cost
 
 
 def find_next_move(
@@ -28,7 +28,7 @@ def find_next_move(
     for (layer, name), row in single_layer_rows.items():
         current_row = single_layer_rows[layer, format_by_layer[layer]] if layer in format_by_layer else None
         savings = _compute_savings(row, cost) - (_compute_savings(current_row, cost) if current_row else 0)
-        added_noise = noise(row) - (noise(current_row) if current_row else 0.0)
+        added_noise = compute_noise(row) - (compute_noise(current_row) if current_row else 0.0)
         if (layer, name) in rejected or savings <= 0 or not math.isfinite(added_noise):
             continue
         if best is None or added_noise / savings < best[0]:
@@ -66,10 +66,10 @@ def choose_outcome(model: str, rows: Sequence[FormatRow], spec: FormatSweepSpec)
     limits = [f"at most {spec.bits:g} bits a weight"] if spec.bits is not None else []
     limits += [f"at least {spec.snr:g} dB"] if spec.snr is not None else []
     if accepted_rows:
-        rows_with_cost = [row for row in accepted_rows if cost_of(row, spec.cost) is not None]
+        rows_with_cost = [row for row in accepted_rows if read_cost(row, spec.cost) is not None]
         minimizes_cost = spec.snr is not None and rows_with_cost
         best = (
-            min(rows_with_cost, key=lambda row: (cost_of(row, spec.cost), -get_worst_snr(row)))
+            min(rows_with_cost, key=lambda row: (read_cost(row, spec.cost), -get_worst_snr(row)))
             if minimizes_cost
             else min(accepted_rows, key=lambda row: (-get_worst_snr(row), get_average_bits(row)))
         )

@@ -164,7 +164,7 @@ class _Pool:
         alive, living = os.pipe()
         ends = (request_end, answer_end, alive)
         process = subprocess.Popen(
-            child.command(__name__, *map(str, ends)),
+            child.build_command(__name__, *map(str, ends)),
             pass_fds=ends,
             stdin=subprocess.DEVNULL,
             stdout=self.log,
@@ -197,7 +197,10 @@ class _Pool:
 
 @contextlib.contextmanager
 def _create_pool(count: int) -> Iterator[_Pool]:
-    with scratch.folder() as folder, output_files.binary(os.path.join(folder, "log"), read=True) as log:
+    with (
+        scratch.create_folder() as folder,
+        output_files.open_binary(os.path.join(folder, "log"), read=True) as log,
+    ):
         pool = _Pool(folder, log, count)
         try:
             for _ in range(count):

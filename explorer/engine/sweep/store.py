@@ -106,7 +106,7 @@ class _Layout(Generic[Row]):
 def is_store(path: str) -> bool:
     """Whether a file is a file of sweep results."""
     try:
-        with input_files.binary(path) as file:
+        with input_files.open_binary(path) as file:
             head = file.read(100)
     except OSError:
         return False

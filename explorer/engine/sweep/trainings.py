@@ -49,10 +49,10 @@ class TrainingTask(Task, frozen=True, kw_only=True):
             raise BadModel("the worker has another module of this name", where=row.model)
         settings = {name: getattr(row, name) for name in _SETTINGS}
         try:
-            with scratch.folder() as folder:
+            with scratch.create_folder() as folder:
                 path = os.path.join(folder, "best.ckpt")
                 training = door.train(self.files[0], output=path, cancel=cancel, **self.how, **settings)
-                with input_files.binary(path) as file:
+                with input_files.open_binary(path) as file:
                     yield TrainedWeights(row.key, file.read())
         except (Cancelled, MissingExtra):
             raise
@@ -198,8 +198,8 @@ def _build_answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights],
             message, hint = f"there is no row {number} with figures", f"there are {len(trials):,}"
             raise Misuse(message, where="--take", hint=hint)
         with (
-            output_files.atomic_write(path, overwrite=overwrite) as temporary,
-            output_files.binary(temporary) as file,
+            output_files.write_atomically(path, overwrite=overwrite) as temporary,
+            output_files.open_binary(temporary) as file,
         ):
             file.write(checkpoint.content)
     names = ("data", "task", "samples", "held", "parameters", "seed", "weights")

@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.tiling.rules import name_matcher
 from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
-from explorer.facts.tiling import scope_of
-from explorer.settings.filter import is_query, matcher
+from explorer.facts.tiling import find_scope
+from explorer.settings.filter import build_matcher, is_query
 
 _MAX_MACS = 1 << 200
 """Upper limit on MACs. No real plan exceeds it."""
@@ -67,7 +67,7 @@ def resolve_site_filters(
         if is_name or pattern.startswith("re:") or not is_query(pattern):
             names[pattern] = None
             continue
-        is_wanted = matcher(pattern)
+        is_wanted = build_matcher(pattern)
         hits = [
             site.output or site.name
             for site in sites_by_layer.get(None, ())
@@ -111,7 +111,7 @@ def _find_layers(analysis: Analysis, sites: Sequence[SitePlan]) -> list[int | No
 
 def _find_layer_by_name(site: SitePlan, paths: Mapping[str, int]) -> int | None:
     """Returns the id of the layer with the name of a site, or of the scope around the site."""
-    for name in (site.name, scope_of(site.name)):
+    for name in (site.name, find_scope(site.name)):
         while name:
             if name in paths:
                 return paths[name]

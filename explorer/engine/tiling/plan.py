@@ -10,7 +10,7 @@ from typing import get_args
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
@@ -91,7 +91,7 @@ def _check_spec(spec: TileSpec, opset: int) -> None:
     """Rejects unknown forms or edges, and forms that the operator set cannot express."""
     if spec.form not in get_args(Form):
         raise Misuse(
-            f"there is no form '{spec.form}'", where="--form", hint=nearest(spec.form, get_args(Form))
+            f"there is no form '{spec.form}'", where="--form", hint=suggest_name(spec.form, get_args(Form))
         )
     if spec.edges not in ("ragged", "padded"):
         raise Misuse(f"'{spec.edges}' is not a kind of edges", where="--edges", hint="write ragged or padded")
@@ -233,7 +233,7 @@ def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: T
                     f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
                     where=where,
                 )
-            hint = nearest(glob, [s.name for s in sites])
+            hint = suggest_name(glob, [s.name for s in sites])
             raise Misuse(f"no site is called '{glob}'", where=where, hint=hint)
         by_id.update((id(s), s) for s in hits)
     return [s for s in sites if id(s) in by_id]

@@ -29,7 +29,7 @@ from explorer.engine.tiling.sites import PackedTile, RunCounts, Site
 from explorer.engine.tiling.tile import bind_dims
 from explorer.facts import Dim, Shape, SkippedSite
 from explorer.facts.tiling import Grouped
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 _EXAMPLE_LENGTH = 64
 """Example size of an open dimension other than the batch."""
@@ -102,7 +102,7 @@ def find_products(
     if decomposed:
         opened, inferred = _infer_shapes(model, dims, sizes, inputs)
     bound_model = bind_dims(model, opened.main.values)
-    with gc_pause():
+    with pause_garbage_collector():
         # the figures may use replaceable defaults, but the tiled graph may not
         figure_shapes = shapes.Inference(model, sizes, inputs) if model.defaults else inferred
         visited = visitor.visit(model, figure_shapes, user_rules=rules)

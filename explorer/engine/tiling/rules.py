@@ -15,7 +15,7 @@ from typing import Any, Generic, TypeVar, get_args
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.facts import Edges, Form, TileRule, TileSpec
 from explorer.facts.quantize import QuantizeRule
 from explorer.facts.tiling import MAX_TILE
@@ -144,7 +144,7 @@ def _check_rule(rule: TileRule) -> None:
     where = rule.origin or "a rule"
     for name, value, choices in (("form", rule.form, get_args(Form)), ("edges", rule.edges, get_args(Edges))):
         if value is not None and value not in choices:
-            raise Misuse(f"{name} '{value}' is not known", where=where, hint=nearest(value, choices))
+            raise Misuse(f"{name} '{value}' is not known", where=where, hint=suggest_name(value, choices))
     if rule.tile is not None:
         check_tile(rule.tile, where)
 

@@ -28,7 +28,7 @@ from explorer.engine.values.weights import build_statistics_rows, check_axis
 from explorer.facts import Layer, Progress
 from explorer.facts.values import Activations, StatisticsRow, TensorStats
 from explorer.host import output_files
-from explorer.host.output_files import atomic_write
+from explorer.host.output_files import write_atomically
 from explorer.settings.statistics import EVERYTHING, AskedStatistics, Choice
 
 
@@ -98,7 +98,7 @@ class ActivationArchive:
     """An .npz file that is written one entry at a time."""
 
     def __init__(self, path: str) -> None:
-        self._file = output_files.binary(path)
+        self._file = output_files.open_binary(path)
         self._zip = zipfile.ZipFile(self._file, "w", zipfile.ZIP_STORED)
         self._names: set[str] = set()
 
@@ -361,5 +361,5 @@ def _open_archive(output: str | None, overwrite: bool) -> Iterator[ActivationArc
     if output is None:
         yield None
         return
-    with atomic_write(output, overwrite=overwrite) as temporary, ActivationArchive(temporary) as archive:
+    with write_atomically(output, overwrite=overwrite) as temporary, ActivationArchive(temporary) as archive:
         yield archive

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.base.decibels import decibels
+from explorer.base.decibels import compute_decibels
 from explorer.engine.values.numbers import Array
 
 _SLAB = 1 << 14
@@ -28,7 +28,7 @@ def compute_snr_db(signal: float, noise: float) -> float:
         return math.inf
     if not signal or not math.isfinite(noise):
         return -math.inf
-    return decibels(signal, noise)
+    return compute_decibels(signal, noise)
 
 
 def compute_cosine(dot: float, a: float, b: float) -> float | None:

@@ -24,8 +24,8 @@ from explorer.base.units import printable, shape_text
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.torch.records import is_leaf
 from explorer.engine.costs.torch.signature import bind
-from explorer.engine.formats.torch_module.modules import dtype_name, shape_of, tensors
-from explorer.engine.formats.torch_module.width_mismatch import failure
+from explorer.engine.formats.torch_module.modules import format_dtype, shape_of, walk_tensors
+from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.runtime.input_files import InputArrays, InputSpec
 from explorer.engine.runtime.random_inputs import RandomInput, choose_rule, draw
 from explorer.engine.runtime.torch_arrays import NUMPY_TYPES
@@ -35,7 +35,7 @@ from explorer.engine.values.torch_gradients import run_backward
 from explorer.engine.values.torch_tensors import build_numbers, build_with_weights
 from explorer.engine.values.weights import make_kind_test, select
 from explorer.facts import Layer, TensorInfo
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
@@ -113,7 +113,7 @@ def draw_inputs(
     rules = [_choose_random_input(info, heights.get(info.name, 0)) for info in bound_inputs.inputs]
     arrays = draw(tuple(rules), seed)
     example_tensors = (
-        bound_inputs.example.tensors() if bound_inputs.example is not None else [None] * len(rules)
+        bound_inputs.example.list_tensors() if bound_inputs.example is not None else [None] * len(rules)
     )
     inputs: list[torch.Tensor] = []
     texts: list[str] = []
@@ -121,7 +121,7 @@ def draw_inputs(
         if (
             example is not None
             and shape_of(example) == info.shape
-            and dtype_name(example.dtype) == info.dtype
+            and format_dtype(example.dtype) == info.dtype
         ):
             inputs.append(example.detach())
             texts.append(f"{printable(info.name)}: {info.dtype} {shape_text(info.shape)}, as given")
@@ -148,7 +148,7 @@ def read_inputs(
         bound_inputs = bind(loaded, {**shapes, **_list_types_and_shapes(loaded, arrays_of_file)}, {})
     # .npy files have no bfloat16, so torch rounds values of another type
     specs = [
-        InputSpec(i.name, i.dtype if dtype_name(_get_dtype(i)) in NUMPY_TYPES else None, None)
+        InputSpec(i.name, i.dtype if format_dtype(_get_dtype(i)) in NUMPY_TYPES else None, None)
         for i in bound_inputs.inputs
     ]
     arrays = arrays_of_file.fit(specs)
@@ -178,7 +178,7 @@ def _choose_random_input(info: TensorInfo, height: int) -> RandomInput:
         info: The input.
         height: Number of rows of the table that the input indexes, or 0 for no table.
     """
-    dtype = dtype_name(_get_dtype(info))
+    dtype = format_dtype(_get_dtype(info))
     shape = tuple(int(d) for d in info.shape or () if isinstance(d, int))
     # a type that numpy lacks is drawn in float32 and rounded by torch
     return choose_rule(info.name, dtype if dtype in NUMPY_TYPES else "float32", shape, lambda: height)
@@ -202,8 +202,8 @@ def _find_table_rows(loaded: LoadedModule, bound_inputs: BoundInputs) -> dict[st
     """Returns for each input the smallest number of rows of an embedding table that it indexes directly."""
     if all(_get_dtype(info).is_floating_point for info in bound_inputs.inputs):
         return {}
-    args, kwargs = bound_inputs.arguments(device="meta")
-    input_tensors = [t for _, t in tensors([list(args), dict(kwargs)])]
+    args, kwargs = bound_inputs.build_arguments(device="meta")
+    input_tensors = [t for _, t in walk_tensors([list(args), dict(kwargs)])]
     names = {
         storage_key(t.untyped_storage()): info.name
         for t, info in zip(input_tensors, bound_inputs.inputs, strict=False)
@@ -262,7 +262,7 @@ class _HookState:
         call = self.calls[path]
         self.calls[path] += 1
         has_tensor = False
-        for output_index, tensor in tensors(result):
+        for output_index, tensor in walk_tensors(result):
             has_tensor = True
             name = f"{path}.{output_index}" if output_index else path
             self.take_output(tensor, name, path, call)
@@ -376,10 +376,10 @@ def record(
             except ExplorerError:
                 raise
             except Exception as error:
-                describe_error = partial(failure, module, partial(module, *args, **kwargs))
+                describe_error = partial(describe_failure, module, partial(module, *args, **kwargs))
                 unreached = _explain_failure(error, observed_paths, watch, source, describe_error)
                 return (*skipped, *unreached)
-            sample_count += next((len(t) for _, t in tensors([list(args), dict(kwargs)]) if t.dim()), 0)
+            sample_count += next((len(t) for _, t in walk_tensors([list(args), dict(kwargs)]) if t.dim()), 0)
     return (*skipped, *_list_skipped(module_by_path, observed_paths, watch), *watch.reason_by_path.items())
 
 
@@ -421,7 +421,7 @@ def _explain_failure(
     """
     failed_path = watch.failed[0] if watch.failed and watch.failed[1] is error else ""
     if failed_path and watch.done:
-        return _list_unreached(failed_path, error_line(error), paths, watch)
+        return _list_unreached(failed_path, format_error(error), paths, watch)
     raise BadModel(
         describe_error(error, place=f" in {failed_path}" if failed_path else ""), where=source
     ) from error

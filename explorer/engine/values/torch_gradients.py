@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.values.activations import Backward
 
 
@@ -39,7 +39,7 @@ def run_backward(
         Misuse: The outputs have no gradient, or do not fit the loss.
     """
     # the inputs get gradients, too, so that gradients reach layers without parameters
-    inputs = [t for _, t in tensors([list(args), dict(kwargs)]) if t.is_floating_point()]
+    inputs = [t for _, t in walk_tensors([list(args), dict(kwargs)]) if t.is_floating_point()]
     previous_states = [(t, t.requires_grad, t.grad) for t in (*inputs, *module.parameters())]
     try:
         for tensor, _, _ in previous_states:
@@ -49,7 +49,7 @@ def run_backward(
         with torch.enable_grad():
             # cloned, because torch forbids in-place changes of leaves with a gradient
             result = module(*_clone_tensors(args), **_clone_tensors(kwargs))
-            outputs = [t for _, t in tensors(result) if t.is_floating_point() and t.requires_grad]
+            outputs = [t for _, t in walk_tensors(result) if t.is_floating_point() and t.requires_grad]
             if not outputs:
                 message = "no output of it has a gradient"
                 raise Misuse(message, hint="leave --backward out", code="drop_option")

@@ -19,8 +19,8 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.compat.torch import is_packed, storage_key
 from explorer.engine.costs.aten.packed_weights import unpack_weights
-from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
-from explorer.engine.formats.torch_module.width_mismatch import failure
+from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy
+from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.numbers import Array, Numbers, Scales, split_into_slabs
 from explorer.host import processor
@@ -72,14 +72,14 @@ def _run_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: Loade
     uninitialized: Any = UninitializedBuffer
     memo = {id(b): uninitialized(dtype=b.dtype, device=b.device) for b in module.buffers() if is_lazy(b)}
     module = copy.deepcopy(module, memo)
-    args, kwargs = bound_inputs.arguments(device="cpu", seed=loaded.seed)
+    args, kwargs = bound_inputs.build_arguments(device="cpu", seed=loaded.seed)
     try:
         with loaded.quiet(), torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(loaded.seed)
             module(*args, **kwargs)
     except Exception as error:
         with loaded.quiet():
-            message = failure(module, lambda: module(*args, **kwargs), error, " on its first input")
+            message = describe_failure(module, lambda: module(*args, **kwargs), error, " on its first input")
         raise BadModel(message, where=loaded.source) from error
     return module
 
@@ -135,7 +135,7 @@ def build_numbers(
 
     return Numbers(
         name,
-        dtype_name(source.dtype),
+        format_dtype(source.dtype),
         tuple(tensor.shape),
         source.numel() * source.element_size(),
         partial(read_slabs, source),

@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import many_text
 from explorer.engine.costs.layer_rows import list_places
 from explorer.engine.progress import Cancel, OnProgress, stop_if
@@ -23,7 +23,7 @@ from explorer.engine.values.numbers import SLAB, Numbers
 from explorer.engine.values.statistics import measure
 from explorer.facts import Layer, Progress
 from explorer.facts.values import StatisticsRow, TensorStats, Weights
-from explorer.settings.filter import is_query, layers_found
+from explorer.settings.filter import find_layers, is_query
 from explorer.settings.statistics import EVERYTHING, AskedStatistics
 
 
@@ -100,13 +100,13 @@ def select(
             if any(map(matches, (name, *paths))):
                 is_selected[index] = has_match = True
         if not has_match and is_query(glob):
-            paths_found = {layer.path for layer in layers_found(layers, glob)}
+            paths_found = {layer.path for layer in find_layers(layers, glob)}
             for index, (name, paths) in enumerate(entries):
                 if name in paths_found or not paths_found.isdisjoint(paths):
                     is_selected[index] = has_match = True
         if not has_match:
             candidates = dict.fromkeys(text for name, paths in entries for text in (name, *paths))
-            raise Misuse(f"no {noun} matches '{glob}'", hint=nearest(glob, candidates))
+            raise Misuse(f"no {noun} matches '{glob}'", hint=suggest_name(glob, candidates))
     return is_selected
 
 
@@ -131,7 +131,7 @@ def make_kind_test(kinds: Sequence[str], layers: Sequence[Layer]) -> Callable[[s
     for kind in kinds:
         matching_kinds = {name for name in known_kinds if fnmatch.fnmatchcase(name.lower(), kind.lower())}
         if not matching_kinds:
-            raise Misuse(f"no layer is a '{kind}'", where="--op", hint=nearest(kind, known_kinds))
+            raise Misuse(f"no layer is a '{kind}'", where="--op", hint=suggest_name(kind, known_kinds))
         paths.update(layer.path for layer in layers if layer.kind in matching_kinds and not layer.group)
     return paths.__contains__
 

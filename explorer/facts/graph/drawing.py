@@ -32,7 +32,7 @@ FIGURES: Mapping[str, str] = {
 """Figures of a box, each with the field of `Layer` that holds it."""
 
 
-def figures_of(layer: Layer) -> dict[str, int | None]:
+def collect_figures(layer: Layer) -> dict[str, int | None]:
     """Collects the figures of a row by the names of `FIGURES`."""
     return {name: getattr(layer, field) for name, field in FIGURES.items()}
 

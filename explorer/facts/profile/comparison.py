@@ -58,7 +58,7 @@ class ProfileComparison(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def significance(before: Spread | None, after: Spread | None) -> bool | None:
+def is_significant(before: Spread | None, after: Spread | None) -> bool | None:
     """Whether two medians differ by more than noise, that is, whether their 95 % intervals do not overlap.
 
     A row that does not run takes exactly 0 s. Returns None if a spread has too few samples for an interval.

@@ -26,7 +26,7 @@ class MeasuredPoint(Struct, frozen=True):
     share: float
 
 
-def measured_points(fact: Profile) -> tuple[MeasuredPoint, ...]:
+def build_measured_points(fact: Profile) -> tuple[MeasuredPoint, ...]:
     """Builds the points of the layers that have a place on a roofline, in ascending order of their share."""
     points = []
     for layer in fact.layers:

@@ -360,7 +360,7 @@ class ProfileSeries(Struct, frozen=True):
     profiles: tuple[Profile, ...]
 
 
-def series(profiles: Sequence[Profile]) -> ProfileSeries:
+def combine_profiles(profiles: Sequence[Profile]) -> ProfileSeries:
     """Combines the profiles of several batch sizes."""
     batch_times = []
     for profile in profiles:
@@ -396,7 +396,7 @@ def ordered(layers: Sequence[LayerTime], key_name: str = "time") -> tuple[LayerT
     return tuple(sorted(layers, key=key))
 
 
-def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
+def collect_measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
     """Figures of the rows that have a time of their own, by row id. Groups sum them.
 
     Returns:
@@ -416,9 +416,9 @@ def measured_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
     return figures
 
 
-def layer_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
+def collect_layer_figures(fact: Profile) -> dict[str, Mapping[int, float | None]]:
     """Figures of each layer, without groups, by the name of the column that shows them."""
-    measured = measured_figures(fact)
+    measured = collect_measured_figures(fact)
     figures = {name: measured[name] for name in ("measured", "measured_share")}
     if fact.machine is not None:
         figures["efficiency"] = {

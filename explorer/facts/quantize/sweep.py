@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 from msgspec import Struct
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
-from explorer.base.errors import failed_models
+from explorer.base.errors import find_failed_models
 from explorer.base.options import option
 from explorer.base.units import join_values
 from explorer.facts.quantize.spec import QuantizeSpec
@@ -177,21 +177,21 @@ class FormatSweep(Struct, frozen=True):
     @property
     def failed(self) -> dict[str, str]:
         """Reason by model name, for models that have no figure at all."""
-        return failed_models(self.rows)
+        return find_failed_models(self.rows)
 
 
-def noise(row: FormatRow) -> float:
-    """Noise power of the outputs divided by their signal power.
+def compute_noise(row: FormatRow) -> float:
+    """Returns the noise power of the outputs divided by their signal power.
 
-    Infinite if it is unknown or no signal is left.
+    It is infinite if the ratio is unknown or too large for a float.
     """
-    return math.inf if row.snr_db is None or row.snr_db < _LOST else 10 ** (-row.snr_db / 10)
+    return math.inf if row.snr_db is None or row.snr_db < _LEAST_DECIBELS else 10 ** (-row.snr_db / 10)
 
 
-def cost_of(row: FormatRow, cost: FormatCost) -> int | None:
-    """Cost of a row, or None if it is unknown."""
+def read_cost(row: FormatRow, cost: FormatCost) -> int | None:
+    """Returns the cost of a row: its BitOPs or bytes of weights. None if it is unknown."""
     return row.bitops if cost == "bitops" else row.weight_bytes
 
 
-_LOST = -3000.0
+_LEAST_DECIBELS = -3000.0
 """Decibels below which the ratio of the powers does not fit into a float."""

@@ -268,7 +268,7 @@ class Serving(Struct, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("uncut",)
 
 
-def contexts_to_draw(fact: Serving, places: int) -> list[int]:
+def choose_drawn_contexts(fact: Serving, places: int) -> list[int]:
     """Chooses evenly spaced contexts for a chart, from one token to the longest context.
 
     The longest one is that of the request or of the model's configuration, whichever is larger.
@@ -277,14 +277,14 @@ def contexts_to_draw(fact: Serving, places: int) -> list[int]:
     return sorted({max(1, longest * place // places) for place in range(places + 1)})
 
 
-def devices_to_draw(fact: Serving) -> int:
+def count_drawn_devices(fact: Serving) -> int:
     """Number of devices for which tokens per second are drawn: the largest one with a known rate."""
     return max((layout.devices for layout in fact.layouts if layout.rate is not None), default=1)
 
 
-def rates_to_draw(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
-    """Selects the rates at a context by batch: of one device, or of the best layout on `devices_to_draw`."""
-    devices = devices_to_draw(fact)
+def select_drawn_rates(fact: Serving, context: int) -> list[ServingTime | DeviceLayout]:
+    """Selects the rates at a context, by batch: of one device, or of the best layout on several devices."""
+    devices = count_drawn_devices(fact)
     every = fact.times if devices == 1 else [layout for layout in fact.layouts if layout.devices == devices]
     rate_by_batch: dict[int, ServingTime | DeviceLayout] = {}
     for row in every:

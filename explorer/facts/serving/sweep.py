@@ -10,7 +10,7 @@ from msgspec import Meta, Struct
 from msgspec.structs import replace
 
 from explorer.base.checked import Spec
-from explorer.facts.pareto_front import nondominated
+from explorer.facts.pareto_front import find_nondominated
 from explorer.facts.serving.serving import ServingLimit
 from explorer.facts.serving.spec import ServingSpec
 
@@ -28,7 +28,7 @@ class ServingSweepSpec(Spec, frozen=True):
     dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
     kv_dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
 
-    def questions(self) -> list[ServingSpec]:
+    def list_questions(self) -> list[ServingSpec]:
         """Lists the combinations, each with a single context, batch, device count and pair of types."""
         base = self.base
         each = self.dtypes, self.kv_dtypes, base.contexts, base.batches, base.devices
@@ -112,7 +112,7 @@ class ServingSweep(Struct, frozen=True, kw_only=True):
         return {row.model: row.error for row in self.rows if row.error and not row.fingerprint}
 
 
-def with_serving_front(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
+def mark_serving_front(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
     """Marks the rows on the Pareto front among their competitors."""
     rivals: dict[tuple[object, ...], list[int]] = {}
     for index, row in enumerate(rows):
@@ -122,6 +122,6 @@ def with_serving_front(rows: Sequence[ServingRow]) -> tuple[ServingRow, ...]:
     marked: set[int] = set()
     for group in rivals.values():
         points = [(rows[index].token, -(rows[index].rate or 0) / rows[index].devices, 0) for index in group]
-        best = nondominated(points)
+        best = find_nondominated(points)
         marked.update(index for index, point in zip(group, points, strict=True) if point in best)
     return tuple([replace(row, pareto=index in marked) for index, row in enumerate(rows)])

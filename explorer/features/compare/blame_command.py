@@ -6,9 +6,9 @@ import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
-from explorer.cli.output.answer import Answer, document, plots, present, tool
+from explorer.cli.output.answer import Answer, document, import_plots, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
-from explorer.host.output_files import atomic_write, check_target
+from explorer.host.output_files import check_target, write_atomically
 
 _LIMIT = 12
 """Number of values in the table without `--top`."""
@@ -17,16 +17,16 @@ _LIMIT = 12
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     a, b = args.models
     if args.plot:
-        plots().check(args.plot)
+        import_plots().check(args.plot)
         check_target(args.plot, overwrite=args.force, models=[a, b], weights=())
     drawn = {"draws": args.draws or 3, "seed": args.seed, "input": args.input}
     fact = explorer.blame_files(a, b, **drawn, on_progress=progress, **args.opening)
     if args.plot:
-        with atomic_write(args.plot, overwrite=args.force) as temporary:
-            plots().write("blame", None, fact, temporary)
+        with write_atomically(args.plot, overwrite=args.force) as temporary:
+            import_plots().write("blame", None, fact, temporary)
     return Answer(
-        lambda: document().blame(fact, tool()),
-        lambda: present("blame_words", __package__).blame(fact, args.top or _LIMIT, args.plot or ""),
+        lambda: document().blame(fact, name_tool()),
+        lambda: load_presenter("blame_words", __package__).blame(fact, args.top or _LIMIT, args.plot or ""),
         "probes",
         outcome="only rounding" if fact.same else "undecided" if fact.kind == "undecided" else "different",
     )

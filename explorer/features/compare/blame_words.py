@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 
-from explorer.base.decibels import relative_decibels
+from explorer.base.decibels import compute_relative_decibels
 from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
 from explorer.facts.blame import Blame, Probe
 from explorer.report.blocks import (
@@ -185,7 +185,7 @@ def _build_first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
 
 def _formats(probe: Probe) -> str:
     """Format the number formats of a layer and the error they cause: 'int8, per channel, 38.2 dB'."""
-    snr = f", {relative_decibels(probe.introduced):.1f} dB" if probe.introduced else ""
+    snr = f", {compute_relative_decibels(probe.introduced):.1f} dB" if probe.introduced else ""
     return f"{probe.formats}{snr}"
 
 

@@ -20,9 +20,9 @@ from explorer.facts.comparison import (
     Figures,
     FigureTable,
     TreeDiff,
-    figure_table,
-    model_figures,
-    roofline_machine,
+    build_figure_table,
+    build_roofline_machine,
+    collect_model_figures,
 )
 from explorer.facts.cost import Hardware
 from explorer.features.quantize.quantize import formats_at
@@ -187,7 +187,7 @@ class Comparer:
             notes.append("proof and largest error: of the step that made a state, against the one before")
         machine = "" if hardware is None else hardware.name or "the machine that was given"
         alike = len({info.model.is_graph for info in infos}) == 1
-        return figure_table(names, columns, machine, notes, alike=alike)
+        return build_figure_table(names, columns, machine, notes, alike=alike)
 
 
 Prove = Callable[[State], Verification]
@@ -197,10 +197,10 @@ Prove = Callable[[State], Verification]
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:
     models, index = state
     examined = models.examine_or_refuse(index)
-    machine, tiled = roofline_machine(hardware), examined.info.tiled
+    machine, tiled = build_roofline_machine(hardware), examined.info.tiled
     timed = machine is not None and examined.info.totals.nodes
     plan = Tiler(models).tiling(index) if tiled is not None else None
-    return model_figures(
+    return collect_model_figures(
         examined.info,
         roofline=compute_roofline(examined.analysis, machine) if timed and machine is not None else None,
         cost=None if plan is None else compute_plan_cost(plan, hardware),

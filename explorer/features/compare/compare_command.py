@@ -7,15 +7,15 @@ from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.base.verdicts import PASSED, find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import hardware
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.arguments.records import read_hardware
+from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.compare_files(
         *args.models,
-        hardware=hardware(args),
+        hardware=read_hardware(args),
         verify=args.verify,
         draws=args.draws or 1,
         first_seed=args.seed,
@@ -25,8 +25,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     proved = find_weakest(fact.figures.verdicts)
     explained = "all explained" if fact.agree else "not explained"
     return Answer(
-        lambda: document().compare(fact, tool()),
-        lambda: present("compare_words", __package__).compare(fact),
+        lambda: document().compare(fact, name_tool()),
+        lambda: load_presenter("compare_words", __package__).compare(fact),
         "models",
         outcome=explained if proved in PASSED else proved,
     )

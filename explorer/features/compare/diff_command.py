@@ -6,7 +6,7 @@ import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
 
 _GRAPHS = (".onnx", ".tflite")
@@ -19,8 +19,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return _answer_tree(args, progress)
     fact = explorer.diff_files(a, b, on_progress=progress, **args.opening)
     return Answer(
-        lambda: document().diff(fact, tool()),
-        lambda: present("compare.diff").diff(fact, [name for name in (a, b) if not name.endswith(_GRAPHS)]),
+        lambda: document().diff(fact, name_tool()),
+        lambda: load_presenter("compare.diff").diff(
+            fact, [name for name in (a, b) if not name.endswith(_GRAPHS)]
+        ),
         "nodes",
         outcome="no change" if fact.equal else "changed",
     )
@@ -29,8 +31,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 def _answer_tree(args: ParsedArgs, progress: ProgressLine) -> Answer:
     fact = explorer.tree_diff_files(*args.models, on_progress=progress, **args.opening)
     return Answer(
-        lambda: document().tree_diff(fact, tool()),
-        lambda: present("compare_words", __package__).tree_diff(fact, args.differences),
+        lambda: document().tree_diff(fact, name_tool()),
+        lambda: load_presenter("compare_words", __package__).tree_diff(fact, args.differences),
         "tree",
         outcome="no change" if fact.equal else "changed",
     )

@@ -25,7 +25,7 @@ from explorer.features.profile.profile_screen import (
     ProfileRequest,
 )
 from explorer.report.present.shell.history_words import state_name
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, PageDialog
 from explorer.tui.dialogs.proof import proof_dialog
@@ -107,7 +107,7 @@ class _Pair:
         """Open the screen with both trees."""
         second, words = self._request.get("other"), tuple[str, ...]()
         if second is not None and not self._request["before"]:
-            words = ("diff", path_word(self._command.store.source), path_word(second), "--tree")
+            words = ("diff", write_path_word(self._command.store.source), write_path_word(second), "--tree")
         screen = PairScreen(self._rows, self._cursor, words, self._keep_cursor)
         self._record(second or "")
         self._command.context.ask(screen, self._handle_choice)

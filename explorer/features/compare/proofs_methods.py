@@ -219,7 +219,7 @@ def beside(
     Args:
         states: Indices or names of states.
         others: Paths or names of other models. They are shown as opened and without a proof.
-        hardware: Machine for times and cycles (see `explorer.settings.machines.hardware`).
+        hardware: Machine for times and cycles (see `explorer.settings.machines.find_hardware`).
         verify: Whether to verify each state against the first. Otherwise the proof recorded with each state
             is shown.
         draws: Number of random inputs for each proof.

@@ -8,13 +8,13 @@ import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, SEVERAL_SIZES, TABLE, Option
-from explorer.cli.arguments.records import tolerance
-from explorer.cli.output.answer import Answer, build_plain_document, document, present, tool
+from explorer.cli.arguments.records import read_tolerance
+from explorer.cli.output.answer import Answer, build_plain_document, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.emission import MANIFEST
-from explorer.settings.parse import opening_words
+from explorer.settings.parse import write_opening_words
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -27,13 +27,13 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         draws=args.draws or 1,
         seed=args.seed,
         input=args.input,
-        tolerance=tolerance(args),
+        tolerance=read_tolerance(args),
         on_progress=progress,
         **args.opening,
     )
     return Answer(
-        lambda: document().verification(fact, tool()),
-        lambda: present("compare.verify").verification(fact, opening_words(args.opening)),
+        lambda: document().verification(fact, name_tool()),
+        lambda: load_presenter("compare.verify").verification(fact, write_opening_words(args.opening)),
         "outputs",
         outcome=fact.verdict_kind,
     )
@@ -58,7 +58,7 @@ COMMAND = Command(
     ("A", "B"),
     (
         *("--draws", "--seed", "--input"),
-        *declared_options(explorer.Tolerance),
+        *list_options(explorer.Tolerance),
         SEVERAL_SIZES,
         Option("--trust", "run code: inside a model file, in --rules, or C code changed after emit"),
         *(flag for flag in OPENING[1:] if flag != "--trust"),

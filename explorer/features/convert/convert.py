@@ -15,7 +15,7 @@ from explorer.facts.conversion import ConversionOptions
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, OnProgress
-from explorer.settings.option_values import words_of
+from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
@@ -103,4 +103,6 @@ def convert(
     )
     path = models.source if models.module is None else None
     fact = write(lambda: models.open_state(0, on_progress), path, job, overwrite=overwrite)
-    return replace(fact, command=scripts.headless_command(models, "convert", output, "", *words_of(options)))
+    return replace(
+        fact, command=scripts.headless_command(models, "convert", output, "", *write_words(options))
+    )

@@ -7,7 +7,7 @@ from msgspec.structs import asdict
 import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE
 from explorer.cli.output.answer import Answer, build_conversion_answer
 from explorer.cli.output.progress import ProgressLine
@@ -31,7 +31,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--output",
-        *declared_options(ConversionOptions),
+        *list_options(ConversionOptions),
         *PROVED,
         *OPENING,
         *TABLE,

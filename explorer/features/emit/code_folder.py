@@ -52,13 +52,13 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
     old = _files(read(folder)) if os.path.isfile(target) else set()
     with (
         output_files.make_folder(folder),
-        output_files.atomic_write(target, overwrite=overwrite) as temporary,
+        output_files.write_atomically(target, overwrite=overwrite) as temporary,
     ):
         staging = os.path.dirname(temporary)
         for name, code in files.items():
-            with output_files.text(os.path.join(staging, name)) as file:
+            with output_files.open_text(os.path.join(staging, name)) as file:
                 file.write(code)
-        with output_files.binary(temporary) as binary:
+        with output_files.open_binary(temporary) as binary:
             binary.write(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
     for name in old - set(files):
         path = os.path.join(folder, name)
@@ -71,7 +71,7 @@ def keep_rejected(folder: str, files: Mapping[str, str], file: str) -> str:
     path, number = f"{folder.rstrip(os.sep)}_{file}", 2
     while os.path.lexists(path):
         path, number = f"{folder.rstrip(os.sep)}_{number}_{file}", number + 1
-    with output_files.atomic_write(path) as temporary, output_files.text(temporary) as target:
+    with output_files.write_atomically(path) as temporary, output_files.open_text(temporary) as target:
         target.write(files[file])
     return path
 
@@ -90,7 +90,7 @@ def read(folder: str) -> CodeManifest:
     """
     path = os.path.join(folder, MANIFEST)
     try:
-        content = input_files.content(path)
+        content = input_files.read_content(path)
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
     try:
@@ -118,7 +118,7 @@ def code(folder: str, name: str) -> str:
     """
     path = os.path.join(folder, name)
     try:
-        return input_files.content(path).decode("utf-8", "replace")
+        return input_files.read_content(path).decode("utf-8", "replace")
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 

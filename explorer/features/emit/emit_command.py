@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import FUSE, GROUPED, HARDWARE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
@@ -62,7 +62,7 @@ COMMAND = Command(
         FUSE,
         GROUPED,
         Option("--output", "folder for the code; it is written whole or not at all", "FOLDER", short="-o"),
-        *declared_options(explorer.TileSpec, "sites"),
+        *list_options(explorer.TileSpec, "sites"),
         *("--force", "--no-verify", "--seed"),
         *OPENING,
         *TABLE,

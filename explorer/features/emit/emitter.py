@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from msgspec.structs import replace
 
 from explorer.base.checked import Natural, PathText
-from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.units import many_text
 from explorer.base.version import __version__
 from explorer.facts import SitePlan
@@ -238,7 +238,7 @@ class _Task:
         self._plans: dict[str, SitePlan] = {site.name: site for site in plan.sites}
         for name in names:
             if name not in self.sites:
-                raise Misuse(f"the model has no matmul '{name}'", hint=nearest(name, self.sites))
+                raise Misuse(f"the model has no matmul '{name}'", hint=suggest_name(name, self.sites))
 
     def epilogues(self) -> dict[str, FusedEpilogue]:
         """Return the epilogue of each site that has one, by name."""
@@ -532,5 +532,5 @@ def _model_digest(session: Facade) -> str:
 def _digest(path: str) -> str:
     import hashlib
 
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

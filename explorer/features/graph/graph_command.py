@@ -5,10 +5,10 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, PRINTING, Option
-from explorer.cli.output.answer import Answer, build_plain_document, present
-from explorer.cli.output.model_answer import output_file
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
+from explorer.cli.output.model_answer import write_output
 from explorer.cli.output.progress import ProgressLine
 from explorer.features.graph.graph_record import GraphSpec
 from explorer.host import output_files
@@ -73,7 +73,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             overlay=figures,
             on_progress=progress,
         )
-        warning = present("look.layers").describe_same_names(drawing.path, drawing.same_name)
+        warning = load_presenter("look.layers").describe_same_names(drawing.path, drawing.same_name)
         return drawing
 
     def save(info: Info, fact: Any, path: str) -> None:
@@ -82,10 +82,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             return
         from explorer.features.graph.graph_page import draw_plain  # imports rich, which only text files need
 
-        with output_files.text(path) as file:
+        with output_files.open_text(path) as file:
             file.writelines(draw_plain(fact))
 
-    answer = output_file(args, progress, ask, save)
+    answer = write_output(args, progress, ask, save)
     answer.warning = warning
     return answer
 
@@ -117,7 +117,7 @@ COMMAND = Command(
             manual="print the SSA graph of a TorchScript module, as torch prints it, instead of a drawing;"
             " torch runs code of the file to load it (needs `--trust`). `--layer PATH` selects the module",
         ),
-        *declared_options(GraphSpec),
+        *list_options(GraphSpec),
         "--overlay",
         *OPENING,
         *PRINTING,

@@ -313,7 +313,7 @@ def write(fact: GraphDrawing | NodeFigures, color: str, format: str, path: str) 
         format: File extension of the final file, such as '.svg'.
         path: Path to write to.
     """
-    with output_files.text(path) as file:
+    with output_files.open_text(path) as file:
         if isinstance(fact, NodeFigures):
             file.writelines(encode_document(build_node_data(fact)))
         else:

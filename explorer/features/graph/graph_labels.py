@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.families import FAMILIES
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, printable, seconds_text
 from explorer.facts import TensorInfo
@@ -37,7 +37,7 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
     """
     colorings = (*COLORINGS, *outside)
     if color not in colorings:
-        hint = nearest(color, colorings) or f"there are {', '.join(colorings)}"
+        hint = suggest_name(color, colorings) or f"there are {', '.join(colorings)}"
         raise Misuse(f"no figure is called '{shorten_label(color)}'", where="--color", hint=hint)
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs.onnx.node_table import NodeContexts, build_node_table
 from explorer.engine.graph_view.graphs import ModelGraphs
 from explorer.session.methods.facade import Facade
@@ -175,7 +175,7 @@ def _refuse_unknown_kinds(kinds: Sequence[str], nodes: Sequence[FileNode]) -> No
     operators = dict.fromkeys(node.op for node in nodes)
     for kind in kinds:
         if not any(fnmatchcase(op.lower(), kind.lower()) for op in operators):
-            raise Misuse(f"no node is a '{kind}'", where="--op", hint=nearest(kind, operators))
+            raise Misuse(f"no node is a '{kind}'", where="--op", hint=suggest_name(kind, operators))
 
 
 def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> set[str]:
@@ -188,7 +188,7 @@ def _paths_of(text: str, rows: Sequence[Layer], nodes: Sequence[FileNode]) -> se
     # a node that contains a body, and the body of a function, have no row
     paths |= {node.path for node in nodes if node.name == text or fnmatchcase(node.path, text)}
     if not paths:
-        hint = nearest(text, [node.path for node in nodes])
+        hint = suggest_name(text, [node.path for node in nodes])
         raise Misuse(f"no node matches '{text}'", where="--layer", hint=hint)
     return paths
 

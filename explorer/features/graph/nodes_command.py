@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import Answer, present
+from explorer.cli.output.answer import Answer, load_presenter
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.values import StatisticsSpec
@@ -20,7 +20,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         "nodes_words",
         "nodes",
         package=__package__,
-        csv=lambda info, fact: present("nodes_words", __package__).csv_rows(fact),
+        csv=lambda info, fact: load_presenter("nodes_words", __package__).csv_rows(fact),
     )
 
 
@@ -28,7 +28,7 @@ COMMAND = Command(
     "nodes",
     "print nodes with attributes, and shape and size of each tensor",
     ("MODEL",),
-    ("--layer", *declared_options(StatisticsSpec, "kinds"), *OPENING, *TABLE),
+    ("--layer", *list_options(StatisticsSpec, "kinds"), *OPENING, *TABLE),
     (
         "explorer nodes model.onnx",
         "explorer nodes model.onnx --layer '*classifier*'",

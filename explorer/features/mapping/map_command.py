@@ -6,7 +6,7 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, IF_DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import FUSE, GROUPED, HARDWARE, OBJECTIVE, OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
@@ -73,7 +73,7 @@ COMMAND = Command(
     (
         HARDWARE,
         OBJECTIVE,
-        *declared_options(explorer.TileSpec, "sites"),
+        *list_options(explorer.TileSpec, "sites"),
         Option(
             "--constrain",
             "limits on the tile of the first memory on the chip and its loop order: 'n%32 k<=256 order=mnk'",

@@ -26,12 +26,12 @@ from explorer.facts.mapping import (
     SiteMapping,
     products_spec,
 )
-from explorer.host.output_files import atomic_write, check_target, text
+from explorer.host.output_files import check_target, open_text, write_atomically
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import OnProgress
 from explorer.settings.machine_presets import PRESETS
-from explorer.settings.mapping_file import MappingFile, mapping_text, read_mapping
-from explorer.settings.memories import check_machine, memory_machine
+from explorer.settings.mapping_file import MappingFile, format_mappings, read_mapping
+from explorer.settings.memories import check_machine, find_memory_machine
 from explorer.settings.parse import parse_capacity
 from explorer.settings.site_mappings import mapping_in_file, site_mapping
 
@@ -109,7 +109,7 @@ def map(
     if sizes:
         result = replace(result, capacity=tuple(_capacity_curve(mapped, found_machine, sizes)))
     if output is not None:
-        with atomic_write(output, overwrite=overwrite) as temporary, text(temporary) as target:
+        with write_atomically(output, overwrite=overwrite) as temporary, open_text(temporary) as target:
             target.write(_file_text(result))
     return result
 
@@ -138,7 +138,7 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
 
 def _machine_of(machine: str | MemoryMachine) -> MemoryMachine:
     if isinstance(machine, str):
-        return memory_machine(machine)
+        return find_memory_machine(machine)
     check_machine(machine, machine.hardware.name or "machine")
     return machine
 
@@ -279,4 +279,4 @@ def _file_text(result: ModelMapping) -> str:
 
     names = level_texts(result.machine)
     sites = [(site.cost.mapping, names) for site in result.sites]
-    return mapping_text(result.machine.hardware.name, sites, result.grouped)
+    return format_mappings(result.machine.hardware.name, sites, result.grouped)

@@ -14,8 +14,8 @@ from explorer.base.verdicts import PASSED, VERDICTS
 from explorer.facts.emission import MANIFEST
 from explorer.features.mapping.nest_words import level_names
 from explorer.host import scratch
-from explorer.host.output_files import atomic_write, check_target, text
-from explorer.settings.mapping_file import mapping_text
+from explorer.host.output_files import check_target, open_text, write_atomically
+from explorer.settings.mapping_file import format_mappings
 from explorer.tui.dialogs.dialogs import (
     ConfirmDialog,
     MessageDialog,
@@ -51,7 +51,7 @@ class ShownMapping(NamedTuple):
     def content(self) -> str:
         """The mapping as the text of a mapping file."""
         names = [" ".join(level) for level in level_names(self.machine, self.cost)]
-        return mapping_text(self.machine.hardware.name, [(self.cost.mapping, names)])
+        return format_mappings(self.machine.hardware.name, [(self.cost.mapping, names)])
 
 
 def can_emit() -> bool:
@@ -86,7 +86,7 @@ class MappingFiles:
     async def _write(self, path: str, content: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
         def work() -> None:
             check_target(path, overwrite=overwrite, models=(), weights=())
-            with atomic_write(path, overwrite=overwrite) as temporary, text(temporary) as target:
+            with write_atomically(path, overwrite=overwrite) as temporary, open_text(temporary) as target:
                 target.write(content)
 
         try:
@@ -105,7 +105,7 @@ class MappingFiles:
 
     async def _prove(self, shown: ShownMapping) -> None:
         try:
-            with scratch.folder() as folder:
+            with scratch.create_folder() as folder:
                 proof = await self._emit(shown, os.path.join(folder, "code"), folder, "proving the code")
         except Cancelled:
             self._say("the proof was stopped")
@@ -119,7 +119,7 @@ class MappingFiles:
     ) -> CodeProof:
         """Emit and prove the code into `output`; `folder` takes the mapping file."""
         path = os.path.join(folder, "mapping.toml")
-        with text(path) as target:
+        with open_text(path) as target:
             target.write(shown.content)
         proof: CodeProof = await self._jobs.run(
             title,
@@ -159,7 +159,7 @@ class MappingFiles:
         self, shown: ShownMapping, output: str, overwrite: bool, ask_again: Callable[[], None]
     ) -> None:
         try:
-            with scratch.folder() as folder:
+            with scratch.create_folder() as folder:
                 proof = await self._emit(shown, output, folder, "emitting the code", overwrite=overwrite)
         except Cancelled:
             self._say("stopped, no file was written")

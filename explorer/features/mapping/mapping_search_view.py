@@ -18,7 +18,7 @@ from explorer.facts.emission import CodeFusion
 from explorer.facts.mapping import MappedSite, ModelMapping, Objective, SiteMapping
 from explorer.features.mapping.mapping_files import can_emit
 from explorer.settings.machine_presets import PRESETS
-from explorer.settings.memories import memories_of, named_with_memories
+from explorer.settings.memories import find_memories, list_machines_with_memories
 from explorer.settings.site_mappings import site_mapping
 from explorer.tui.dialogs.dialogs import (
     EntryDialog,
@@ -119,7 +119,7 @@ class MappingSearchView(SubScreen[None]):
     def _names(self) -> list[str]:
         """Return the names of the machines with memories; none if the config file cannot be read."""
         try:
-            return list(named_with_memories())
+            return list(list_machines_with_memories())
         except ExplorerError as error:
             self._complaint = str(error)
             return []
@@ -129,7 +129,7 @@ class MappingSearchView(SubScreen[None]):
         self._machine, self._complaint, self._searches = None, "", {}
         if hardware is not None:
             try:
-                self._machine = memories_of(hardware)
+                self._machine = find_memories(hardware)
             except ExplorerError as error:
                 self._complaint = str(error)
         self._lay_out()
@@ -318,7 +318,7 @@ class MappingSearchView(SubScreen[None]):
                 self._use_machine(hardware)
 
         try:
-            machines = named_with_memories()
+            machines = list_machines_with_memories()
         except ExplorerError as error:
             self._refuse(str(error))
             return

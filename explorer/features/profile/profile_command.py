@@ -8,10 +8,10 @@ from contextlib import ExitStack
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import read_machine
-from explorer.cli.output.answer import Answer, build_plain_document, document, present, tool
+from explorer.cli.output.answer import Answer, build_plain_document, document, load_presenter, name_tool
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.profile.profile import ProfileSpec
@@ -32,7 +32,7 @@ _LIMIT = 10
 """Number of layers in the table without `--top`."""
 
 _OPTIONS = (
-    *declared_options(ProfileSpec, "optimize", "threads"),
+    *list_options(ProfileSpec, "optimize", "threads"),
     Option(
         "--batch",
         "size of the open first dimension, or several, such as 1,8,32: one profile each",
@@ -40,7 +40,7 @@ _OPTIONS = (
         reads="sizes",
         manual="size of the open first dimension, or several, such as `1,8,32`: one profile each",
     ),
-    *declared_options(ProfileSpec, "warmup", "steps", "repeat", "time_limit", "device"),
+    *list_options(ProfileSpec, "warmup", "steps", "repeat", "time_limit", "device"),
     Option(
         "--sort",
         "layers with the largest first (default time): order is as they run, limit the least time, roof\n"
@@ -50,7 +50,7 @@ _OPTIONS = (
         manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
         " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
     ),
-    *declared_options(ProfileSpec, "train", "optimizer"),
+    *list_options(ProfileSpec, "train", "optimizer"),
     Option(
         "--trace",
         "a Chrome trace of three runs as they were recorded, which Perfetto opens: groups, layers,\n"
@@ -82,8 +82,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         from msgspec.structs import replace
 
         from explorer.facts.profile.profile import (
+            combine_profiles,
             ordered,
-            series,
         )  # imported late: msgspec records load slowly
 
         spec = _spec(args)
@@ -94,16 +94,19 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         sorted_ = [
             replace(profile, layers=ordered(profile.layers, args.sort), recording=()) for profile in profiles
         ]
-        fact = series(sorted_) if has_batches else sorted_[0]
+        fact = combine_profiles(sorted_) if has_batches else sorted_[0]
         if paths:
-            table_source = document().build_document(info, fact, tool(), session.sha256()), rows
+            table_source = document().build_document(info, fact, name_tool(), session.sha256()), rows
             paths[:] = _write(args, profiles, session.analysis().layers, table_source)
         return info, fact
 
     def blocks(info: Info, fact: Any) -> list[Block]:
-        words = present("profile_words", __package__)
+        words = load_presenter("profile_words", __package__)
         profiles: list[Block] = getattr(words, name)(info, fact, args.top or _LIMIT)
-        return [*profiles, *(line for path in paths for line in present("figures").report_written(path))]
+        return [
+            *profiles,
+            *(line for path in paths for line in load_presenter("figures").report_written(path)),
+        ]
 
     name = "profiles" if has_batches else "profile"
     return open_and_answer(args, progress, ask, document().build_document, blocks, rows)
@@ -179,7 +182,7 @@ def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) 
         )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("profile_comparison_words", __package__).comparison(fact, args.top or _LIMIT),
+        lambda: load_presenter("profile_comparison_words", __package__).comparison(fact, args.top or _LIMIT),
         "layers",
     )
 

@@ -19,7 +19,7 @@ from explorer.facts.profile.profile import LayerTime, Profile
 from explorer.facts.profile.recording import RecordedEvent, RecordedRun
 from explorer.host import input_files, output_files
 from explorer.host.optional_packages import require
-from explorer.host.output_files import atomic_write, make_folder
+from explorer.host.output_files import make_folder, write_atomically
 from explorer.report.timeline import build_frames, run_title
 
 _TRACE_NOTE = "runs under the profiler as they were recorded; the pauses between runs are left out"
@@ -197,10 +197,10 @@ def tensorboard_events(profiles: Sequence[Profile], folder: str) -> Iterator[str
                     log.add_histogram("layer_seconds", times, step)
         (name,) = os.listdir(place)
         target = os.path.join(folder, name)
-        with make_folder(folder), atomic_write(target) as temporary:
+        with make_folder(folder), write_atomically(target) as temporary:
             with (
-                input_files.binary(os.path.join(place, name), internal=True) as events,
-                output_files.binary(temporary) as file,
+                input_files.open_binary(os.path.join(place, name), internal=True) as events,
+                output_files.open_binary(temporary) as file,
             ):
                 shutil.copyfileobj(events, file)
             yield target

@@ -29,7 +29,7 @@ from explorer.features.profile.profile_words import (
 )
 from explorer.report.blocks import Line as Row
 from explorer.report.present.shell.history_words import state_name
-from explorer.settings.parse import parse_count, path_word
+from explorer.settings.parse import parse_count, write_path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.report import ReportScreen
@@ -112,7 +112,7 @@ class ProfileRequest(NamedTuple):
         """Return the fields as options of `explorer profile`."""
         train = ["--train", "--optimizer", self.training] if self.training else []
         typed = [(flag, getattr(self, name)) for name, flag in _FLAGS.items()]
-        return [*train, *(word for flag, text in typed if text for word in (flag, path_word(text)))]
+        return [*train, *(word for flag, text in typed if text for word in (flag, write_path_word(text)))]
 
 
 _FLAGS: Mapping[str, str] = {

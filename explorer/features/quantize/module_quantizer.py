@@ -29,7 +29,7 @@ from explorer.features.quantize.quantize import state_text
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.module_job import MODULE_ENDINGS, build_module_job
-from explorer.settings.option_values import words_of
+from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:
     from torch import nn
@@ -136,7 +136,7 @@ class ModuleQuantizer:
         words = scripts.quantize_words(request, modules=True)
         if self._models.current or words is None:
             return ""
-        words += words_of(ConversionOptions(dynamic=dynamic))
+        words += write_words(ConversionOptions(dynamic=dynamic))
         return scripts.headless_command(self._models, "quantize", output, "_quantized.pt2", *words)
 
     def _opened(self) -> TorchModel:

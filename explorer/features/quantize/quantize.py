@@ -17,7 +17,7 @@ import onnxruntime
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.engine import shapes
 from explorer.engine.fold.fold import fold
 from explorer.engine.formats.onnx import reader, writer
@@ -47,10 +47,10 @@ from explorer.engine.values.agreement import Agreement
 from explorer.facts import Analysis, History, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizedLayer, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
-from explorer.facts.tiling import scope_of
+from explorer.facts.tiling import find_scope
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.host import input_files, scratch
-from explorer.host.processor import instructions, saturates_bytes
+from explorer.host.processor import find_instruction_set, saturates_bytes
 from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work, Written
 from explorer.session.parts.models import Cancel, Models, OnProgress
@@ -137,7 +137,7 @@ class Quantizer:
         operators = [
             choice.layer.op for choice in self._apply_spec(model, auto_request).choices if not choice.reason
         ]
-        fast = resolve_fast_form(request.spec, operators, instructions(), onnxruntime.__version__)
+        fast = resolve_fast_form(request.spec, operators, find_instruction_set(), onnxruntime.__version__)
         self._folds = fast.spec.form == "chain"
         return replace(request, spec=fast.spec), fast.notes
 
@@ -261,7 +261,7 @@ class Quantizer:
             located = replace(rounded, path=self._graph(None).path)
             outputs = original.agreement(located, step)
         else:
-            with scratch.folder() as folder:
+            with scratch.create_folder() as folder:
                 path = os.path.join(folder, "trial.onnx")
                 writer.write(rounded, path, cancel=cancel)
                 outputs = original.agreement(validate(reader.read(path)), step)
@@ -325,10 +325,10 @@ class Quantizer:
         names = [row.name for row in record.quantization.layers]
         if entry.path is None and layer not in names:
             # `blame` names the layers of a module by their path in the exported graph
-            scopes = accumulate(scope_of(layer).split("."), "{}.{}".format)
+            scopes = accumulate(find_scope(layer).split("."), "{}.{}".format)
             layer = max({*scopes} & {*names}, key=len, default=layer)
         if layer not in names:
-            raise Misuse(f"no layer is called '{layer}'", hint=nearest(layer, names))
+            raise Misuse(f"no layer is called '{layer}'", hint=suggest_name(layer, names))
         exported = entry.path is not None and hasattr(models.open_state(entry.parent), "loaded")
         spec = add_layer_choice(record.quantize.spec, layer, **values)
         return replace(record.quantize, spec=spec, as_graph=exported), entry.parent
@@ -423,7 +423,7 @@ def _file_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
     """Return name, modification time and size of each sample file, as a key that changes with the samples."""
     names = [path]
     if os.path.isdir(path):
-        names = [os.path.join(path, name) for name in input_files.names(path)]
+        names = [os.path.join(path, name) for name in input_files.list_names(path)]
     stats = [(name, os.stat(name)) for name in sorted(names) if os.path.exists(name)]
     return tuple((name, stat.st_mtime_ns, stat.st_size) for name, stat in stats)
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.arguments.quantize_options import CALIBRATION, FORMATS
 from explorer.cli.arguments.records import quantize_spec
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.model_answer import describe_fixed_sizes
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
@@ -18,7 +18,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-_DYNAMIC = declared_options(ConversionOptions, "dynamic")
+_DYNAMIC = list_options(ConversionOptions, "dynamic")
 _MODULES = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
 """File extensions of an nn.Module."""
 
@@ -46,8 +46,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             else:
                 fact = session.quantize(spec, **options)
     return Answer(
-        lambda: document().build_document(info, fact, tool(), digest),
-        lambda: present("quantize_words", __package__).quantize(info, fact),
+        lambda: document().build_document(info, fact, name_tool(), digest),
+        lambda: load_presenter("quantize_words", __package__).quantize(info, fact),
         "layers",
         warning=describe_fixed_sizes(info, args),
     )

@@ -19,7 +19,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
-from explorer.base.options import group_of, options
+from explorer.base.options import list_declared_options, list_group
 from explorer.facts import Layer
 from explorer.facts.quantize import (
     Quantization,
@@ -31,7 +31,7 @@ from explorer.features.quantize.layer_list import QuantizedLayers
 from explorer.features.quantize.quantize_words import layer_summary, totals
 from explorer.report.blocks import Field, Fields
 from explorer.settings.filter import is_query
-from explorer.settings.quantize import BY_HAND, read_field, spec_of
+from explorer.settings.quantize import BY_HAND, build_spec, read_field
 from explorer.tui.dialogs.dialogs import Dialog, format_without_options
 from explorer.tui.text.drawing import draw_side_by_side
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, wrap
@@ -46,8 +46,12 @@ PreviewFunction = Callable[[QuantizeSpec], Awaitable[Quantization]]
 """Async function that returns which layers take the formats of a spec."""
 
 SAME = "as weights"
-_SCALES = group_of(QuantizeSpec, "scales")
-_OPTIONS = {option.name: option for record in (QuantizeSpec, QuantizeRequest) for option in options(record)}
+_SCALES = list_group(QuantizeSpec, "scales")
+_OPTIONS = {
+    option.name: option
+    for record in (QuantizeSpec, QuantizeRequest)
+    for option in list_declared_options(record)
+}
 _SITES, _CONFIG = _OPTIONS["sites"], _OPTIONS["config"]
 _NO_BLOCK = _OPTIONS["block"].declared.words[0]
 _ZEROS = dict(zip(_OPTIONS["symmetric"].declared.words, (None, True, False), strict=True))
@@ -186,7 +190,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """Fill the fields from the config file as soon as a file of the typed name exists."""
         if (path := self._config_path) and os.path.isfile(path):
             try:
-                self._show_spec(spec_of(path, {}))
+                self._show_spec(build_spec(path, {}))
             except ExplorerError:
                 pass  # the next preview reports the error
         if self._has_preview:
@@ -353,9 +357,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         manual_rules = tuple(rule for rule in spec.rules if rule.origin == BY_HAND)
         if not path:  # the user emptied the field, so the rules of the last config file go
             return replace(QuantizeSpec(), **values, rules=manual_rules)
-        file_spec = spec_of(path, {})
+        file_spec = build_spec(path, {})
         overrides = {name: value for name, value in values.items() if value != getattr(file_spec, name)}
-        merged = spec_of(path, overrides)
+        merged = build_spec(path, overrides)
         return replace(merged, rules=(*manual_rules, *merged.rules))
 
     def _read_block(self) -> int:

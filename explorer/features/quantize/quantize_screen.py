@@ -15,7 +15,7 @@ from textual.binding import BindingType
 from textual.widget import Widget
 
 from explorer.base.errors import Misuse
-from explorer.base.options import option_of
+from explorer.base.options import find_option
 from explorer.base.units import many_text
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.features.quantize.layer_list import QuantizedLayers, sort_by_loss
@@ -105,7 +105,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
         """Yield a field for each part of the layer."""
         for part in PARTS:
             if getattr(self._layer, part):
-                option = option_of(QuantizeSpec, part)
+                option = find_option(QuantizeSpec, part)
                 words = (_STAYS, *option.declared.words)
                 yield ComboField.of(option, _STAYS, words=words, id=f"other-{part}")
 

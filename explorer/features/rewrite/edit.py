@@ -12,7 +12,7 @@ from explorer.base.checked import PathText
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.edit.edit import edit as apply_edit
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.progress import report
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.facts import HistoryEntry
@@ -23,7 +23,7 @@ from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.settings.steps.edit import step_words
+from explorer.settings.steps.edit import write_step_words
 
 
 def _steps(options: EditSpec, work: Work) -> Steps:
@@ -41,7 +41,7 @@ def _steps(options: EditSpec, work: Work) -> Steps:
         done_lines, verify = edit_of_group.done, work.proof.verify
         text = StateText(
             f"edit: {done_lines[0]}" if len(done_lines) == 1 else f"edit: {len(done_lines):,} steps",
-            EditRecord((*step_words(group), *(() if verify else ("--no-verify",)))),
+            EditRecord((*write_step_words(group), *(() if verify else ("--no-verify",)))),
             _command(models, group, work.output if last else None),
         )
         yield ChangeStep(model, text, partial(_load, work) if verify else None, last=last)
@@ -70,7 +70,7 @@ def _apply_edits(models: Models, steps: Sequence[EditStep], work: Work) -> tuple
         names = {value.name for value in model.graph.feeds}
         input_shapes = models.options["input_shapes"].items()
         shapes = {name: shape for name, shape in input_shapes if name in names}
-        sizes = dims_of(model, models.options["dims"])
+        sizes = select_dims(model, models.options["dims"])
         edited = apply_edit(model, step, partial(_aliases, models), sizes, shapes)
         model = edited.model
         completed.append(edited.done)
@@ -101,7 +101,7 @@ def _aliases(models: Models) -> Mapping[str, str]:
 
 def _command(models: Models, steps: Sequence[EditStep], output: str | None) -> str:
     """Return the shell command that makes the same edits, or '' if no command can."""
-    return scripts.headless_command(models, "edit", output, "_edited.onnx", *step_words(steps))
+    return scripts.headless_command(models, "edit", output, "_edited.onnx", *write_step_words(steps))
 
 
 def _load(work: Work, model: Model, path: str) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.model_answer import change_of
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.edit import EDITS, Edit
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    from explorer.settings.steps.edit import steps_of  # imported late: help imports this file
+    from explorer.settings.steps.edit import read_steps  # imported late: help imports this file
 
     source, change, warning = args.models[0], None, ""
-    steps = steps_of(args.steps, args.edits)
+    steps = read_steps(args.steps, args.edits)
     with explorer.Session(source, **args.opening) as session:
         fact = session.edit(
             steps,
@@ -29,7 +29,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             change, warning = change_of(session, progress)
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("rewrite_words", __package__).edit(source, fact, change),
+        lambda: load_presenter("rewrite_words", __package__).edit(source, fact, change),
         "steps",
         warning=warning,
     )

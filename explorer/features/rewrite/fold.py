@@ -21,7 +21,7 @@ from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.parts.proofs import Prover
-from explorer.settings.option_values import words_of
+from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:
     from explorer.engine.graph.model import Model
@@ -108,12 +108,12 @@ def _command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> s
     """Return the shell command that makes the same folds, or '' if no command can."""
     if models.current:
         return ""
-    only = words_of(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
+    only = write_words(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
     return scripts.headless_command(models, "fold", output, "_folded.onnx", *only)
 
 
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:
-    return [*words_of(FoldSpec((entry.record.fold,))), *scripts.proof_words(entry.verification)], ""
+    return [*write_words(FoldSpec((entry.record.fold,))), *scripts.proof_words(entry.verification)], ""
 
 
 CHANGE = Change("fold", FoldSpec, _steps, _words)

@@ -6,9 +6,9 @@ import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.model_answer import suggest_no_verify
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.fold import Fold, FoldSpec
@@ -33,10 +33,10 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     verdicts = [step.verification.verdict_kind for step in fact.steps if step.verification is not None]
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("rewrite_words", __package__).fold(
+        lambda: load_presenter("rewrite_words", __package__).fold(
             args.models[0], fact, asked=args.output is not None
         ),
-        csv=lambda: present("rewrite_words", __package__).fold_rows(fact),
+        csv=lambda: load_presenter("rewrite_words", __package__).fold_rows(fact),
         outcome=find_weakest(verdicts),
     )
 
@@ -47,7 +47,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--output",
-        *declared_options(FoldSpec),
+        *list_options(FoldSpec),
         *PROVED,
         "--input",
         *OPENING,

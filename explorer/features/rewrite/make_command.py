@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import PRINTING
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.make import MadeModel, MakeSpec
 
@@ -24,7 +24,7 @@ def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
     )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("rewrite_words", __package__).build_made_model(fact),
+        lambda: load_presenter("rewrite_words", __package__).build_made_model(fact),
     )
 
 
@@ -34,7 +34,7 @@ COMMAND = Command(
     ("LINE",),
     (
         "--output",
-        *declared_options(MakeSpec),
+        *list_options(MakeSpec),
         *("--seed", "--force", "--memory"),
         *PRINTING,
     ),

@@ -49,8 +49,8 @@ def make_model(
     net = create_model(text, name=name, seed=seed, batch=batch, store_weights=stored)
     proto = net.model(f"explorer {__version__}")
     onnx.checker.check_model(proto, full_check=True)
-    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
-        with output_files.binary(temporary) as file:
+    with output_files.write_atomically(output, overwrite=overwrite) as temporary:
+        with output_files.open_binary(temporary) as file:
             file.write(proto.SerializeToString(deterministic=True))
     model = validate(reader.read(output))
     totals = examine(model).info.totals

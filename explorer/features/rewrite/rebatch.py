@@ -11,12 +11,12 @@ from msgspec.structs import replace
 from explorer.base.checked import Count, Natural, PathText, Words
 from explorer.engine import convert
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.facts.conversion import RebatchSpec
 from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.settings.option_values import words_of
-from explorer.settings.parse import opening_words, path_word
+from explorer.settings.option_values import write_words
+from explorer.settings.parse import write_opening_words, write_path_word
 
 if TYPE_CHECKING:
     from explorer.facts.conversion import Conversion
@@ -38,15 +38,15 @@ def _write_rebatched(
     job = ConversionJob(
         target=output,
         source=models.label(models.current),
-        dims=dims_of(model, models.options["dims"]),
+        dims=select_dims(model, models.options["dims"]),
         on_progress=on_progress,
         **settings,
     )
     fact = convert.rebatch(model, batch, job, axes=axes, overwrite=overwrite)
     if models.module is not None or models.current:
         return fact
-    words = ["explorer", "rebatch", path_word(models.source), str(batch), "-o", path_word(output)]
-    words += [*words_of(RebatchSpec(axes)), *opening_words(models.options)]
+    words = ["explorer", "rebatch", write_path_word(models.source), str(batch), "-o", write_path_word(output)]
+    words += [*write_words(RebatchSpec(axes)), *write_opening_words(models.options)]
     return replace(fact, command=shlex.join(words))
 
 

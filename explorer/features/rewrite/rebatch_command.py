@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE
 from explorer.cli.output.answer import Answer, build_conversion_answer
 from explorer.cli.output.progress import ProgressLine
@@ -32,7 +32,7 @@ COMMAND = Command(
     ("MODEL", "BATCH"),
     (
         "--output",
-        *declared_options(RebatchSpec),
+        *list_options(RebatchSpec),
         *PROVED,
         *OPENING,
         *TABLE,

@@ -6,14 +6,21 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
 from explorer.cli.arguments.records import read_machine
-from explorer.cli.output.answer import Answer, build_plain_document, document, plots, present, tool
+from explorer.cli.output.answer import (
+    Answer,
+    build_plain_document,
+    document,
+    import_plots,
+    load_presenter,
+    name_tool,
+)
 from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.serving.spec import ServingSpec
-from explorer.host.output_files import atomic_write, check_target
+from explorer.host.output_files import check_target, write_atomically
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +29,7 @@ if TYPE_CHECKING:
     from explorer.facts.serving.serving import Serving
 
 _OPTIONS = (
-    *declared_options(ServingSpec, "prompt", "contexts", "batches", "devices"),
+    *list_options(ServingSpec, "prompt", "contexts", "batches", "devices"),
     Option(
         "--dtype",
         "type of stored weights, such as bf16, fp8, int4 (default: the model's; several: --sweep)",
@@ -35,13 +42,13 @@ _OPTIONS = (
         "TYPE",
         reads="words",
     ),
-    *declared_options(ServingSpec, "card"),
+    *list_options(ServingSpec, "card"),
     Option("--plot", "also draw memory over contexts and tokens/s over batches, as SVG or PNG", "FILE"),
     Option("--sweep", "one row for each layout of each type, context, batch and number of devices"),
     KEPT_IN,
     Option("--workers", "processes to spread the rows over (default: this one alone)", "N", least=1),
     SCHEDULER,
-    *declared_options(ServingSpec, "links"),
+    *list_options(ServingSpec, "links"),
 )
 
 
@@ -60,11 +67,13 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             fact = session.serving(spec, machine=machine, on_progress=progress)
             answers.append((session.stored(), fact, session.sha256() if args.json else None))
     if args.plot is not None:
-        with atomic_write(args.plot, overwrite=args.force) as temporary:
-            plots().write("serving", *answers[0][:2], temporary)
+        with write_atomically(args.plot, overwrite=args.force) as temporary:
+            import_plots().write("serving", *answers[0][:2], temporary)
     return Answer(
-        lambda: document().serving(answers, tool()),
-        lambda: present("serving_words", __package__).serving([(info, fact) for info, fact, _ in answers]),
+        lambda: document().serving(answers, name_tool()),
+        lambda: load_presenter("serving_words", __package__).serving(
+            [(info, fact) for info, fact, _ in answers]
+        ),
         "times",
         csv=None if len(answers) == 1 else lambda: document().serving_times(answers),
     )
@@ -85,7 +94,7 @@ def _sweep_serving(args: ParsedArgs, machine: Machine | None, progress: Progress
     )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("serving_sweep_words", __package__).serving_sweep(fact),
+        lambda: load_presenter("serving_sweep_words", __package__).serving_sweep(fact),
         "rows",
         warning=warn_missing_figures(fact.rows, fact.failed),
         outcome="some failed" if fact.failed else "done",
@@ -97,7 +106,7 @@ def _check_plot(args: ParsedArgs) -> None:
         return
     if len(args.models) > 1:
         raise Misuse("one model is drawn at a time", where="--plot", hint="leave the others out")
-    plots().check(args.plot)
+    import_plots().check(args.plot)
     check_target(args.plot, overwrite=args.force, models=args.models, weights=())
 
 

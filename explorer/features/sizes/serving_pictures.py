@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from explorer.base.units import bytes_text, count_text, printable
 from explorer.facts import Info
-from explorer.facts.serving.serving import Serving, contexts_to_draw, devices_to_draw, rates_to_draw
+from explorer.facts.serving.serving import (
+    Serving,
+    choose_drawn_contexts,
+    count_drawn_devices,
+    select_drawn_rates,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -35,7 +40,7 @@ def serving(axes: Axes, about: Info, fact: Serving) -> None:
 def _memory(axes: Axes, fact: Serving) -> None:
     from matplotlib.ticker import MultipleLocator
 
-    across = contexts_to_draw(fact, _CONTEXT_COUNT)
+    across = choose_drawn_contexts(fact, _CONTEXT_COUNT)
     cache_bytes = [fact.cache.bytes.at(size) or 0 for size in across]
     for index, batch in enumerate(fact.spec.batches):
         values = [fact.weight_bytes + batch * cache for cache in cache_bytes]
@@ -60,14 +65,14 @@ def _memory(axes: Axes, fact: Serving) -> None:
 def _rates(axes: Axes, fact: Serving) -> None:
     assert fact.machine is not None
     for index, context in enumerate(fact.spec.contexts):
-        times = rates_to_draw(fact, context)
+        times = select_drawn_rates(fact, context)
         batches, rates = [time.batch for time in times], [time.rate or 0.0 for time in times]
         color = _COLORS[index % len(_COLORS)]
         axes.plot(batches, rates, color=color, label=f"{context:,} tokens")
         full = [time.fits is not False for time in times]
         for batch, rate, fits_memory in zip(batches, rates, full, strict=True):
             axes.plot([batch], [rate], "o", color=color, markerfacecolor=color if fits_memory else "white")
-    devices_text = f"{devices:,} x " if (devices := devices_to_draw(fact)) > 1 else ""
+    devices_text = f"{devices:,} x " if (devices := count_drawn_devices(fact)) > 1 else ""
     axes.set_title(f"Tokens a second at best on {devices_text}{fact.machine.name or 'the machine'}")
     axes.set_xlabel("sequences at once; hollow: more than a device holds")
     axes.set_ylim(bottom=0)
@@ -75,7 +80,7 @@ def _rates(axes: Axes, fact: Serving) -> None:
 
 
 def _macs(axes: Axes, fact: Serving) -> None:
-    across = contexts_to_draw(fact, _CONTEXT_COUNT)
+    across = choose_drawn_contexts(fact, _CONTEXT_COUNT)
     values = [fact.decode_macs.at(size) for size in across]
     if None not in values:
         axes.plot(across, [value or 0 for value in values], color=_COLORS[0])

@@ -12,12 +12,17 @@ from textual.binding import BindingType
 
 from explorer.base.errors import ExplorerError
 from explorer.base.units import bytes_text, count_text, rate_text
-from explorer.facts.serving.serving import Serving, contexts_to_draw, devices_to_draw, rates_to_draw
+from explorer.facts.serving.serving import (
+    Serving,
+    choose_drawn_contexts,
+    count_drawn_devices,
+    select_drawn_rates,
+)
 from explorer.facts.serving.spec import ServingSpec
 from explorer.features.sizes.serving_words import serving_blocks
 from explorer.report.blocks import Axis, Dot, Role, Scatter
 from explorer.report.blocks import Line as TextLine
-from explorer.settings.option_values import words_of
+from explorer.settings.option_values import write_words
 from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.record_form import RecordForm
@@ -120,7 +125,7 @@ class ServingView(SubScreen[None]):
     def verb_words(self, source: str) -> list[str]:
         """Return the command line that counts the same spec."""
         spec, machine = self.spec, self.machine
-        words = ["serving", source, *words_of(spec)]
+        words = ["serving", source, *write_words(spec)]
         if machine is not None:
             words += ["--peak-macs", f"{machine.peak_macs:.17g}", "--bandwidth", f"{machine.bandwidth:.17g}"]
         return words
@@ -265,7 +270,7 @@ def _tokens(value: float) -> str:
 def _memory(fact: Serving) -> Scatter:
     dots: list[Dot] = []
     legend: list[tuple[str, Role, str]] = []
-    contexts = contexts_to_draw(fact, _CONTEXT_COUNT) if fact.cache.bytes.pieces else []
+    contexts = choose_drawn_contexts(fact, _CONTEXT_COUNT) if fact.cache.bytes.pieces else []
     if fact.spec.card is not None:
         dots += [Dot((float(size), float(fact.spec.card)), "─", "bad") for size in contexts]
         legend.append(("─", "bad", "a device"))
@@ -285,7 +290,7 @@ def _rates(fact: Serving) -> Scatter:
     all_fit = True
     for index, context in enumerate(fact.spec.contexts):
         mark, role = _MARKS[index % len(_MARKS)]
-        times = rates_to_draw(fact, context)
+        times = select_drawn_rates(fact, context)
         all_fit &= all(time.fits is not False for time in times)
         dots += [
             Dot((time.batch, time.rate or 0.0), "×" if time.fits is False else mark, role) for time in times
@@ -293,7 +298,7 @@ def _rates(fact: Serving) -> Scatter:
         legend.append((mark, role, f"{context:,} tokens"))
     if not all_fit:
         legend.append(("×", "quiet", "does not fit"))
-    devices_text = f", {devices:,} devices" if (devices := devices_to_draw(fact)) > 1 else ""
+    devices_text = f", {devices:,} devices" if (devices := count_drawn_devices(fact)) > 1 else ""
     axes = Axis("batch", _tokens), Axis("tokens/s", lambda value: rate_text(value, "/s"))
     return Scatter(f"tokens a second{devices_text}", *axes, dots, tuple(legend))
 
@@ -301,7 +306,7 @@ def _rates(fact: Serving) -> Scatter:
 def _macs(fact: Serving) -> Scatter:
     points = [
         (size, macs)
-        for size in contexts_to_draw(fact, _CONTEXT_COUNT)
+        for size in choose_drawn_contexts(fact, _CONTEXT_COUNT)
         if (macs := fact.decode_macs.at(size)) is not None
     ]
     dots = [Dot((float(size), float(macs)), *_MARKS[0]) for size, macs in points]

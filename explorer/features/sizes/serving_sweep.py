@@ -22,7 +22,7 @@ from explorer.session.parts.worker_models import (
     reopen_module,
 )
 from explorer.session.session import Session, reopen
-from explorer.settings.parse import opening_words
+from explorer.settings.parse import write_opening_words
 
 if TYPE_CHECKING:
     from explorer.session.parts.keywords import OpeningKeywords
@@ -85,7 +85,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
             open_worker_model, partial(reopen_module, reopen), source, options, _content, content
         ),
         opening={name: models.options[name] for name in FIGURE_OPTIONS},
-        words=shlex.join(opening_words(models.options)),
+        words=shlex.join(write_opening_words(models.options)),
         stays=models.module is not None,
     )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import ExplorerError, Misuse, nearest
+from explorer.base.errors import ExplorerError, Misuse, suggest_name
 from explorer.engine.costs.decode import onnx_cache, prefill
 from explorer.engine.costs.decode.step import build_text_shapes
 from explorer.engine.costs.memory.liveness import AnalysisResult
@@ -247,7 +247,7 @@ def _choose_size(name: str | None, known_sizes: Sizes) -> str:
         raise Misuse(
             f"no size is called '{name}'",
             where="--over",
-            hint=nearest(name, known_sizes) or f"one of {', '.join(known_sizes)}",
+            hint=suggest_name(name, known_sizes) or f"one of {', '.join(known_sizes)}",
         )
     return name
 

@@ -54,7 +54,7 @@ def extract(
     layers = models.examine(state_index, on_progress, cancel).analysis.layers
     part = parts.extract_module_part(loaded, inputs, layers, spec, seed)
     fact = _describe(part, layers, models)
-    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+    with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         report(on_progress, cancel, "writing")
         ConversionJob(target=output, path=temporary).write(part.module, lambda: parts.save(part, temporary))
         if verify:

@@ -14,7 +14,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Graph, Model, Value
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.profile.load import check_threads
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.onnxruntime import Array
@@ -111,7 +111,7 @@ def _save_outputs(
         tensor.name: _join_batches([values[tensor.name] for values in outputs])
         for tensor in stage_list.outputs
     }
-    with output_files.atomic_write(output, overwrite=overwrite) as temporary:
+    with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         np.savez(temporary, **arrays)
     return output
 
@@ -137,7 +137,7 @@ def _build_inputs(
 ) -> tuple[list[dict[str, Array]], tuple[str, ...]]:
     """Return the inputs of each micro-batch, and one line of text about each input."""
     model = _load_joined(folder, stage_list)
-    sizes = dims_of(model, dims)
+    sizes = select_dims(model, dims)
     if unknown := [name for name in dims if name not in sizes]:
         raise Misuse(f"the stages have no dimension '{unknown[0]}'", where="--dim")
     if input is None:

@@ -17,7 +17,7 @@ from explorer.facts.split.part import PartSpec
 from explorer.features.split.split_dialog import SplitState
 from explorer.features.split.split_view import SplitScreen
 from explorer.features.split.split_words import part_blocks
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.state.hardware import find_machine
@@ -54,7 +54,7 @@ class SplitCommand(ScreenCommand):
         file = store.history.entries[state].saved if state and store.history is not None else store.source
         screen = SplitScreen(
             store.source,
-            path_word(file) if file else "",
+            write_path_word(file) if file else "",
             self.jobs.engine,
             split,
             state,

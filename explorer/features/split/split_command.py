@@ -6,16 +6,16 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, DONE, IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.records import read_machines
-from explorer.cli.output.answer import Answer, build_plain_document, plots, present
+from explorer.cli.output.answer import Answer, build_plain_document, import_plots, load_presenter
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec
-from explorer.host.output_files import atomic_write, check_target
+from explorer.host.output_files import check_target, write_atomically
 
 TYPE_CHECKING = False
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from explorer.session import Session
 
 _SPLIT_OPTIONS = (
-    *declared_options(SplitSpec, without=("micro_batches", "schedule", "optimizer")),
+    *list_options(SplitSpec, without=("micro_batches", "schedule", "optimizer")),
     Option(
         "--machine",
         "machine of all stages, or of each between commas: a name of the config file, or a preset",
         "NAME,...",
     ),
-    *declared_options(SplitSpec, "micro_batches", "schedule"),
+    *list_options(SplitSpec, "micro_batches", "schedule"),
     Option(
         "--output",
         "a folder for the stages and stages.json (without it only told)",
@@ -50,7 +50,7 @@ _SPLIT_OPTIONS = (
         " torch.distributed.pipelining, with `run.py` for torchrun, proved by training steps in processes",
     ),
     Option("--plot", "also draw the schedule, as SVG or PNG", "FILE"),
-    *declared_options(SplitSpec, "optimizer"),
+    *list_options(SplitSpec, "optimizer"),
 )
 
 
@@ -75,18 +75,18 @@ def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
         facts.append(fact)
         if args.plot is not None:
-            with atomic_write(args.plot, overwrite=args.force) as temporary:
-                plots().write("pipeline", info, fact, temporary)
+            with write_atomically(args.plot, overwrite=args.force) as temporary:
+                import_plots().write("pipeline", info, fact, temporary)
         return info, fact
 
     def blocks(info: Info, fact: Split) -> list[Block]:
-        answer: list[Block] = present("split_words", __package__).split(
+        answer: list[Block] = load_presenter("split_words", __package__).split(
             info, fact, proved=not args.no_verify, plot=args.plot or ""
         )
         return answer
 
     if args.plot is not None:
-        plots().check(args.plot)
+        import_plots().check(args.plot)
         check_target(args.plot, overwrite=args.force, models=args.models, weights=())
     answer = open_and_answer(
         args, progress, ask, lambda info, fact, *_: build_plain_document(fact), blocks, "stages"
@@ -147,7 +147,7 @@ def _run_extract(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("split_words", __package__).extraction(args.models[0], fact),
+        lambda: load_presenter("split_words", __package__).extraction(args.models[0], fact),
         "compared",
         outcome="done" if fact.output else "different",
     )
@@ -159,7 +159,7 @@ EXTRACT = Command(
     ("MODEL",),
     (
         "--output",
-        *declared_options(PartSpec),
+        *list_options(PartSpec),
         *("--force", "--no-verify", "--seed"),
         *OPENING,
         *TABLE,
@@ -198,7 +198,7 @@ def _run_pipeline(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("split_words", __package__).pipeline(args.models[0], fact),
+        lambda: load_presenter("split_words", __package__).pipeline(args.models[0], fact),
         "stages",
     )
 

@@ -41,7 +41,7 @@ def write_folder(folder: str, overwrite: bool) -> Iterator[str]:
     old = _read_stage_files(target) if overwrite else {}
     with (
         output_files.make_folder(folder),
-        output_files.atomic_write(target, overwrite=overwrite) as temporary,
+        output_files.write_atomically(target, overwrite=overwrite) as temporary,
     ):
         yield temporary
     if old:

@@ -16,7 +16,7 @@ from explorer.engine.costs.training.step import compute_training
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, Value
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import draw, plan_inputs
@@ -41,7 +41,7 @@ from explorer.host import output_files
 from explorer.session.parts import scripts
 from explorer.session.parts.change import Change, ChangeStep, StateText, Steps, Work
 from explorer.session.parts.models import Models
-from explorer.settings.option_values import words_of
+from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:
     from explorer.features.split.torch_stages import TorchSplitter
@@ -215,7 +215,7 @@ class Splitter:
 
     def _state_text(self, spec: PartSpec, facts: Extraction, request: ProofRequest) -> StateText:
         """Return the label, record and command of the state of an extracted part."""
-        words = words_of(spec)
+        words = write_words(spec)
         words += [] if request.verify else ["--no-verify"]
         words += ["--seed", str(request.seed)] if request.seed else []
         label = f"extract {facts.first}" + (f" to {facts.last}" if facts.last != facts.first else "")
@@ -223,7 +223,7 @@ class Splitter:
         return StateText(label, PartRecord(tuple(words)), command)
 
     def _describe(self, subject: SplitSubject, part: Part) -> Extraction:
-        types = infer(subject.model, dims_of(subject.model, subject.dims), subject.shapes).values
+        types = infer(subject.model, select_dims(subject.model, subject.dims), subject.shapes).values
         totals = examine(part.model, **bound(part.model, types, subject.dims)).info.totals
 
         def infos(values: Sequence[Value]) -> tuple[TensorInfo, ...]:
@@ -301,7 +301,7 @@ class Splitter:
                 fact = self._prove_stages(subject, fact, place, seed, on_progress, cancel)
                 if not _is_proved(fact):
                     raise output_files.Discard
-            with output_files.binary(temporary) as file:
+            with output_files.open_binary(temporary) as file:
                 file.write(manifest.encode(self._manifest(subject.model, fact, parts)))
         return replace(fact, output=output) if _is_proved(fact) else fact
 

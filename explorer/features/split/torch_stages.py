@@ -94,7 +94,7 @@ class TorchSplitter:
             return fact
         check(program)
         module = build_with_weights(loaded, lambda: inputs)
-        args, kwargs = inputs.arguments(device="cpu")
+        args, kwargs = inputs.build_arguments(device="cpu")
         calls = name_units(program)
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
@@ -160,9 +160,9 @@ class TorchSplitter:
                 stage_folder.check_free(output, name, overwrite)
             infos, facts = self._save_stages(fact, parts, first, place)
             fact = replace(fact, stages=tuple(facts))
-            with output_files.binary(os.path.join(place, stages.SCRIPT)) as file:
-                file.write(input_files.content(pipeline_script.__file__, internal=True))
-            with output_files.binary(temporary) as file:
+            with output_files.open_binary(os.path.join(place, stages.SCRIPT)) as file:
+                file.write(input_files.read_content(pipeline_script.__file__, internal=True))
+            with output_files.open_binary(temporary) as file:
                 file.write(manifest.encode(self._manifest(fact, parts, infos)))
             if prove:
                 fact = self._prove_stages(fact, parts, module, inputs, first, texts, place)

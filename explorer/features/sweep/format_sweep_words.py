@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from explorer.base.units import bytes_text, count_text, printable
-from explorer.facts.pareto_front import nondominated
+from explorer.facts.pareto_front import find_nondominated
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep
-from explorer.facts.quantize.sweep import cost_of
+from explorer.facts.quantize.sweep import read_cost
 from explorer.features.quantize.quantize_words import decibels
 from explorer.features.sweep.sweep_words import FRONT
 from explorer.report.blocks import (
@@ -134,12 +134,12 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
         placed = {
             row.key: (float(paid), snr)
             for row in rows
-            if row.model == model and (paid := cost_of(row, cost))
+            if row.model == model and (paid := read_cost(row, cost))
             if (snr := row.snr_db) is not None and math.isfinite(snr)
         }
         if len(placed) < _MIN_CHOICES:
             continue
-        best = nondominated((paid, -snr, 0) for paid, snr in placed.values())
+        best = find_nondominated((paid, -snr, 0) for paid, snr in placed.values())
         path = {row.key for row in rows if row.scope == "mixed"}
         kinds = {
             key: (2 * ((point[0], -point[1], 0) in best) + (key in path)) for key, point in placed.items()

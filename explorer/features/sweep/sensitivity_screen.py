@@ -23,7 +23,7 @@ from explorer.features.sweep.sweep_dialogs import FormatSweepDialog, FormatSweep
 from explorer.host import output_files
 from explorer.report.blocks import Table
 from explorer.report.scatter import scatter_lines
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 from explorer.settings.quantize import read_text
 from explorer.tui.dialogs.dialogs import MessageDialog, format_without_options
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
@@ -287,12 +287,12 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             return
 
         def work(path: str, overwrite: bool) -> None:
-            with output_files.atomic_write(path, overwrite=overwrite) as temporary:
-                with output_files.text(temporary) as file:
+            with output_files.write_atomically(path, overwrite=overwrite) as temporary:
+                with output_files.open_text(temporary) as file:
                     file.write(row.config or "[quantize]\n")
 
         def on_written(path: str) -> None:
-            self._trials.written[row.key] = path_word(path)
+            self._trials.written[row.key] = write_path_word(path)
             self._say(f"formats written to {path}; y copies the command that takes them")
 
         explanation = "The formats of this choice, for explorer quantize --config"

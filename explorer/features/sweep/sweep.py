@@ -26,12 +26,12 @@ from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprin
 from explorer.engine.sweep.measure import ProofSpec, SweepSession
 from explorer.engine.sweep.store import Store, has_rows, is_store
 from explorer.facts import TileSpec, to_json
-from explorer.facts.comparison import FigureTable, tilings_table
+from explorer.facts.comparison import FigureTable, build_tilings_table
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.facts.mapping import MemoryMachine, Objective, products_spec
-from explorer.facts.mapping_sweep import MappingRow, MappingSweep, with_mapping_front
+from explorer.facts.mapping_sweep import MappingRow, MappingSweep, mark_mapping_front
 from explorer.facts.quantize import FormatRow, FormatSweep, FormatSweepSpec
-from explorer.facts.serving.sweep import ServingRow, ServingSweep, with_serving_front
+from explorer.facts.serving.sweep import ServingRow, ServingSweep, mark_serving_front
 from explorer.facts.sweep import Sweep, SweepRow, SweepSpec, ordered
 from explorer.features.quantize.quantize import Quantizer
 from explorer.host import input_files
@@ -44,8 +44,8 @@ from explorer.session.parts.worker_models import (
     open_worker_model,
     reopen_module,
 )
-from explorer.settings.memories import memory_machine
-from explorer.settings.parse import opening_words, parse_capacity, parse_tiles
+from explorer.settings.memories import find_memory_machine
+from explorer.settings.parse import parse_capacity, parse_tiles, write_opening_words
 from explorer.settings.steps.trials import parse_trials
 
 
@@ -144,7 +144,7 @@ def sweep_trainings(
     data_file.read_to_hold(data, labels=training.get("labels", ""), inputs=training.get("inputs", ()))
     samples = compute_fingerprint([data], cancel)
     source, options = build_open_arguments(models)
-    words = shlex.join(opening_words(models.options))
+    words = shlex.join(write_opening_words(models.options))
     matters = {name: models.options[name] for name in FIGURE_OPTIONS}
     settings = {**training, "opening": matters, "rules": _digest(models.options["rules"])}
     tasks = []
@@ -195,7 +195,7 @@ def sweep_mappings(
     if not session.plan(products_spec("batch", (1, 1, 1), sites), on_progress=on_progress).sites:
         raise Misuse("no matmul here can be mapped", where="--map")
     resized: list[MemoryMachine] = []
-    for machine in map(memory_machine, dict.fromkeys(machines)):
+    for machine in map(find_memory_machine, dict.fromkeys(machines)):
         if len(machine.memories) == 1:
             name = machine.hardware.name
             hint = f"add [[machine.{name}.memory]] with a size"
@@ -254,14 +254,14 @@ def format_results(path: str, names: Sequence[str] = ()) -> FormatSweep:
 def serving_results(path: str) -> ServingSweep:
     """Read the serving rows of a file of results."""
     with Store(ServingRow, path, changed=False) as store:
-        rows = with_serving_front(list(store.rows()))
+        rows = mark_serving_front(list(store.rows()))
     return ServingSweep(rows=rows, kept=len(rows), output=path)
 
 
 def mapping_results(path: str) -> MappingSweep:
     """Read the rows of mappings in a file of results."""
     with Store(MappingRow, path, changed=False) as store:
-        rows, front = with_mapping_front(list(store.rows()))
+        rows, front = mark_mapping_front(list(store.rows()))
     return MappingSweep(rows=rows, front=front, kept=len(rows), output=path)
 
 
@@ -293,13 +293,13 @@ def compare_tilings(fact: Sweep, choice: str) -> FigureTable:
         Misuse: No tiling has such a tile, or fewer than two tilings are chosen.
     """
     if choice in ("all", "front"):
-        return tilings_table([row for row in fact.rows if choice == "all" or row.pareto])
+        return build_tilings_table([row for row in fact.rows if choice == "all" or row.pareto])
     sizes = parse_tiles(choice, "--beside")
     missing = [tile for tile in sizes if all(row.tile != tile for row in fact.rows)]
     if missing:
         tile_text = "x".join(map(str, missing[0]))
         raise Misuse(f"no tiling has the tile {tile_text}", where="--beside", hint="name one that --tile has")
-    return tilings_table([row for tile in sizes for row in fact.rows if row.tile == tile])
+    return build_tilings_table([row for tile in sizes for row in fact.rows if row.tile == tile])
 
 
 def _subject(
@@ -314,7 +314,7 @@ def _subject(
         files=lambda: list_files(models.load_graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
         opening={**opening, "rules": _digest(options["rules"])},
-        words=shlex.join(opening_words(options)),
+        words=shlex.join(write_opening_words(options)),
         command=lambda request: Quantizer(models).command(request, None),
     )
 
@@ -343,7 +343,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
         ),
         opening={name: options[name] for name in FIGURE_OPTIONS}
         | {"rules": _digest(models.options["rules"])},
-        words=shlex.join(opening_words(models.options)),
+        words=shlex.join(write_opening_words(models.options)),
     )
 
 
@@ -365,6 +365,6 @@ def _digest(rules: str | None) -> str:
     if rules is None:
         return ""
     try:
-        return hashlib.sha256(input_files.content(rules)).hexdigest()
+        return hashlib.sha256(input_files.read_content(rules)).hexdigest()
     except OSError as error:
         raise BadModel(f"cannot be read ({error.strerror or error})", where=rules) from None

@@ -10,10 +10,10 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DIFFERENT, IF_PROVED
 from explorer.base.features import load
-from explorer.base.options import option_of
+from explorer.base.options import find_option
 from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, read_typed_values, record_of
+from explorer.cli.arguments.declared import list_options, read_typed_values, record_of
 from explorer.cli.arguments.options import (
     HARDWARE,
     KEPT_IN,
@@ -24,9 +24,16 @@ from explorer.cli.arguments.options import (
     Option,
 )
 from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
-from explorer.cli.arguments.records import hardware, tile_spec, tiles
+from explorer.cli.arguments.records import read_hardware, read_tiles, tile_spec
 from explorer.cli.arguments.training import TRAINING_SWEEP
-from explorer.cli.output.answer import Answer, build_plain_document, document, plots, present, tool
+from explorer.cli.output.answer import (
+    Answer,
+    build_plain_document,
+    document,
+    import_plots,
+    load_presenter,
+    name_tool,
+)
 from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.cost import OrderSpec
@@ -86,7 +93,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             *args.models,
             on_progress=progress,
             spec=_combine_specs(args),
-            hardware=hardware(args),
+            hardware=read_hardware(args),
             order=args.order,
             verify=args.verify,
             draws=args.draws or 1,
@@ -102,7 +109,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = sweep.sort_rows(fact, args.sort)
     figures = None if args.beside is None else sweep.compare_tilings(fact, args.beside)
     if args.scalesim is not None:
-        text = present("sweep_words", __package__)
+        text = load_presenter("sweep_words", __package__)
         texts_by_path = {
             args.scalesim: text.scalesim(fact.layers),
             _layout_path(args.scalesim): text.scalesim_layout(fact.layers),
@@ -111,8 +118,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             _write(lines, target, args)
     proofs = [row.verdict_kind for row in fact.rows if row.verdict_kind is not None]
     return Answer(
-        lambda: document().sweep(fact, tool(), figures),
-        lambda: present("sweep_words", __package__).sweep(fact, figures),
+        lambda: document().sweep(fact, name_tool(), figures),
+        lambda: load_presenter("sweep_words", __package__).sweep(fact, figures),
         "rows" if figures is None else "compared",
         warning=warn_missing_figures(fact.rows, bad),
         outcome="some failed" if bad else find_weakest(proofs),
@@ -142,7 +149,7 @@ def _answer_mappings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -
     failed = sum(row.fits is None for row in fact.rows)
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("mapping_sweep_words", __package__).mapping_sweep(fact),
+        lambda: load_presenter("mapping_sweep_words", __package__).mapping_sweep(fact),
         "rows",
         warning=f"{failed:,} of {len(fact.rows):,} rows have no figures" if failed else "",
         outcome="some failed" if failed else "done",
@@ -180,7 +187,7 @@ def _answer_formats(
     args.refuse(sorted(refused), "says nothing of number formats", "leave it out")
     take = _parse_take(args)
     if args.plot is not None:
-        draws = plots()
+        draws = import_plots()
         (draws.check_library if _is_page(args.plot) else draws.check)(args.plot)
         output_files.check_target(args.plot, overwrite=args.force, models=args.models, weights=())
     fact = (
@@ -198,8 +205,8 @@ def _answer_formats(
         _draw(fact, front, args)
     bad = fact.failed
     return Answer(
-        lambda: document().format_sweep(fact, tool()),
-        lambda: present("format_sweep_words", __package__).format_sweep(
+        lambda: document().format_sweep(fact, name_tool()),
+        lambda: load_presenter("format_sweep_words", __package__).format_sweep(
             fact, written_path, args.cost, args.plot
         ),
         "choices",
@@ -236,8 +243,8 @@ def _select_row(fact: FormatSweep, number: str) -> FormatRow:
 
 
 def _write(text: str, path: str, args: ParsedArgs) -> None:
-    with output_files.atomic_write(path, overwrite=args.force) as temporary:
-        with output_files.text(temporary) as file:
+    with output_files.write_atomically(path, overwrite=args.force) as temporary:
+        with output_files.open_text(temporary) as file:
             file.write(text)
 
 
@@ -250,7 +257,7 @@ def _is_page(path: str) -> bool:
 
 def _plot_fronts(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
     """Plot the loss of the choices over their cost, for each model."""
-    plots_by_model: list[Scatter] = present("format_sweep_words", __package__).front_plots(
+    plots_by_model: list[Scatter] = load_presenter("format_sweep_words", __package__).front_plots(
         fact.rows, args.cost
     )
     if not _is_page(args.plot) and len(plots_by_model) != 1:
@@ -262,14 +269,14 @@ def _plot_fronts(fact: FormatSweep, args: ParsedArgs) -> list[Scatter]:
 
 def _draw(fact: FormatSweep, front: Sequence[Scatter], args: ParsedArgs) -> None:
     """Draw the Pareto front into the file of `--plot`; an HTML or Markdown page contains the whole answer."""
-    text = present("format_sweep_words", __package__)
-    with output_files.atomic_write(args.plot, overwrite=args.force) as temporary:
+    text = load_presenter("format_sweep_words", __package__)
+    with output_files.write_atomically(args.plot, overwrite=args.force) as temporary:
         if _is_page(args.plot):
             from explorer.report.html.page import write_blocks  # imports jinja2, which help must not
 
-            write_blocks("Number formats", text.format_sweep(fact, None, args.cost), temporary, tool())
+            write_blocks("Number formats", text.format_sweep(fact, None, args.cost), temporary, name_tool())
         else:
-            plots().write("scatter", None, front[0], temporary)
+            import_plots().write("scatter", None, front[0], temporary)
 
 
 def _sweep_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
@@ -351,7 +358,7 @@ _TRAINING_OPTIONS = {
 
 def _combine_specs(args: ParsedArgs) -> SweepSpec:
     """Return the combinations to try. Options of the command line override the file of `--config`."""
-    tile_sizes = tiles(args)
+    tile_sizes = read_tiles(args)
     typed = {"tile": tile_sizes[0], "sites": args.site, "edges": args.edges[0], "form": args.form[0]}
     options = {name: value for name, value in typed.items() if name == "tile" or name[:4] in args.explicit}
     if "grouped" in args.explicit:
@@ -364,7 +371,7 @@ def _combine_specs(args: ParsedArgs) -> SweepSpec:
     return explorer.SweepSpec(tile_sizes, edges, forms, base=base)
 
 
-_EDGES, _FORMS = (option_of(explorer.TileSpec, name).choices for name in ("edges", "form"))
+_EDGES, _FORMS = (find_option(explorer.TileSpec, name).choices for name in ("edges", "form"))
 
 COMMAND = Command(
     "sweep",
@@ -397,14 +404,14 @@ COMMAND = Command(
             choices=_FORMS,
             reads="choices",
         ),
-        *declared_options(explorer.TileSpec, "sites", "grouped", "config"),
+        *list_options(explorer.TileSpec, "sites", "grouped", "config"),
         HARDWARE,
         Option(
             "--buffer",
             "bytes for the current tiles, such as 512KiB; without a machine only these",
             "SIZE",
         ),
-        *declared_options(OrderSpec),
+        *list_options(OrderSpec),
         Option("--verify", "tile and prove each combination; the tiled files are deleted"),
         Option(
             "--map",

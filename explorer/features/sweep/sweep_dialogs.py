@@ -15,10 +15,10 @@ from explorer.base.errors import Misuse
 from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
-from explorer.facts.sweep import SweepSpec, combinations, tiles_of
+from explorer.facts.sweep import SweepSpec, combine_tiles, list_combinations
 from explorer.features.quantize.quantize_dialog import SAMPLES_HINT, format_samples, parse_samples
 from explorer.settings.machines import replace_buffer
-from explorer.settings.parse import parse_sizes, parse_tiles, path_word
+from explorer.settings.parse import parse_sizes, parse_tiles, write_path_word
 from explorer.settings.quantize import parse_formats
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.machine_dialog import MachineDialog
@@ -106,7 +106,7 @@ class SweepDialog(FormDialog[SweepRequest]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """State the number of tilings."""
-        count = len(combinations(self.answer().spec))
+        count = len(list_combinations(self.answer().spec))
         return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
 
     def answer(self) -> SweepRequest:
@@ -114,7 +114,7 @@ class SweepDialog(FormDialog[SweepRequest]):
         typed = tuple(self.text_of(f"sweep-{name}").strip() for name in _NAMES)
         tiles_text, *sides, output = typed
         sizes = [parse_sizes(text, axis) if text else None for text, axis in zip(sides, "MKN", strict=True)]
-        tiles = tiles_of(parse_tiles(tiles_text, "tiles") if tiles_text else None, *sizes)
+        tiles = combine_tiles(parse_tiles(tiles_text, "tiles") if tiles_text else None, *sizes)
         edges = _EDGES[self.query_one("#sweep-edges", OptionField).value]
         machine, buffer = self._machines.hardware, self.text_of("sweep-buffer").strip()
         return SweepRequest(
@@ -160,9 +160,9 @@ class FormatSweepRequest(Struct, frozen=True):
             if (value := getattr(spec, name)) != getattr(defaults, name):
                 yield from (f"--{name}", f"{value:g}" if isinstance(value, float) else str(value))
         if spec.calibrate:
-            yield from ("--calibrate", path_word(spec.calibrate))
+            yield from ("--calibrate", write_path_word(spec.calibrate))
         if self.output:
-            yield from ("-o", path_word(self.output))
+            yield from ("-o", write_path_word(self.output))
 
 
 class FormatSweepDialog(FormDialog[FormatSweepRequest]):

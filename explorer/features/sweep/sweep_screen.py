@@ -15,9 +15,9 @@ from textual.binding import BindingType
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.base.units import sizes_text
 from explorer.facts import TileSpec
-from explorer.facts.comparison import tilings_table
+from explorer.facts.comparison import build_tilings_table
 from explorer.facts.cost import Hardware
-from explorer.facts.pareto_front import with_front
+from explorer.facts.pareto_front import mark_front
 from explorer.facts.sweep import SORTS, Sweep, SweepRow, ordered
 from explorer.features.sweep.pareto_plot import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import SweepDialog, SweepRequest
@@ -34,7 +34,7 @@ from explorer.features.sweep.sweep_words import SweepColumn
 from explorer.features.sweep.sweep_words import sweep as sweep_blocks
 from explorer.features.tiling.tile_screen import TileCommand
 from explorer.report.table_file import write_sweep
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.state.hardware import use_hardware
@@ -214,7 +214,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         words += ["--machine", request.machine.name] if request.machine is not None else []
         words += ["--buffer", request.buffer.replace(" ", "")] if request.buffer else []
         words += ["--verify"] if request.verify else []
-        return [*words, *(["-o", path_word(request.output)] if request.output else [])]
+        return [*words, *(["-o", write_path_word(request.output)] if request.output else [])]
 
     def _plot(self, width: int, height: int) -> Sequence[Line]:
         rows, axes_index = self._tilings.rows, self._tilings.axes
@@ -252,7 +252,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
         rows = {_mark(row): row for row in self._tilings.rows} if alike else {}
         self._tilings.request = request
-        self._tilings.rows = with_front(list(rows.values()))
+        self._tilings.rows = mark_front(list(rows.values()))
         self._status_text, self._job_started = "", time.monotonic()
         size = 1 if request.verify else _AT_A_TIME
         self._open = [
@@ -279,7 +279,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
                 del self._open[: len(tiles)]
                 size = 1 if request.verify else min(2 * size, _MAX_PENDING)
                 rows.update({_mark(row): row for row in fact.rows})
-                self._tilings.rows = with_front(list(rows.values()))
+                self._tilings.rows = mark_front(list(rows.values()))
                 self._show()
             self._say(f"done: {len(self._tilings.rows):,} tilings")
         except Cancelled:
@@ -336,7 +336,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         if len(marked_rows) == 1 and current is not None and current is not marked_rows[0]:
             marked_rows.append(current)
         try:
-            figures = tilings_table(marked_rows)
+            figures = build_tilings_table(marked_rows)
         except ExplorerError:
             self._refuse("Space marks the tilings to compare: two or more that have figures")
             return

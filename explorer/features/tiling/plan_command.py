@@ -5,9 +5,9 @@ from __future__ import annotations
 import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import hardware, tile_spec
+from explorer.cli.arguments.records import read_hardware, tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import describe_fixed_sizes, open_and_answer
 from explorer.cli.output.progress import ProgressLine
@@ -25,7 +25,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     spec, warning = tile_spec(args), ""
     if args.steps is not None:
         return _steps(args, progress, spec)
-    machine = hardware(args)
+    machine = read_hardware(args)
 
     def cost(session: Session, info: Info) -> tuple[Any, ...]:
         nonlocal warning
@@ -45,7 +45,7 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
     if spec.mapping:
         raise Misuse("steps are those of one tile size", where="--steps", hint="leave it out, or --mapping")
-    hardware(args)  # only checks the options: steps do not depend on the machine
+    read_hardware(args)  # only checks the options: steps do not depend on the machine
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         plan = session.plan(spec, on_progress=progress)
@@ -73,9 +73,9 @@ COMMAND = Command(
     "print what a tiling costs: traffic, buffers, cycles, time",
     ("MODEL",),
     (
-        *declared_options(explorer.TileSpec, without=("accumulator",)),
+        *list_options(explorer.TileSpec, without=("accumulator",)),
         HARDWARE,
-        *declared_options(OrderSpec),
+        *list_options(OrderSpec),
         Option("--formulas", "print the formula of each figure of each matmul"),
         Option(
             "--steps",

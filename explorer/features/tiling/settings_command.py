@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.base.features import load
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMATS
 from explorer.cli.arguments.records import quantize_spec, tile_spec
@@ -38,7 +38,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-_TILE = declared_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
+_TILE = list_options(explorer.TileSpec, "config", "tile", "sites", "edges", "form", "grouped")
 
 _FORMAT_OPTIONS = tuple(
     option for option in FORMATS if option.flag not in {of_tiles.flag for of_tiles in _TILE}

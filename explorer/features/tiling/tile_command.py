@@ -6,15 +6,15 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, PROVED, TABLE, Option
 from explorer.cli.arguments.quantize_options import FIRST
 from explorer.cli.arguments.records import read_quantize, tile_spec
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.model_answer import change_of, describe_fixed_sizes, suggest_no_verify
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.conversion import ConversionOptions
-from explorer.settings.parse import opening_words
+from explorer.settings.parse import write_opening_words
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             if result.output and not args.json and not args.no_verify:
                 change, warning = change_of(session, progress)
     return Answer(
-        lambda: document().tile(result, model, tool(), digest, quantization),
-        lambda: present("tile_words", __package__).tile(
-            result, source, change, opening_words(args.opening), quantization
+        lambda: document().tile(result, model, name_tool(), digest, quantization),
+        lambda: load_presenter("tile_words", __package__).tile(
+            result, source, change, write_opening_words(args.opening), quantization
         ),
         "plan.sites",
         warning="; ".join(filter(None, (fixed, idle, warning))),
@@ -112,8 +112,10 @@ def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 on_progress=progress,
             )
     return Answer(
-        lambda: document().tile(result, model, tool(), None),
-        lambda: present("tile_words", __package__).tile(result, source, None, opening_words(args.opening)),
+        lambda: document().tile(result, model, name_tool(), None),
+        lambda: load_presenter("tile_words", __package__).tile(
+            result, source, None, write_opening_words(args.opening)
+        ),
         "plan.sites",
         outcome=_outcome(result),
     )
@@ -134,7 +136,7 @@ COMMAND = Command(
             "FILE",
             short="-o",
         ),
-        *declared_options(explorer.TileSpec, without=("accumulator",)),
+        *list_options(explorer.TileSpec, without=("accumulator",)),
         Option(
             "--to",
             "what to make: an ONNX file (default), or a PyTorch module whose layers are tiled",
@@ -143,9 +145,9 @@ COMMAND = Command(
             manual="kind of result: an ONNX file (default), or an nn.Module with tiled layers, as `.pt2` or"
             " TorchScript",
         ),
-        *declared_options(ConversionOptions, "dynamic"),
+        *list_options(ConversionOptions, "dynamic"),
         *FIRST,
-        *declared_options(explorer.TileSpec, "accumulator"),
+        *list_options(explorer.TileSpec, "accumulator"),
         *PROVED,
         "--input",
         *OPENING,

@@ -15,7 +15,7 @@ from textual.containers import Horizontal
 from textual.widgets import Input
 
 from explorer.base.errors import Cancelled, ExplorerError
-from explorer.base.options import option_of
+from explorer.base.options import find_option
 from explorer.base.units import edges_text, sizes_text
 from explorer.base.verdicts import VERDICTS
 from explorer.facts import Layer, Plan, SitePlan, TileSpec
@@ -48,7 +48,7 @@ AskCost = Callable[..., Awaitable[PlanCost]]
 """Async function that asks the engine for the cost of a spec. `formulas=True` adds formulas to every site."""
 
 _TILE, _SITES, _EDGES, _FORM, _GROUPED, _MAPPING, _LEVEL = (
-    option_of(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped", "mapping", "level")
+    find_option(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped", "mapping", "level")
 )
 _HINT_WIDTH = 68
 """Minimum screen width in cells for the key of the map view in the hint."""

@@ -30,7 +30,7 @@ from explorer.report.present.compare.verify import evidence, suggest_blame
 from explorer.report.present.effective_settings import origin_text, warn_unused_rules
 from explorer.report.present.figures import share_text, utilization
 from explorer.report.present.row_groups import group_rows, list_first_names
-from explorer.settings.parse import option_words, path_word
+from explorer.settings.parse import write_option_words, write_path_word
 
 
 def plan(fact: Plan, source: str) -> list[Block]:
@@ -308,14 +308,14 @@ def tile(
     assumed = [f"{name}={size}" for name, size in fact.plan.dims.items()]
     opening = [
         *opening,
-        *(word for dim in assumed if dim not in opening for word in option_words("--dim", dim)),
+        *(word for dim in assumed if dim not in opening for word in write_option_words("--dim", dim)),
     ]
     following = [
         (
             "print what changed",
-            ("explorer", "diff", path_word(source), path_word(fact.output), *opening),
+            ("explorer", "diff", write_path_word(source), write_path_word(fact.output), *opening),
         ),
-        ("look around in the result", ("explorer", path_word(fact.output))),
+        ("look around in the result", ("explorer", write_path_word(fact.output))),
     ]
     rows = [
         (Span("next" if i == 0 else "", "quiet"), shlex.join(c), Span(w, "quiet"))

@@ -47,9 +47,9 @@ from explorer.session.parts.models import Cancel, Models, OnProgress
 from explorer.session.parts.proofs import Prover
 from explorer.settings import tiling as tiling_settings
 from explorer.settings.mapping_file import MappingFile, read_mapping
-from explorer.settings.memories import machine_of_mapping, memories_of
-from explorer.settings.option_values import COMMAND_LINE, words_of
-from explorer.settings.parse import opening_words, path_word
+from explorer.settings.memories import find_memories, machine_of_mapping
+from explorer.settings.option_values import COMMAND_LINE, write_words
+from explorer.settings.parse import write_opening_words, write_path_word
 from explorer.settings.site_mappings import check_sites, mapping_in_file, tile_rules
 
 
@@ -195,10 +195,14 @@ class Tiler:
         words = scripts.tiling_words(replace(spec, form="auto"))
         if self._models.module is not None or self._models.current or words is None:
             return ""
-        target = ["-o", path_word(output)] if output else []
-        head = ["explorer", "tile", path_word(self._models.source), "--to", "torch", *target, *words]
+        target = ["-o", write_path_word(output)] if output else []
+        head = ["explorer", "tile", write_path_word(self._models.source), "--to", "torch", *target, *words]
         return shlex.join(
-            [*head, *words_of(ConversionOptions(dynamic=dynamic or {})), *opening_words(self._models.options)]
+            [
+                *head,
+                *write_words(ConversionOptions(dynamic=dynamic or {})),
+                *write_opening_words(self._models.options),
+            ]
         )
 
     def keep_choices(self, path: str, overwrite: bool, on_progress: OnProgress) -> str:
@@ -308,7 +312,7 @@ def _mapped_cost(
     if formulas:
         hint = "explorer map MODEL --mapping FILE --formulas prints those of a mapping"
         raise Misuse("they are of one tile size", where="--formulas", hint=hint)
-    machine = machine_of_mapping(file.machine, file.path) if hardware is None else memories_of(hardware)
+    machine = machine_of_mapping(file.machine, file.path) if hardware is None else find_memories(hardware)
     check_file(file, plan.sites, machine)
     mappings = [mapping_in_file(file, site) for site in plan.sites]
     return mapped_plan_cost(plan, machine, mappings)

@@ -67,7 +67,7 @@ def cost(
 
     Args:
         spec: Settings as for `plan`.
-        hardware: Machine (see `explorer.settings.machines.hardware`), or None to leave out cycles and time.
+        hardware: Machine (see `explorer.settings.machines.find_hardware`), or None for no cycles and times.
             With a mapping file, None is the machine that the file names.
         order: 'best' uses the loop order with the least traffic at each site. An order such as 'mnk' or
             'output-stationary' applies to all sites.

@@ -6,9 +6,9 @@ from msgspec.structs import asdict
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import EvaluateSpec, Evaluation
 
@@ -22,7 +22,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("evaluate_words", __package__).evaluation(fact),
+        lambda: load_presenter("evaluate_words", __package__).evaluation(fact),
         rows="models",
     )
 
@@ -32,7 +32,7 @@ COMMAND = Command(
     "measure accuracy, loss and agreement of models on a data file",
     ("M1", "..."),
     (
-        *declared_options(EvaluateSpec),
+        *list_options(EvaluateSpec),
         *OPENING,
         *TABLE,
     ),

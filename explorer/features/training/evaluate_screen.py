@@ -10,7 +10,7 @@ from textual.binding import BindingType
 
 from explorer.base.errors import Misuse
 from explorer.features.training.evaluate_words import evaluation
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.dialogs.report import ReportScreen
@@ -116,9 +116,9 @@ class EvaluationScreen(ReportScreen[None]):
         return [
             "evaluate",
             source,
-            *map(path_word, other_sources),
+            *map(write_path_word, other_sources),
             "--data",
-            path_word(self._fact.data),
+            write_path_word(self._fact.data),
             *labels,
         ]
 

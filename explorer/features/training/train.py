@@ -18,7 +18,7 @@ from explorer.facts.evaluate.training_run import TrainingRun
 from explorer.features.training.evaluate import module_inputs
 from explorer.host import input_files
 from explorer.host.optional_packages import require, silence
-from explorer.host.output_files import atomic_write
+from explorer.host.output_files import write_atomically
 from explorer.session.parts.models import Models
 
 _MAX_CODE_BYTES = 1 << 30
@@ -48,7 +48,7 @@ def train_module(
     bound_module, specs = module_inputs(opened, file, inputs)
     sources = file.assigned(specs, inputs, models.source)
     parts = [(spec, sources[spec.name]) for spec in specs]
-    with nullcontext() if output is None else atomic_write(output, overwrite=overwrite) as temporary:
+    with nullcontext() if output is None else write_atomically(output, overwrite=overwrite) as temporary:
         run = train(opened.loaded, bound_module, file, parts, TrainingOptions(save_to=temporary, **options))
     return replace(run, output=output or "")
 
@@ -69,7 +69,7 @@ def _list_hashed_bytes(module: Any) -> Iterator[bytes]:
         yield tensor.detach().cpu().double().numpy().tobytes() if hasattr(tensor, "detach") else b""
     python_modules = {sys.modules.get(type(layer).__module__) for layer in module.modules()}
     for path in sorted(path for code in python_modules if (path := getattr(code, "__file__", None))):
-        yield input_files.content(path, internal=True, max_bytes=_MAX_CODE_BYTES)
+        yield input_files.read_content(path, internal=True, max_bytes=_MAX_CODE_BYTES)
 
 
 def _module(models: Models, on_progress: OnProgress = None) -> Any:

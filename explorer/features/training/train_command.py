@@ -6,9 +6,9 @@ from msgspec.structs import asdict
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.evaluate.evaluation import SampleSpec
 from explorer.facts.evaluate.training_run import TrainingRun, TrainSpec
@@ -25,7 +25,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("train_words", __package__).training_run(fact),
+        lambda: load_presenter("train_words", __package__).training_run(fact),
         rows="epochs",
     )
 
@@ -35,10 +35,10 @@ COMMAND = Command(
     "train a small module on a data file",
     ("MODEL",),
     (
-        *declared_options(SampleSpec),
+        *list_options(SampleSpec),
         Option("--output", "a checkpoint of the best epoch, which --weights-file takes", "FILE", short="-o"),
         "--force",
-        *declared_options(TrainSpec),
+        *list_options(TrainSpec),
         *OPENING,
         *TABLE,
     ),

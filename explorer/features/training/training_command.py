@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
@@ -36,7 +36,7 @@ COMMAND = Command(
     "print the cost of one training step: MACs, gradients, memory",
     ("MODEL",),
     (
-        *declared_options(TrainingStepSpec),
+        *list_options(TrainingStepSpec),
         *OPENING,
         *TABLE,
     ),

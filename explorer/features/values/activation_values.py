@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.graph.model import Model
 from explorer.engine.quantize.stored_weights import map_to_multiplied
 from explorer.engine.runtime.input_files import Array as InputArray
@@ -29,7 +29,7 @@ def _backward(loss: str, target: str | None) -> Backward:
         Misuse: `loss` is unknown, or a file cannot be read.
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
-        hint = nearest(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"
+        hint = suggest_name(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"
         raise Misuse(f"'{loss}' is no loss", where="--loss", hint=hint)
     target_values = None if target is None else _read_single_array(target)
     if loss in _LOSSES:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer, open_or_stored
@@ -84,9 +84,9 @@ COMMAND = Command(
     ("MODEL",),
     (
         "--layer",
-        *declared_options(StatisticsSpec, without=("bins",)),
+        *list_options(StatisticsSpec, without=("bins",)),
         *("--input", _BATCH, "--seed", *_BACKWARD, "--output", "--force"),
-        *declared_options(StatisticsSpec, "bins"),
+        *list_options(StatisticsSpec, "bins"),
         *OPENING,
         *TABLE,
     ),

@@ -16,7 +16,7 @@ from explorer.features.values.weights_words import statistics
 from explorer.report.blocks import Table
 from explorer.report.csv_table import csv_text
 from explorer.report.json_records import statistics_record
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 from explorer.settings.statistics import parse_statistics
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
@@ -262,7 +262,7 @@ class StatisticsScreen(SubScreen[str]):
         options = [("--layer", word) for word in words(request.layers)]
         options += [("--op", word) for word in words(request.kinds)]
         options += [("--axis", request.axis)] if request.axis else []
-        options += [("--input", path_word(request.input))] if request.input else []
+        options += [("--input", write_path_word(request.input))] if request.input else []
         return verb + [word for option in options for word in option]
 
     @on(LineList.RowSelected)

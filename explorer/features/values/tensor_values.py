@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import shape_text
 from explorer.engine.quantize.stored_weights import find_rounders, round_weight
 from explorer.engine.runtime.input_files import read_input
@@ -198,7 +198,7 @@ class TensorNumbers:
             raise Misuse(
                 f"no tensor or layer is called '{name}'",
                 where=models.label(state_index),
-                hint=nearest(name, known_names) or "explorer weights MODEL lists what is stored",
+                hint=suggest_name(name, known_names) or "explorer weights MODEL lists what is stored",
             )
         producer = next((row.path for row in rows for t in row.outputs if t.name == name), name)
         captured: list[Numbers] = []

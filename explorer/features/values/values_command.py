@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 from explorer.features.values.values_record import ValuesSpec
 
@@ -33,7 +33,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 name, place=spec.at, rows=spec.rows, columns=spec.columns, size=spec.map, **shared
             )
         )
-    words = present("tensor_words", __package__)
+    words = load_presenter("tensor_words", __package__)
     if spec.map is not None:
         return Answer(lambda: build_plain_document(fact), lambda: words.heat_map(fact), "outliers")
     return Answer(
@@ -48,7 +48,7 @@ COMMAND = Command(
     "values",
     "print the numbers of one weight or layer output",
     ("MODEL", "NAME"),
-    (*declared_options(ValuesSpec), "--input", "--seed", "--output", "--force", *OPENING, *TABLE),
+    (*list_options(ValuesSpec), "--input", "--seed", "--output", "--force", *OPENING, *TABLE),
     (
         "explorer values model.onnx fc1.weight --slice '0:4, :8'",
         "explorer values model.gguf token_embd.weight --slice '[100, :16]'",

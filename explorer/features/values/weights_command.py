@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec.structs import asdict
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options, record_of
+from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer, open_or_stored
@@ -34,7 +34,7 @@ COMMAND = Command(
     "weights",
     "print statistics of stored tensors: range, mean, zeros, quantiles",
     ("MODEL",),
-    ("--layer", *declared_options(StatisticsSpec), *OPENING, *TABLE),
+    ("--layer", *list_options(StatisticsSpec), *OPENING, *TABLE),
     (
         "explorer weights model.onnx",
         "explorer weights resnet18 --layer '*conv1*' --json",

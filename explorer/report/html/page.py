@@ -134,14 +134,14 @@ def write(fact: PageFacts, path: str, tool: str) -> None:
     write_page = _WRITERS[os.path.splitext(path)[1].lower()]
     info = fact.analysis.info
     text = write_page(printable(os.path.basename(info.model.source)), _sections(fact), info, tool)
-    with output_files.text(path) as file:
+    with output_files.open_text(path) as file:
         file.write(text)
 
 
 def write_blocks(title: str, blocks: Sequence[Block], path: str, tool: str) -> None:
     """Write the answer of a command as a page, as HTML or Markdown depending on the ending of `path`."""
     text = _WRITERS[os.path.splitext(path)[1].lower()](title, [(title, blocks)], None, tool)
-    with output_files.text(path) as file:
+    with output_files.open_text(path) as file:
         file.write(text)
 
 

@@ -138,7 +138,7 @@ class AnalysisCache:
             evidence = msgspec.msgpack.decode(content, type=_Evidence)
         except msgspec.MsgspecError:
             return None
-        if not evidence.files or file_reads.digest(evidence.files) != evidence.digest:
+        if not evidence.files or file_reads.compute_digest(evidence.files) != evidence.digest:
             return None
         self.files = evidence.files
         return _hash(key, evidence.digest)
@@ -173,7 +173,7 @@ class AnalysisCache:
         if (
             files is None
             or self._key is None
-            or (limit is not None and limit < (memory_limit.machine() or 0))
+            or (limit is not None and limit < (memory_limit.read_machine_memory() or 0))
         ):
             return
         if (
@@ -194,7 +194,7 @@ class AnalysisCache:
             return None if files else place
         if files == self.files and self._name is not None:
             return self._name
-        digest = file_reads.digest(files)
+        digest = file_reads.compute_digest(files)
         if not files or digest is None:
             return None
         changed = max(file_reads.find_last_change(files), os.stat(self._source).st_ctime_ns)
@@ -244,7 +244,7 @@ class AnalysisCache:
 
 def cache_usage() -> CacheUsage:
     """Reads the folder of the analysis cache, the number of its files, and their bytes."""
-    return _find_folder().usage()
+    return _find_folder().measure_usage()
 
 
 def clear_cache() -> CacheUsage:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from explorer.base.checked import PathText
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.features import list_offers, load
 from explorer.facts.change import ProofRequest
 from explorer.session.methods.facade import Facade
@@ -47,7 +47,10 @@ def do(
         Cancelled: `cancel` returned True.
     """
     if change not in list_offers("changes"):
-        hint = nearest(change, list(list_offers("changes"))) or f"one of {', '.join(list_offers('changes'))}"
+        hint = (
+            suggest_name(change, list(list_offers("changes")))
+            or f"one of {', '.join(list_offers('changes'))}"
+        )
         raise Misuse(f"there is no change '{change}'", where="do", hint=hint)
     work = Work(session.parts, proof or ProofRequest(), output, overwrite, on_progress, cancel)
     return change_model(load("changes", change), options, work, state=state)

@@ -70,7 +70,9 @@ def fx_graph(
 
     choices = () if stat is None else parse_statistics(stat)
     callbacks: dict[str, Any] = {"on_progress": on_progress, "cancel": cancel}
-    return nodes.fx_graph(opened.loaded, opened.options, choices=choices, input=input, seed=seed, **callbacks)
+    return nodes.build_fx_graph(
+        opened.loaded, opened.options, choices=choices, input=input, seed=seed, **callbacks
+    )
 
 
 def placement(session: Facade, providers: Sequence[str] = (), *, index: int | None = None) -> Placement:

@@ -208,7 +208,7 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
     read_back: Model | None = None
     text: StateText | None = None
     outcome = Written(target)
-    with output_files.atomic_write(target, overwrite=work.overwrite or not is_named) as temporary:
+    with output_files.write_atomically(target, overwrite=work.overwrite or not is_named) as temporary:
         writer.write(step.model, temporary, on_progress=work.on_progress, cancel=work.cancel)
         if step.judge is not None:
             read_back = validate(reader.read(temporary))

@@ -9,7 +9,7 @@ from explorer.base.version import __version__
 from explorer.engine import convert
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.onnx import writer
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -33,7 +33,7 @@ class Exporter:
         models = self._models
         as_module = self.check(path, overwrite)
         model = None if as_module else models.load_graph(models.current, on_progress)
-        with output_files.atomic_write(path, overwrite=overwrite) as temporary:
+        with output_files.write_atomically(path, overwrite=overwrite) as temporary:
             if model is None:
                 self._write_module(temporary, path, on_progress)
             else:
@@ -104,7 +104,7 @@ class Exporter:
         # the files of later states have the other options already applied
         reopening = {name: options[name] for name in ("input_shapes", "rules")}
         trust = options["trust"] and options["rules"] is not None
-        sizes = dims_of(self._models.load_graph(parent), dims)
+        sizes = select_dims(self._models.load_graph(parent), dims)
         return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, index, parent)
 
 
@@ -116,6 +116,6 @@ def write_text(models: Models, path: str, text: str, overwrite: bool, *, executa
             written.
     """
     models.check_target(path, overwrite)
-    with output_files.atomic_write(path, overwrite=overwrite, executable=executable) as temporary:
-        with output_files.text(temporary, errors="surrogateescape") as file:
+    with output_files.write_atomically(path, overwrite=overwrite, executable=executable) as temporary:
+        with output_files.open_text(temporary, errors="surrogateescape") as file:
             file.write(text)

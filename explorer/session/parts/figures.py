@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from explorer.base.checked import Count, PathText, accepted
-from explorer.base.errors import Misuse, nearest
+from explorer.base.checked import Count, PathText, convert_value
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs import selection, value_flow
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
@@ -31,13 +31,13 @@ from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
 from explorer.facts.graph.connections import Connections
 from explorer.facts.graph.edges import RowEdges
-from explorer.facts.profile.profile import Profile, measured_figures
+from explorer.facts.profile.profile import Profile, collect_measured_figures
 from explorer.facts.roofline import Machine
 from explorer.facts.training import MeasuredMemory, Optimizer, StepMemory, TrainingMemory
 from explorer.session.parts.models import Models
 from explorer.settings import columns as tree_columns
 from explorer.settings import filter
-from explorer.settings.overlay import Outside, figures_in, read
+from explorer.settings.overlay import Outside, read, read_figures
 
 Batches = Annotated[Sequence[Count | None], Meta(min_length=1)]
 """Batch sizes. None keeps the model's own size."""
@@ -168,7 +168,9 @@ def table(
     """Builds a table of rows of the tree."""
     preset = tree_columns.STYLES.get(style)
     if preset is None:
-        raise Misuse(f"there is no style '{style}'", where="style", hint=nearest(style, tree_columns.STYLES))
+        raise Misuse(
+            f"there is no style '{style}'", where="style", hint=suggest_name(style, tree_columns.STYLES)
+        )
     if depth is not None and depth < 1:
         raise Misuse("a tree has one level at least", where="depth")
     analysis = models.examine_or_refuse(models.resolve_index(index)).analysis
@@ -178,7 +180,7 @@ def table(
     sort_column = tree_columns.find_columns([order], column_figures, "--sort")[0] if order else None
     column_names = names or [*preset.columns, *table_figures.names()]
     columns = tree_columns.find_columns(column_names, column_figures, unknown=("seconds",))
-    matches = filter.matcher(query, column_figures) if query.strip() else None
+    matches = filter.build_matcher(query, column_figures) if query.strip() else None
     narrowed = selection.filter_rows(analysis.info, analysis.layers, matches, figures)
     narrow = (
         table_figures.narrowed(analysis.layers, narrowed.layers) if matches is not None else table_figures
@@ -250,9 +252,9 @@ def load_overlay(models: Models, figures: Overlay | Outside | None, index: int |
 
 def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
     """Matches figures from outside the program to the rows of a model."""
-    named = accepted(figures, _OUTSIDE, "overlay(figures)")
+    named = convert_value(figures, _OUTSIDE, "overlay(figures)")
     if isinstance(named, Mapping):
-        files = [figures_in(named)]
+        files = [read_figures(named)]
     else:
         paths = [named] if isinstance(named, str) else named
         files = [read(path) for path in paths]
@@ -310,7 +312,7 @@ def find_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> in
     if len(matches) == 1:
         return matches[0]
     if not matches:
-        suggestion = nearest(text, paths)
+        suggestion = suggest_name(text, paths)
         raise Misuse(f"the model has no layer '{text}'", where=where, hint=suggestion)
     names = ", ".join(paths[index] for index in matches[:_LISTED_LAYERS]) + ", …" * (
         len(matches) > _LISTED_LAYERS
@@ -326,7 +328,7 @@ def layers_named(layers: Sequence[Layer], text: str) -> list[int]:
     matches = matches or [index for index, layer in enumerate(layers) if layer.name == text]
     matches = matches or [index for index, path in enumerate(paths) if fnmatchcase(path, text)]
     if not matches and filter.is_query(text):
-        matches = [layer.id for layer in filter.layers_found(layers, text)]
+        matches = [layer.id for layer in filter.find_layers(layers, text)]
     return matches
 
 
@@ -387,7 +389,7 @@ class TableFigures(Struct, frozen=True):
         if self.plan is not None:
             figures |= tile_arithmetic(analysis, self.plan)
         if self.profile is not None:
-            figures |= measured_figures(self.profile)
+            figures |= collect_measured_figures(self.profile)
         return figures
 
     def narrowed(self, layers: Sequence[Layer], kept_layers: Sequence[Layer]) -> TableFigures:

@@ -28,9 +28,9 @@ from explorer.engine.models.opened_model import (
     OpenedModel,
     OpenOptions,
     check_names,
-    dims_of,
     load_rules,
     name_only_input,
+    select_dims,
 )
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.runtime.plain_form import build_plain_form
@@ -357,12 +357,12 @@ class Models:
             # each state needs its own folder: the names of exported files do not tell states apart
             folder_path = os.path.join(self.workdir, f"module-{state}")
             os.makedirs(folder_path, mode=0o700, exist_ok=True)
-            with scratch.private_files(folder_path) as folder:
+            with scratch.keep_files_private(folder_path) as folder:
                 return self._load_module(state, on_progress).graph(folder, on_progress=on_progress)
         if state:
             return build_plain_form(self._open_file(state).model)
         if self._graph is None:
-            with scratch.private_files(self.workdir) as folder:
+            with scratch.keep_files_private(self.workdir) as folder:
                 self._graph = build_plain_form(
                     self.open_state(0, on_progress).graph(folder, on_progress=on_progress)
                 )
@@ -382,7 +382,7 @@ class Models:
             return opened.sizes()  # type: ignore[no-any-return]
         names = {value.name for value in model.graph.feeds}
         shapes = {name: shape for name, shape in self.options["input_shapes"].items() if name in names}
-        return dims_of(model, self.options["dims"]), shapes
+        return select_dims(model, self.options["dims"]), shapes
 
     def examine(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Analyzes a state and finds its execution order. Later calls return the same result."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from explorer.base.errors import Misuse
 from explorer.engine.graph.model import Model
-from explorer.engine.models.opened_model import dims_of
+from explorer.engine.models.opened_model import select_dims
 from explorer.engine.proof.blame.search import blame
 from explorer.engine.proof.outputs.whole_run import TorchRun
 from explorer.engine.proof.proof import verify
@@ -107,7 +107,7 @@ class Prover:
         if input is not None and dims:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return {
-            "dims": dims_of(before, {**session_dims, **(dims or {})}),
+            "dims": select_dims(before, {**session_dims, **(dims or {})}),
             "input_shapes": self._models.options["input_shapes"],
             "arrays": read_input(input) if input is not None else None,
         }

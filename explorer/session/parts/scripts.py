@@ -21,9 +21,9 @@ from explorer.base.units import printable
 from explorer.facts import HistoryEntry, TileSpec, Verification
 from explorer.facts.quantize import PARTS, QuantizeRequest, QuantizeSpec
 from explorer.session.parts.models import Models, stem
-from explorer.settings.option_values import COMMAND_LINE, is_explicit, words_of
-from explorer.settings.parse import opening_words, path_word
-from explorer.settings.quantize import is_fast, names_formats
+from explorer.settings.option_values import COMMAND_LINE, is_explicit, write_words
+from explorer.settings.parse import write_opening_words, write_path_word
+from explorer.settings.quantize import has_formats, is_fast
 
 MAX_SITE_CHARACTERS = 4_000
 """Largest number of characters for the sites in a command. A longer list of sites goes into a file."""
@@ -54,9 +54,9 @@ def headless_command(models: Models, verb: str, output: str | None, ending: str,
     """
     if models.module is not None:
         return ""
-    target = path_word(output or f"{stem(models.source)}{ending}")
-    head = ["explorer", verb, path_word(models.source), "-o", target]
-    return shlex.join([*head, *words, *opening_words(models.options)])
+    target = write_path_word(output or f"{stem(models.source)}{ending}")
+    head = ["explorer", verb, write_path_word(models.source), "-o", target]
+    return shlex.join([*head, *words, *write_opening_words(models.options)])
 
 
 def tiling_words(spec: TileSpec) -> list[str] | None:
@@ -66,7 +66,7 @@ def tiling_words(spec: TileSpec) -> list[str] | None:
     """
     if spec.rules and not spec.config:
         return None
-    return words_of(spec, without=("tile",) if spec.mapping else ())
+    return write_words(spec, without=("tile",) if spec.mapping else ())
 
 
 def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[str] | None:
@@ -79,10 +79,10 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     spec = request.spec
     if spec.rules and not spec.config:
         return None
-    words = ["--config", path_word(spec.config)] if spec.config else []
+    words = ["--config", write_path_word(spec.config)] if spec.config else []
     if not spec.config or is_explicit(spec, *PARTS):
         # if the config file names formats, only the formats of the command line are written
-        config_has_formats = spec.config and names_formats(spec)
+        config_has_formats = spec.config and has_formats(spec)
         origins = dict(spec.origins)
         option_parts = [part for part in PARTS if not config_has_formats or origins.get(part) == COMMAND_LINE]
         formats = [f"{part}={getattr(spec, part)}" for part in option_parts]
@@ -94,7 +94,7 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
     if spec.symmetric is not None and is_explicit(spec, "symmetric"):
         words.append("--symmetric" if spec.symmetric else "--asymmetric")
     omitted = () if spec.calibrator == "percentile" else ("percentile",)
-    words += words_of(spec, without=("config", *PARTS, "symmetric", *omitted))
+    words += write_words(spec, without=("config", *PARTS, "symmetric", *omitted))
     if is_fast(words) and not modules:
         words += ["--form", spec.form]  # without it, a later run could choose another form
     return words + calibration_words(request)
@@ -103,8 +103,8 @@ def quantize_words(request: QuantizeRequest, *, modules: bool = False) -> list[s
 def calibration_words(request: QuantizeRequest) -> list[str]:
     """Returns the calibration samples of a request as options."""
     if request.calibrate:
-        return ["--calibrate", path_word(request.calibrate)]
-    return words_of(request)
+        return ["--calibrate", write_path_word(request.calibrate)]
+    return write_words(request)
 
 
 def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) -> str:
@@ -143,14 +143,14 @@ def write_script(source: str, steps: Sequence[Step], *, stem: str, tool: str) ->
         lines += ["", f"# {number}: {_on_one_line(entry.label)}{name_text}{parent_text}"]
         if entry.change not in list_offers("changes"):
             raise Misuse("this state does not say how it was made", where=entry.label, hint="save it as ONNX")
-        words, config = load("changes", entry.change).words(entry, path_word(f"{output}.toml"))
+        words, config = load("changes", entry.change).words(entry, write_path_word(f"{output}.toml"))
         if config:
             lines += [f"cat > {shlex.quote(words[1])} <<'{_END_MARK}'", config.rstrip("\n"), _END_MARK]
         opening = dict(step.opening)
         if opening.get("rules") is not None:  # the script may run in another folder
             opening["rules"] = os.path.abspath(opening["rules"])
-        words += opening_words(opening)
-        target = shlex.quote(path_word(output))
+        words += write_opening_words(opening)
+        target = shlex.quote(write_path_word(output))
         lines.append(
             f"$explorer {entry.change} {files[step.parent]} -o {target} {shlex.join(words)}".rstrip()
         )

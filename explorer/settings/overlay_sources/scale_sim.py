@@ -33,6 +33,6 @@ def convert_header(head: str) -> str:
     return re.sub(r"\s*\((incl\. [^()]*)\)", r" \1", head)
 
 
-def numbered(names: Sequence[str]) -> bool:
+def are_layer_numbers(names: Sequence[str]) -> bool:
     """Whether the names are consecutive layer numbers: 0, 1, 2."""
     return bool(names) and list(names) == [str(index) for index in range(len(names))]

@@ -1,8 +1,8 @@
 """Traces of profilers: onnxruntime's profile, Chrome's trace events, torch.profiler's modules.
 
-An event with a duration is one call of the layer or module that it names. If the trace separates runs, the
-time of a name is the median over the runs of all its calls in one run, with 0 for a run without a call.
-Otherwise it is the sum over the trace.
+An event with a duration is one call of the layer or module that it names. If the trace separates the runs of
+the model, the time of a layer is the median over the runs. Its time in one run is the sum of its calls, or 0
+without a call. If the trace does not separate runs, the time of a layer is the sum over the trace.
 
 onnxruntime writes a list of events. The event of a node is called `NAME_kernel_time`, and a `model_run`
 follows the events of each run. torch.profiler writes `traceEvents`. With recorded stacks, modules are called
@@ -30,6 +30,7 @@ HEAD = "dur (us)"
 _KERNEL, _STEP, _RUN = "_kernel_time", "ProfilerStep#", "model_run"
 _NUMBERED = re.compile(r"nn\.Module: (.+)_([0-9]{1,9})", re.DOTALL)
 _TORCH = frozenset({"cpu_op", "python_function"})
+"""Categories of events that only torch writes."""
 _ANNOTATIONS = frozenset({"user_annotation", "gpu_user_annotation"})
 """Categories of user annotations in a trace of torch. Other events are operators and Python calls."""
 
@@ -39,6 +40,19 @@ class _Args(Struct):
 
 
 class _Event(Struct):
+    """An event in the Trace Event Format. Times are in microseconds.
+
+    Attributes:
+        name: Name of the call.
+        cat: Category.
+        ph: Phase: 'X' for a complete call, 'B' and 'E' for its begin and its end.
+        ts: Start time.
+        dur: Duration, or None if separate events mark begin and end.
+        pid: Process id.
+        tid: Thread id.
+        args: Further facts.
+    """
+
     name: str | int | float | None = ""
     cat: str | None = ""
     ph: str = ""
@@ -54,7 +68,7 @@ class _Trace(Struct):
 
 
 class TracedCall(Struct, frozen=True):
-    """A call with its name, start and duration in microseconds."""
+    """A call with its name, its start and duration in microseconds, its category, and its operator or ''."""
 
     name: str
     start: float
@@ -67,11 +81,11 @@ class TraceRows(Struct, frozen=True):
     """Times of a trace by name.
 
     Attributes:
-        rows: Names with their time in microseconds.
-        ops: Operator in the runtime's name, by row name.
-        modules: For the name of a numbered module: its class, its index among the modules of the class, and
-            their number.
-        notes: Further remarks, in words.
+        rows: (name, microseconds) of each layer or module.
+        ops: Operator by row name, as the runtime calls it.
+        modules: (class, index among the modules of the class, number of these modules) of each numbered
+            module, by row name.
+        notes: Remarks for the user.
     """
 
     rows: tuple[tuple[str, float], ...]
@@ -98,10 +112,10 @@ def read(trace: bytes, path: str) -> TraceRows | None:
         raise Misuse(f"this is no trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # the JSON reader reports the line of the error
-    spans = sorted(_spans(events), key=lambda span: (span.start, -span.duration))
+    spans = sorted(_list_calls(events), key=lambda span: (span.start, -span.duration))
     if any(not math.isfinite(span.start + span.duration) or span.duration < 0 for span in spans):
         raise Misuse("this is no trace: an event ends before it begins, or never", where=path)
-    return _rows(spans, path) if spans else None
+    return _build_rows(spans, path) if spans else None
 
 
 def _add_closing_bracket(data: bytes) -> bytes:
@@ -110,22 +124,27 @@ def _add_closing_bracket(data: bytes) -> bytes:
     return text if text.endswith(b"]") else text.rstrip(b",") + b"]"
 
 
-def _spans(events: Sequence[_Event]) -> Iterator[TracedCall]:
-    """Yields the calls. A call is a single event or a pair of events."""
-    open_: dict[str, list[_Event]] = {}
+def _list_calls(events: Sequence[_Event]) -> Iterator[TracedCall]:
+    """Yields the calls in a trace. A call is one event with a duration, or a pair of events (begin, end)."""
+    open_calls: dict[str, list[_Event]] = {}
     for event in events:
         if event.dur is not None:
             op = str(event.args.op_name) if event.args else ""
             yield TracedCall(str(event.name), event.ts, event.dur, event.cat or "", op)
         elif event.ph == "B":
-            open_.setdefault(f"{event.pid}/{event.tid}", []).append(event)
-        elif event.ph == "E" and (stack := open_.get(f"{event.pid}/{event.tid}")):
-            began = stack.pop()
-            yield TracedCall(str(began.name), began.ts, event.ts - began.ts, began.cat or "")
+            open_calls.setdefault(f"{event.pid}/{event.tid}", []).append(event)
+        elif event.ph == "E" and (stack := open_calls.get(f"{event.pid}/{event.tid}")):
+            start = stack.pop()
+            yield TracedCall(str(start.name), start.ts, event.ts - start.ts, start.cat or "")
 
 
-def _rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
-    """Finds the calls that name layers, and the run of each."""
+def _build_rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
+    """Computes the time of each layer or module from the calls of a trace.
+
+    Args:
+        spans: Calls, sorted by start.
+        path: Path of the trace, for errors.
+    """
     modules: dict[str, tuple[str, int, int]] = {}
     if any(span.name.endswith(_KERNEL) and span.category == "Node" for span in spans):
         named = [span for span in spans if span.name.endswith(_KERNEL)]
@@ -134,19 +153,24 @@ def _rows(spans: Sequence[TracedCall], path: str) -> TraceRows:
         named = [span for span in spans if span.category == "layer"]
         runs = [span for span in spans if span.category == "run"]
     elif any(span.category in _TORCH for span in spans):
-        named, runs, modules = _torch_calls(spans, path)
+        named, runs, modules = _find_torch_calls(spans, path)
     else:
         named = [span for span in spans if not span.name.startswith(_STEP)]
         runs = [span for span in spans if span.name.startswith(_STEP)]
-    took, notes = _times_by_name(named, runs)
+    took, notes = _compute_times(named, runs)
     ops = {span.name.removesuffix(_KERNEL): span.op for span in named if span.op}
     return TraceRows(tuple(took.items()), ops, modules, tuple(notes))
 
 
-def _torch_calls(
+def _find_torch_calls(
     spans: Sequence[TracedCall], path: str
 ) -> tuple[list[TracedCall], list[TracedCall], dict[str, tuple[str, int, int]]]:
-    """Finds the module calls and user annotations, the runs, and the index of each module in its class."""
+    """Finds the calls of modules in a trace of torch.
+
+    Returns:
+        The calls of modules and user annotations; the runs of the model; and the place of each numbered
+        module by name, as in `TraceRows.modules`.
+    """
     steps = [span for span in spans if span.name.startswith(_STEP)]
     module_calls = [span for span in spans if span.name.startswith(MODULE)]
     outer: list[TracedCall] = []
@@ -173,10 +197,18 @@ def _torch_calls(
     return named, steps or (outer if len(outer_names) == 1 else []), places
 
 
-def _times_by_name(
+def _compute_times(
     named: Sequence[TracedCall], runs: Sequence[TracedCall]
 ) -> tuple[dict[str, float], list[str]]:
-    """Computes the microseconds by name: the median over runs, or the sum if runs are unknown."""
+    """Computes the microseconds of each layer: the median over the runs, or the sum if runs are unknown.
+
+    Args:
+        named: Calls of layers.
+        runs: Runs of the model; empty if unknown.
+
+    Returns:
+        Microseconds by layer name, and notes for the user.
+    """
     is_disjoint = all(a.start + a.duration <= b.start for a, b in pairwise(runs))
     starts = [run.start for run in runs]
     of_name: dict[str, dict[int, float]] = {}
@@ -201,8 +233,8 @@ def _times_by_name(
         return {name: times[0] / len(runs) for name, times in of_name.items()}, notes
     if len(runs) > 1:
         notes.append(f"{len(runs):,} runs: a layer has the median of a run")
-        module_indices = {
+        times_by_name = {
             name: [*times.values(), *[0.0] * (len(runs) - len(times))] for name, times in of_name.items()
         }
-        return {name: median(times) for name, times in module_indices.items()}, notes
+        return {name: median(times) for name, times in times_by_name.items()}, notes
     return {name: times[0] for name, times in of_name.items()}, notes

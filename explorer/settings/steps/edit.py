@@ -31,17 +31,17 @@ from typing import Any
 
 from explorer.base.errors import Misuse
 from explorer.facts.split.edit import EDITS, EditStep
-from explorer.settings.option_values import text
-from explorer.settings.parse import option_words
-from explorer.settings.tables import Readers, SettingsFile, content
+from explorer.settings.option_values import read_text
+from explorer.settings.parse import write_option_words
+from explorer.settings.tables import Readers, SettingsFile, read_content
 
 _KINDS: tuple[str, ...] = tuple(EDITS)
 _SET = re.compile(r"(?P<name>.+?)\.(?P<attribute>[^\W\d]\w*)=(?P<to>.*)", re.DOTALL)
 _WITHOUT_TO = ("delete", "rename_weights")
-"""Kinds of steps that have no new value."""
+"""Kinds of steps without the key `to`, because they have no new value."""
 
 
-def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditStep, ...]:
+def read_steps(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditStep, ...]:
     """Reads the steps of a file and the typed steps after them.
 
     Args:
@@ -51,7 +51,7 @@ def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditSt
     Raises:
         Misuse: A step is invalid, or there are no steps.
     """
-    steps = [] if path is None else list(_parse_file(content(path), path))
+    steps = [] if path is None else list(_parse_file(read_content(path), path))
     steps += [_parse_words(flag, value) for flag, value in typed]
     if not steps:
         raise Misuse(
@@ -62,17 +62,18 @@ def steps_of(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[EditSt
     return tuple(steps)
 
 
-def step_words(steps: Sequence[EditStep]) -> list[str]:
+def write_step_words(steps: Sequence[EditStep]) -> list[str]:
     """Writes steps as command-line words."""
     words: list[str] = []
     for step in steps:
         target = f"{step.name}.{step.attribute}" if step.kind == "set" else step.name
         value = target if step.kind in _WITHOUT_TO else f"{target}={step.to}"
-        words += option_words(f"--{step.kind.replace('_', '-')}", value)
+        words += write_option_words(f"--{step.kind.replace('_', '-')}", value)
     return words
 
 
 def _parse_words(flag: str, value: str) -> EditStep:
+    """Parses the step of a typed option, such as '--rename' with 'conv1=stem'."""
     kind: Any = flag.removeprefix("--").replace("-", "_")
     hint = f"write {flag} {EDITS[kind].metavar}"
     if kind == "set":
@@ -89,8 +90,9 @@ def _parse_words(flag: str, value: str) -> EditStep:
 
 
 def _parse_file(toml: bytes, path: str) -> Iterable[EditStep]:
+    """Parses the steps of a TOML file, in order."""
     file = SettingsFile(toml, path)
-    for rule in file.rules(("step",), file.content.get("step", []), _READERS, _KINDS):
+    for rule in file.read_rules(("step",), file.content.get("step", []), _READERS, _KINDS):
         where = rule["origin"]
         step_kinds = [kind for kind in _KINDS if kind in rule]
         if len(step_kinds) > 1:
@@ -99,13 +101,14 @@ def _parse_file(toml: bytes, path: str) -> Iterable[EditStep]:
         needed = {**dict.fromkeys(_WITHOUT_TO, ()), "set": ("attribute", "to")}.get(kind, ("to",))
         present = [key for key in ("attribute", "to") if key in rule]
         if list(needed) != present:
-            idle, lacks = [k for k in present if k not in needed], [k for k in needed if k not in present]
-            fault = f"needs '{lacks[0]}'" if lacks else f"takes no '{idle[0]}'"
+            unneeded = [key for key in present if key not in needed]
+            missing = [key for key in needed if key not in present]
+            fault = f"needs '{missing[0]}'" if missing else f"takes no '{unneeded[0]}'"
             raise Misuse(f"the step '{kind}' {fault}", where=where)
         yield EditStep(kind, rule[kind], rule.get("to", ""), rule.get("attribute", ""))
 
 
-def _value(value: Any, where: str) -> str:
+def _convert_value(value: Any, where: str) -> str:
     """Converts a TOML value to the text that a user would type."""
     if isinstance(value, str):
         return value
@@ -116,4 +119,4 @@ def _value(value: Any, where: str) -> str:
     raise Misuse("this is no value of an attribute", where=where, hint="give a number, a text or a list")
 
 
-_READERS: Readers = {**dict.fromkeys(_KINDS, text), "attribute": text, "to": _value}
+_READERS: Readers = {**dict.fromkeys(_KINDS, read_text), "attribute": read_text, "to": _convert_value}

@@ -1,7 +1,8 @@
 """Trials of `explorer sweep --train`: 'lr=1e-4..1e-2,batch=64,256' gives one training run per combination.
 
-Random trials are drawn with Python's own generator, not with Optuna. Optuna's default sampler also draws the
-first ten trials at random, its later trials wait for earlier trials, and small models need no more.
+Random trials are drawn with Python's own random generator, not with Optuna. Optuna's default sampler also
+draws the first ten trials at random. Its later trials depend on earlier trials, so they cannot run in
+parallel, and small models need only a few trials.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 
 MAX_TRIALS = 1000
 """Largest number of training runs in one sweep."""
@@ -23,8 +24,11 @@ _HINT = "write --train lr=1e-4..1e-2,batch=64,256"
 class _Kind(NamedTuple):
     """An option of a training run.
 
-    It has its name in `Session.train`, its reader, the factor between steps of a range, and a check of its
-    values.
+    Attributes:
+        name: Name of the argument of `Session.train`.
+        read: Function that converts a text to a value.
+        times: Factor between successive values of a range, or 0 if the option has no ranges.
+        fits: Function that tells whether a value is allowed.
     """
 
     name: str
@@ -42,15 +46,15 @@ _KINDS = {
 
 
 _Span = tuple[Any, Any]
-"""Lower and upper end of a range, equal for a single value."""
+"""Lower and upper end of a range. Both are equal for a single value."""
 
 
 def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[dict[str, Any], ...]:
     """Parses training runs: arguments of `Session.train` for each combination of values, each once.
 
     Args:
-        text: Names with values between commas. 'low..high' is a range: for rates by powers of ten from low,
-            for batches and epochs by doubling, and its end.
+        text: Names with values, separated by commas. 'low..high' is a range. Its values begin with `low`;
+            each is ten times (rates) or twice (batches, epochs) the one before; the last is `high`.
         count: Number of combinations to draw at random from the ranges, or None for the complete grid.
         seed: Seed of the random draws.
 
@@ -66,11 +70,11 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
             raise Misuse(f"'{name}' stands there twice", where="--train", hint="name its values once")
         if name not in _KINDS:
             message = f"'{name or word.strip()}' is nothing that is tried"
-            hint = nearest(name, _KINDS) or f"{', '.join(_KINDS)} are; {_HINT}"
+            hint = suggest_name(name, _KINDS) or f"{', '.join(_KINDS)} are; {_HINT}"
             raise Misuse(message, where="--train", hint=hint)
-        spans.setdefault(name, []).append(_span(name, (value if equals else word).strip()))
+        spans.setdefault(name, []).append(_parse_span(name, (value if equals else word).strip()))
     axes = [
-        [grid_value for span in value_spans for grid_value in _grid(_KINDS[name], *span)]
+        [grid_value for span in value_spans for grid_value in _build_grid(_KINDS[name], *span)]
         for name, value_spans in spans.items()
     ]
     trial_count = math.prod(map(len, axes)) if count is None else count
@@ -89,7 +93,12 @@ def parse_trials(text: str, count: int | None = None, seed: int = 0) -> tuple[di
     return tuple(dict(zip(names, values, strict=True)) for values in dict.fromkeys(points))
 
 
-def _span(name: str, text: str) -> _Span:
+def _parse_span(name: str, text: str) -> _Span:
+    """Parses a value or a range of the option `name`.
+
+    Raises:
+        Misuse: The text is invalid, or a value is not allowed.
+    """
     kind = _KINDS[name]
     low, dots, high = text.partition("..")
     try:
@@ -102,7 +111,8 @@ def _span(name: str, text: str) -> _Span:
     return ends
 
 
-def _grid(kind: _Kind, low: Any, high: Any) -> list[Any]:
+def _build_grid(kind: _Kind, low: Any, high: Any) -> list[Any]:
+    """Lists the values of a range: `low`, its multiples by `kind.times`, and `high`."""
     values = [low]
     while low != high and values[-1] * kind.times < high * (1 - 1e-9):
         values.append(kind.read(f"{values[-1] * kind.times:.9g}"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from explorer.base.errors import ExplorerError
 from explorer.host import output_files
 from explorer.report.present.look.layers import layer_blocks
-from explorer.settings.parse import opening_words, path_word
+from explorer.settings.parse import write_opening_words, write_path_word
 from explorer.tui.commands.context import ScreenCommand
 from explorer.tui.dialogs.dialogs import MenuItem, NoteDialog, PickDialog, SubScreen, ask_path
 from explorer.tui.text.lines import escape_name, line_text
@@ -62,7 +62,7 @@ class CopyAsCommand(ScreenCommand):
         }
         if screen.has_table:
             copies["s"] = ("The table as CSV", "every row, as --csv prints it", screen.page_csv)
-        words = screen.verb_words(path_word(self.store.source))
+        words = screen.verb_words(write_path_word(self.store.source))
         if words and not self.store.history_place:
             # a command prints the model as opened, so it would print something else for another state
             words = [*words, *self._opening_options()]
@@ -87,7 +87,7 @@ class CopyAsCommand(ScreenCommand):
     def _command(self) -> str:
         if self.store.last_command:
             return self.store.last_command
-        layer, source = self.tree.current_layer, path_word(self.store.source)
+        layer, source = self.tree.current_layer, write_path_word(self.store.source)
         words = ["explorer", "layers", source, *(["--layer", layer.path] if layer is not None else [])]
         return shlex.join([*words, *self._opening_options()])
 
@@ -95,7 +95,7 @@ class CopyAsCommand(ScreenCommand):
         """Return the options that open the model as it is now, including bound dimensions."""
         options, history = self.jobs.engine.options, self.store.history
         dims = None if history is None else history.dims
-        return opening_words(options if dims is None else {**options, "dims": dims})
+        return write_opening_words(options if dims is None else {**options, "dims": dims})
 
 
 def _page_markdown(screen: SubScreen[Any]) -> str:
@@ -130,8 +130,8 @@ def take_picture(context: CommandContext) -> None:
 
     def write(path: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
         try:
-            with output_files.atomic_write(path, overwrite=overwrite) as temporary:
-                with output_files.text(temporary) as file:
+            with output_files.write_atomically(path, overwrite=overwrite) as temporary:
+                with output_files.open_text(temporary) as file:
                     file.write(svg)
         except ExplorerError as error:
             context.fail("Picture", error, ask_again)

@@ -17,7 +17,7 @@ from explorer.base.units import rate_text
 from explorer.facts.cost import Hardware
 from explorer.report.present.look.roofline_words import ridge_field
 from explorer.settings import machines
-from explorer.settings.machine_file import SETTINGS, machine_of, save_machine, settings_text
+from explorer.settings.machine_file import SETTINGS, format_settings, parse_machine, save_machine
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.machine_field import TYPED, MachineField
 from explorer.tui.widgets.option_field import OptionField
@@ -65,7 +65,7 @@ class MachineDialog(FormDialog[Hardware]):
 
     def fields(self) -> ComposeResult:
         """Yield the fields."""
-        texts = settings_text(self._used) if self._used is not None else {}
+        texts = format_settings(self._used) if self._used is not None else {}
         yield self._field
         for pair in _PAIRS:
             with Horizontal(classes="form-row"):
@@ -113,13 +113,13 @@ class MachineDialog(FormDialog[Hardware]):
         self._file_machine = None
         if ".toml" in (path := self.text_of("file").strip()):
             try:
-                self._file_machine = machines.hardware(path, where="from file")
+                self._file_machine = machines.find_hardware(path, where="from file")
                 self._fill(self._file_machine)
             except ExplorerError as error:
                 self._failed = str(error)
 
     def _fill(self, machine: Hardware) -> None:
-        texts = settings_text(machine)
+        texts = format_settings(machine)
         for key, (id, _, _) in _ENTRIES.items():
             self.query_one(f"#{id}", Input).value = texts.get(key, "")
         moving = self.query_one("#moving", OptionField)
@@ -143,7 +143,7 @@ class MachineDialog(FormDialog[Hardware]):
         texts = {key: self.text_of(id).strip() for key, (id, _, _) in _ENTRIES.items()}
         from_file = self._file_machine
         if from_file is not None and {key: text for key, text in texts.items() if text} == {
-            key: text for key, text in settings_text(from_file).items() if key in _ENTRIES
+            key: text for key, text in format_settings(from_file).items() if key in _ENTRIES
         }:
             return from_file  # with its memories, which have no fields here
         named_machine = self._field.named(texts["peak_macs"])
@@ -151,14 +151,14 @@ class MachineDialog(FormDialog[Hardware]):
             del texts["peak_macs"]
             if not any(texts.values()):
                 return named_machine
-            texts = settings_text(named_machine) | {key: text for key, text in texts.items() if text}
+            texts = format_settings(named_machine) | {key: text for key, text in texts.items() if text}
         if self.query_one("#moving", OptionField).index:
             texts["double_buffered"] = "no"
-        typed_machine = machine_of(texts, origin="screen")
+        typed_machine = parse_machine(texts, origin="screen")
         listed = self._field.hardware
         return (
             listed
-            if listed is not None and settings_text(listed) == settings_text(typed_machine)
+            if listed is not None and format_settings(listed) == format_settings(typed_machine)
             else typed_machine
         )
 
@@ -189,9 +189,9 @@ class MachineDialog(FormDialog[Hardware]):
         elif name := self.text_of("save").strip():
             exists = any(listed.name == name for listed in self._field.own)
             effect = "replaces the machine of that name in" if exists else "is written into"
-            lines.append((f"{name} {effect} {machines.config_path()}.", "warn" if exists else "dim"))
+            lines.append((f"{name} {effect} {machines.find_config_path()}.", "warn" if exists else "dim"))
         elif not self._field.own:
-            lines.append((f"Machines with a name of yours are kept in {machines.config_path()}.", "dim"))
+            lines.append((f"Machines with a name of yours are kept in {machines.find_config_path()}.", "dim"))
         return lines
 
     def _show_derived(self, machine: Hardware) -> None:

@@ -8,7 +8,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 from textual.app import ComposeResult
 
-from explorer.base.options import DeclaredOption, options
+from explorer.base.options import DeclaredOption, list_declared_options
 from explorer.base.units import join_values
 from explorer.settings.option_values import read_option
 from explorer.settings.parse import parse_words
@@ -34,7 +34,7 @@ class RecordForm(FormDialog[R], Generic[R]):
 
     @property
     def _options(self) -> list[DeclaredOption]:
-        return [option for option in options(type(self._last)) if option.declared.label]
+        return [option for option in list_declared_options(type(self._last)) if option.declared.label]
 
     def fields(self) -> ComposeResult:
         """Yield a field for each option: a choice, or a text input."""

@@ -141,7 +141,7 @@ class ChooserScreen(Screen[None]):
     async def _load_recent(self) -> None:
         """Load the sessions to resume and the recent models."""
         sessions = await asyncio.to_thread(saved_sessions.list_kept_sessions, os.environ)
-        openings = await asyncio.to_thread(recent_models.openings, os.environ)
+        openings = await asyncio.to_thread(recent_models.list_openings, os.environ)
         self._openings = {
             _shorten_home(_make_relative(opening.model.source)): opening for opening in openings
         }
@@ -152,7 +152,7 @@ class ChooserScreen(Screen[None]):
         self._draw()
 
     async def _load_torchvision(self) -> None:
-        models = await asyncio.to_thread(self._reader.torchvision)
+        models = await asyncio.to_thread(self._reader.list_torchvision_models)
         self._list.parts[_NAMES] = models or ()
         self._draw()
 

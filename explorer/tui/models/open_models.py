@@ -169,7 +169,7 @@ class OpenModels:
     def __init__(self, begin: Begin, memory: int | None = None) -> None:
         self._begin = begin
         self._numbers = count(1)
-        machine = memory_limit.machine()
+        machine = memory_limit.read_machine_memory()
         self.memory = memory if memory is not None else machine // 2 if machine is not None else None
         self.open: list[OpenModel] = []
         self._shown: list[OpenModel] = []

@@ -50,7 +50,7 @@ class ResumableSession:
             source,
             folder=self._folder,
             history=resumed[1].history if resumed else None,
-            memory=memory if memory is not None else memory_limit.machine(),
+            memory=memory if memory is not None else memory_limit.read_machine_memory(),
             partial=True,  # the tree shows the failed layer and the layers that ran before it
             **options,
         )
@@ -70,7 +70,7 @@ class ResumableSession:
         self._view = view
         if self._kept is not None:
             history, memory = self.engine.history, self._memory
-            self._kept.keep(self._source, self._cwd, self._options, history, view, memory)
+            self._kept.save_screen(self._source, self._cwd, self._options, history, view, memory)
 
     def notice(self) -> str:
         """Return a warning about the session in one line, or ''. Reads files."""

@@ -27,7 +27,7 @@ def use_hardware(store: ScreenStore, hardware: Hardware | None) -> None:
 def machine_again(store: ScreenStore, hardware: Hardware | None, machine: Machine | None) -> None:
     """Restore the machine of a resumed session. Sessions of older versions contain only its rates."""
     if hardware is None and machine is not None:
-        hardware = machines.find_hardware(machine)
+        hardware = machines.find_roofline_hardware(machine)
     if hardware is not None:
         use_hardware(store, hardware)
 
@@ -36,7 +36,7 @@ def find_machine(store: ScreenStore) -> Machine | None:
     """Return the chosen machine, or the only machine of the configuration file, or None."""
     if store.hardware is None:
         with suppress(ExplorerError):  # the dialog reports the error
-            profiles = list(machines.hardware_profiles().values())
+            profiles = list(machines.read_hardware_profiles().values())
             if len(profiles) == 1:
                 use_hardware(store, profiles[0])
     return store.machine

@@ -83,8 +83,8 @@ class Jobs:
                 self._on_change()
 
     async def outlined(self, start: int) -> TreePreview | None:
-        """Return the next rows of the header (see `worker.Engine.outlined`), or None if all were read."""
-        preview: TreePreview | None = await asyncio.wrap_future(self.engine.outlined(start))
+        """Return the next rows of the header (`EngineProcess.request_outline`), or None if all were read."""
+        preview: TreePreview | None = await asyncio.wrap_future(self.engine.request_outline(start))
         return preview
 
     async def locate(self, layers: Sequence[Layer], paths: Sequence[str]) -> Mapping[str, int]:

@@ -11,7 +11,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from explorer.facts.profile.points import measured_points
+from explorer.facts.profile.points import build_measured_points
 from explorer.report.present.look.roofline_words import (
     LIMITS,
     build_layer_table,
@@ -99,7 +99,7 @@ class RooflineTab(PlotTab):
 
 def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoints:
     """Sort the layers by time, and compute their positions on the intensity axis."""
-    points, measured = sort_by_time(roofline), () if profile is None else measured_points(profile)
+    points, measured = sort_by_time(roofline), () if profile is None else build_measured_points(profile)
     places = (round(STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
     table = build_layer_table(roofline, points, profile)
     return RankedPoints(roofline, tuple(points), tuple(places), table, profile, measured)

@@ -7,7 +7,7 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from explorer.base.families import family
+from explorer.base.families import find_family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, note_omitted_rows
@@ -223,7 +223,7 @@ def _convert_to_line(pieces: Sequence[tuple[str, str]], *, row: bool = False) ->
 
 def find_kind_role(kind: str, *, tiled: bool = False) -> str:
     """Return the role of an operator or class: its family, or 'dim' without one."""
-    family_name = family(kind, tiled=tiled)
+    family_name = find_family(kind, tiled=tiled)
     return "dim" if family_name == "other" else family_name
 
 

@@ -143,7 +143,7 @@ class FilterLine(Horizontal):
 
         model = self._tree.model
         figures = query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
-        return query.matcher(text, figures)
+        return query.build_matcher(text, figures)
 
     async def filter_again(self) -> None:
         """Apply the current query to another model."""

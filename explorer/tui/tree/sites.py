@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.facts.tiling import scope_of
+from explorer.facts.tiling import find_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ def select_sites(
     paths = [layer.path for layer in layers if layer.path]
     selected_sites = []
     for site in sites:
-        scope = scope_of(site.name)
+        scope = find_scope(site.name)
         if site.output in output_names or any(
             scope == p or scope.startswith(p + ".") or site.name == p or is_part_of(site, p) for p in paths
         ):
@@ -42,7 +42,7 @@ def select_names(layers: Sequence[Layer], names: Iterable[str], *, by_value: boo
     }
 
     def is_in_layers(name: str) -> bool:
-        parts = scope_of(name).split(".")
+        parts = find_scope(name).split(".")
         scopes = (".".join(parts[:count]) for count in range(1, len(parts) + 1))
         return name in layer_names or any(scope in layer_names for scope in scopes if scope)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import Struct
 from rich.cells import cell_len
 
-from explorer.base.families import FAMILIES, family
+from explorer.base.families import FAMILIES, find_family
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
 from explorer.tui.text.drawing import find_kind_role
 from explorer.tui.text.lines import Line, Span, cut_middle, escape_name, fit, line_width
@@ -303,7 +303,7 @@ def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tup
     """Return the operator or class of a row, with the color or the letter of its family."""
     if model.is_range(row):
         return "", "dim", None
-    group = family(first.kind, tiled=first.tiled)
+    group = find_family(first.kind, tiled=first.tiled)
     letter = f"{FAMILIES[group].letter} " if look.letters and group != "other" and first.kind else ""
     return (
         letter + escape_name(first.kind_text) + _TILED * first.tiled,

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from explorer.base.options import option_of
+from explorer.base.options import find_option
 from explorer.facts import TileSpec
 from explorer.settings.option_values import read_option
 from explorer.tui.widgets.combo import ComboField
 
-_OPTION = option_of(TileSpec, "accumulator")
+_OPTION = find_option(TileSpec, "accumulator")
 _WIDTHS = _OPTION.declared.words
 
 

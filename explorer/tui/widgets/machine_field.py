@@ -32,7 +32,7 @@ class MachineField(OptionField):
         self._machines: dict[str, Hardware | None] = {nothing: None}
         try:
             self._machines.update(machines.load_hardware())
-            self.own = list(machines.hardware_profiles().values())
+            self.own = list(machines.read_hardware_profiles().values())
         except ExplorerError as error:
             self.complaint = str(error)
         super().__init__(label, [escape_name(name) for name in self._machines], id=id)

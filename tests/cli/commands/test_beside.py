@@ -17,7 +17,7 @@ from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
 from explorer.process import saved_sessions
 from explorer.process.saved_sessions import Opening, SavedSession
-from explorer.settings.machines import hardware
+from explorer.settings.machines import find_hardware
 from tests.documents import schema
 
 Sample = Callable[[str], Path]
@@ -80,7 +80,7 @@ def test_a_comparison_proves_if_asked_and_ends_as_the_proof_does(
 
 
 def test_states_of_two_branches_stand_beside_each_other(session: Session) -> None:
-    table = session.beside([1, 2, 3], hardware=hardware("array-64"))
+    table = session.beside([1, 2, 3], hardware=find_hardware("array-64"))
     found = {row.name: row for row in table.rows}
     assert table.names == ("1 tile 16x16x16", "2 tile 32x32x32", "3 tile 16x16x16")
     assert found["cycles"].best == (), "the last has another layer on tiles, too"

@@ -30,7 +30,7 @@ def test_a_replay_elsewhere_makes_the_same_file(
     told = json.loads(run("quantize", source, "-o", first, "--to", "int8", "--no-report", "--json"))
     words = told["command"].split()
     assert "--form" in words
-    monkeypatch.setattr("explorer.features.quantize.quantize.instructions", lambda: "neon_dotprod")
+    monkeypatch.setattr("explorer.features.quantize.quantize.find_instruction_set", lambda: "neon_dotprod")
     words[words.index("-o") + 1] = str(again)
     run(*words[1:], "--no-report")
     assert first.read_bytes() == again.read_bytes()

@@ -19,7 +19,7 @@ import torch
 from explorer import Session, list_models
 from explorer.cli import main
 from explorer.engine.models import listing
-from explorer.engine.models.torch.torchvision_names import torchvision_models
+from explorer.engine.models.torch.torchvision_names import list_torchvision_models
 from explorer.process import header_reader
 from explorer.process.header_reader import HeaderReader
 
@@ -82,7 +82,7 @@ def test_text_json_and_python_say_the_same(folder: Path, capsys: pytest.CaptureF
     "name", ["lenet", "bert_tiny", "lstm_tiny", "mobilenet_small", "mlp_128", "three_inputs", "jsc_tiny"]
 )
 def test_parameters_are_those_that_info_counts(name: str, sample: Sample) -> None:
-    listed = listing.model_file(str(sample(name)))
+    listed = listing.read_model_file(str(sample(name)))
     with Session(str(sample(name))) as session:
         assert listed.params == session.info().totals.params
 
@@ -91,7 +91,7 @@ def test_parameters_are_those_that_info_counts(name: str, sample: Sample) -> Non
 def test_tensors_of_the_same_bytes_are_counted_once(name: str) -> None:
     path = str(TFLITE / f"{name}.tflite")
     with Session(path) as session:
-        assert listing.model_file(path).params == session.info().totals.params
+        assert listing.read_model_file(path).params == session.info().totals.params
 
 
 def test_tensors_of_the_same_bytes_in_a_data_file_are_counted_once(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ def test_tensors_of_the_same_bytes_in_a_data_file_are_counted_once(tmp_path: Pat
     path.write_bytes(model.SerializeToString())
     (tmp_path / "weights").write_bytes(bytes(128))
     with Session(str(path)) as session:
-        assert listing.model_file(str(path)).params == session.info().totals.params == 32
+        assert listing.read_model_file(str(path)).params == session.info().totals.params == 32
 
 
 def test_a_checkpoint_counts_no_optimizer_and_a_tied_weight_once(tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_a_checkpoint_counts_no_optimizer_and_a_tied_weight_once(tmp_path: Path)
     model = {"one.weight": layer.weight.data, "two.weight": layer.weight.data}
     adam = {"state": {0: {"exp_avg": torch.zeros(10, 10)}}, "param_groups": [{"lr": 0.1, "params": [0]}]}
     torch.save({"model": model, "optimizer": adam}, tmp_path / "a.pt")
-    assert listing.model_file(str(tmp_path / "a.pt")).params == 100
+    assert listing.read_model_file(str(tmp_path / "a.pt")).params == 100
 
 
 def test_quantization_is_told_where_the_header_says_so() -> None:
@@ -221,7 +221,7 @@ def test_without_a_folder_torchvision_is_listed_and_not_imported(
 def test_the_names_and_counts_are_torchvisions_own() -> None:
     from torchvision import models
 
-    found = {one.name: one.params for one in torchvision_models() or ()}
+    found = {one.name: one.params for one in list_torchvision_models() or ()}
     counts = {
         name: next(iter(models.get_model_weights(name))).meta["num_params"] for name in models.list_models()
     }

@@ -14,7 +14,7 @@ from explorer.base.errors import Cancelled, Misuse
 from explorer.cli.main import main
 from explorer.host import processor
 from explorer.settings import machines
-from explorer.settings.memories import memory_machine
+from explorer.settings.memories import find_memory_machine
 
 LENET = str(Path(__file__).parent.parent.parent.parent / "sample_models" / "lenet.onnx")
 MINE = '# mine\n[machine.npu]\npeak_macs = "4T"  # fast\nbandwidth = "100GB/s"\n\n[tile]\nsize = 3  # small\n'
@@ -69,7 +69,7 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     for dtype, peak in peaks.items():
         of_type = [one["macs_per_second"] for one in measured["kernels"] if one["dtype"] == dtype]
         assert peak == max(of_type)
-    here = machines.hardware("here")
+    here = machines.find_hardware("here")
     assert here.peak_macs == pytest.approx(peaks["float32"], rel=1e-3)
     assert here.bandwidth == pytest.approx(measured["bandwidth"]["bytes_per_second"], rel=1e-3)
     found = {one.name: one for one in machines.list_machines().machines}
@@ -109,14 +109,14 @@ def test_it_is_measured_anew_under_force_and_only_that_machine_changes(
     assert content["machine"].pop("here")["measured"]["threads"] == 1
     core = content["machine"].pop("here-core")
     assert [memory["name"] for memory in core["memory"]][::-1] == [
-        *(f"L{level}" for level, _, _ in processor.caches()),
+        *(f"L{level}" for level, _, _ in processor.list_caches()),
         "memory",
     ]
     assert all(
         "measured" in memory["source"] and "by one thread" in memory["source"] for memory in core["memory"]
     )
-    sizes = {f"L{level}": size for level, size, _ in processor.caches()}
-    machine = memory_machine("here-core")
+    sizes = {f"L{level}": size for level, size, _ in processor.list_caches()}
+    machine = find_memory_machine("here-core")
     assert {memory.name: memory.size for memory in machine.memories[1:]} == sizes
     assert all(memory.read_bytes_per_cycle for memory in machine.memories)
     assert machine.hardware.clock == 1e9

@@ -144,7 +144,7 @@ def test_collapsed_stacks_are_lines_of_names_and_whole_nanoseconds_whatever_laye
 def test_where_one_file_finds_no_room_none_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = output_files.text
+    real = output_files.open_text
 
     def full(path: str, *how: Any, **more: Any) -> Any:
         if path.endswith("trace.json"):
@@ -152,7 +152,7 @@ def test_where_one_file_finds_no_room_none_is_written(
         return real(path, *how, **more)
 
     (tmp_path / "old.csv").write_text("mine")
-    monkeypatch.setattr(output_files, "text", full)
+    monkeypatch.setattr(output_files, "open_text", full)
     events = ["--tensorboard", tmp_path / "runs"] if importlib.util.find_spec("tensorboardX") else []
     code = profile("--trace", tmp_path / "trace.json", "-o", tmp_path / "old.csv", "--force", *events)
     assert code == 2

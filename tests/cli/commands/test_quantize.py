@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import Session
 from explorer.cli import main
 from explorer.facts.quantize import QuantizeRule, QuantizeSpec
-from explorer.settings.quantize import read_text, spec_of, write_toml
+from explorer.settings.quantize import build_spec, read_text, write_toml
 
 Sample = Callable[[str], Path]
 
@@ -278,7 +278,7 @@ def test_a_command_above_a_file_makes_the_same_file_again(
     config, target = tmp_path / "q.toml", tmp_path / "q.onnx"
     config.write_text(f"[quantize]\n{lines}\n")
     with Session(sample("lenet")) as session:
-        command = session.quantize(spec_of(str(config), typed), output=str(target), report=False).command
+        command = session.quantize(build_spec(str(config), typed), output=str(target), report=False).command
     before = target.read_bytes()
     assert words in command
     assert main.main([*shlex.split(command)[1:], "--force", "--no-report", "--quiet"]) == 0

@@ -22,7 +22,7 @@ from explorer.facts.mapping import (
     Objective,
     SiteMapping,
 )
-from explorer.settings.memories import memory_machine
+from explorer.settings.memories import find_memory_machine
 from tests.engine.mapping.test_tile_figures import all_tiles, machines, sites, with_levels
 
 
@@ -105,7 +105,7 @@ PRESETS_WITH_ONE_LEVEL = ("tpu-v1", "gemmini", "edge-npu", "aie-ml", "h100-sm", 
 
 @pytest.mark.parametrize("name", PRESETS_WITH_ONE_LEVEL)
 def test_presets_are_searched_to_the_end(name: str) -> None:
-    preset = memory_machine(name)
+    preset = find_memory_machine(name)
     for size, batch in (((12544, 147, 64), 1), ((784, 9, 1), 96)):
         product = SiteMapping("site", size, (), batch=batch, dtype="int8", accumulator="int32")
         assert search_mappings(product, preset, "cycles").exact, size

@@ -13,7 +13,7 @@ import pytest
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.models import folder
-from explorer.engine.models.listing import model_file
+from explorer.engine.models.listing import read_model_file
 from explorer.engine.models.registry import recognise
 from explorer.session import Session
 
@@ -116,7 +116,7 @@ def test_a_model_that_git_lfs_did_not_fetch_is_listed_and_says_what_fetches_it(m
     for name in listed:
         with pytest.raises(BadModel, match=r"a pointer of Git LFS's, .* 12,345 bytes; `git lfs pull`"):
             recognise(str(models / name))
-        told = model_file(str(models / name))
+        told = read_model_file(str(models / name))
         assert told is not None
         assert "pointer of Git LFS's" in told.note
     # of a folder that is a model, too

@@ -16,7 +16,7 @@ import pytest
 
 from explorer import Session, TileSpec
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, graph_file
+from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, open_graph_file
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value
 from explorer.engine.models import registry
 from explorer.engine.models.open_model import open_model
@@ -62,7 +62,7 @@ def written(path: Path, data: bytes) -> Path:
 
 
 def test_every_format_says_of_itself_what_a_person_wants_to_know() -> None:
-    known = list(registry.formats())
+    known = list(registry.list_formats())
     assert len({format.name for format in known}) == len(known) == len(registry.MODULES)
     for format in known:
         assert format.about
@@ -179,7 +179,7 @@ def read_rows(path: str) -> Model:
 @pytest.fixture
 def rows(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     module: Any = types.ModuleType("explorer.engine.formats.rows")
-    opens = graph_file("rows", "formats.rows:read")
+    opens = open_graph_file("rows", "formats.rows:read")
     module.FORMAT = Format("rows", "rows", lambda probe: probe.head[:4] == b"rows", opens)
     module.read = read_rows
     monkeypatch.setitem(sys.modules, module.__name__, module)

@@ -17,7 +17,7 @@ from safetensors.numpy import save_file
 
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
-from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, part_of, rows
+from explorer.engine.formats.tensor_index import StoredTensor, TensorIndex, list_rows, parse_part_name
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.tensor_rows import TensorRows
 from explorer.engine.models.tensors import TensorFile
@@ -206,7 +206,7 @@ def test_names_of_the_file_cannot_move_the_cursor(tmp_path: Path, capsys: pytest
 def test_names_are_cut_at_their_dots_and_numbers_are_put_in_order() -> None:
     names = ("z.10.w", "z.2.w", "a", "z.2.b", "b/0/w")
     tensors = [StoredTensor(name, "float32", (2,), 8, "f", 0) for name in names]
-    found = [(row.path, row.name, row.depth, row.stored is not None) for row in rows(tensors)]
+    found = [(row.path, row.name, row.depth, row.stored is not None) for row in list_rows(tensors)]
     assert found == [
         ("z", "z", 0, False),
         ("z.2", "2", 1, False),
@@ -233,7 +233,7 @@ def test_names_are_cut_at_their_dots_and_numbers_are_put_in_order() -> None:
     ],
 )
 def test_parts_are_told_by_their_names(name: str, part: tuple[str, int, int] | None) -> None:
-    assert part_of(name) == part
+    assert parse_part_name(name) == part
 
 
 PIECES = st.sampled_from(["0", "1", "2", "10", "a", "b", "", "c/d"])
@@ -252,12 +252,12 @@ def test_rows_that_are_made_when_looked_at_are_those_that_are_made_at_once(
         for n, s in zip(names, sizes, strict=True)
     ]
     contents = TensorIndex("test", "f", tensors, ["f"], 0, kinds={"a": "Net", "a.0": "Linear"})
-    expected = TensorFile(contents, OpenOptions())._layer_list()
+    expected = TensorFile(contents, OpenOptions())._list_layers()
     try:
         found = TensorRows(contents)
     except ValueError:
         # two rows would have the same path: then all are made
-        modules = [row.path for row in rows(tensors) if row.stored is None]
+        modules = [row.path for row in list_rows(tensors) if row.stored is None]
         assert len(set(modules)) < len(modules) or set(modules) & set(names)
         return
     assert tuple(found) == expected

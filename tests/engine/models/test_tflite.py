@@ -621,7 +621,7 @@ def test_it_says_in_one_line_why_it_is_not_tiled_or_verified_and_what_to_type() 
 def test_without_the_schemas_package_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     from explorer.engine.formats.tflite import schema
 
-    for kept_answer in (schema._kind, schema.names, schema.options):
+    for kept_answer in (schema._load_class, schema.list_names, schema.find_options_table):
         kept_answer.cache_clear()
 
     class Nothing:
@@ -810,7 +810,7 @@ def test_a_file_of_many_tensors_costs_what_it_is_long(tmp_path: Path) -> None:
     tracemalloc.start()
     try:
         file = TfliteFile(content)
-        file.subgraph(0)
+        file.read_subgraph(0)
         assert tracemalloc.get_traced_memory()[1] < 30 * len(content)
     finally:
         tracemalloc.stop()

@@ -17,7 +17,7 @@ from transformers import (
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import module_cache, module_step
-from explorer.engine.formats.torch_module.cache_tensors import tensors_of
+from explorer.engine.formats.torch_module.cache_tensors import list_cache_tensors
 from explorer.engine.serving.serving import compute_serving, create_passes
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.spec import ServingSpec
@@ -100,10 +100,10 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
         model.set_experts_implementation("eager")  # the counter does not know grouped products
     text, result = counted(model, input_ids=ids(PROMPT), use_cache=True)
     cache = getattr(result, own.name)
-    nbytes = sum(one.nbytes for one in tensors_of(cache))
+    nbytes = sum(one.nbytes for one in list_cache_tensors(cache))
     step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     given = own.step(PROMPT)
-    assert sum(one.nbytes for one in tensors_of(given[own.name])) == nbytes
+    assert sum(one.nbytes for one in list_cache_tensors(given[own.name])) == nbytes
     behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
@@ -120,7 +120,7 @@ def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
     model = AutoModelForCausalLM.from_config(config).eval()
     text, result = counted(model, gradients=True, input_ids=ids(PROMPT), use_cache=True)
     cache = getattr(result, own.name)
-    nbytes = sum(one.nbytes for one in tensors_of(cache))
+    nbytes = sum(one.nbytes for one in list_cache_tensors(cache))
     step, _ = counted(model, gradients=True, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
@@ -254,7 +254,7 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     model = AutoModelForImageTextToText.from_config(config).eval()
     text, result = counted(model, input_ids=ids(PROMPT), use_cache=True)
     cache = getattr(result, own.name)
-    nbytes = sum(one.nbytes for one in tensors_of(cache))
+    nbytes = sum(one.nbytes for one in list_cache_tensors(cache))
     step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
@@ -278,7 +278,7 @@ def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -
         model.set_experts_implementation("eager")
     text, result = counted(model, input_ids=ids(PROMPT), decoder_input_ids=ids(1), use_cache=True)
     cache = getattr(result, own.name)
-    nbytes = sum(one.nbytes for one in tensors_of(cache))
+    nbytes = sum(one.nbytes for one in list_cache_tensors(cache))
     with torch.no_grad():
         encoded = model.get_encoder()(input_ids=ids(PROMPT))
     read = {"encoder_outputs": encoded, own.name: cache}

@@ -54,11 +54,11 @@ def configured(path: Path, **changed: Any) -> str:
 def test_each_row_is_what_its_question_alone_is_answered(tmp_path: Path) -> None:
     source = configured(tmp_path / "model")
     rows = sweep_serving(source, spec=SPEC, machine=CHIP).rows
-    assert len(SPEC.questions()) == 24
+    assert len(SPEC.list_questions()) == 24
     assert sum(row.layouts for row in rows if row.key.endswith(".0")) == len(rows)
     found: list[tuple[Any, ...]] = []
     with Session(source) as session:
-        for question in SPEC.questions():
+        for question in SPEC.list_questions():
             fact = session.serving(question, machine=CHIP)
             asked = question.dtype, question.kv_dtype, question.contexts[0], question.batches[0]
             (alone,) = fact.times

@@ -9,7 +9,11 @@ import pytest
 from onnx import TensorProto, helper
 
 from explorer.engine.costs.onnx.analyse import analyse
-from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_length_delimited,
+    encode_tagged_varint,
+    encode_varint,
+)
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.shapes import infer
@@ -41,11 +45,13 @@ def one_file(path: Path) -> None:
     graph = model.graph.SerializeToString()
     model.ClearField("graph")
     head = b"".join(encode_tagged_varint(1, n) for n in (ROWS, COLUMNS)) + encode_tagged_varint(2, 1)
-    head += length_delimited(8, b"table") + varint(9 << 3 | 2) + varint(SIZE)
-    tensor = varint(5 << 3 | 2) + varint(len(head) + SIZE) + head
+    head += encode_length_delimited(8, b"table") + encode_varint(9 << 3 | 2) + encode_varint(SIZE)
+    tensor = encode_varint(5 << 3 | 2) + encode_varint(len(head) + SIZE) + head
     with path.open("wb") as file:
         file.write(model.SerializeToString())
-        file.write(varint(7 << 3 | 2) + varint(len(graph) + len(tensor) + SIZE) + graph + tensor)
+        file.write(
+            encode_varint(7 << 3 | 2) + encode_varint(len(graph) + len(tensor) + SIZE) + graph + tensor
+        )
         file.truncate(file.tell() + SIZE)
 
 

@@ -24,7 +24,7 @@ from explorer.engine.values.numbers import Numbers, make_slabs
 from explorer.engine.values.slices.read import read, split_selection
 from explorer.engine.values.slices.ulps import compute_ulps
 from explorer.session import Session
-from explorer.settings.slices import edges, parse_slice
+from explorer.settings.slices import parse_slice, select_edges
 from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, write
 
 LENET = "sample_models/lenet.onnx"
@@ -82,7 +82,7 @@ def test_parts_of_a_large_slice_are_the_slice(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_edges_are_the_first_and_the_last() -> None:
-    told = edges(parse_slice("", (5, 100, 3)), 4, 2)
+    told = select_edges(parse_slice("", (5, 100, 3)), 4, 2)
     assert told.indices == ((0, 4), (0, 1, 98, 99), range(3))
 
 

@@ -145,7 +145,7 @@ def test_a_tensor_chosen_by_its_name_is_measured_without_the_tree(
         every = {stats.tensor.name: stats for stats in session.weights(stat="var").tensors}
         in_group = session.weights(["block.1.weight"]).tensors
     assert [stats.tensor.name for stats in in_group] == ["block.1.weight", "block.1.weight.scale"]
-    monkeypatch.setattr(TensorFile, "_layers", lambda self: pytest.fail("the tree was built"))
+    monkeypatch.setattr(TensorFile, "_create_rows", lambda self: pytest.fail("the tree was built"))
     with Session(str(path)) as session:
         chosen = session.weights(["block.0.weight", "block.0.bias"], stat="var")
     assert [every[name] for name in names[:2]] == sorted(

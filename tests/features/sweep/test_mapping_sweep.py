@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from explorer import Session
 from explorer.cli import main
-from explorer.facts.mapping_sweep import MappingRow, with_mapping_front
+from explorer.facts.mapping_sweep import MappingRow, mark_mapping_front
 
 Ask = Callable[..., str]
 
@@ -136,7 +136,7 @@ def test_the_front_is_that_of_the_traffic_without_cycles() -> None:
             traffic=traffic, cycles=cycles,
         )  # fmt: skip
 
-    rows, figure = with_mapping_front([row(1, 9, 1), row(2, 9, 1), row(2, 5, None)])
+    rows, figure = mark_mapping_front([row(1, 9, 1), row(2, 9, 1), row(2, 5, None)])
     assert (figure, [row.pareto for row in rows]) == ("traffic", [True, False, True])
-    rows, figure = with_mapping_front([row(1, 9, 2), row(2, 9, 1), row(2, 5, 1)])
+    rows, figure = mark_mapping_front([row(1, 9, 2), row(2, 9, 1), row(2, 5, 1)])
     assert (figure, [row.pareto for row in rows]) == ("cycles", [True, True, True])

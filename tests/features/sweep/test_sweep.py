@@ -30,8 +30,8 @@ from explorer.cli import main
 from explorer.engine.formats.onnx import reader
 from explorer.engine.sweep.fingerprint import list_files
 from explorer.facts.cost import Hardware
-from explorer.facts.pareto_front import with_front
-from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combinations, ordered, tiles_of
+from explorer.facts.pareto_front import mark_front
+from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combine_tiles, list_combinations, ordered
 from explorer.session import sweep_files
 from explorer.session.parts.models import Models
 from tests import answers
@@ -69,7 +69,7 @@ FIGURES = st.tuples(*[st.integers(0, 6)] * 3)
 
 @given(st.lists(FIGURES, max_size=40))
 def test_the_front_is_what_nothing_else_beats(points: list[tuple[int, int, int]]) -> None:
-    rows = with_front([row(at, *point) for at, point in enumerate(points)])
+    rows = mark_front([row(at, *point) for at, point in enumerate(points)])
     for one, mine in zip(rows, points, strict=True):
         beaten = any(
             all(b <= a for a, b in zip(mine, other, strict=True)) and other != mine for other in points
@@ -79,7 +79,7 @@ def test_the_front_is_what_nothing_else_beats(points: list[tuple[int, int, int]]
 
 @given(st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=30))
 def test_without_a_machine_the_front_is_of_traffic_and_buffer(points: list[tuple[int, int]]) -> None:
-    rows = with_front([row(at, None, *point) for at, point in enumerate(points)])
+    rows = mark_front([row(at, None, *point) for at, point in enumerate(points)])
     for one, mine in zip(rows, points, strict=True):
         beaten = any(other != mine and other[0] <= mine[0] and other[1] <= mine[1] for other in points)
         assert one.pareto is not beaten
@@ -90,7 +90,7 @@ def test_only_tilings_of_the_same_model_and_machine_that_hold_are_rivals() -> No
     broken = row(2, None, None, None, error="cannot be")
     other = row(3, 9, 9, 9, model="another", fingerprint="g")
     machine = row(4, 9, 9, 9, hardware="npu")
-    marks = [one.pareto for one in with_front([row(0, 5, 5, 5), bad, broken, other, machine])]
+    marks = [one.pareto for one in mark_front([row(0, 5, 5, 5), bad, broken, other, machine])]
     assert marks == [True, False, False, True, True]
 
 
@@ -110,14 +110,16 @@ def test_rows_sort_best_first_and_unknown_last() -> None:
 
 def test_every_combination_is_there_once() -> None:
     spec = SweepSpec(
-        tiles_of([(16, 16, 16), (32, 32, 32)], None, [8, 64], None), ("ragged", "padded"), ("auto", "scan")
+        combine_tiles([(16, 16, 16), (32, 32, 32)], None, [8, 64], None),
+        ("ragged", "padded"),
+        ("auto", "scan"),
     )
-    found = {(one.tile, one.edges, one.form) for one in combinations(spec)}
-    assert len(found) == len(combinations(spec)) == 4 * 2 * 2
+    found = {(one.tile, one.edges, one.form) for one in list_combinations(spec)}
+    assert len(found) == len(list_combinations(spec)) == 4 * 2 * 2
     assert ((32, 8, 32), "padded", "scan") in found
-    assert len(tiles_of(None, [16, 32], [16, 32], [16, 32])) == 8
-    assert tiles_of(None) == ((16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 128))
-    assert tiles_of([(16, 16, 16), (32, 32, 32)], [4], [4], [4]) == ((4, 4, 4),)
+    assert len(combine_tiles(None, [16, 32], [16, 32], [16, 32])) == 8
+    assert combine_tiles(None) == ((16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 128))
+    assert combine_tiles([(16, 16, 16), (32, 32, 32)], [4], [4], [4]) == ((4, 4, 4),)
 
 
 def test_a_row_says_what_the_plan_and_its_cost_say(sample: Sample) -> None:
@@ -167,7 +169,7 @@ def test_a_model_that_is_broken_does_not_stop_the_others(sample: Sample, tmp_pat
 def test_too_many_combinations_are_refused_at_once(sample: Sample) -> None:
     sizes = tuple(range(1, 50))
     with pytest.raises(Misuse, match="117,649"):
-        sweep_files(sample("lenet"), spec=SweepSpec(tiles_of(None, sizes, sizes, sizes)))
+        sweep_files(sample("lenet"), spec=SweepSpec(combine_tiles(None, sizes, sizes, sizes)))
 
 
 # what is kept

@@ -217,12 +217,12 @@ def test_a_weight_that_was_looked_at_is_read_and_so_is_every_byte_around_one(tmp
     path = tmp_path / "wide.onnx"
     wide(path)
     found = reader.read(str(path))
-    (of_file,) = file_reads.model_reads(found)
+    (of_file,) = file_reads.list_model_reads(found)
     passed = found.graph.initializers["w"].payload
     assert passed is not None
     assert sum(size for _, size in of_file.spans) == path.stat().st_size - passed.size
     bytes(passed.view()[:1])
-    (of_file,) = file_reads.model_reads(found)
+    (of_file,) = file_reads.list_model_reads(found)
     assert of_file.spans == ((0, path.stat().st_size),)
 
 

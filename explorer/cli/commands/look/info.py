@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import OPENING, TABLE
-from explorer.cli.output.answer import Answer, present
+from explorer.cli.output.answer import Answer, load_presenter
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
@@ -27,7 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def build_blocks(info: Info) -> list[Block]:
         from explorer.report.blocks import Paragraph  # loads the report, which help does not need
 
-        blocks: list[Block] = present("look.info").info(info)
+        blocks: list[Block] = load_presenter("look.info").info(info)
         return [*blocks, *(Paragraph(reason, "warning") for reason in reasons)]
 
     return open_and_answer(args, progress, ask, "info", build_blocks, "totals")

@@ -6,8 +6,8 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
-from explorer.cli.arguments.records import roofline_machine
-from explorer.cli.output.answer import Answer, document, present
+from explorer.cli.arguments.records import read_roofline_machine
+from explorer.cli.output.answer import Answer, document, load_presenter
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
@@ -40,16 +40,21 @@ _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overl
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.layer is not None:
-        return _layer_answer(args, progress)
+        return _build_layer_answer(args, progress)
     shaping = args.explicit & (_SHAPING if args.csv else _SHAPING - _TORCHINFO_LAYOUT)
     if args.compare or (args.style == "torchinfo" and not shaping):
-        return _torchinfo(args, progress)
+        return _build_torchinfo(args, progress)
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
     if args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE):
         return _torchsummary(args, progress)
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return open_and_answer(
-            args, progress, lambda session, info: (_table(args, session),), "table", "look.table", "table"
+            args,
+            progress,
+            lambda session, info: (_build_table(args, session),),
+            "table",
+            "look.table",
+            "table",
         )
     return open_and_answer(
         args, progress, lambda session, info: (session.analysis(),), "layers", "look.table", "layers"
@@ -60,26 +65,26 @@ def _torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the table of torchsummary. A graph, which torchsummary cannot read, has our own figures."""
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
-        rows = _table(args, session)
+        rows = _build_table(args, session)
         is_module = info.model.format.startswith("torch") and not args.json
         return (rows, session.torchsummary()) if is_module else (rows,)
 
     def page(rows: LayerTable, text: str = "") -> list[Block]:
         from explorer.report.blocks import Line  # imported only if the answer is text
 
-        blocks: list[Block] = present("look.table").table(rows)
+        blocks: list[Block] = load_presenter("look.table").table(rows)
         if text:
-            blocks = [*present("look.info").title(rows.info.model), *map(Line, text.splitlines())]
+            blocks = [*load_presenter("look.info").title(rows.info.model), *map(Line, text.splitlines())]
         return blocks
 
     return open_and_answer(args, progress, ask, "table", page, "table")
 
 
-def _table(args: ParsedArgs, session: Session) -> LayerTable:
+def _build_table(args: ParsedArgs, session: Session) -> LayerTable:
     """Return the selected rows and columns."""
     machine = spec = None
     if args.explicit & {"machine", "peak_macs", "bandwidth"}:
-        machine = roofline_machine(args)
+        machine = read_roofline_machine(args)
     if args.tile is not None:
         spec = explorer.TileSpec(tile=args.tile)
     return session.layers(
@@ -97,7 +102,7 @@ def _table(args: ParsedArgs, session: Session) -> LayerTable:
     )
 
 
-def _layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
+def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the answer for one layer with its connections and external figures."""
     shaping = [name for name in (*_TABLE, "csv", "compare", "style") if name != "overlay"]
     args.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
@@ -114,7 +119,7 @@ def _layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     )
 
 
-def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
+def _build_torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the table of torchinfo.
 
     `--compare` adds the errors of torchinfo. With `--style tree` our own tree replaces the table. A graph,
@@ -125,7 +130,7 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         if info.totals.nodes and not info.model.format.startswith("torch") and not args.compare:
-            return (_table(args, session),)
+            return (_build_table(args, session),)
         ours = session.analysis() if args.style == "tree" else None
         names = [_TORCHINFO_COLUMNS.get(name, name) for name in args.columns or ()]
         layout = {
@@ -136,11 +141,11 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         }
         return info, session.torchinfo(**({} if args.style == "tree" else layout)), ours, args.compare
 
-    def page(*facts: Any) -> list[Block]:
+    def build_page(*facts: Any) -> list[Block]:
         blocks: list[Block] = (
-            present("look.table").table(*facts)
+            load_presenter("look.table").table(*facts)
             if len(facts) == 1
-            else present("look.torchinfo").torchinfo(*facts)
+            else load_presenter("look.torchinfo").torchinfo(*facts)
         )
         return blocks
 
@@ -149,7 +154,7 @@ def _torchinfo(args: ParsedArgs, progress: ProgressLine) -> Answer:
         answer: dict[str, Any] = (document().table if len(facts) == 3 else document().torchinfo)(*facts)
         return answer
 
-    return open_and_answer(args, progress, ask, build_document, page, "differences")
+    return open_and_answer(args, progress, ask, build_document, build_page, "differences")
 
 
 COMMAND = Command(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
@@ -39,7 +39,7 @@ COMMAND = Command(
             manual="the nodes that torch.fx traces of a module: counts by kind and by type of module, and a"
             " table with target, type, precision and shapes; `--stat` runs it and adds statistics",
         ),
-        *declared_options(StatisticsSpec, "stat"),
+        *list_options(StatisticsSpec, "stat"),
         *("--input", "--seed"),
         *OPENING,
         *TABLE,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import explorer
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import declared_options
+from explorer.cli.arguments.declared import list_options
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
-from explorer.cli.arguments.records import roofline_machine
-from explorer.cli.output.answer import Answer, plots
-from explorer.cli.output.model_answer import output_file
+from explorer.cli.arguments.records import read_roofline_machine
+from explorer.cli.output.answer import Answer, import_plots
+from explorer.cli.output.model_answer import write_output
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.training import TrainingStepSpec
 
@@ -34,31 +34,31 @@ def _read_profile(args: ParsedArgs, session: Session, info: Info, machine: Machi
     )
 
 
-def _roofline(args: ParsedArgs, session: Session, info: Info) -> Any:
+def _build_roofline(args: ParsedArgs, session: Session, info: Info) -> Any:
     """Return the roofline, and with `--measured` also a profile."""
-    machine = roofline_machine(args)
+    machine = read_roofline_machine(args)
     fact = session.roofline(machine)
     return (fact, _read_profile(args, session, info, machine)[0]) if args.measured else fact
 
 
-def _flame(args: ParsedArgs, session: Session, info: Info) -> Any:
+def _build_flame(args: ParsedArgs, session: Session, info: Info) -> Any:
     """Return the contents of a flame graph. For measured time, this runs the model."""
     layers, top, measured = session.analysis().layers, None, None
     if args.layer:
         paths = [row.path for row in layers]
         if args.layer not in paths:
-            suggestion = nearest(args.layer, paths)
+            suggestion = suggest_name(args.layer, paths)
             raise Misuse(f"there is no layer '{args.layer}'", where="--layer", hint=suggestion)
         top = paths.index(args.layer)
     if args.by == "measured":
         profile, _ = _read_profile(args, session, info)
         measured = profile, session.column(args.by)
-    return plots().flame_of(args.by, info, layers, top, measured)
+    return import_plots().flame_of(args.by, info, layers, top, measured)
 
 
 _FACTS_BY_PICTURE: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
     "memory": lambda args, session, info: session.memory(),
-    "roofline": _roofline,
+    "roofline": _build_roofline,
     "operators": lambda args, session, info: session.ops(),
     "memory-over-time": lambda args, session, info: session.training_memory(
         batches=args.batch or (None,),
@@ -66,19 +66,19 @@ _FACTS_BY_PICTURE: dict[str, Callable[[ParsedArgs, Session, Info], Any]] = {
         checkpoint=tuple(args.checkpoint),
         measured=args.measured,
     ),
-    "flame": _flame,
+    "flame": _build_flame,
     **dict.fromkeys(("time", "timeline"), _read_profile),
 }
 """Function that computes the fact of each picture."""
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    plots().check(args.output)
-    return output_file(
+    import_plots().check(args.output)
+    return write_output(
         args,
         progress,
         lambda session, info: _FACTS_BY_PICTURE[args.what](args, session, info),
-        lambda info, fact, path: plots().write(args.what, info, fact, path),
+        lambda info, fact, path: import_plots().write(args.what, info, fact, path),
     )
 
 
@@ -105,7 +105,7 @@ COMMAND = Command(
             "training step (memory-over-time)",
         ),
         Option("--steps", "of time: timed runs (default: until the median is stable)", "N", least=1),
-        *declared_options(TrainingStepSpec, without=("card", "measured")),
+        *list_options(TrainingStepSpec, without=("card", "measured")),
         *MACHINE,
         *OPENING,
         *PRINTING,

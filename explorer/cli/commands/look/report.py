@@ -6,8 +6,8 @@ import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, PRINTING, Option
 from explorer.cli.arguments.records import read_machine
-from explorer.cli.output.answer import Answer, tool
-from explorer.cli.output.model_answer import output_file
+from explorer.cli.output.answer import Answer, name_tool
+from explorer.cli.output.model_answer import write_output
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -28,7 +28,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         measured = explorer.ProfileSpec(steps=args.steps) if args.measured else None
         return page.gather(session, page.PageRequest(machine, args.batch, args.optimizer, measured))
 
-    return output_file(args, progress, ask, lambda info, fact, path: page.write(fact, path, tool()))
+    return write_output(args, progress, ask, lambda info, fact, path: page.write(fact, path, name_tool()))
 
 
 COMMAND = Command(

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import MACHINE, OPENING, TABLE
-from explorer.cli.arguments.records import roofline_machine
+from explorer.cli.arguments.records import read_roofline_machine
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
-    machine = roofline_machine(args)
+    machine = read_roofline_machine(args)
     return open_and_answer(
         args,
         progress,

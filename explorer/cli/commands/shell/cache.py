@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import PRINTING, Option
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 
 
@@ -13,7 +13,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     from explorer.session.cache.analysis_cache import cache_usage, clear_cache
 
     fact = clear_cache() if args.clear else cache_usage()
-    return Answer(lambda: build_plain_document(fact), lambda: present("shell.cache").cache(fact))
+    return Answer(lambda: build_plain_document(fact), lambda: load_presenter("shell.cache").cache(fact))
 
 
 COMMAND = Command(

@@ -9,10 +9,10 @@ from explorer.cli.output.answer import Answer, head
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
     # imported on demand: the help imports this module
-    from explorer.host.doctor import checkup
+    from explorer.host.doctor import run_checkup
     from explorer.report import doctor_words
 
-    fact = checkup(extras=args.extras)
+    fact = run_checkup(extras=args.extras)
     outcome = "something is wrong" if fact.problems else "no problem found"
     if args.json:
         return Answer(pieces=lambda: doctor_words.write_json(fact, head()), outcome=outcome)

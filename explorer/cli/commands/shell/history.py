@@ -11,8 +11,8 @@ from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, TABLE, Option
-from explorer.cli.arguments.records import hardware
-from explorer.cli.output.answer import Answer, document, present, tool
+from explorer.cli.arguments.records import read_hardware
+from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
 from explorer.host import output_files
 
@@ -33,7 +33,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if not is_comparing:
         unused_options = ("draws", "machine", "seed", "verify")
         args.refuse(unused_options, "works only with --beside", "add --beside STATES")
-    machine = hardware(args)
+    machine = read_hardware(args)
     # listing states runs nothing, so it needs no trust; comparing states opens them
     stored_session, saved = saved_sessions.find(model, os.environ, trust=args.trust or not is_comparing)
     figures = None
@@ -59,14 +59,16 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                     None if state is None else history.state(state), branches=state is None
                 )
                 output_files.check_target(output, overwrite=args.force, models=[saved.source], weights=())
-                with output_files.atomic_write(output, overwrite=args.force, executable=True) as temporary:
-                    with output_files.text(temporary, errors="surrogateescape") as file:
+                with output_files.write_atomically(
+                    output, overwrite=args.force, executable=True
+                ) as temporary:
+                    with output_files.open_text(temporary, errors="surrogateescape") as file:
                         file.write(text)
     finally:
         stored_session.release()
     return Answer(
-        lambda: document().history(history, saved.source, args.output, tool(), figures),
-        lambda: present("shell.history_words").history(history, saved.source, args.output, figures),
+        lambda: document().history(history, saved.source, args.output, name_tool(), figures),
+        lambda: load_presenter("shell.history_words").history(history, saved.source, args.output, figures),
         "states" if figures is None else "compared",
         outcome=find_weakest(figures.verdicts) if figures is not None and args.verify else "done",
     )

@@ -6,7 +6,7 @@ import os
 
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import TABLE
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 
 
@@ -14,9 +14,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     # imported on demand: the help imports this module, and msgspec with the facts takes 30 ms
     from explorer.process import choices
 
-    fact = choices.list_folder(args.models[0]) if args.models else choices.everything(os.environ)
+    fact = choices.list_folder(args.models[0]) if args.models else choices.list_choices(os.environ)
     return Answer(
-        lambda: build_plain_document(fact), lambda: present("shell.list").listing_blocks(fact), rows="models"
+        lambda: build_plain_document(fact),
+        lambda: load_presenter("shell.list").listing_blocks(fact),
+        rows="models",
     )
 
 

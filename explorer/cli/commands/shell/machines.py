@@ -5,7 +5,7 @@ from __future__ import annotations
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, TABLE, Option
-from explorer.cli.output.answer import Answer, build_plain_document, present
+from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
 
 TYPE_CHECKING = False
@@ -40,7 +40,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         fact = machine_file.add_machine(args.save, args.machine, typed, overwrite=args.force)
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: present("shell.machines_words").machines(fact, saved=args.save is not None or args.measure),
+        lambda: load_presenter("shell.machines_words").machines(
+            fact, saved=args.save is not None or args.measure
+        ),
         "machines",
     )
 

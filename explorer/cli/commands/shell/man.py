@@ -5,11 +5,11 @@ from __future__ import annotations
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.commands import VERBS
 from explorer.cli.output.answer import Answer
-from explorer.cli.output.man_page import man_page
+from explorer.cli.output.man_page import write_man_page
 
 
 def _run(args: ParsedArgs, progress: object) -> Answer:
-    return Answer(pieces=lambda: man_page(VERBS))
+    return Answer(pieces=lambda: write_man_page(VERBS))
 
 
 COMMAND = Command(

@@ -21,10 +21,10 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     if verb not in DOCUMENTS:
         hint = suggest_only_near(verb, DOCUMENTS) or "explorer schema lists the verbs with --json"
         raise Misuse(f"'{verb}' is no verb with --json", where="explorer schema", hint=hint)
-    return Answer(pieces=lambda: _schema(verb))
+    return Answer(pieces=lambda: _write_schema(verb))
 
 
-def _schema(verb: str) -> Iterator[str]:
+def _write_schema(verb: str) -> Iterator[str]:
     from explorer.report import json_text  # imported on demand, like the types of the documents
     from explorer.report.document_schema import build_schema
 

@@ -23,7 +23,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter import (
 from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall, convert_to_tensor
 from explorer.engine.convert.onnx_to_torch_interpreter.shape_arithmetic import convert_to_host
 from explorer.engine.graph.model import Node, Tensor
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 OPERATORS: Mapping[tuple[str, str], Callable[..., Any]] = {
     **{
@@ -95,7 +95,7 @@ class TorchDomain(Struct):
             raise
         except Exception as error:
             name = f"{node.op} '{printable(node.label)}'"
-            raise BadModel(f"torch cannot run {name} ({error_line(error)})") from error
+            raise BadModel(f"torch cannot run {name} ({format_error(error)})") from error
         if attributes and id(node) not in self.checked_nodes:
             self._check_attributes(call)
         return (

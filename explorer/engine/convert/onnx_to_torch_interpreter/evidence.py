@@ -11,14 +11,14 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.verdict import Grounds, decide_verdict
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.random_inputs import RandomInput, draw, sizes_of
 from explorer.engine.runtime.torch_arrays import convert_to_array, convert_to_tensor
 from explorer.facts import Verification
-from explorer.host.optional_packages import error_line, silence
+from explorer.host.optional_packages import format_error, silence
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -45,9 +45,9 @@ def make_torch_runner(module: Any, names: Sequence[str], source: str) -> Callabl
             raise
         except Exception as error:
             raise BadModel(
-                f"cannot be run ({error_line(error)})", where=source, hint=comparison.UNPROVED
+                f"cannot be run ({format_error(error)})", where=source, hint=comparison.UNPROVED
             ) from error
-        return [convert_to_array(tensor) for _, tensor in tensors(result)]
+        return [convert_to_array(tensor) for _, tensor in walk_tensors(result)]
 
     return call
 

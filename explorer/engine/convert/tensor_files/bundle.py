@@ -83,7 +83,7 @@ def _read_bytes(path: str, offset: int, length: int) -> Iterator[memoryview]:
     """
     buffer = memoryview(bytearray(min(length, _CHUNK_BYTES)))
     descriptor, _ = open_regular(path)
-    with input_files.unbuffered(descriptor) as file:
+    with input_files.open_unbuffered(descriptor) as file:
         file.seek(offset)
         bytes_read = 0
         while bytes_read < length:
@@ -152,7 +152,7 @@ def collect(job: ConversionJob) -> StateDict:
                 unknown.append((os.path.basename(path), description))
         else:
             saved = checkpoint.read(path)
-            saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
+            saved_tensors = checkpoint_modules.parse_checkpoint(saved, "checkpoint")
             strides |= saved_tensors.strides
             other_values = collect_values(saved.root, saved_tensors, "")
             for key, text in other_values.metadata.items():
@@ -180,7 +180,7 @@ def read_checkpoint(path: str) -> StateDict:
         BadModel: The checkpoint is broken, or a tensor cannot be copied.
     """
     saved = checkpoint.read(path)
-    saved_tensors = checkpoint_modules.checkpoint(saved, "checkpoint")
+    saved_tensors = checkpoint_modules.parse_checkpoint(saved, "checkpoint")
     tensors = [t for t in saved_tensors.contents.tensors if t.name not in saved_tensors.roles]
     if not tensors:
         raise BadModel("it holds no tensors of a model", where=path)

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from explorer.base.units import many_text
 from explorer.engine.formats.tensor_index import format_names
-from explorer.engine.formats.torch_files.checkpoint import array_type
+from explorer.engine.formats.torch_files.checkpoint import read_array_type
 from explorer.engine.formats.torch_files.checkpoint_modules import Checkpoint, holds_data, is_array
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, Global, PickledDict, ReducedObject
 from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, WrappedTensor
@@ -289,7 +289,7 @@ def _read_numpy_scalar(value: ReducedObject) -> float | int | bool | None:
     description, raw = value.args
     if not isinstance(description, ReducedObject) or not isinstance(raw, bytes):
         return None
-    dtype, swapped = array_type(description)
+    dtype, swapped = read_array_type(description)
     code = _STRUCT_CODES.get(dtype)
     if code is None or struct.calcsize(code) != len(raw):
         return None

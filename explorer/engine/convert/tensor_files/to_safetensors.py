@@ -38,7 +38,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             metadata[VERSIONS] = json.dumps(bundle.versions)
         metadata.setdefault("format", "pt")
         header_bytes = _encode_header(tensors, metadata, job.source)
-        with output_files.binary(job.path) as file:
+        with output_files.open_binary(job.path) as file:
             file.write(len(header_bytes).to_bytes(8, "little"))
             file.write(header_bytes)
             for index, tensor in enumerate(tensors):

@@ -80,7 +80,7 @@ def _write_archive(path: str, bundle: StateDict, tell: Callable[[int], None]) ->
             storages[identity] = len(storages_to_write)
             storages_to_write.append(tensor)
         keys.append(storages[identity])
-    with output_files.binary(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+    with output_files.open_binary(path) as file, zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         _write_entry(archive, file, f"{_ROOT}/data.pkl", _pickle_state_dict(bundle, keys))
         _write_entry(archive, file, f"{_ROOT}/.format_version", [b"1"])
         _write_entry(archive, file, f"{_ROOT}/.storage_alignment", [str(_ALIGNMENT).encode()])

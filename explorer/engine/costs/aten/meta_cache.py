@@ -18,7 +18,7 @@ from explorer.engine.compat.torch import schema_of, storage_key
 from explorer.engine.costs.aten import data_dependent, dispatch, meta_shapes
 from explorer.engine.costs.aten.call import OperatorRecord
 from explorer.engine.costs.aten.expert_routing import COUNTS
-from explorer.engine.formats.torch_module.modules import dtype_name, size_of
+from explorer.engine.formats.torch_module.modules import format_dtype, size_of
 from explorer.engine.operators.cost_formulas import Cost
 
 MAX_ANSWERS = 20_000
@@ -92,7 +92,7 @@ class MetaAnswer:
         self.container = container
         self.cost = cost
         self.input_sizes = tuple(size_of(t) for t in inputs)
-        self.outputs = tuple((dtype_name(t.dtype), tuple(t.shape), size_of(t)) for t in outputs)
+        self.outputs = tuple((format_dtype(t.dtype), tuple(t.shape), size_of(t)) for t in outputs)
         self.attributes: dict[str, Any] | None = None
 
     def replay(self, args: Sequence[Any]) -> Any:

@@ -17,14 +17,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest
+from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_name
 from explorer.base.units import printable
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts import Analysis, Layer
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoLayout, TorchinfoTable
-from explorer.host.optional_packages import error_line, require
+from explorer.host.optional_packages import format_error, require
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -70,7 +70,7 @@ def table(
             raise
         except Exception as error:
             cause = error.__cause__ or error
-            raise BadModel(f"torchinfo cannot run it: {error_line(cause)}", where=loaded.source) from error
+            raise BadModel(f"torchinfo cannot run it: {format_error(cause)}", where=loaded.source) from error
     text = "\n".join(printable(line) for line in str(summary).splitlines())
     return TorchinfoTable(text, str(torchinfo.__version__), _differences(summary, model, analysis))
 
@@ -90,7 +90,7 @@ def _options(layout: TorchinfoLayout) -> dict[str, Any]:
         known = [str(setting.value) for setting in settings]
         for name in names:
             if name not in known:
-                hint = nearest(name, known) or f"torchinfo has {', '.join(known)}"
+                hint = suggest_name(name, known) or f"torchinfo has {', '.join(known)}"
                 raise Misuse(f"torchinfo has no '{name}'", where=flag, hint=hint)
     options = {
         "col_names": layout.columns,
@@ -106,7 +106,7 @@ def _summary(loaded: LoadedModule, bound_inputs: Any, device: str, options: Mapp
     from torchinfo.torchinfo import clear_cached_forward_pass
 
     model = loaded.meta() if device == "meta" else loaded.materialise()
-    args, kwargs = bound_inputs.arguments(device=device)
+    args, kwargs = bound_inputs.build_arguments(device=device)
     deepest = max((name.count(".") + 1 for name, _ in model.named_modules() if name), default=1)
     formatting: dict[str, Any] = {"col_names": COLUMNS, "row_settings": ROWS, "depth": deepest + 1, **options}
     with loaded.quiet(), restoring_modes(model.modules()):

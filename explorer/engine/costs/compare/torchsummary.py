@@ -18,7 +18,7 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.base.units import printable
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -71,7 +71,7 @@ def summarize(
         try:
             calls, shapes = _run(loaded, bound_inputs, "cpu")
         except Exception as error:
-            raise BadModel(f"the model cannot run: {error_line(error)}", where=loaded.source) from error
+            raise BadModel(f"the model cannot run: {format_error(error)}", where=loaded.source) from error
     return "\n".join(map(printable, _print(calls, shapes)))
 
 

@@ -20,7 +20,7 @@ from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import shape_text
 from explorer.engine.compat import transformers as compat
 from explorer.engine.costs.torch.branch_outcomes import trace_model
-from explorer.engine.formats.torch_module.cache_tensors import tensors_of
+from explorer.engine.formats.torch_module.cache_tensors import list_cache_tensors
 from explorer.engine.formats.torch_module.configured_inputs import guess_shape
 from explorer.engine.progress import Cancel, stop_if
 
@@ -136,8 +136,8 @@ class OwnCache(Struct):
         except Exception:
             return False
         expected, _ = self._cache_after(initial_tokens + _TEST_GROWTH, batch, prompt)
-        return [entry.tensor.shape for entry in tensors_of(grown_cache)] == [
-            entry.tensor.shape for entry in tensors_of(expected)
+        return [entry.tensor.shape for entry in list_cache_tensors(grown_cache)] == [
+            entry.tensor.shape for entry in list_cache_tensors(expected)
         ]
 
     def _cache_after(self, tokens: int, batch: int, prompt: int) -> tuple[Any, Mapping[str, Any]]:
@@ -240,7 +240,9 @@ def _find_returned_argument(own_cache: OwnCache, arguments: Mapping[str, inspect
         return ""
     fields = compat.list_returned_fields(run.result)
     objects = [
-        name for name, part in fields.items() if not isinstance(part, torch.Tensor) and tensors_of(part)
+        name
+        for name, part in fields.items()
+        if not isinstance(part, torch.Tensor) and list_cache_tensors(part)
     ]
     named = [name for name in objects if name in optional]
     if named:

@@ -15,7 +15,7 @@ from explorer.engine.costs.decode.module_cache import OwnCache
 from explorer.engine.costs.decode.past_tokens import Inputs, add_cache_bytes, check_past
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.costs.torch import analyse
-from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, tensors_of
+from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, list_cache_tensors
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.progress import Cancel, OnProgress
@@ -136,7 +136,7 @@ def step_behind(
     Raises:
         BadModel: The step fails.
     """
-    cache = tensors_of(arguments[own_cache.name]) if own_cache.name in arguments else ()
+    cache = list_cache_tensors(arguments[own_cache.name]) if own_cache.name in arguments else ()
     step_result = analyze_run(own_cache, arguments, batch, source=source, **options)
     if step_result.schedule.failed:
         raise BadModel(f"a step behind {past:,} tokens fails: {step_result.schedule.failure}", where=source)

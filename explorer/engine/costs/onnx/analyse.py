@@ -33,7 +33,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference, InputShapes
 from explorer.engine.shapes.bodies import find_captured_names
 from explorer.facts import Analysis, Info, ModelInfo, Progress, TensorInfo, TiledMacs
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 Look = Callable[[Sequence[OperatorLeaf], Sequence[int]], None]
 """A function that receives the leaves of a visit and the row id of each leaf."""
@@ -44,7 +44,7 @@ def analyse(model: Model, **options: Any) -> Analysis:
     return examine(model, **options).analysis
 
 
-@gc_pause()
+@pause_garbage_collector()
 def examine(
     model: Model,
     *,
@@ -166,7 +166,7 @@ def _info(
 
 def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
     """Builds the rows of the layer tree, and functions that build the execution order and the edges."""
-    with gc_pause():
+    with pause_garbage_collector():
         assert visited.context is not None
         visited.groups.update(compute_boundaries(visited.edges, visited.groups, model.graph, visited.context))
         rows_of = array("i")

@@ -9,7 +9,7 @@ from typing import Any
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.values import GraphContext, count_bytes, read_constant, simplify_attributes
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.protobuf_wire import fields, reinterpret_signed
+from explorer.engine.formats.onnx.protobuf_wire import iterate_fields, reinterpret_signed
 from explorer.engine.graph.model import FileSpan, Model, Node, Tensor, list_bodies
 from explorer.engine.operators import cost_formulas
 from explorer.facts.graph.nodes import FileNode, NodeTable, NodeTensor
@@ -194,9 +194,9 @@ def _header(spans: Sequence[FileSpan]) -> dict[int, int | str]:
     header: dict[int, int | str] = {}
     for span in spans:
         data = span.view()
-        for number, wire, _, content, end in fields(data, 0, span.size):
+        for number, wire, _, content, end in iterate_fields(data, 0, span.size):
             if wire == 0:
                 header[number] = reinterpret_signed(content)
             elif number in (_MODEL_DOMAIN, _MODEL_DOC, _GRAPH_DOC):
-                header[number] = messages.text(data, content, end, _MAX_TEXT)
+                header[number] = messages.read_string(data, content, end, _MAX_TEXT)
     return header

@@ -42,7 +42,7 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.torch.unrolled_loops import FoldedLoops, fold_loops
 from explorer.engine.costs.value_flow import ValueFlow
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.meta_copy import materialised
+from explorer.engine.formats.torch_module.meta_copy import materialize_lazy_modules
 from explorer.engine.formats.torch_module.modules import describe_tensors, is_lazy, make_plain, walk_modules
 from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.facts import (
@@ -57,7 +57,7 @@ from explorer.facts import (
     Totals,
     stored_totals,
 )
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 FORMULAS = 4
 """Maximum number of distinct formulas that one row spells out."""
@@ -91,7 +91,7 @@ def examine(
     with_values = loaded.asks and gradients is None
     model = loaded.shapes() if with_values else loaded.meta()
     bound_inputs = bind(loaded, input_shapes, dims)
-    args, kwargs = bound_inputs.arguments(device="meta")
+    args, kwargs = bound_inputs.build_arguments(device="meta")
     with loaded.quiet():
         return examine_module(
             model,
@@ -111,7 +111,7 @@ def examine(
         )
 
 
-@gc_pause()
+@pause_garbage_collector()
 def examine_module(
     model: nn.Module,
     args: Iterable[Any],
@@ -149,7 +149,7 @@ def examine_module(
     """
     args, kwargs = tuple(args), dict(kwargs or {})
     if any(_has_lazy_parameters(module) for _, module in walk_modules(model)):
-        model, plain = materialised(plain() if plain is not None else model, args, kwargs), None
+        model, plain = materialize_lazy_modules(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
     verdict = trace_model(
         model, args, kwargs, valued, asks=reads_values, plain=plain, check=check, gradients=gradients

@@ -20,7 +20,7 @@ from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace, collect_trained_pieces
 from explorer.engine.costs.training.step import LeafGradients, ParameterBytes
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.operators import gradients
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want
@@ -154,14 +154,14 @@ class Gradients:
     def result(self, row: Row, value: Any) -> None:
         """Records the results of a row, after autograd has seen them."""
         self._resolve()
-        for _, tensor in tensors(value):
+        for _, tensor in walk_tensors(value):
             self._note_custom(tensor)
         if id(row) in self._subclass:
-            steps = [t.grad_fn for _, t in tensors(value) if t.grad_fn is not None]
+            steps = [t.grad_fn for _, t in walk_tensors(value) if t.grad_fn is not None]
             self._row_sum(row).products.append(_Product("operators below a tensor subclass", None, [], steps))
             self._subclass.discard(id(row))
         self.in_subclass = False
-        self._row_sum(row).results += [(_storage(t), t.requires_grad) for _, t in tensors(value)]
+        self._row_sum(row).results += [(_storage(t), t.requires_grad) for _, t in walk_tensors(value)]
 
     def settle(
         self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], run: Trace
@@ -222,7 +222,7 @@ def _collect_reached_steps(result: Any) -> set[Any]:
 
     Detached nodes and nodes that no result depends on are excluded.
     """
-    pending = [t.grad_fn for _, t in tensors(result) if t.grad_fn is not None]
+    pending = [t.grad_fn for _, t in walk_tensors(result) if t.grad_fn is not None]
     reached = set(pending)
     while pending:
         for step, _ in pending.pop().next_functions:

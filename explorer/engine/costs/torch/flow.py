@@ -10,7 +10,7 @@ import torch
 from explorer.engine.compat.torch import buffers_of, storage_key
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.value_flow import ValueFlow
-from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy, tensors
+from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy, walk_tensors
 from explorer.facts import TensorInfo
 
 
@@ -41,7 +41,7 @@ def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]
                     maker, maker_path, result = written.pop(version)
                     flow.add_producer(maker, version, partial(_info, maker_path, result))
                 _read(flow, versions, row_id, tensor, version)
-    for _, tensor in tensors(run.result):
+    for _, tensor in walk_tensors(run.result):
         flow.mark_output(versions.current(tensor))
     return flow
 
@@ -89,7 +89,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _info(name: str, tensor: torch.Tensor) -> TensorInfo:
-    return TensorInfo(name, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
+    return TensorInfo(name, format_dtype(tensor.dtype), tuple(tensor.shape), "observed")
 
 
 class _Versions:

@@ -64,7 +64,7 @@ def _rows(tensor: torch.Tensor) -> list[torch.Tensor]:
     if isinstance(tensor.shape[2], int):
         raise RuntimeError(MIXED)
     flat = tensor.transpose(1, 2)
-    lengths = jagged.row_lengths(flat.offsets())
+    lengths = jagged.compute_row_lengths(flat.offsets())
     if lengths is None or flat.lengths() is not None:
         raise RuntimeError(LENGTHS)
     return [part.transpose(0, 1).unsqueeze(0) for part in flat.values().split(list(lengths))]

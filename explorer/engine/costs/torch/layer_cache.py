@@ -29,7 +29,7 @@ from explorer.engine.compat.torch import (
     storage_key,
 )
 from explorer.engine.costs.aten import meta_cache
-from explorer.engine.formats.torch_module.modules import describe_tensors, size_of, tensors
+from explorer.engine.formats.torch_module.modules import describe_tensors, size_of, walk_tensors
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.facts import TensorInfo
 
@@ -281,7 +281,7 @@ def _tape(
     if len(set(fresh)) != len(fresh) or not any(parts):
         return None
     outputs = describe_tensors(result, "output")
-    size = sum(t.numel() * t.element_size() for _, t in tensors(result))
+    size = sum(t.numel() * t.element_size() for _, t in walk_tensors(result))
     return Tape(tuple(moved), len(places), tuple(parts), container, inputs, outputs, size)
 
 

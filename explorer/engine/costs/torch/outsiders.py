@@ -15,7 +15,7 @@ from torch import nn
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.torch.records import Row
 from explorer.engine.formats.torch_module.modules import (
-    dtype_name,
+    format_dtype,
     is_lazy,
     is_parameter,
 )
@@ -92,7 +92,7 @@ class Outsiders:
     def list_used(self) -> Sequence[TensorInfo]:
         """Returns the unregistered parameters that the run used, in order of first use."""
         return [
-            TensorInfo(place, dtype_name(tensor.dtype), tuple(tensor.shape), "observed")
+            TensorInfo(place, format_dtype(tensor.dtype), tuple(tensor.shape), "observed")
             for place, tensor in self._used.values()
         ]
 

@@ -20,14 +20,14 @@ from explorer.engine.compat.torch import children_of, is_packed, parameters_of, 
 from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten.packed_weights import count_bytes, unpack_weights
 from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
-from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, is_dense, pieces
+from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, find_pieces, is_dense
 from explorer.engine.formats.torch_module.modules import (
+    collect_tensors,
     describe_tensors,
-    dtype_name,
     flatten_tensors,
+    format_dtype,
     is_lazy,
     make_plain,
-    tensors_in,
     walk_modules,
 )
 from explorer.engine.formats.torch_module.stored_form import StoredForm, read_stored_forms
@@ -172,7 +172,7 @@ def _snapshot(value: Any) -> Sequence[torch.Tensor]:
     """Returns the tensors in arguments or results, copied because the caller may change a list later."""
     if type(value) is tuple and all([type(part) is torch.Tensor for part in value]):  # noqa: C419 (half the time)
         return value
-    return tensors_in(value)
+    return collect_tensors(value)
 
 
 class Trace(Struct):
@@ -248,7 +248,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
             if p is None or is_lazy(p):
                 continue
             identity = _identity(p)
-            form = stored_forms.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes)
+            form = stored_forms.get(name) or StoredForm(format_dtype(p.dtype), p.nbytes)
             info = TensorInfo(name, form.dtype, tuple(p.shape), "declared")
             path = f"{owner}.{name}" if owner else name
             by_path[path] = ModuleParameter(
@@ -259,7 +259,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
         if is_packed(module) or isinstance(module, torch.jit.ScriptModule):
             for index, (name, tensor) in enumerate(unpack_weights(module)):
                 path = f"{owner}.{name}" if owner else name
-                kind = dtype_name(tensor.dtype)
+                kind = format_dtype(tensor.dtype)
                 info = TensorInfo(name, kind.replace("qint", "int"), tuple(tensor.shape), "declared")
                 # native code owns its memory; a negative number is never the address of a storage
                 identity = (-id(module), index, tensor.numel())
@@ -275,7 +275,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
             geometry = by_path[path].identity[1] * width, width, tuple(parameter.shape), parameter.stride()
             views[path] = TensorView(storage, *geometry, by_path[path].bytes)
     bounded: set[str] = set()
-    for path, own_pieces in pieces(views, bounded).items():
+    for path, own_pieces in find_pieces(views, bounded).items():
         by_path[path] = replace(by_path[path], pieces=own_pieces)
     by_path.update({path: replace(by_path[path], bounded=True) for path in bounded})
     return by_path
@@ -329,7 +329,7 @@ def function_inputs(
     inputs = [t for t in flatten_tensors(args) + flatten_tensors(tuple(kwargs.values())) if not is_weight(t)]
     return tuple(
         TensorInfo(
-            "input" if len(inputs) == 1 else f"input.{i}", dtype_name(t.dtype), tuple(t.shape), "observed"
+            "input" if len(inputs) == 1 else f"input.{i}", format_dtype(t.dtype), tuple(t.shape), "observed"
         )
         for i, t in enumerate(inputs)
     )

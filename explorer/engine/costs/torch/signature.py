@@ -32,7 +32,7 @@ def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | N
 
 def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
     """Returns the outputs of a run on shapes, or None if the model fails in it."""
-    args, kwargs = bound_inputs.arguments(device="meta")
+    args, kwargs = bound_inputs.build_arguments(device="meta")
     with loaded.quiet():
         run = trace(loaded.meta(), args, kwargs)
     return None if run.failed else describe_tensors(run.result, "output")

@@ -79,15 +79,15 @@ from explorer.engine.costs.torch.records import (
 from explorer.engine.costs.torch.unseen import EXPORTING_METHODS, UnseenWork, find_tensors
 from explorer.engine.formats.torch_module import cache_tensors, jagged
 from explorer.engine.formats.torch_module.modules import (
+    collect_tensors,
     describe_tensors,
-    dtype_name,
     find_unregistered_parameters,
+    format_dtype,
     is_lazy,
     is_parameter,
     list_modules,
-    tensors,
-    tensors_beside,
-    tensors_in,
+    list_other_tensors,
+    walk_tensors,
 )
 from explorer.engine.formats.torch_module.sparse import read_stored_elements
 from explorer.engine.formats.torch_module.stored_form import read_stored_forms
@@ -245,7 +245,7 @@ class _Watch:
         self.functions = Functions(self)
         self.call_count = 0
         self.unseen_work = UnseenWork()
-        self.unregistered = tensors_beside(self.named)
+        self.unregistered = list_other_tensors(self.named)
         self.outsiders = Outsiders(find_unregistered_parameters(self.named, self.unregistered))
         self.quantized = QuantizedTensors()
         # with gradients, each operator must be recorded, so no layer is replayed from the cache
@@ -951,7 +951,7 @@ def _bytes(value: Any) -> int:
     """Returns the total bytes of the tensors in a result."""
     if type(value) is torch.Tensor:
         return value.numel() * value.element_size()
-    return sum(t.numel() * t.element_size() for t in tensors_in(value))
+    return sum(t.numel() * t.element_size() for t in collect_tensors(value))
 
 
 @contextmanager
@@ -1002,7 +1002,7 @@ def trace(
         watch.order, watch.modules, watch.events, watch.parameters, named=watch.named, assumed=watch.assumed
     )
     args, kwargs = cache_tensors.copy_caches(args), cache_tensors.copy_caches(kwargs)
-    inputs = [t for _, t in tensors([list(args), dict(kwargs)])]
+    inputs = [t for _, t in walk_tensors([list(args), dict(kwargs)])]
     if any(map(jagged.is_strided, inputs)):
         run.failed = "", jagged.STRIDED
         return run
@@ -1051,7 +1051,7 @@ def trace(
     run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
     run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
     run.inputs, run.trail = inputs, watch.trail or run.trail
-    results = [inner for _, t in tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
+    results = [inner for _, t in walk_tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.note_result(run.result, returned)
@@ -1064,7 +1064,7 @@ def _input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
     outputs = tuple(
         (
             storage_key(t.untyped_storage()),
-            TensorInfo("input", dtype_name(t.dtype), tuple(t.shape), "declared"),
+            TensorInfo("input", format_dtype(t.dtype), tuple(t.shape), "declared"),
             t.untyped_storage().nbytes(),
         )
         for t in inputs

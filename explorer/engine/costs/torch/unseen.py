@@ -32,7 +32,7 @@ from torch import nn
 
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
-from explorer.engine.formats.torch_module.modules import contents, find_held_tensors
+from explorer.engine.formats.torch_module.modules import find_held_tensors, walk_contents
 
 _FOREIGN_TENSOR = (
     "a tensor comes from another thread or from native code, where operators are not counted: the figures are"
@@ -175,7 +175,7 @@ class UnseenWork:
             elif _is_lazy(value):
                 self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
             elif not isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
-                parts = [part for _, part in contents(value)]
+                parts = [part for _, part in walk_contents(value)]
                 if any(isinstance(part, (*_FUNCTION_TYPES, *_LAZY_TYPES)) for part in parts):
                     self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
                 elif not any(isinstance(part, torch.Tensor) and is_computed(part) for part in parts):

@@ -20,10 +20,10 @@ from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.training.simulation import OPTIMIZERS, create_state
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.facts.training import MeasuredMemory, Optimizer, Phase
 from explorer.host import input_files, scratch
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library prints to the terminal
 
@@ -50,11 +50,11 @@ def measure_step(
         BadModel: The step fails.
     """
     model = copy.deepcopy(loaded.materialise()).train(train)
-    args, kwargs = bound_inputs.arguments(device="cpu")
+    args, kwargs = bound_inputs.build_arguments(device="cpu")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     updates = create_state(OPTIMIZERS[optimizer](trained), trained)
-    stored = [*model.parameters(), *model.buffers(), *(t for _, t in tensors([args, kwargs]))]
-    stored += [value for _, value in tensors([list(state.values()) for state in updates.state.values()])]
+    stored = [*model.parameters(), *model.buffers(), *(t for _, t in walk_tensors([args, kwargs]))]
+    stored += [value for _, value in walk_tensors([list(state.values()) for state in updates.state.values()])]
     before = {storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in stored}
     ranges = {phase: name for name, phase in _RANGES.items()}
     try:
@@ -66,7 +66,7 @@ def measure_step(
         ):
             with record_function(ranges["forward"]):
                 result = model(*args, **kwargs)
-                losses = [t.sum().float() for _, t in tensors(result) if t.requires_grad]
+                losses = [t.sum().float() for _, t in walk_tensors(result) if t.requires_grad]
                 loss = torch.stack(losses).sum()
                 del result, losses
             with record_function(ranges["backward"]):
@@ -77,16 +77,16 @@ def measure_step(
     except ExplorerError:
         raise
     except Exception as error:
-        raise BadModel(f"the step cannot be measured ({error_line(error)})", where=loaded.source) from error
+        raise BadModel(f"the step cannot be measured ({format_error(error)})", where=loaded.source) from error
     return _memory(_events(profiler), sum(before.values()))
 
 
 def _events(profiler: Any) -> list[dict[str, Any]]:
     """Returns the events of a profile, in the order of time."""
-    with scratch.folder() as folder:
+    with scratch.create_folder() as folder:
         path = os.path.join(folder, "trace.json")
         profiler.export_chrome_trace(path)
-        trace = json.loads(input_files.content(path, internal=True))
+        trace = json.loads(input_files.read_content(path, internal=True))
     return sorted((event for event in trace["traceEvents"] if "ts" in event), key=lambda event: event["ts"])
 
 

@@ -23,7 +23,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
-from explorer.base.errors import ExplorerError, Misuse, nearest
+from explorer.base.errors import ExplorerError, Misuse, suggest_name
 from explorer.engine.compat.torch import (
     DispatchMode,
     attention_by,
@@ -45,13 +45,13 @@ from explorer.engine.formats.torch_module.modules import (
     find_unregistered_parameters,
     flatten_tensors,
     list_modules,
-    tensors,
+    walk_tensors,
 )
 from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, list_inner_tensors
 from explorer.engine.runtime.torch_fastpath import restoring_modes
 from explorer.facts.training import Optimizer, Phase, StepMemory
-from explorer.host.gc_pause import gc_pause
-from explorer.host.optional_packages import error_line
+from explorer.host.gc_pause import pause_garbage_collector
+from explorer.host.optional_packages import format_error
 
 OPTIMIZERS: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optimizer]] = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, foreach=False),
@@ -86,7 +86,9 @@ def match_checkpoints(loaded: LoadedModule, globs: Sequence[str]) -> tuple[str, 
     for glob in globs:
         glob_matches = {path for path in paths if fnmatchcase(path, glob)}
         if not glob_matches:
-            raise Misuse(f"no module is called '{glob}'", where="--checkpoint", hint=nearest(glob, paths))
+            raise Misuse(
+                f"no module is called '{glob}'", where="--checkpoint", hint=suggest_name(glob, paths)
+            )
         matches |= glob_matches
     inner = {path for path in paths if any(path.startswith(f"{outer}.") for outer in matches)}
     return tuple(path for path in paths if path in matches - inner)
@@ -110,7 +112,7 @@ def measure_step_memory(
     modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     for mode in modes:
         args, kwargs = bound_inputs.arguments(device="meta", kept_elements=_MAX_KEPT_ELEMENTS)
-        input_tensors = [t for _, t in tensors([args, kwargs])]
+        input_tensors = [t for _, t in walk_tensors([args, kwargs])]
         if any(map(jagged.is_strided, input_tensors)):
             raise SimulationError(jagged.STRIDED)
         size = int(input_tensors[0].shape[0]) if input_tensors and input_tensors[0].dim() else None
@@ -123,7 +125,7 @@ def measure_step_memory(
         except ExplorerError:
             raise
         except Exception as error:
-            failure = failure or error_line(error)
+            failure = failure or format_error(error)
         finally:
             model.zero_grad(set_to_none=True)
             for _, parameter in find_unregistered_parameters(list_modules(model)):
@@ -146,7 +148,7 @@ def _describe_limits(model: nn.Module, failure: str) -> tuple[str, ...]:
     return tuple(notes)
 
 
-@gc_pause()
+@pause_garbage_collector()
 def _simulate(
     model: nn.Module,
     args: Sequence[Any],
@@ -164,12 +166,12 @@ def _simulate(
         for stored_tensor in (*parameters_of(module).values(), *buffers_of(module).values()):
             if stored_tensor is not None:
                 watch.record_existing(stored_tensor, "parameters", path)
-    for _, input_tensor in tensors([args, kwargs]):
+    for _, input_tensor in walk_tensors([args, kwargs]):
         watch.record_existing(input_tensor, "inputs", "")
     updates = create_state(OPTIMIZERS[optimizer](trained), trained)
     owners = {id(p): path.rpartition(".")[0] for path, p in model.named_parameters()}
     for parameter, state in updates.state.items():
-        for _, value in tensors(list(state.values())):
+        for _, value in walk_tensors(list(state.values())):
             watch.record_existing(value, "optimizer", owners.get(id(parameter), ""))
     start = list(watch.start)
     with ExitStack() as stack:
@@ -180,7 +182,7 @@ def _simulate(
         stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
-        outcome = [t for _, t in tensors(result) if t.requires_grad]
+        outcome = [t for _, t in walk_tensors(result) if t.requires_grad]
         if not outcome:
             raise SimulationError("no result of the model has a gradient")
         forward_bytes = watch.live
@@ -324,7 +326,7 @@ class _AllocationObserver(DispatchMode):
             is_without_values = True
         if is_without_values:
             outputs = call_without_values(run, args, kwargs)
-        for _, tensor in tensors(outputs):
+        for _, tensor in walk_tensors(outputs):
             self._record(tensor)
         size = kernels.count_workspace(func.name().partition(".")[0], flatten_tensors(args))
         if size:
@@ -346,7 +348,7 @@ def _is_on_cpu(outputs: Any, args: Any) -> bool:
     has_meta_operand = any(tensor.is_meta and tensor.is_floating_point() for tensor in operands)
     return has_meta_operand and any(
         not output.is_meta and not any(output is operand for operand in operands)
-        for _, output in tensors(outputs)
+        for _, output in walk_tensors(outputs)
     )
 
 

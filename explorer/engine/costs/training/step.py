@@ -18,7 +18,7 @@ from collections.abc import Hashable, Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs.layer_tree import sum_if_all_known, sum_known
 from explorer.engine.graph.model import count_dense_bytes
 from explorer.engine.operators.gradients import Gradient
@@ -81,7 +81,7 @@ def check_options(batch: int | None, optimizer: str) -> None:
     if batch is not None and batch < 1:
         raise Misuse(f"a batch cannot be {batch}", where="--batch")
     if optimizer not in OPTIMIZERS:
-        hint = nearest(optimizer, OPTIMIZERS)
+        hint = suggest_name(optimizer, OPTIMIZERS)
         raise Misuse(f"no optimizer is called '{optimizer}'", where="--optimizer", hint=hint)
 
 

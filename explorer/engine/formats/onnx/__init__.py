@@ -5,7 +5,7 @@ Every program start imports this module, so it imports little.
 
 from __future__ import annotations
 
-from explorer.engine.formats.format import Format, SourceProbe, graph_file, import_on_call
+from explorer.engine.formats.format import Format, SourceProbe, import_on_call, open_graph_file
 
 _FIELDS = {1: 0, 2: 2, 3: 2, 4: 2, 5: 0, 6: 2, 7: 2, 8: 2, 14: 2, 20: 2, 25: 2, 26: 2}
 """Wire type by field number of ModelProto (onnx.proto). An ONNX file has no magic number to look for."""
@@ -15,11 +15,11 @@ def _recognise(probe: SourceProbe) -> bool:
     """Whether the first bytes of the file parse as fields of a ModelProto."""
     head, offset, complete_fields = probe.head, 0, 0
     while offset < len(head):
-        tag, offset = _varint(head, offset)
+        tag, offset = _decode_varint(head, offset)
         wire = tag & 7
         if offset < 0 or _FIELDS.get(tag >> 3) != wire:
             return False
-        value, offset = _varint(head, offset)
+        value, offset = _decode_varint(head, offset)
         if offset >= 0 and wire == 2 and _is_message(head, offset, tag):
             return False
         if offset < 0 or (wire == 2 and offset + value > probe.size):
@@ -36,11 +36,11 @@ def _is_message(head: bytes, offset: int, tag: int) -> bool:
     """
     if tag >> 3 != 2 or head[offset : offset + 1] != b"\n":
         return False
-    _, start = _varint(head, offset + 1)
+    _, start = _decode_varint(head, offset + 1)
     return start >= 0 and head[start : start + 1] == b"\n"
 
 
-def _varint(head: bytes, start: int) -> tuple[int, int]:
+def _decode_varint(head: bytes, start: int) -> tuple[int, int]:
     """Decodes a varint.
 
     Returns its value and the offset after it, or -1 as the offset if the head ends first.
@@ -59,7 +59,7 @@ FORMAT = Format(
     "an ONNX file (.onnx)",
     label="ONNX",
     recognise=_recognise,
-    open=graph_file("onnx", "formats.onnx.reader:read"),
+    open=open_graph_file("onnx", "formats.onnx.reader:read"),
     outline=import_on_call("formats.onnx.outline:outline"),
     endings=(".onnx",),
     recognised="the fields of a protobuf ModelProto",

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from msgspec import Struct
 
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.protobuf_wire import fields, length_delimited
-from explorer.engine.formats.onnx.writer import tensor_type
+from explorer.engine.formats.onnx.protobuf_wire import encode_length_delimited, iterate_fields
+from explorer.engine.formats.onnx.writer import encode_tensor_type
 from explorer.engine.graph.model import DTYPES, Inline, Value
 from explorer.facts import Dim, Shape
 
@@ -38,33 +38,33 @@ class Container(Struct, frozen=True):
     dtype: str
     shape: Shape | None
 
-    def resized(self, change: Callable[[Shape], Shape | None]) -> Container:
+    def change_shape(self, change: Callable[[Shape], Shape | None]) -> Container:
         """Returns the container with `change` applied to its tensor shape."""
         shape = None if self.shape is None else change(self.shape)
         return Container(self.name, self.kinds, self.dtype, shape)
 
-    def value(self) -> Value:
+    def build_value(self) -> Value:
         """Returns the declaration as a `Value` of a model."""
-        body = tensor_type(self.dtype, self.shape)
+        body = encode_tensor_type(self.dtype, self.shape)
         for kind in reversed(self.kinds):
-            body = length_delimited(kind, length_delimited(1, body))
-        record = length_delimited(1, self.name.encode()) + length_delimited(2, body)
+            body = encode_length_delimited(kind, encode_length_delimited(1, body))
+        record = encode_length_delimited(1, self.name.encode()) + encode_length_delimited(2, body)
         return Value(self.name, None, None, Inline(record))
 
 
-def container(value: Value) -> Container | None:
+def read_container(value: Value) -> Container | None:
     """Decodes the declaration of a sequence or optional of tensors; returns None for any other value."""
     if value.dtype is not None or value.record is None:
         return None
     encoded = bytes(value.record.view())
     kinds: list[int] = []
-    spot = _field(encoded, 0, len(encoded), (2,))
+    spot = _find_field(encoded, 0, len(encoded), (2,))
     while spot is not None and len(kinds) <= MAX_NESTING:
-        inner = _field(encoded, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
+        inner = _find_field(encoded, spot[1], spot[2], (_TENSOR, *_CONTAINERS))
         if inner is None:
             return None
         if inner[0] == _TENSOR:
-            code, sizes = messages.tensor_type(encoded, inner[1], inner[2])
+            code, sizes = messages.read_tensor_type(encoded, inner[1], inner[2])
             if not kinds or code not in DTYPES:
                 return None
             shape: tuple[Dim, ...] | None = None
@@ -72,21 +72,23 @@ def container(value: Value) -> Container | None:
                 shape = tuple([None if isinstance(size, int) and size < 0 else size for size in sizes])
             return Container(value.name, tuple(kinds), DTYPES[code].name, shape)
         kinds.append(inner[0])
-        spot = _field(encoded, inner[1], inner[2], (1,))
+        spot = _find_field(encoded, inner[1], inner[2], (1,))
     return None
 
 
-def declared_shape(value: Value) -> Shape | None:
+def read_declared_shape(value: Value) -> Shape | None:
     """Returns the declared sizes of a tensor, or of the tensors in a sequence or optional."""
     if value.shape is not None:
         return value.shape
-    contained = container(value)
+    contained = read_container(value)
     return None if contained is None else contained.shape
 
 
-def _field(encoded: bytes, start: int, stop: int, numbers: tuple[int, ...]) -> tuple[int, int, int] | None:
+def _find_field(
+    encoded: bytes, start: int, stop: int, numbers: tuple[int, ...]
+) -> tuple[int, int, int] | None:
     """The number, payload start and payload end of the first message field whose number is in `numbers`."""
-    for number, wire, _, content, end in fields(encoded, start, stop):
+    for number, wire, _, content, end in iterate_fields(encoded, start, stop):
         if wire == 2 and number in numbers:
             return number, content, end
     return None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from bisect import bisect_left
 
 from explorer.engine.graph.model import FileSpan, Model
-from explorer.host.file_reads import FileRead, merge_spans, read_of
+from explorer.host.file_reads import FileRead, create_record, merge_spans
 
 _LARGE = 1 << 16
 """Smallest size of a weight that is recorded as skipped, in bytes."""
 
 
-def model_reads(model: Model) -> tuple[FileRead, ...]:
+def list_model_reads(model: Model) -> tuple[FileRead, ...]:
     """Returns the byte ranges of its files that a model has read so far.
 
     The reader skips the bytes of each weight by its length. `FileSpan.view` records the weights that were
@@ -39,7 +39,7 @@ def model_reads(model: Model) -> tuple[FileRead, ...]:
             start = offset + size
     spans.append((start, source.size - start))
     external_reads = [
-        read_of(path, external.size, external.spans_read)
+        create_record(path, external.size, external.spans_read)
         for path, external in sorted(model.externals.items())
     ]
-    return read_of(model.path, source.size, spans), *external_reads
+    return create_record(model.path, source.size, spans), *external_reads

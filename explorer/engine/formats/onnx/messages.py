@@ -7,7 +7,7 @@ the outline shows only the beginning, and a text may be as long as the file.
 from __future__ import annotations
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.onnx.protobuf_wire import fields, reinterpret_signed
+from explorer.engine.formats.onnx.protobuf_wire import iterate_fields, reinterpret_signed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,55 +22,55 @@ def decode_text(encoded: bytes) -> str:
         return encoded.decode("utf-8", "backslashreplace")
 
 
-def text(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> str:
+def read_string(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> str:
     """Returns the text in buffer[start:stop]."""
     return decode_text(bytes(buffer[start : stop if max_bytes is None else min(stop, start + max_bytes)]))
 
 
-def pair(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, str]:
+def read_pair(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, str]:
     """Returns the key and value of a StringStringEntryProto."""
     key = value = ""
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if wire == 2 and number == 1:
-            key = text(buffer, content, end, max_bytes)
+            key = read_string(buffer, content, end, max_bytes)
         elif wire == 2 and number == 2:
-            value = text(buffer, content, end, max_bytes)
+            value = read_string(buffer, content, end, max_bytes)
     return key, value
 
 
-def opset(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, int]:
+def read_opset(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> tuple[str, int]:
     """Domain and version of an OperatorSetIdProto."""
     domain, version = "", 0
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            domain = text(buffer, content, end, max_bytes)
+            domain = read_string(buffer, content, end, max_bytes)
         elif number == 2 and wire == 0:
             version = reinterpret_signed(content)
     return ("" if domain == "ai.onnx" else domain), version
 
 
-def dimension(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> int | str | None:
+def read_dimension(buffer: Buffer, start: int, stop: int, max_bytes: int | None = None) -> int | str | None:
     """Returns the size or the name in a TensorShapeProto.Dimension, or None if the message has neither."""
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 0:
             return reinterpret_signed(content)
         if number == 2 and wire == 2:
-            return text(buffer, content, end, max_bytes) or None
+            return read_string(buffer, content, end, max_bytes) or None
     return None
 
 
-def tensor_type(
+def read_tensor_type(
     buffer: Buffer, start: int, stop: int, max_bytes: int | None = None
 ) -> tuple[int, list[int | str | None] | None]:
     """Returns the element type code and the dimensions (None if there is no shape) of a TypeProto.Tensor."""
     code, sizes = 0, None
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 0:
             code = content
         elif number == 2 and wire == 2:
-            dims = fields(buffer, content, end)
+            dims = iterate_fields(buffer, content, end)
             sizes = [
-                dimension(buffer, begin, stop_, max_bytes)
+                read_dimension(buffer, begin, stop_, max_bytes)
                 for kind, form, _, begin, stop_ in dims
                 if (kind, form) == (1, 2)
             ]

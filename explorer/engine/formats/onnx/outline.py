@@ -17,16 +17,16 @@ from explorer.engine.formats.files import map_file
 from explorer.engine.formats.onnx.messages import (
     build_start_error,
     decode_text,
-    opset,
-    pair,
-    tensor_type,
-    text,
+    read_opset,
+    read_pair,
+    read_string,
+    read_tensor_type,
 )
 from explorer.engine.formats.onnx.protobuf_wire import (
-    fields,
+    decode_varint,
+    iterate_fields,
     read_packed_varints,
     reinterpret_signed,
-    varint_at,
 )
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 
@@ -72,13 +72,13 @@ def outline(source: str) -> Outline:
     buffer = map_file(source)
     try:
         top = _TopLevel(buffer)
-        facts, graph, ir = _model(buffer, top)
+        facts, graph, ir = _read_model_facts(buffer, top)
         if graph is None:
             raise top.broken or BadModel("this is not an ONNX model", hint="it holds no graph")
     except BadModel as error:
         problem = build_start_error(buffer[:1]) or error
         raise BadModel(problem.what, where=source, hint=problem.hint) from None
-    return Outline("onnx", source, len(buffer), facts, _rows(source, buffer, graph, ir, top))
+    return Outline("onnx", source, len(buffer), facts, _list_rows(source, buffer, graph, ir, top))
 
 
 class _TopLevel:
@@ -100,13 +100,13 @@ class _TopLevel:
     def __iter__(self) -> Iterator[tuple[int, int, int, int, int]]:
         buffer, size, parsed = self._data, len(self._data), 0
         try:
-            for field in fields(buffer, 0, size):
+            for field in iterate_fields(buffer, 0, size):
                 parsed = field[-1]
                 yield field
         except BadModel as error:
             self.broken = error
         if self.broken is not None and buffer[parsed : parsed + 1] == _GRAPH:
-            _, start = varint_at(buffer, parsed + 1, size)
+            _, start = decode_varint(buffer, parsed + 1, size)
             if start < size:
                 yield 7, 2, parsed, start, size
 
@@ -115,7 +115,9 @@ _GRAPH = b"\x3a"
 """Tag byte of the field `graph` in ModelProto."""
 
 
-def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
+def _read_model_facts(
+    buffer: Buffer, top: _TopLevel
+) -> tuple[list[tuple[str, str]], tuple[int, int] | None, int]:
     """Returns the facts of a ModelProto, the byte range of its graph, and its IR version."""
     texts: dict[int, str] = {}
     opsets: list[str] = []
@@ -127,12 +129,12 @@ def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple
             if number == 7:
                 graph = (content, end)
             elif number in (2, 3, 4):
-                texts[number] = text(buffer, content, end, _MAX_TEXT)
+                texts[number] = read_string(buffer, content, end, _MAX_TEXT)
             elif number == 8 and len(opsets) < _MAX_FACTS:
-                opset_domain, version = opset(buffer, content, end, _MAX_TEXT)
+                opset_domain, version = read_opset(buffer, content, end, _MAX_TEXT)
                 opsets.append(f"{opset_domain} {version}".strip())
             elif number == 14 and len(metadata) < _MAX_FACTS:
-                metadata.append(pair(buffer, content, end, _MAX_TEXT))
+                metadata.append(read_pair(buffer, content, end, _MAX_TEXT))
             functions += number == 25
             training += number == 20
             devices += number == 26
@@ -146,23 +148,23 @@ def _model(buffer: Buffer, top: _TopLevel) -> tuple[list[tuple[str, str]], tuple
     return [(key, text) for key, text in (*facts, *metadata) if text], graph, ir
 
 
-def _rows(
+def _list_rows(
     source: str, buffer: mmap.mmap, graph: tuple[int, int], ir: int, top: _TopLevel
 ) -> Iterator[OutlineRow]:
     """The rows of the graph and of the local functions; raises the error of a truncated file at the end."""
     broken = top.broken
     try:
-        yield from _graph(buffer, *graph, "", 0, ir < 4)
+        yield from _list_graph_rows(buffer, *graph, "", 0, ir < 4)
         for number, wire, _, content, end in top:
             if number == 25 and wire == 2:
-                yield from _function(buffer, content, end)
+                yield from _list_function_rows(buffer, content, end)
     except BadModel as error:
         broken = broken or error
     if broken is not None:
         raise BadModel(broken.what, where=source, hint=broken.hint)
 
 
-def _graph(
+def _list_graph_rows(
     buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int, doubled: bool
 ) -> Iterator[OutlineRow]:
     """Returns the rows of a GraphProto in file order.
@@ -207,19 +209,19 @@ def _graph(
             if base + position > offset:
                 offset = base + position
                 continue
-        number, wire, _, value, end = next(fields(buffer, offset, stop))
+        number, wire, _, value, end = next(iterate_fields(buffer, offset, stop))
         offset = end
         if wire != 2:
             continue
         if number == 1:
-            yield from _node(buffer, value, end, prefix, depth)
+            yield from _list_node_rows(buffer, value, end, prefix, depth)
         elif number == 5:
-            row = _tensor(buffer, value, end, prefix)
+            row = _read_tensor(buffer, value, end, prefix)
             if doubled:
                 initializer_names.add(row.path)
             yield row
         elif number == 11 or number == 12:
-            row = _value(buffer, value, end, "input" if number == 11 else "output", prefix)
+            row = _read_value(buffer, value, end, "input" if number == 11 else "output", prefix)
             if row.path not in initializer_names:
                 yield row
         elif number == 15:
@@ -227,7 +229,7 @@ def _graph(
 
 
 def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> OutlineRow | None:
-    """Returns the row of the NodeProto in window[at:end], or None if `_node` must parse it.
+    """Returns the row of the NodeProto in window[at:end], or None if `_list_node_rows` must parse it.
 
     This fast path supports fields with one or two bytes of length, and operators whose attributes are not
     read.
@@ -266,10 +268,10 @@ def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> Outli
         offset = end_of_field
     if offset != end or op in _ATTRIBUTE_OPERATORS:
         return None
-    return _node_row(inputs, unlisted_count, outputs, name, op, domain, prefix)
+    return _build_node_row(inputs, unlisted_count, outputs, name, op, domain, prefix)
 
 
-def _node_row(
+def _build_node_row(
     inputs: list[bytes],
     unlisted_count: int,
     outputs: list[bytes],
@@ -298,31 +300,33 @@ def _release_pages(buffer: mmap.mmap, start: int, stop: int) -> int:
     return stop
 
 
-def _function(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
+def _list_function_rows(buffer: mmap.mmap, start: int, stop: int) -> Iterator[OutlineRow]:
     """The rows of a FunctionProto and its nodes. They appear once, not at each call of the function."""
     name = domain = ""
     nodes = 0
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if wire == 2 and number == 1:
-            name = text(buffer, content, end, _MAX_TEXT)
+            name = read_string(buffer, content, end, _MAX_TEXT)
         elif wire == 2 and number == 10:
-            domain = text(buffer, content, end, _MAX_TEXT)
+            domain = read_string(buffer, content, end, _MAX_TEXT)
         nodes += number == 7
     path = f"{domain}.{name}" if domain else name
     yield OutlineRow(path, "function", "", None, None, f"{nodes:,} node{'s' * (nodes != 1)}")
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 7 and wire == 2:
-            yield from _node(buffer, content, end, f"{path}/", 1)
+            yield from _list_node_rows(buffer, content, end, f"{path}/", 1)
 
 
-def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> Iterator[OutlineRow]:
+def _list_node_rows(
+    buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int
+) -> Iterator[OutlineRow]:
     """Returns the row of any NodeProto, followed by the rows of its subgraphs."""
     inputs: list[bytes] = []
     outputs: list[bytes] = []
     name = op = domain = b""
     attributes: list[tuple[int, int]] = []
     unlisted_count = 0
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if wire != 2:
             continue
         if number == 5:
@@ -343,43 +347,43 @@ def _node(buffer: mmap.mmap, start: int, stop: int, prefix: str, depth: int) -> 
             op = text
         elif number == 7:
             domain = text
-    row = _node_row(inputs, unlisted_count, outputs, name, op, domain, prefix)
-    constant = _constant(buffer, attributes) if op == b"Constant" else None
+    row = _build_node_row(inputs, unlisted_count, outputs, name, op, domain, prefix)
+    constant = _read_constant(buffer, attributes) if op == b"Constant" else None
     if constant is not None:
         row.shape, row.nbytes = constant.shape, constant.nbytes
         row.constant, row.note = constant.dtype, f"{constant.dtype}{row.note}"
     yield row
     if op in _BODIES:
         for begin, end in attributes:
-            yield from _bodies(buffer, begin, end, row.path, depth)
+            yield from _list_body_rows(buffer, begin, end, row.path, depth)
 
 
-def _constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
+def _read_constant(buffer: mmap.mmap, attributes: list[tuple[int, int]]) -> OutlineRow | None:
     """Returns the row of the tensor in a Constant node, or None if the node has no tensor attribute."""
     for start, stop in attributes:
-        for number, wire, _, content, end in fields(buffer, start, stop):
+        for number, wire, _, content, end in iterate_fields(buffer, start, stop):
             if number == 5 and wire == 2:
-                return _tensor(buffer, content, end, "")
+                return _read_tensor(buffer, content, end, "")
     return None
 
 
-def _bodies(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
+def _list_body_rows(buffer: mmap.mmap, start: int, stop: int, path: str, depth: int) -> Iterator[OutlineRow]:
     """Returns the rows of the subgraphs in one attribute of a control-flow node."""
     name = ""
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            name = text(buffer, content, end, _MAX_TEXT)
+            name = read_string(buffer, content, end, _MAX_TEXT)
         elif number in (6, 11) and wire == 2:
-            yield from _graph(buffer, content, end, f"{path}/{name}/", depth + 1, False)
+            yield from _list_graph_rows(buffer, content, end, f"{path}/{name}/", depth + 1, False)
 
 
-def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
+def _read_tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow:
     """Returns the row of a TensorProto, without reading its values."""
     name, code, rank, data_bytes = b"", 0, 0, -1
     dims: list[int] = []
     external: dict[str, str] = {}
     is_external = False
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 9 and wire == 2:
             data_bytes = end - content
         elif number == 1:
@@ -395,18 +399,20 @@ def _tensor(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> OutlineRow
         elif number == 6 and wire == 2:
             data_bytes = max(data_bytes, 0) + end - content
         elif number == 13 and wire == 2 and len(external) < _MAX_FACTS:
-            key, text = pair(buffer, content, end, _MAX_TEXT)
+            key, text = read_pair(buffer, content, end, _MAX_TEXT)
             external[key] = text
         elif number == 14 and wire == 0:
             is_external = content == 1
     location = external.get("location", "?") if is_external else None
-    row = _tensor_row(prefix + decode_text(name), code, dims, rank, data_bytes, location)
+    row = _build_tensor_row(prefix + decode_text(name), code, dims, rank, data_bytes, location)
     if location is not None:
-        row.span = _span(location, external, row.nbytes)
+        row.span = _locate_external_data(location, external, row.nbytes)
     return row
 
 
-def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[str, int, int] | None:
+def _locate_external_data(
+    location: str, external: dict[str, str], nbytes: int | None
+) -> tuple[str, int, int] | None:
     """The (file, offset, length) of external data, or None for an invalid offset or an empty tensor."""
     offset, length = external.get("offset", "0"), external.get("length", "")
     if not offset.isdecimal() or len(offset) > _DIGITS or not nbytes:
@@ -414,7 +420,7 @@ def _span(location: str, external: dict[str, str], nbytes: int | None) -> tuple[
     return location, int(offset), int(length) if length.isdecimal() and len(length) <= _DIGITS else nbytes
 
 
-def _tensor_row(
+def _build_tensor_row(
     name: str, code: int, dims: list[int], rank: int, data_bytes: int, location: str | None
 ) -> OutlineRow:
     """Returns the row of a tensor, with its type, its size in bytes, and notes on contradictions.
@@ -454,9 +460,9 @@ def _read_sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> Outli
     path = dtype = ""
     nbytes = 0
     shape: list[int | str | None] = []
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number in (1, 2) and wire == 2:
-            row = _tensor(buffer, content, end, prefix)
+            row = _read_tensor(buffer, content, end, prefix)
             nbytes += row.nbytes or 0
             if number == 1:
                 path, dtype = row.path, row.dtype
@@ -470,17 +476,17 @@ def _read_sparse(buffer: mmap.mmap, start: int, stop: int, prefix: str) -> Outli
     return OutlineRow(path, "tensor", dtype, shape[:MAX_RANK], nbytes, "sparse")
 
 
-def _value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
+def _read_value(buffer: mmap.mmap, start: int, stop: int, kind: str, prefix: str) -> OutlineRow:
     """Returns the row of a ValueInfoProto: name and type of an input or output."""
     path, dtype = "", ""
     shape: list[int | str | None] | None = None
-    for number, wire, _, content, end in fields(buffer, start, stop):
+    for number, wire, _, content, end in iterate_fields(buffer, start, stop):
         if number == 1 and wire == 2:
-            path = text(buffer, content, end, _MAX_TEXT)
+            path = read_string(buffer, content, end, _MAX_TEXT)
         elif number == 2 and wire == 2:
-            for type_number, type_wire, _, type_start, type_end in fields(buffer, content, end):
+            for type_number, type_wire, _, type_start, type_end in iterate_fields(buffer, content, end):
                 if type_wire == 2 and type_number in (1, 8):
-                    code, sizes = tensor_type(buffer, type_start, type_end, _MAX_TEXT)
+                    code, sizes = read_tensor_type(buffer, type_start, type_end, _MAX_TEXT)
                     dtype = _ELEMENTS.get(code, (f"type {code}" if code else "", 0))[0]
                     shape = sizes and [
                         None if isinstance(size, int) and size < 0 else size for size in sizes[:MAX_RANK]

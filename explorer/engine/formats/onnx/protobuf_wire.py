@@ -23,7 +23,7 @@ Buffer = bytes | memoryview | mmap.mmap
 _MAX_SHIFT = 63
 
 
-def varint_at(buffer: Buffer, offset: int, end: int) -> tuple[int, int]:
+def decode_varint(buffer: Buffer, offset: int, end: int) -> tuple[int, int]:
     """Decodes the varint at `offset`, in a message that ends at `end`.
 
     Returns:
@@ -45,7 +45,7 @@ def varint_at(buffer: Buffer, offset: int, end: int) -> tuple[int, int]:
     raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {offset:,}")
 
 
-def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
+def iterate_fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:
     """Iterates over the fields of the message in buffer[start:end].
 
     Yields:
@@ -63,7 +63,7 @@ def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int
         tag = buffer[offset]
         offset += 1
         if tag > 127:
-            tag, offset = varint_at(buffer, begin, end)
+            tag, offset = decode_varint(buffer, begin, end)
         wire = tag & 7
         if wire == 2:
             if offset >= end:
@@ -71,10 +71,10 @@ def fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int
             size = buffer[offset]
             offset += 1
             if size > 127:
-                size, offset = varint_at(buffer, offset - 1, end)
+                size, offset = decode_varint(buffer, offset - 1, end)
             value, offset = offset, offset + size
         elif wire == 0:
-            value, offset = varint_at(buffer, offset, end)
+            value, offset = decode_varint(buffer, offset, end)
         elif wire == 5:
             value, offset = offset, offset + 4
         elif wire == 1:
@@ -95,7 +95,7 @@ def read_packed_varints(buffer: Buffer, start: int, end: int) -> list[int]:
     values = []
     offset = start
     while offset < end:
-        value, offset = varint_at(buffer, offset, end)
+        value, offset = decode_varint(buffer, offset, end)
         values.append(value)
     return values
 
@@ -106,7 +106,7 @@ def reinterpret_signed(value: int) -> int:
     return value - (1 << 64) if value >> 63 else value
 
 
-def varint(value: int) -> bytes:
+def encode_varint(value: int) -> bytes:
     """Encodes `value` as a varint. A negative value is encoded as its 64-bit two's complement."""
     if 0 <= value < 128:
         return _ONE_BYTE[value]
@@ -122,16 +122,16 @@ def varint(value: int) -> bytes:
 _ONE_BYTE = tuple(bytes([n]) for n in range(128))
 
 
-_LEN_TAGS = tuple(varint(number << 3 | 2) for number in range(32))
+_LEN_TAGS = tuple(encode_varint(number << 3 | 2) for number in range(32))
 
 
-def length_delimited(number: int, payload: bytes) -> bytes:
+def encode_length_delimited(number: int, payload: bytes) -> bytes:
     """Encodes a LEN field: tag, length, payload."""
     # the tables save two calls for each name, and a tiled graph consists mostly of names
     size = len(payload)
-    return _LEN_TAGS[number] + (_ONE_BYTE[size] if size < 128 else varint(size)) + payload
+    return _LEN_TAGS[number] + (_ONE_BYTE[size] if size < 128 else encode_varint(size)) + payload
 
 
 def encode_tagged_varint(number: int, value: int) -> bytes:
     """Encodes a VARINT field: tag, value."""
-    return varint(number << 3) + varint(value)
+    return encode_varint(number << 3) + encode_varint(value)

@@ -14,14 +14,14 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from explorer.base.errors import BadModel, nearest
+from explorer.base.errors import BadModel, suggest_name
 from explorer.engine.formats.onnx import messages
 from explorer.engine.formats.onnx.messages import build_start_error, decode_text
 from explorer.engine.formats.onnx.protobuf_wire import (
-    fields,
+    decode_varint,
+    iterate_fields,
     read_packed_varints,
     reinterpret_signed,
-    varint_at,
 )
 from explorer.engine.formats.onnx.tensors import TensorReader
 from explorer.engine.graph.model import (
@@ -37,7 +37,7 @@ from explorer.engine.graph.model import (
     Value,
 )
 from explorer.facts import Dim
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 MAX_DEPTH = 32
 """Maximum depth of nested subgraphs; real models stay below 5."""
@@ -84,7 +84,7 @@ def read(path: str) -> Model:
     except FileNotFoundError:
         folder = os.path.dirname(path) or "."
         siblings = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
-        hint = nearest(
+        hint = suggest_name(
             os.path.basename(path),
             (
                 file_name
@@ -102,8 +102,8 @@ def read(path: str) -> Model:
         raise BadModel(refusal.what, where=path, hint=refusal.hint)
     reader = _Reader(source)
     try:
-        with gc_pause():
-            return reader.model()
+        with pause_garbage_collector():
+            return reader.read_model()
     except BadModel as error:
         raise BadModel(error.what, where=error.where or path, hint=error.hint) from None
     except RecursionError:
@@ -140,42 +140,42 @@ class _Reader(TensorReader):
         self.decoders.clear()
         self.kinds.clear()
 
-    def model(self) -> Model:
+    def read_model(self) -> Model:
         graph: tuple[int, int] | None = None
         ir_version, producer, producer_version = 0, "", ""
         opsets: dict[str, int] = {}
         functions: dict[tuple[str, str, str], Function] = {}
         metadata: dict[str, str] = {}
         extra: list[FileSpan] = []
-        for number, wire, begin, content, end in fields(self.data, 0, self.source.size):
+        for number, wire, begin, content, end in iterate_fields(self.data, 0, self.source.size):
             if number == 7 and wire == 2:
                 graph = content, end
             elif number == 1 and wire == 0:
                 ir_version = content
             elif number == 2 and wire == 2:
-                producer = self.text(content, end)
+                producer = self.decode_text(content, end)
             elif number == 3 and wire == 2:
-                producer_version = self.text(content, end)
+                producer_version = self.decode_text(content, end)
             elif number == 8 and wire == 2:
-                domain, version = messages.opset(self.data, content, end)
+                domain, version = messages.read_opset(self.data, content, end)
                 opsets[domain] = version
             elif number == 14 and wire == 2:
-                key, value = self.pair(content, end)
+                key, value = self.read_pair(content, end)
                 metadata[key] = value
             elif number == 25 and wire == 2:
-                function = self.function(content, end)
+                function = self.read_function(content, end)
                 if function.key in functions:
                     raise BadModel(f"function '{function.name}' is defined twice")
                 functions[function.key] = function
             else:
-                extra.append(self.span(begin, end))
+                extra.append(self.create_span(begin, end))
         if graph is None:
             raise BadModel("this is not an ONNX model", hint="it holds no graph")
         if not opsets:
             # models before IR version 3 have no imports: their default operator set has version 1
             opsets[""] = 1
         return Model(
-            graph=self.graph(*graph, depth=0),
+            graph=self.read_graph(*graph, depth=0),
             opsets=opsets,
             ir_version=ir_version,
             functions=functions,
@@ -188,7 +188,7 @@ class _Reader(TensorReader):
             externals=self.externals,
         )
 
-    def graph(self, start: int, stop: int, *, depth: int) -> Graph:
+    def read_graph(self, start: int, stop: int, *, depth: int) -> Graph:
         if depth > MAX_DEPTH:
             raise BadModel(f"graphs are nested more than {MAX_DEPTH} deep")
         name = ""
@@ -207,36 +207,36 @@ class _Reader(TensorReader):
                 if size > 127:
                     second_byte = buffer[payload]
                     if second_byte > 127:
-                        size, payload = varint_at(buffer, begin + 1, stop)
+                        size, payload = decode_varint(buffer, begin + 1, stop)
                     else:
                         size, payload = size + (second_byte << 7) - 128, payload + 1
                 end = payload + size
             if end == begin or end > stop:
-                number, wire, payload, end = self.field(begin, stop)
+                number, wire, payload, end = self.read_field(begin, stop)
                 tag = number << 3 | wire
             if begin - released > _RELEASE_INTERVAL:
                 self.source.release()
                 released = begin
             if tag == _NODE:
-                nodes.append(self.node(payload, end, depth))
+                nodes.append(self.read_node(payload, end, depth))
             elif tag == _INITIALIZER:
-                tensor = self.tensor(payload, end)
+                tensor = self.read_tensor(payload, end)
                 if tensor.name in tensors:
                     raise BadModel(f"initializer '{tensor.name}' is defined twice")
                 tensors[tensor.name] = tensor
             elif tag == _VALUE:
-                values.append(self.value(payload, end))
+                values.append(self.read_value(payload, end))
             elif tag == _GRAPH_INPUT:
-                inputs.append(self.value(payload, end))
+                inputs.append(self.read_value(payload, end))
             elif tag == _GRAPH_OUTPUT:
-                outputs.append(self.value(payload, end))
+                outputs.append(self.read_value(payload, end))
             elif tag == _GRAPH_NAME:
-                name = self.text(payload, end)
+                name = self.decode_text(payload, end)
             else:
-                extra.append(self.span(begin, end))
+                extra.append(self.create_span(begin, end))
         return Graph(name, tuple(nodes), tuple(inputs), tuple(outputs), tensors, tuple(values), tuple(extra))
 
-    def node(self, start: int, stop: int, depth: int) -> Node:
+    def read_node(self, start: int, stop: int, depth: int) -> Node:
         # copy the node and parse one-byte tags and lengths inline: most of a graph consists of nodes
         encoded = self.data[start:stop]
         inputs: list[str] = []
@@ -290,13 +290,13 @@ class _Reader(TensorReader):
         name: str,
         kind_key: bytes,
     ) -> Node:
-        """Reads a node that `node` cannot read alone, such as the first node of a kind.
+        """Reads a node that `read_node` cannot read alone, such as the first node of a kind.
 
         Args:
             encoded: Bytes of the NodeProto.
             start: Offset of the NodeProto in the file.
             depth: Nesting depth of the graph.
-            offset: Offset in `encoded` up to which `node` has read.
+            offset: Offset in `encoded` up to which `read_node` has read.
             inputs: Input names read so far; extended in place.
             outputs: Output names read so far; extended in place.
             name: Name of the node, as read so far.
@@ -311,7 +311,7 @@ class _Reader(TensorReader):
                 tag, size, first = encoded[offset], encoded[offset + 1], offset + 2
                 offset = first + size
                 if size > 127 or tag not in _NODE_TAGS:
-                    number, wire, begin, field_end = self.field(start + first - 2, stop)
+                    number, wire, begin, field_end = self.read_field(start + first - 2, stop)
                     first, offset = begin - start, field_end - start
                     if wire != 2:
                         continue
@@ -333,20 +333,20 @@ class _Reader(TensorReader):
                 elif tag == _OVERLOAD:
                     overload = decode_text(encoded[first:offset])
                 elif tag == _METADATA:
-                    key, value = self.pair(start + first, start + offset)
+                    key, value = self.read_pair(start + first, start + offset)
                     metadata[key] = value
         except IndexError:
             offset = end + 1
         if offset > end:
-            for _ in fields(self.data, start, stop):
+            for _ in iterate_fields(self.data, start, stop):
                 pass  # `fields` raises the error for the length that does not fit
-        alike, decode = self.attributes(encoded, start, attributes, depth) if attributes else (b"", None)
+        alike, decode = self.read_attributes(encoded, start, attributes, depth) if attributes else (b"", None)
         if kind_key:
             self.kinds[kind_key] = op, domain, overload, alike, decode
         record = FileSpan(self.source, start, end)
         return Node(op, inputs, outputs, name, domain, overload, None, metadata, record, decode, alike)
 
-    def attributes(
+    def read_attributes(
         self, encoded: bytes, start: int, places: Sequence[tuple[int, int]], depth: int
     ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
         """A key that is equal for nodes with equal attributes, and the decoder that these nodes share.
@@ -370,13 +370,13 @@ class _Reader(TensorReader):
             decoder = self.decoders[raw] = raw, decode
         return decoder
 
-    def field(self, offset: int, stop: int) -> tuple[int, int, int, int]:
+    def read_field(self, offset: int, stop: int) -> tuple[int, int, int, int]:
         """Number, wire type, content (see `fields`) and end of the field whose tag is at offset `offset`.
 
         Raises:
             BadModel: The field does not fit in its message.
         """
-        number, wire, _, first, end = next(fields(self.data, offset, stop))
+        number, wire, _, first, end = next(iterate_fields(self.data, offset, stop))
         return number, wire, first, end
 
     def attribute(self, start: int, stop: int, depth: int) -> tuple[str, Any]:
@@ -385,23 +385,23 @@ class _Reader(TensorReader):
         name, kind, reference = "", 0, ""
         single: dict[int, Any] = {}
         repeated: dict[int, list[Any]] = {}
-        for number, wire, _, content, end in fields(buffer, start, stop):
+        for number, wire, _, content, end in iterate_fields(buffer, start, stop):
             if number == 1 and wire == 2:
-                name = self.text(content, end)
+                name = self.decode_text(content, end)
             elif number == 20 and wire == 0:
                 kind = content
             elif number == 21 and wire == 2:
-                reference = self.text(content, end)
+                reference = self.decode_text(content, end)
             elif number == 2 and wire == 5:
                 single[1] = struct.unpack_from("<f", buffer, content)[0]
             elif number == 3 and wire == 0:
                 single[2] = reinterpret_signed(content)
             elif number == 4 and wire == 2:
-                single[3] = _text_or_bytes(buffer[content:end])
+                single[3] = _decode_text_or_bytes(buffer[content:end])
             elif number == 5 and wire == 2:
-                single[4] = self.tensor(content, end)
+                single[4] = self.read_tensor(content, end)
             elif number == 6 and wire == 2:
-                single[5] = self.graph(content, end, depth=depth + 1)
+                single[5] = self.read_graph(content, end, depth=depth + 1)
             elif number == 7 and wire in (2, 5):
                 if (end - content) % 4:
                     raise BadModel(f"attribute '{name}' holds a broken list of floats")
@@ -415,15 +415,15 @@ class _Reader(TensorReader):
                     map(reinterpret_signed, read_packed_varints(buffer, content, end))
                 )
             elif number == 9 and wire == 2:
-                repeated.setdefault(8, []).append(_text_or_bytes(buffer[content:end]))
+                repeated.setdefault(8, []).append(_decode_text_or_bytes(buffer[content:end]))
             elif number == 10 and wire == 2:
-                repeated.setdefault(9, []).append(self.tensor(content, end))
+                repeated.setdefault(9, []).append(self.read_tensor(content, end))
             elif number == 11 and wire == 2:
-                repeated.setdefault(10, []).append(self.graph(content, end, depth=depth + 1))
+                repeated.setdefault(10, []).append(self.read_graph(content, end, depth=depth + 1))
             elif number in (14, 22) and wire == 2:
-                single[{14: 13, 22: 11}[number]] = self.span(content, end)
+                single[{14: 13, 22: 11}[number]] = self.create_span(content, end)
             elif number in (15, 23) and wire == 2:
-                repeated.setdefault({15: 14, 23: 12}[number], []).append(self.span(content, end))
+                repeated.setdefault({15: 14, 23: 12}[number], []).append(self.create_span(content, end))
         if reference:
             return name, AttributeRef(reference, kind)
         if not kind:  # IR version 1 had no type field
@@ -436,31 +436,31 @@ class _Reader(TensorReader):
             raise BadModel(f"attribute '{name}' does not have the value that its type {kind} announces")
         return name, value
 
-    def function(self, start: int, stop: int) -> Function:
+    def read_function(self, start: int, stop: int) -> Function:
         texts: dict[int, list[str]] = {number: [] for number in (1, 4, 5, 6, 10, 13)}
         defaults: dict[str, Any] = {}
         nodes: list[Node] = []
         opsets: dict[str, int] = {}
         metadata: dict[str, str] = {}
-        for number, wire, _, content, end in fields(self.data, start, stop):
+        for number, wire, _, content, end in iterate_fields(self.data, start, stop):
             if wire != 2:
                 continue
             if number in texts:
-                texts[number].append(self.text(content, end))
+                texts[number].append(self.decode_text(content, end))
             elif number == 7:
-                nodes.append(self.node(content, end, 1))
+                nodes.append(self.read_node(content, end, 1))
             elif number == 9:
-                key, version = messages.opset(self.data, content, end)
+                key, version = messages.read_opset(self.data, content, end)
                 opsets[key] = version
             elif number == 11:
                 attribute, value = self.attribute(content, end, 1)
                 defaults[attribute] = value
             elif number == 14:
-                metadata_key, metadata_value = self.pair(content, end)
+                metadata_key, metadata_value = self.read_pair(content, end)
                 metadata[metadata_key] = metadata_value
         name, domain, overload = (texts[number][-1] if texts[number] else "" for number in (1, 10, 13))
         inputs, outputs, attributes = (tuple(texts[number]) for number in (4, 5, 6))
-        record = self.span(start, stop)
+        record = self.create_span(start, stop)
         return Function(
             domain,
             name,
@@ -475,28 +475,30 @@ class _Reader(TensorReader):
             record,
         )
 
-    def value(self, start: int, stop: int) -> Value:
+    def read_value(self, start: int, stop: int) -> Value:
         """Reads a ValueInfoProto; the `Value` of a sequence or optional has neither type nor shape."""
         name, dtype, shape = "", None, None
-        for number, wire, _, content, end in fields(self.data, start, stop):
+        for number, wire, _, content, end in iterate_fields(self.data, start, stop):
             if number == 1 and wire == 2:
-                name = self.text(content, end)
+                name = self.decode_text(content, end)
             elif number == 2 and wire == 2:
-                for type_number, type_wire, _, type_start, type_end in fields(self.data, content, end):
+                for type_number, type_wire, _, type_start, type_end in iterate_fields(
+                    self.data, content, end
+                ):
                     if type_number == 1 and type_wire == 2:
-                        code, sizes = messages.tensor_type(self.data, type_start, type_end)
+                        code, sizes = messages.read_tensor_type(self.data, type_start, type_end)
                         dtype = DTYPES[code].name if code in DTYPES else None
-                        shape = None if sizes is None else self.dims(sizes, name)
-        return Value(name, dtype, shape, self.span(start, stop))
+                        shape = None if sizes is None else self.read_dims(sizes, name)
+        return Value(name, dtype, shape, self.create_span(start, stop))
 
-    def dims(self, sizes: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
+    def read_dims(self, sizes: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
         for size in sizes:
             if isinstance(size, int) and size < -1:
                 raise BadModel(f"value '{name}' has a dimension of {size}")
         return tuple([None if size == -1 else size for size in sizes])
 
 
-def _text_or_bytes(encoded: bytes) -> str | bytes:
+def _decode_text_or_bytes(encoded: bytes) -> str | bytes:
     try:
         return encoded.decode("utf-8")
     except UnicodeDecodeError:

@@ -17,7 +17,12 @@ from collections.abc import Iterator, Mapping
 from explorer.base.errors import BadModel
 from explorer.engine.formats.files import resolve_inside
 from explorer.engine.formats.onnx import messages
-from explorer.engine.formats.onnx.protobuf_wire import Buffer, fields, read_packed_varints, reinterpret_signed
+from explorer.engine.formats.onnx.protobuf_wire import (
+    Buffer,
+    iterate_fields,
+    read_packed_varints,
+    reinterpret_signed,
+)
 from explorer.engine.graph.model import (
     DTYPES,
     ComputedPayload,
@@ -57,11 +62,11 @@ def read_sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
     values: Tensor | None = None
     indices: Tensor | None = None
     dims: list[int] = []
-    for number, wire, _, content, end in fields(reader.data, span.offset, span.offset + span.size):
+    for number, wire, _, content, end in iterate_fields(reader.data, span.offset, span.offset + span.size):
         if number == 1 and wire == 2:
-            values = reader.tensor(content, end)
+            values = reader.read_tensor(content, end)
         elif number == 2 and wire == 2:
-            indices = reader.tensor(content, end)
+            indices = reader.read_tensor(content, end)
         elif number == 3:
             dims.extend(read_packed_varints(reader.data, content, end) if wire == 2 else [content])
     shape = tuple(reinterpret_signed(d) for d in dims)
@@ -77,7 +82,9 @@ def read_sparse(span: FileSpan) -> tuple[Tensor, tuple[int, ...], int]:
 def list_sparse_spans(graph: Graph) -> Iterator[FileSpan]:
     """Byte ranges of a graph's sparse initializers (GraphProto field 15), which the reader leaves encoded."""
     for part in graph.extra:
-        for number, wire, _, content, end in fields(part.source.map, part.offset, part.offset + part.size):
+        for number, wire, _, content, end in iterate_fields(
+            part.source.map, part.offset, part.offset + part.size
+        ):
             if number == 15 and wire == 2:
                 yield FileSpan(part.source, content, end - content)
 
@@ -118,19 +125,19 @@ class TensorReader:
         self.externals: dict[str, Source] = {}
         self.names: dict[str, str] = {}
 
-    def text(self, start: int, stop: int) -> str:
+    def decode_text(self, start: int, stop: int) -> str:
         """Decodes a byte range as text."""
-        return messages.text(self.data, start, stop)
+        return messages.read_string(self.data, start, stop)
 
-    def span(self, start: int, stop: int) -> FileSpan:
+    def create_span(self, start: int, stop: int) -> FileSpan:
         """Returns the `FileSpan` of a byte range."""
         return FileSpan(self.source, start, stop - start)
 
-    def pair(self, start: int, stop: int) -> tuple[str, str]:
+    def read_pair(self, start: int, stop: int) -> tuple[str, str]:
         """Returns the key and value of a StringStringEntryProto."""
-        return messages.pair(self.data, start, stop)
+        return messages.read_pair(self.data, start, stop)
 
-    def tensor(self, start: int, stop: int) -> Tensor:
+    def read_tensor(self, start: int, stop: int) -> Tensor:
         """Reads a TensorProto.
 
         Raises:
@@ -142,21 +149,21 @@ class TensorReader:
         raw: FileSpan | None = None
         external: dict[str, str] = {}
         strings = 0
-        for number, wire, _, content, end in fields(self.data, start, stop):
+        for number, wire, _, content, end in iterate_fields(self.data, start, stop):
             if number == 9 and wire == 2:
-                raw = self.span(content, end)
+                raw = self.create_span(content, end)
             elif number == 1:
                 dims.extend(read_packed_varints(self.data, content, end) if wire == 2 else [content])
             elif number == 2 and wire == 0:
                 code = content
             elif number == 8 and wire == 2:
-                name = self.text(content, end)
+                name = self.decode_text(content, end)
             elif wire in _TYPED_WIRES.get(number, ()):
                 typed.append((number, wire, content, end))
             elif number == 6 and wire == 2:
                 strings += end - content
             elif number == 13 and wire == 2:
-                key, text = self.pair(content, end)
+                key, text = self.read_pair(content, end)
                 external[key] = text
             elif number == 14 and wire == 0:
                 data_location = content
@@ -179,9 +186,9 @@ class TensorReader:
         payload: Payload | None = raw
         location = ""
         if data_location == 1:
-            payload, location = self.external(name, external, nbytes)
+            payload, location = self.locate_external_data(name, external, nbytes)
         elif payload is None and typed:
-            payload = self.typed(dtype, typed)
+            payload = self.read_typed_field(dtype, typed)
         elif strings:
             payload = Inline(b"\0" * strings)
         elif payload is None and nbytes == 0:
@@ -193,7 +200,7 @@ class TensorReader:
             )
         return Tensor(self.names.get(name, name), dtype, shape, payload, record, location)
 
-    def typed(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
+    def read_typed_field(self, dtype: str, parts: list[tuple[int, int, int, int]]) -> Payload:
         """Returns the data of a tensor in a typed field, in the layout of raw_data.
 
         Packed float_data and double_data are already little-endian. Varints are decoded when the values are
@@ -210,7 +217,7 @@ class TensorReader:
         if any(part[0] != _TYPED_FIELDS.get(dtype, 5) for part in parts):
             raise BadModel(f"a tensor of type {dtype} has its numbers in the field of another type")
         if len(parts) == 1 and wire == 2 and number in (4, 10):
-            return self.span(first, end)
+            return self.create_span(first, end)
         if number in (4, 10):
             return Inline(b"".join(bytes(self.data[begin:stop]) for _, _, begin, stop in parts))
         width = DTYPES[get_dtype_code(dtype)].bits
@@ -232,7 +239,7 @@ class TensorReader:
             return ComputedPayload((count * width + 7) // 8, lambda: _pack_bits(make(), width))
         return ComputedPayload(count * unit, make)
 
-    def external(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
+    def locate_external_data(self, name: str, entries: Mapping[str, str], nbytes: int) -> tuple[Payload, str]:
         """Locates the external data of a tensor. Returns its payload and the file name in the model.
 
         Args:

@@ -154,7 +154,7 @@ def _order_body(
     Returns:
         The sorted nodes, and the names that they read from enclosing scopes.
     """
-    producers = _producers(nodes, sources, results, where)
+    producers = _map_producers(nodes, sources, results, where)
     free: set[str] = set()
     ordered = True
     rebuilt: list[Node] | None = None
@@ -199,7 +199,7 @@ def _order_body(
                     raise BadModel(f"{where}: {problem}")
                 free.add(name)
         needed_nodes.append(need)
-    free |= _results_from_outside(results, producers, sources, outer, where)
+    free |= _find_results_from_outside(results, producers, sources, outer, where)
 
     if rebuilt is not None:
         nodes = tuple(rebuilt)
@@ -208,7 +208,7 @@ def _order_body(
     return nodes, free
 
 
-def _producers(
+def _map_producers(
     nodes: Sequence[Node], sources: set[str], results: Sequence[str], where: str
 ) -> dict[str, int]:
     """Maps each value to the index of the node that defines it.
@@ -231,7 +231,7 @@ def _producers(
     return producers
 
 
-def _results_from_outside(
+def _find_results_from_outside(
     results: Sequence[str], producers: Mapping[str, int], sources: set[str], outer: list[set[str]], where: str
 ) -> set[str]:
     """Returns the names of results that enclosing scopes define.
@@ -332,13 +332,13 @@ def _order(nodes: Sequence[Node], needs: Sequence[Sequence[int]], where: str) ->
             if not waiting[j]:
                 heapq.heappush(ready, j)
     if len(order) < len(nodes):
-        path = _cycle(waiting, needs)
+        path = _find_cycle(waiting, needs)
         names = [f"'{nodes[i].label}'" for i in path[:6]] + (["..."] if len(path) > 6 else [])
         raise BadModel(f"{where} has a cycle: " + " -> ".join([*names, names[0]]))
     return order
 
 
-def _cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
+def _find_cycle(waiting: Sequence[int], needs: Sequence[Sequence[int]]) -> list[int]:
     """Finds a cycle among the nodes that are not sorted yet, in the direction of the data flow.
 
     Each of these nodes needs another one, so following the needs reaches some node twice.

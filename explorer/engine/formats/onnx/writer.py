@@ -3,8 +3,8 @@
 Unchanged nodes and tensors are copied as bytes from the file that they were read from. A computed payload,
 such as the tiles of a weight, is computed slab by slab while it is written, so no weight is copied in memory.
 
-`skeleton` encodes the model without its weights, for onnx's shape inference, or with references to them, for
-onnxruntime.
+`encode_skeleton` encodes the model without its weights for onnx's shape inference, or with references to the
+weights for onnxruntime.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_length_delimited,
+    encode_tagged_varint,
+    encode_varint,
+)
 from explorer.engine.graph.model import (
     AttributeRef,
     ComputedPayload,
@@ -73,9 +77,9 @@ class _Parts(list[Part]):
         self.append(part)
         self.size += len(part) if isinstance(part, bytes) else part.size
 
-    def message(self, number: int, body: _Parts) -> None:
+    def add_message(self, number: int, body: _Parts) -> None:
         """Adds `body` as the length-delimited field `number`."""
-        head = varint(number << 3 | 2) + varint(body.size)
+        head = encode_varint(number << 3 | 2) + encode_varint(body.size)
         if len(body) == 1 and isinstance(body[0], bytes):
             self.add(head + body[0])
             return
@@ -97,52 +101,54 @@ class _Encoder:
         self.kinds: dict[tuple[tuple[int, ...], str], bytes] = {}
         """Cache of encoded (shape, type) pairs; thousands of tiles share one."""
 
-    def model(self, model: Model) -> _Parts:
+    def encode_model(self, model: Model) -> _Parts:
         parts = _Parts([encode_tagged_varint(1, model.ir_version)])
         if model.producer:
-            parts.add(length_delimited(2, model.producer.encode()))
+            parts.add(encode_length_delimited(2, model.producer.encode()))
         if model.producer_version:
-            parts.add(length_delimited(3, model.producer_version.encode()))
+            parts.add(encode_length_delimited(3, model.producer_version.encode()))
         for span in model.extra:
             parts.add(span)
-        parts.message(7, self.graph(model.graph))
+        parts.add_message(7, self.encode_graph(model.graph))
         for domain, version in model.opsets.items():
-            parts.add(length_delimited(8, _opset(domain, version)))
+            parts.add(encode_length_delimited(8, _encode_opset(domain, version)))
         for key, value in model.metadata.items():
-            parts.add(length_delimited(14, _pair(key, value)))
+            parts.add(encode_length_delimited(14, _encode_pair(key, value)))
         for function in model.functions.values():
-            parts.message(25, self.function(function))
+            parts.add_message(25, self.encode_function(function))
         return parts
 
-    def graph(self, graph: Graph) -> _Parts:
+    def encode_graph(self, graph: Graph) -> _Parts:
         parts = _Parts()
-        self.nodes(parts, 1, graph.nodes)
-        parts.add(length_delimited(2, graph.name.encode()))
+        self.add_nodes(parts, 1, graph.nodes)
+        parts.add(encode_length_delimited(2, graph.name.encode()))
         for span in graph.extra:
             parts.add(span)
         for number, values in ((11, graph.inputs), (12, graph.outputs), (13, graph.values)):
             for value in values:
-                parts.add(length_delimited(number, _value(value)))
+                parts.add(encode_length_delimited(number, _encode_value(value)))
         initializers = graph.initializers
         if isinstance(initializers, Tensors) and self.refer is _keep:
             for bundle in initializers.bundles:
-                parts.add(self.bundle(5, bundle))
+                parts.add(self.encode_bundle(5, bundle))
             initializers = initializers.single
         for tensor in initializers.values():
-            parts.message(5, self.tensor(tensor))
+            parts.add_message(5, self.encode_tensor(tensor))
         return parts
 
-    def bundle(self, number: int, bundle: WeightBundle) -> ComputedPayload:
+    def encode_bundle(self, number: int, bundle: WeightBundle) -> ComputedPayload:
         """Encodes tensors as the repeated field `number`; headers and data are joined while writing."""
         heads: list[bytes] = []
         sizes: list[int] = []
         names = list(map(str.encode, bundle.names))
         for (shape, name_bytes), group in itertools.groupby(zip(bundle.shapes, map(len, names), strict=True)):
             size = Tensor("", bundle.dtype, shape, None).nbytes
-            raw = varint(9 << 3 | 2) + varint(size)
-            front = self.kind(shape, bundle.dtype) + varint(8 << 3 | 2) + varint(name_bytes)
+            raw = encode_varint(9 << 3 | 2) + encode_varint(size)
+            front = (
+                self.encode_type(shape, bundle.dtype) + encode_varint(8 << 3 | 2) + encode_varint(name_bytes)
+            )
             length = len(front) + name_bytes + len(raw) + size
-            front = varint(number << 3 | 2) + varint(length) + front
+            front = encode_varint(number << 3 | 2) + encode_varint(length) + front
             first, last = len(heads), len(heads) + len(list(group))
             heads += [front + name + raw for name in names[first:last]]
             sizes += [len(heads[-1]) + size] * (last - first)
@@ -155,7 +161,7 @@ class _Encoder:
             first = last
         return ComputedPayload(sum(sizes), functools.partial(_join_heads, heads, bundle.data), tuple(bands))
 
-    def kind(self, shape: tuple[int, ...], dtype: str) -> bytes:
+    def encode_type(self, shape: tuple[int, ...], dtype: str) -> bytes:
         """Encodes the shape and type of a tensor."""
         kind = shape, dtype
         if kind not in self.kinds:
@@ -163,36 +169,36 @@ class _Encoder:
             self.kinds[kind] = dims + encode_tagged_varint(2, get_dtype_code(dtype))
         return self.kinds[kind]
 
-    def nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
+    def add_nodes(self, parts: _Parts, number: int, nodes: Sequence[Node]) -> None:
         """Adds nodes as the repeated field `number`. Neighboring nodes without attributes become one part."""
         run: list[bytes] = []
         for node in list_stored_nodes(nodes):
             if isinstance(node, NodeRun):
                 run += _encode_run(number, node)
             elif node.record is None and not node.attributes:
-                run.append(length_delimited(number, _head(node)))
+                run.append(encode_length_delimited(number, _head(node)))
             else:
                 if run:
                     parts.add(b"".join(run))
                     run.clear()
-                parts.message(number, self.node(node))
+                parts.add_message(number, self.encode_node(node))
         if run:
             parts.add(b"".join(run))
 
-    def node(self, node: Node) -> _Parts:
+    def encode_node(self, node: Node) -> _Parts:
         record = node.record
         if record is not None:
             return _Parts([record if record.size >= _SMALL else bytes(record.view())])
         parts = _Parts([_head(node)])
         for name, attribute in node.attributes.items():
-            parts.message(5, self.attribute(name, attribute))
+            parts.add_message(5, self.attribute(name, attribute))
         return parts
 
     def attribute(self, name: str, value: Any) -> _Parts:
-        parts = _Parts([length_delimited(1, name.encode())])
+        parts = _Parts([encode_length_delimited(1, name.encode())])
         kind = _attribute_kind(value)
         if isinstance(value, AttributeRef):
-            parts.add(length_delimited(21, value.name.encode()))
+            parts.add(encode_length_delimited(21, value.name.encode()))
             kind = value.kind
         elif kind == 1:
             parts.add(b"\x15" + struct.pack("<f", value))
@@ -201,55 +207,57 @@ class _Encoder:
         elif kind in (3, 8):
             for element in value if kind == 8 else (value,):
                 parts.add(
-                    length_delimited(kind + 1, element if isinstance(element, bytes) else element.encode())
+                    encode_length_delimited(
+                        kind + 1, element if isinstance(element, bytes) else element.encode()
+                    )
                 )
         elif kind in (4, 5, 9, 10):
-            encode = self.tensor if kind in (4, 9) else self.graph
+            encode = self.encode_tensor if kind in (4, 9) else self.encode_graph
             for element in value if kind > 5 else (value,):
-                parts.message(kind + 1, encode(element))
+                parts.add_message(kind + 1, encode(element))
         elif kind == 6:
-            parts.add(length_delimited(7, struct.pack(f"<{len(value)}f", *value)))
+            parts.add(encode_length_delimited(7, struct.pack(f"<{len(value)}f", *value)))
         elif kind == 7:
-            parts.add(length_delimited(8, b"".join(map(varint, value))))
-        parts.add(varint(20 << 3) + varint(kind))
+            parts.add(encode_length_delimited(8, b"".join(map(encode_varint, value))))
+        parts.add(encode_varint(20 << 3) + encode_varint(kind))
         return parts
 
-    def tensor(self, tensor: Tensor) -> _Parts:
+    def encode_tensor(self, tensor: Tensor) -> _Parts:
         payload = tensor.payload
         large = payload is not None and payload.size >= _SMALL
         place = self.refer(tensor) if large else None
         if place is None and tensor.record is not None and not tensor.external:
             return _Parts([tensor.record])
-        body = self.kind(tensor.shape, tensor.dtype) + length_delimited(8, tensor.name.encode())
+        body = self.encode_type(tensor.shape, tensor.dtype) + encode_length_delimited(8, tensor.name.encode())
         if place is not None:
             location, offset = place
             if location:
                 entries = (("location", location), ("offset", str(offset)), ("length", str(_size(payload))))
-                body += b"".join(length_delimited(13, _pair(k, v)) for k, v in entries)
+                body += b"".join(encode_length_delimited(13, _encode_pair(k, v)) for k, v in entries)
                 body += encode_tagged_varint(14, 1)
             return _Parts([body])
         if payload is None:
             return _Parts([body])
         # weights from an external file become part of the model if they fit
-        return _Parts([body + varint(9 << 3 | 2) + varint(payload.size), payload])
+        return _Parts([body + encode_varint(9 << 3 | 2) + encode_varint(payload.size), payload])
 
-    def function(self, function: Function) -> _Parts:
+    def encode_function(self, function: Function) -> _Parts:
         if function.record is not None:
             return _Parts([function.record])
-        head = [length_delimited(1, function.name.encode())]
+        head = [encode_length_delimited(1, function.name.encode())]
         head += [_encode_repeated(4, function.inputs), _encode_repeated(5, function.outputs)]
-        head += [length_delimited(6, name.encode()) for name in function.attributes]
+        head += [encode_length_delimited(6, name.encode()) for name in function.attributes]
         parts = _Parts([b"".join(head)])
-        self.nodes(parts, 7, function.nodes)
+        self.add_nodes(parts, 7, function.nodes)
         for domain, version in function.opsets.items():
-            parts.add(length_delimited(9, _opset(domain, version)))
-        parts.add(length_delimited(10, function.domain.encode()))
+            parts.add(encode_length_delimited(9, _encode_opset(domain, version)))
+        parts.add(encode_length_delimited(10, function.domain.encode()))
         for name, value in function.defaults.items():
-            parts.message(11, self.attribute(name, value))
+            parts.add_message(11, self.attribute(name, value))
         if function.overload:
-            parts.add(length_delimited(13, function.overload.encode()))
+            parts.add(encode_length_delimited(13, function.overload.encode()))
         for key, value in function.metadata.items():
-            parts.add(length_delimited(14, _pair(key, value)))
+            parts.add(encode_length_delimited(14, _encode_pair(key, value)))
         return parts
 
 
@@ -272,8 +280,8 @@ def _join_heads(
 def _head(node: Node) -> bytes:
     """Encodes a node without its attributes."""
     words = [(3, node.name), (4, node.op), (7, node.domain), (8, node.overload)]
-    head = [length_delimited(number, word.encode()) for number, word in words if word]
-    head += [length_delimited(9, _pair(key, value)) for key, value in node.metadata.items()]
+    head = [encode_length_delimited(number, word.encode()) for number, word in words if word]
+    head += [encode_length_delimited(9, _encode_pair(key, value)) for key, value in node.metadata.items()]
     return b"".join((_encode_repeated(1, node.inputs), _encode_repeated(2, node.outputs), *head))
 
 
@@ -284,10 +292,10 @@ def _encode_repeated(number: int, words: Sequence[str]) -> bytes:
     header, so they are joined in one call.
     """
     if not "".join(words).isascii():
-        return b"".join([length_delimited(number, word.encode()) for word in words])
+        return b"".join([encode_length_delimited(number, word.encode()) for word in words])
     text = []
     for size, group in itertools.groupby(words, len):
-        head = _field_head(number, size)
+        head = _encode_field_head(number, size)
         text.append(head + head.join(group))
     return "".join(text).encode("latin-1")
 
@@ -298,17 +306,17 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
     Neighboring nodes mostly have names of the same lengths, so the bytes between the names are equal. Such
     nodes are joined as text, with one character per byte.
     """
-    shared = _field_text(4, run.op) + _field_text(7, run.domain)
+    shared = _encode_field_text(4, run.op) + _encode_field_text(7, run.domain)
     for key, value in run.metadata.items():
-        shared += _field_text(9, _field_text(1, key) + _field_text(2, value))
+        shared += _encode_field_text(9, _encode_field_text(1, key) + _encode_field_text(2, value))
     columns = (*run.wires, run.outputs, run.names, run.labels)
     if not all("".join(words).isascii() for words in ((run.label_key, shared), *columns)):
-        return [length_delimited(number, _head(node)) for node in run.build_nodes()]
+        return [encode_length_delimited(number, _head(node)) for node in run.build_nodes()]
     text: list[str] = []
     first = 0
     for sizes, group in itertools.groupby(zip(*(map(len, column) for column in columns), strict=True)):
         last = first + len(list(group))
-        *heads, end = map(itertools.repeat, _separators(number, sizes, run.label_key, shared))
+        *heads, end = map(itertools.repeat, _encode_separators(number, sizes, run.label_key, shared))
         words = (column[first:last] for column in columns)
         row = itertools.chain.from_iterable(zip(heads, words, strict=True))
         text += itertools.chain.from_iterable(zip(*row, end, strict=False))
@@ -317,7 +325,7 @@ def _encode_run(number: int, run: NodeRun) -> list[bytes]:
 
 
 @functools.lru_cache(maxsize=64)
-def _separators(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
+def _encode_separators(number: int, sizes: tuple[int, ...], label_key: str, shared: str) -> tuple[str, ...]:
     """Returns the encoded text before, between and after the words of a node.
 
     Args:
@@ -327,22 +335,26 @@ def _separators(number: int, sizes: tuple[int, ...], label_key: str, shared: str
         shared: Encoded fields that are equal in all nodes of the run.
     """
     *inputs, output, name, label = sizes
-    pair = _field_text(1, label_key) + _field_head(2, label)
-    heads = [_field_head(1, size) for size in inputs]
-    heads += [_field_head(2, output), _field_head(3, name), _field_head(9, len(pair) + label) + pair]
+    pair = _encode_field_text(1, label_key) + _encode_field_head(2, label)
+    heads = [_encode_field_head(1, size) for size in inputs]
+    heads += [
+        _encode_field_head(2, output),
+        _encode_field_head(3, name),
+        _encode_field_head(9, len(pair) + label) + pair,
+    ]
     size = sum(map(len, heads)) + sum(sizes) + len(shared)
-    return (_field_head(number, size) + heads[0], *heads[1:], shared)
+    return (_encode_field_head(number, size) + heads[0], *heads[1:], shared)
 
 
 @functools.lru_cache(maxsize=1024)
-def _field_head(number: int, size: int) -> str:
+def _encode_field_head(number: int, size: int) -> str:
     """Returns the tag and length of a field with `size` bytes, as text with one character per byte."""
-    return (varint(number << 3 | 2) + varint(size)).decode("latin-1")
+    return (encode_varint(number << 3 | 2) + encode_varint(size)).decode("latin-1")
 
 
-def _field_text(number: int, word: str) -> str:
+def _encode_field_text(number: int, word: str) -> str:
     """Encodes an ASCII word as a length-delimited field, as text with one character per byte."""
-    return f"{_field_head(number, len(word))}{word}"
+    return f"{_encode_field_head(number, len(word))}{word}"
 
 
 def _attribute_kind(value: Any) -> int:
@@ -364,22 +376,26 @@ def _size(payload: Payload | None) -> int:
     return 0 if payload is None else payload.size
 
 
-def _pair(key: str, value: str) -> bytes:
-    return length_delimited(1, key.encode()) + length_delimited(2, value.encode())
+def _encode_pair(key: str, value: str) -> bytes:
+    return encode_length_delimited(1, key.encode()) + encode_length_delimited(2, value.encode())
 
 
-def _opset(domain: str, version: int) -> bytes:
-    return (length_delimited(1, domain.encode()) if domain else b"") + encode_tagged_varint(2, version)
+def _encode_opset(domain: str, version: int) -> bytes:
+    return (encode_length_delimited(1, domain.encode()) if domain else b"") + encode_tagged_varint(2, version)
 
 
-def _value(value: Value) -> bytes:
+def _encode_value(value: Value) -> bytes:
     if value.record is not None:
         return bytes(value.record.view())
-    body = length_delimited(1, value.name.encode())
-    return body if value.dtype is None else body + length_delimited(2, tensor_type(value.dtype, value.shape))
+    body = encode_length_delimited(1, value.name.encode())
+    return (
+        body
+        if value.dtype is None
+        else body + encode_length_delimited(2, encode_tensor_type(value.dtype, value.shape))
+    )
 
 
-def tensor_type(dtype: str, shape: Shape | None) -> bytes:
+def encode_tensor_type(dtype: str, shape: Shape | None) -> bytes:
     """Encodes the TypeProto of a tensor."""
     kind = encode_tagged_varint(1, get_dtype_code(dtype))
     if shape is not None:
@@ -389,10 +405,10 @@ def tensor_type(dtype: str, shape: Shape | None) -> bytes:
             if isinstance(dim, int):
                 inner = encode_tagged_varint(1, dim)
             elif dim is not None:
-                inner = length_delimited(2, dim.encode())
-            dims += length_delimited(1, inner)
-        kind += length_delimited(2, dims)
-    return length_delimited(1, kind)
+                inner = encode_length_delimited(2, dim.encode())
+            dims += encode_length_delimited(1, inner)
+        kind += encode_length_delimited(2, dims)
+    return encode_length_delimited(1, kind)
 
 
 def _keep(_: Tensor) -> None:
@@ -413,10 +429,10 @@ def _describe_omitted_data(tensor: Tensor) -> tuple[str, int] | None:
 
 def encode(model: Model) -> bytes:
     """Encodes a model with its weights in memory. For small models and tests."""
-    return _join(_Encoder(_keep).model(model))
+    return _join(_Encoder(_keep).encode_model(model))
 
 
-def skeleton(model: Model, *, folder: str | None = None) -> bytes:
+def encode_skeleton(model: Model, *, folder: str | None = None) -> bytes:
     """Encodes a model without its weights.
 
     Without `folder`, the result is for shape inference: payloads of 1 KB or more are omitted, except int64
@@ -432,7 +448,7 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
         Nodes with a large Constant are copied unchanged.
     """
     if folder is None:
-        return _join(_Encoder(_describe_omitted_data).model(model))
+        return _join(_Encoder(_describe_omitted_data).encode_model(model))
     root = os.path.realpath(folder)
 
     def refer(tensor: Tensor) -> tuple[str, int] | None:
@@ -444,7 +460,7 @@ def skeleton(model: Model, *, folder: str | None = None) -> bytes:
             return None
         return os.path.relpath(path, root), payload.offset
 
-    return _join(_Encoder(refer).model(model))
+    return _join(_Encoder(refer).encode_model(model))
 
 
 def _join(parts: _Parts) -> bytes:
@@ -466,7 +482,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         OSError: The file cannot be written; `output_files.atomic_write` turns it into one line.
         Cancelled: `cancel` returned True.
     """
-    parts = _Encoder(_keep).model(model)
+    parts = _Encoder(_keep).encode_model(model)
     if parts.size <= PROTOBUF_LIMIT:
         _stream(parts, path, on_progress, cancel)
         return
@@ -483,7 +499,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
             offset += -(-_size(tensor.payload) // 4096) * 4096  # page-aligned, so that it can be mapped
         return os.path.basename(data_path), outside[id(tensor)][1]
 
-    parts = _Encoder(refer).model(model)
+    parts = _Encoder(refer).encode_model(model)
     weights = _Parts()
     for tensor, start in outside.values():
         weights.add(b"\0" * (start - weights.size))
@@ -499,13 +515,13 @@ def _stream(parts: _Parts, path: str, on_progress: OnProgress, cancel: Cancel) -
     Either thread computes and writes independent parts. Parts that must be computed in order are computed by
     this thread, and written by the other thread meanwhile.
     """
-    descriptor = output_files.descriptor(path)
+    descriptor = output_files.open_descriptor(path)
     thread = _WriterThread(descriptor)
     offset = 0
     try:
-        for job, size, is_independent in _jobs(parts):
-            pieces = _batches(_pieces(job))
-            if is_independent and thread.offer(pieces, offset):
+        for job, size, is_independent in _group_jobs(parts):
+            pieces = _join_batches(_list_pieces(job))
+            if is_independent and thread.queue_chunks(pieces, offset):
                 offset += size
                 _report(offset, parts.size, on_progress, cancel)
                 continue
@@ -531,7 +547,7 @@ def _report(written_bytes: int, total: int, on_progress: OnProgress, cancel: Can
         on_progress(Progress("writing", written_bytes, total))
 
 
-def _jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
+def _group_jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
     """Groups neighboring parts into jobs of about 1 MB.
 
     Yields:
@@ -589,7 +605,7 @@ class _WriterThread:
         self._check()
         self._work.put(((chunk,), offset))
 
-    def offer(self, pieces: Iterator[Piece], offset: int) -> bool:
+    def queue_chunks(self, pieces: Iterator[Piece], offset: int) -> bool:
         """Queues chunks to compute and write.
 
         Returns False if two jobs are unfinished, and queues nothing.
@@ -660,7 +676,7 @@ def _is_all_zeros(chunk: Piece) -> bool:
     return not np.frombuffer(chunk, np.uint8)[: len(chunk) // 8 * 8].view(np.uint64).any()
 
 
-def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
+def _list_pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
     for part in parts:
         if isinstance(part, bytes):
             yield part
@@ -668,7 +684,7 @@ def _pieces(parts: Iterable[Part]) -> Iterator[bytes | memoryview]:
             yield from part.read_pieces()
 
 
-def _batches(chunks: Iterator[bytes | memoryview]) -> Iterator[Piece]:
+def _join_batches(chunks: Iterator[bytes | memoryview]) -> Iterator[Piece]:
     """Joins small chunks into blocks of about 1 MB.
 
     Large chunks are yielded without a copy and are valid only until the next iteration.

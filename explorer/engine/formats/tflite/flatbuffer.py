@@ -130,7 +130,7 @@ class FlatTable:
         start = self.place(slot, decoder.size)
         return decoder.unpack_from(self.data, start)[0] if start else default
 
-    def _target(self, slot: int) -> int:
+    def _follow_offset(self, slot: int) -> int:
         """Returns the file offset that an offset field points to, or 0 if the table omits the field."""
         start = self.place(slot, 4)
         if not start:
@@ -140,54 +140,54 @@ class FlatTable:
             raise _build_bounds_error("what an offset points to", target)
         return target
 
-    def table(self, slot: int) -> FlatTable | None:
+    def read_table(self, slot: int) -> FlatTable | None:
         """Returns the table in a field, or None if the table omits the field."""
-        start = self._target(slot)
+        start = self._follow_offset(slot)
         return FlatTable(self.data, start, self.budget) if start else None
 
-    def inner(self, start: int) -> FlatTable:
+    def read_element_table(self, start: int) -> FlatTable:
         """The table that an element of a vector points to; `start` is the file offset of the element."""
         return FlatTable(self.data, start + _U32.unpack_from(self.data, start)[0], self.budget)
 
-    def vector(self, slot: int, width: int) -> tuple[int, int]:
+    def locate_vector(self, slot: int, width: int) -> tuple[int, int]:
         """File offset and number of the elements of a vector field; `width` is the bytes of one element.
 
         Raises:
             BadModel: The vector leaves the file.
         """
-        start = self._target(slot)
-        return _vector(self.data, start, width) if start else (0, 0)
+        start = self._follow_offset(slot)
+        return _locate_vector(self.data, start, width) if start else (0, 0)
 
-    def tables(self, slot: int) -> list[FlatTable]:
+    def read_tables(self, slot: int) -> list[FlatTable]:
         """Returns the tables in a vector field."""
-        start, count = self.vector(slot, 4)
+        start, count = self.locate_vector(slot, 4)
         # a table takes about a hundred times the memory of a number
         self.budget.spend(8 * count)
         buffer, budget = self.data, self.budget
         offsets = struct.unpack_from(f"<{count}I", buffer, start) if count else ()
         return [FlatTable(buffer, start + 4 * i + offset, budget) for i, offset in enumerate(offsets)]
 
-    def numbers(self, slot: int, letter: str) -> tuple[Any, ...]:
+    def read_numbers(self, slot: int, letter: str) -> tuple[Any, ...]:
         """The numbers in a vector field, empty if omitted; `letter` is the format letter of `struct`."""
-        start, count = self.vector(slot, _NUMBERS[letter].size)
+        start, count = self.locate_vector(slot, _NUMBERS[letter].size)
         if not count:
             return ()
         self.budget.spend(count)
         return struct.unpack_from(f"<{count}{letter}", self.data, start)
 
-    def first(self, slot: int, letter: str) -> Any:
+    def read_first_number(self, slot: int, letter: str) -> Any:
         """Returns the first number in a vector field, or 0 for an empty or omitted vector."""
         decoder = _NUMBERS[letter]
-        start, count = self.vector(slot, decoder.size)
+        start, count = self.locate_vector(slot, decoder.size)
         return decoder.unpack_from(self.data, start)[0] if count else 0
 
-    def text(self, slot: int) -> str:
+    def decode_text(self, slot: int) -> str:
         """Returns the text in a string field, empty if the table omits it; invalid UTF-8 is escaped."""
-        start = self._target(slot)
-        return _text(self.data, start, self.budget) if start else ""
+        start = self._follow_offset(slot)
+        return _read_text(self.data, start, self.budget) if start else ""
 
 
-def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
+def read_root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
     """Returns the root table of a file.
 
     Raises:
@@ -198,7 +198,7 @@ def root(buffer: Buffer, budget: ReadBudget) -> FlatTable:
     return FlatTable(buffer, _U32.unpack_from(buffer, 0)[0], budget)
 
 
-def _vector(buffer: Buffer, start: int, width: int) -> tuple[int, int]:
+def _locate_vector(buffer: Buffer, start: int, width: int) -> tuple[int, int]:
     if not 0 <= start <= len(buffer) - 4:
         raise _build_bounds_error("a vector", start)
     count: int = _U32.unpack_from(buffer, start)[0]
@@ -207,10 +207,10 @@ def _vector(buffer: Buffer, start: int, width: int) -> tuple[int, int]:
     return start + 4, count
 
 
-def _text(buffer: Buffer, start: int, budget: ReadBudget) -> str:
+def _read_text(buffer: Buffer, start: int, budget: ReadBudget) -> str:
     decoded = budget.texts.get(start)
     if decoded is None:
-        first, count = _vector(buffer, start, 1)
+        first, count = _locate_vector(buffer, start, 1)
         budget.spend(count)
         decoded = budget.texts[start] = str(buffer[first : first + count], "utf-8", "backslashreplace")
     return decoded
@@ -256,7 +256,7 @@ class CheckedTable:
 
     def VectorLen(self, offset: int) -> int:  # noqa: N802
         """Returns the number of elements in a vector field; `offset` is relative to the table."""
-        _, count = _vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
+        _, count = _locate_vector(self.Bytes, self.Indirect(self.Pos + offset), 1)
         self._table.budget.spend(count)
         return count
 
@@ -266,4 +266,4 @@ class CheckedTable:
 
     def String(self, at: int) -> bytes:  # noqa: N802
         """Returns the string that the offset stored at `at` points to."""
-        return _text(self.Bytes, self.Indirect(at), self._table.budget).encode()
+        return _read_text(self.Bytes, self.Indirect(at), self._table.budget).encode()

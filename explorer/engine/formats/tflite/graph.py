@@ -17,8 +17,8 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import schema
-from explorer.engine.formats.tflite.loops import trips_of
-from explorer.engine.formats.tflite.options import custom_options
+from explorer.engine.formats.tflite.loops import count_trips
+from explorer.engine.formats.tflite.options import decode_custom_options
 from explorer.engine.formats.tflite.reader import Subgraph, TfliteFile, TfliteOperator, TfliteQuantization
 from explorer.engine.formats.tflite.reader import TfliteTensor as FileTensor
 from explorer.engine.graph.model import (
@@ -167,7 +167,7 @@ class _ModelBuilder:
         self._measure(0, ())
         main = self.bodies[0]
         self._name_sizes(main)
-        graph = self._graph(main, main.names, main.subgraph.name or "main")
+        graph = self._convert_graph(main, main.names, main.subgraph.name or "main")
         needed = self._collect_called_constants(main)
         if not needed.keys().isdisjoint(main.names):
             raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
@@ -210,19 +210,19 @@ class _ModelBuilder:
             raise BadModel(f"its subgraphs run each other in a circle: {names}")
         if len(callers) >= MAX_DEPTH:
             raise BadModel(f"its subgraphs are nested more than {MAX_DEPTH} deep")
-        subgraph = self.file.subgraph(subgraph_number)
+        subgraph = self.file.read_subgraph(subgraph_number)
         body = _Body(
             subgraph,
             f"{subgraph.name or 'subgraph'}#{subgraph_number}/" if subgraph_number else "",
-            _names(subgraph.tensors),
+            _choose_names(subgraph.tensors),
         )
         self.bodies[subgraph_number] = body
         total = len(subgraph.operators) + len(subgraph.tensors)
         for number, operator in enumerate(subgraph.operators):
-            fields = _subgraph_options(operator)
+            fields = _list_subgraph_options(operator)
             if not fields:
                 continue
-            options = _options(operator)
+            options = _read_options(operator)
             if any(name not in options for name in fields):
                 raise BadModel(f"an operator {operator.op} does not say which subgraphs it runs")
             runs = tuple(int(options[name]) for name in fields)
@@ -259,7 +259,7 @@ class _ModelBuilder:
             for number, runs in body.runs.items():
                 for inner in map(self.bodies.__getitem__, runs):
                     if body.subgraph.operators[number].op in _CALLS:
-                        inner_constants = self._constants(inner, inner.names)
+                        inner_constants = self._convert_constants(inner, inner.names)
                         constants.update(
                             (inner.prefix + name, tensor) for name, tensor in inner_constants.items()
                         )
@@ -283,7 +283,7 @@ class _ModelBuilder:
                     # the file gives an unknown size as 1, 0 or -1
                     self.symbols[name] = max(tensor.shape[axis], 1)
 
-    def _value(self, body: _Body, number: int, name: str, *, name_sizes: bool = False) -> Value:
+    def _declare_value(self, body: _Body, number: int, name: str, *, name_sizes: bool = False) -> Value:
         """Declares a value of a subgraph; `name_sizes` says whether resizable sizes become symbols."""
         tensor = body.subgraph.tensors[number]
         dims: tuple[Dim, ...] | None = tensor.dims
@@ -296,16 +296,16 @@ class _ModelBuilder:
             dims = tuple(named)
         return Value(name, tensor.dtype, dims)
 
-    def _constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:
+    def _convert_constants(self, body: _Body, names: Sequence[str]) -> dict[str, Tensor]:
         """Returns the stored tensors of a subgraph by name; `names` holds the names of its values."""
         tensors = body.subgraph.tensors
         return {
-            name: self._tensor(tensor, name, tensors)
+            name: self._convert_tensor(tensor, name, tensors)
             for name, tensor in zip(names, tensors, strict=True)
             if tensor.stored
         }
 
-    def _tensor(self, tensor: FileTensor, name: str, siblings: Sequence[FileTensor]) -> Tensor:
+    def _convert_tensor(self, tensor: FileTensor, name: str, siblings: Sequence[FileTensor]) -> Tensor:
         """Converts a stored tensor, and checks its shape against its bytes.
 
         Args:
@@ -347,7 +347,7 @@ class _ModelBuilder:
 
     # -- graphs ---------------------------------------------------------------------------------
 
-    def _graph(
+    def _convert_graph(
         self, body: _Body, names: Sequence[str], title: str, *, inputs: Sequence[Value] | None = None
     ) -> Graph:
         """Converts a subgraph to a graph.
@@ -364,19 +364,19 @@ class _ModelBuilder:
         labels: set[str] = set()
         nodes = tuple(
             [
-                self._node(body, index, operator, names, labels)
+                self._convert_node(body, index, operator, names, labels)
                 for index, operator in enumerate(subgraph.operators)
             ]
         )
-        constants = self._constants(body, names)
+        constants = self._convert_constants(body, names)
         if inputs is None:
             # only the inputs of the main graph come from the user, so only their sizes get symbols
             name_sizes = not body.prefix
-            inputs = [self._value(body, n, names[n], name_sizes=name_sizes) for n in subgraph.inputs]
-        outputs = [self._value(body, n, names[n]) for n in subgraph.outputs]
+            inputs = [self._declare_value(body, n, names[n], name_sizes=name_sizes) for n in subgraph.inputs]
+        outputs = [self._declare_value(body, n, names[n]) for n in subgraph.outputs]
         input_names = {v.name for v in inputs}
         values = [
-            self._value(body, n, names[n])
+            self._declare_value(body, n, names[n])
             for n, tensor in enumerate(subgraph.tensors)
             if not tensor.stored and names[n] not in input_names
         ]
@@ -426,7 +426,7 @@ class _ModelBuilder:
             if number not in defined:
                 raise BadModel(f"nothing makes the output '{names[number]}'")
 
-    def _node(
+    def _convert_node(
         self, body: _Body, index: int, operator: TfliteOperator, names: Sequence[str], labels: set[str]
     ) -> Node:
         """Converts an operator to a node.
@@ -467,17 +467,19 @@ class _ModelBuilder:
                     return convert(body, index, inputs, outputs, label)
                 finally:
                     self.opening = False
-        key, decode = self._attributes(operator)
+        key, decode = self._share_decoder(operator)
         domain = CUSTOM if operator.custom else DOMAIN
         return Node(operator.op, inputs, outputs, name=label, domain=domain, decode=decode, alike=key)
 
-    def _attributes(self, operator: TfliteOperator) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
+    def _share_decoder(
+        self, operator: TfliteOperator
+    ) -> tuple[bytes | None, Callable[[], Mapping[str, Any]]]:
         """A key that is equal for operators with equal options, and the decoder that these operators share.
 
         Large options have no key (None).
         """
         key: Any = None
-        kind = schema.options(*operator.kind) if operator.kind is not None else None
+        kind = schema.find_options_table(*operator.kind) if operator.kind is not None else None
         if operator.custom:
             key = "custom", operator.own
         elif kind is None or operator.options is None:
@@ -489,9 +491,9 @@ class _ModelBuilder:
         decoder = self.decoders.get(key)
         if decoder is None:
             if operator.custom:
-                attributes: Mapping[str, Any] = custom_options(self.source.map, *operator.own)
+                attributes: Mapping[str, Any] = decode_custom_options(self.source.map, *operator.own)
             else:
-                attributes = _options(operator)
+                attributes = _read_options(operator)
             options_key = repr(attributes).encode() if attributes else b""
             decoder = self.decoders[key] = options_key, lambda: attributes
         shared_key, decode = decoder
@@ -527,7 +529,7 @@ class _ModelBuilder:
                 inner.prefix + name if tensor.stored else name
                 for name, tensor in zip(inner.names, inner.subgraph.tensors, strict=True)
             ]
-            graph = self._graph(inner, names, op)
+            graph = self._convert_graph(inner, names, op)
             self.graphs[key] = graph
             parameters = (*(v.name for v in graph.inputs), *constant_inputs)
             results = tuple(v.name for v in graph.outputs)
@@ -551,7 +553,7 @@ class _ModelBuilder:
             attributes=attributes,
         )
 
-    def _body_names(
+    def _choose_body_names(
         self, number: int, reserved: Iterable[str], input_names: Sequence[str] | None
     ) -> list[str]:
         """Chooses unique names for the values of a body.
@@ -582,8 +584,8 @@ class _ModelBuilder:
         """
         graphs = {}
         for branch, number in zip(("then_branch", "else_branch"), body.runs[index], strict=True):
-            names = self._body_names(number, (), inputs[1:])
-            graphs[branch] = self._graph(self.bodies[number], names, branch, inputs=())
+            names = self._choose_body_names(number, (), inputs[1:])
+            graphs[branch] = self._convert_graph(self.bodies[number], names, branch, inputs=())
         return Node("If", inputs[:1], outputs, name=label, attributes=graphs)
 
     def _convert_while(
@@ -591,13 +593,13 @@ class _ModelBuilder:
     ) -> Node:
         """Converts WHILE to Loop. The body of the Loop contains the body of the WHILE, then its condition."""
         condition_body, loop_body = (self.bodies[n] for n in body.runs[index])
-        names = self._body_names(body.runs[index][1], (), None)
-        graph = self._graph(loop_body, names, "body")
+        names = self._choose_body_names(body.runs[index][1], (), None)
+        graph = self._convert_graph(loop_body, names, "body")
         results = [names[n] for n in loop_body.subgraph.outputs]
-        condition_names = self._body_names(body.runs[index][0], names, results)
-        condition = self._graph(condition_body, condition_names, "cond", inputs=())
+        condition_names = self._choose_body_names(body.runs[index][0], names, results)
+        condition = self._convert_graph(condition_body, condition_names, "cond", inputs=())
         outer = body.subgraph
-        count, exact = trips_of(
+        count, exact = count_trips(
             self.source.map, outer, outer.operators[index], condition_body.subgraph, loop_body.subgraph
         )
         continues = Value("#going", "bool", ())
@@ -641,7 +643,7 @@ def _count_stored_values(tensor: FileTensor, size: int, bits: int, count: int) -
     return stored_count
 
 
-def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
+def _list_subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
     """Returns the names of the options that hold the numbers of the subgraphs that an operator runs."""
     if operator.custom:
         return ()
@@ -653,13 +655,13 @@ def _subgraph_options(operator: TfliteOperator) -> tuple[str, ...]:
     )
 
 
-def _options(operator: TfliteOperator) -> Mapping[str, Any]:
+def _read_options(operator: TfliteOperator) -> Mapping[str, Any]:
     """The options of a builtin operator by name; empty if it has no options or the schema lacks them."""
-    kind = schema.options(*operator.kind) if operator.kind is not None else None
+    kind = schema.find_options_table(*operator.kind) if operator.kind is not None else None
     return {} if kind is None or operator.options is None else kind.read(operator.options)
 
 
-def _names(tensors: Sequence[FileTensor]) -> list[str]:
+def _choose_names(tensors: Sequence[FileTensor]) -> list[str]:
     """Unique names for the values of a subgraph."""
     used: set[str] = set()
     names = []

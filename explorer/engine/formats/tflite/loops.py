@@ -10,7 +10,7 @@ from explorer.engine.formats.onnx.protobuf_wire import Buffer
 from explorer.engine.formats.tflite.reader import Subgraph, TfliteOperator
 
 
-def trips_of(
+def count_trips(
     buffer: Buffer, outer: Subgraph, loop: TfliteOperator, condition: Subgraph, body: Subgraph
 ) -> tuple[int | None, bool]:
     """Computes the maximum number of iterations of a WHILE.
@@ -39,7 +39,7 @@ def trips_of(
             continue
         count = None
         if operator is not None and operator.op == "LESS":
-            count = _loop_count(buffer, outer, loop, condition, body, operator)
+            count = _count_iterations(buffer, outer, loop, condition, body, operator)
         if count is None:
             exact = False
         else:
@@ -47,7 +47,7 @@ def trips_of(
     return (min(limits), exact and not pending) if limits else (None, False)
 
 
-def _loop_count(
+def _count_iterations(
     buffer: Buffer,
     outer: Subgraph,
     loop: TfliteOperator,
@@ -59,13 +59,13 @@ def _loop_count(
     if len(less.inputs) != 2 or less.inputs[0] not in condition.inputs:
         return None
     index = condition.inputs.index(less.inputs[0])
-    limit = _constant_integer(buffer, condition, less.inputs[1])
+    limit = _read_constant_integer(buffer, condition, less.inputs[1])
     if limit is None and less.inputs[1] in condition.inputs:
         # the limit is a loop variable that the body returns unchanged
         limit_index = condition.inputs.index(less.inputs[1])
         if body.outputs[limit_index] == body.inputs[limit_index]:
-            limit = _constant_integer(buffer, outer, loop.inputs[limit_index])
-    first = _constant_integer(buffer, outer, loop.inputs[index])
+            limit = _read_constant_integer(buffer, outer, loop.inputs[limit_index])
+    first = _read_constant_integer(buffer, outer, loop.inputs[index])
     increment = next((o for o in body.operators if body.outputs[index] in o.outputs), None)
     if (
         increment is None
@@ -76,13 +76,13 @@ def _loop_count(
     ):
         return None
     counter = body.inputs[index]
-    steps = [_constant_integer(buffer, body, n) for n in increment.inputs if n != counter]
+    steps = [_read_constant_integer(buffer, body, n) for n in increment.inputs if n != counter]
     if len(steps) != 1 or steps[0] is None or steps[0] < 1:
         return None
     return max(-((first - limit) // steps[0]), 0)
 
 
-def _constant_integer(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
+def _read_constant_integer(buffer: Buffer, subgraph: Subgraph, number: int) -> int | None:
     """Returns the value of a constant integer scalar, or None for any other tensor."""
     tensor = subgraph.tensors[number] if number >= 0 else None
     if tensor is None or tensor.data is None or tensor.dtype not in ("int32", "int64"):

@@ -33,7 +33,7 @@ class _Unknown(Exception):
     """The options are broken, or have a type that is not decoded."""
 
 
-def custom_options(buffer: Buffer, start: int, size: int) -> dict[str, Any]:
+def decode_custom_options(buffer: Buffer, start: int, size: int) -> dict[str, Any]:
     """Decodes the options of a custom operator in buffer[at : at + size].
 
     Returns:
@@ -43,7 +43,7 @@ def custom_options(buffer: Buffer, start: int, size: int) -> dict[str, Any]:
         return {}
     if size <= LARGEST:
         try:
-            options = _Flex(bytes(buffer[start : start + size])).root()
+            options = _Flex(bytes(buffer[start : start + size])).read_root()
         except (_Unknown, ValueError):
             options = None
         if options:
@@ -57,15 +57,15 @@ class _Flex:
     def __init__(self, buffer: bytes) -> None:
         self.data = buffer
 
-    def root(self) -> dict[str, Any] | None:
+    def read_root(self) -> dict[str, Any] | None:
         """Returns the entries of the root map, or None if the root is not a map."""
         if len(self.data) < 3:
             return None
         width, kind = self.data[-1], self.data[-2]
         if width not in (1, 2, 4, 8) or kind >> 2 != _MAP:
             return None
-        first = self.target(len(self.data) - 2 - width, width)
-        return self.entries(first, 1 << (kind & 3))
+        first = self.follow_offset(len(self.data) - 2 - width, width)
+        return self.read_entries(first, 1 << (kind & 3))
 
     def number(self, offset: int, width: int, kind: int = _UINT) -> Any:
         """Returns the number at an offset, `width` bytes wide."""
@@ -76,28 +76,28 @@ class _Flex:
             raise _Unknown
         return struct.unpack_from(f"<{letter}", self.data, offset)[0]
 
-    def target(self, offset: int, width: int) -> int:
+    def follow_offset(self, offset: int, width: int) -> int:
         """Follows the backward offset that is stored at `offset`."""
         position: int = offset - self.number(offset, width)
         if position < 0:
             raise _Unknown
         return position
 
-    def key(self, start: int) -> str:
+    def read_key(self, start: int) -> str:
         """Returns the zero-terminated text at an offset."""
         end = self.data.find(b"\0", start)
         if end < 0:
             raise _Unknown
         return self.data[start:end].decode("utf-8", "backslashreplace")
 
-    def entries(self, first: int, width: int) -> dict[str, Any]:
+    def read_entries(self, first: int, width: int) -> dict[str, Any]:
         """Returns the map whose values begin at `first`.
 
         Its count, the width of its keys and the offset of its keys precede the values.
         """
         count = self.number(first - width, width)
         key_width = self.number(first - 2 * width, width)
-        keys = self.target(first - 3 * width, width)
+        keys = self.follow_offset(first - 3 * width, width)
         if (
             count > MAX_ENTRIES
             or key_width not in (1, 2, 4, 8)
@@ -107,11 +107,11 @@ class _Flex:
         entries = {}
         for index in range(count):
             kind = self.number(first + count * width + index, 1)
-            name = self.key(self.target(keys + index * key_width, key_width))
-            entries[name] = self.value(first + index * width, width, kind)
+            name = self.read_key(self.follow_offset(keys + index * key_width, key_width))
+            entries[name] = self.decode_value(first + index * width, width, kind)
         return entries
 
-    def value(self, offset: int, width: int, packed: int) -> Any:
+    def decode_value(self, offset: int, width: int, packed: int) -> Any:
         """Decodes an element of a map or list.
 
         Args:
@@ -125,20 +125,20 @@ class _Flex:
         if kind == _BOOL:
             return bool(self.number(offset, width))
         if kind in _INDIRECT:
-            return self.number(self.target(offset, width), value_width, _INDIRECT[kind])
+            return self.number(self.follow_offset(offset, width), value_width, _INDIRECT[kind])
         if kind == _KEY:
-            return self.key(self.target(offset, width))
+            return self.read_key(self.follow_offset(offset, width))
         if kind == _STRING:
-            first = self.target(offset, width)
+            first = self.follow_offset(offset, width)
             count = self.number(first - value_width, value_width)
             if first + count > len(self.data):
                 raise _Unknown
             return self.data[first : first + count].decode("utf-8", "backslashreplace")
         if kind in _TYPED or kind in _FIXED or kind == _VECTOR:
-            return self.elements(self.target(offset, width), value_width, kind)
+            return self.decode_elements(self.follow_offset(offset, width), value_width, kind)
         raise _Unknown
 
-    def elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
+    def decode_elements(self, first: int, width: int, kind: int) -> tuple[Any, ...]:
         """Decodes a list of numbers or texts; nested lists are not decoded."""
         element_type, count = (
             _FIXED[kind] if kind in _FIXED else (_TYPED.get(kind, 0), self.number(first - width, width))
@@ -150,5 +150,5 @@ class _Flex:
             packed = element_type << 2 if element_type else self.number(first + count * width + index, 1)
             if packed >> 2 not in (_INT, _UINT, _FLOAT, _BOOL, _KEY, _STRING):
                 raise _Unknown
-            values.append(self.value(first + index * width, width, packed))
+            values.append(self.decode_value(first + index * width, width, packed))
         return tuple(values)

@@ -30,10 +30,10 @@ def outline(source: str) -> Outline:
         file = TfliteFile(buffer)
     except BadModel as error:
         raise BadModel(error.what, where=source, hint=error.hint) from None
-    return Outline("tflite", source, len(buffer), _facts(file), _rows(source, file))
+    return Outline("tflite", source, len(buffer), _list_facts(file), _list_rows(source, file))
 
 
-def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
+def _list_facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
     facts = [("schema", str(file.version))]
     if file.description:
         facts.append(("description", file.description))
@@ -46,11 +46,11 @@ def _facts(file: TfliteFile) -> Sequence[tuple[str, str]]:
     return facts
 
 
-def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
+def _list_rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
     """Returns the rows of each subgraph: inputs, operators, outputs, then stored tensors and states."""
     for index in range(file.count):
         try:
-            subgraph = file.subgraph(index)
+            subgraph = file.read_subgraph(index)
         except BadModel as error:
             raise BadModel(error.what, where=source, hint=error.hint) from None
         prefix = f"{subgraph.name or index}/" if index else ""
@@ -61,17 +61,17 @@ def _rows(source: str, file: TfliteFile) -> Iterator[OutlineRow]:
             )
         tensors = subgraph.tensors
         for number in subgraph.inputs:
-            yield _tensor(prefix, number, tensors[number], "input")
+            yield _build_tensor_row(prefix, number, tensors[number], "input")
         for number, operator in enumerate(subgraph.operators):
-            yield _operator(prefix, number, operator, subgraph)
+            yield _build_operator_row(prefix, number, operator, subgraph)
         for number in subgraph.outputs:
-            yield _tensor(prefix, number, tensors[number], "output")
+            yield _build_tensor_row(prefix, number, tensors[number], "output")
         for number, tensor in enumerate(tensors):
             if tensor.stored or tensor.variable:
-                yield _tensor(prefix, number, tensor, "tensor")
+                yield _build_tensor_row(prefix, number, tensor, "tensor")
 
 
-def _operator(prefix: str, number: int, operator: TfliteOperator, subgraph: Subgraph) -> OutlineRow:
+def _build_operator_row(prefix: str, number: int, operator: TfliteOperator, subgraph: Subgraph) -> OutlineRow:
     """Returns the row of an operator, named after its first output tensor."""
     first_output = next((subgraph.tensors[n] for n in operator.outputs if n >= 0), None)
     name = first_output.name.partition(";")[0] if first_output is not None else ""
@@ -89,7 +89,7 @@ def _operator(prefix: str, number: int, operator: TfliteOperator, subgraph: Subg
     )
 
 
-def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> OutlineRow:
+def _build_tensor_row(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> OutlineRow:
     notes = []
     if tensor.quantization is not None:
         notes.append(tensor.quantization.text())
@@ -102,7 +102,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
             notes.append(note)
     size = tensor.data[1] if tensor.data is not None else None
     if size is None and tensor.shape is not None and tensor.dtype is not None and not tensor.external:
-        size = _bytes(tensor)
+        size = _count_bytes(tensor)
     return OutlineRow(
         f"{prefix}{tensor.name or number}",
         kind,
@@ -115,7 +115,7 @@ def _tensor(prefix: str, number: int, tensor: TfliteTensor, kind: str) -> Outlin
     )
 
 
-def _bytes(tensor: TfliteTensor) -> int | None:
+def _count_bytes(tensor: TfliteTensor) -> int | None:
     """Returns bytes of a tensor by its shape and type, or None if it is resizable or its type is unknown."""
     bits = _BITS.get(tensor.dtype or "", 0)
     count = 1

@@ -13,7 +13,7 @@ import mmap
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.tflite import IDENTIFIER, schema
-from explorer.engine.formats.tflite.flatbuffer import FlatTable, ReadBudget, root
+from explorer.engine.formats.tflite.flatbuffer import FlatTable, ReadBudget, read_root
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,14 +47,14 @@ class TfliteQuantization:
 
     def __init__(self, table: FlatTable) -> None:
         self._table = table
-        self.scales = table.vector(2, 4)[1]
-        self.zero_points = table.vector(3, 8)[1]
-        self.scale: float = table.first(2, "f")
-        self.zero_point = int(table.first(3, "q"))
+        self.scales = table.locate_vector(2, 4)[1]
+        self.zero_points = table.locate_vector(3, 8)[1]
+        self.scale: float = table.read_first_number(2, "f")
+        self.zero_point = int(table.read_first_number(3, "q"))
         self.axis = table.number(6, "i")
         self.block = 0
         self.scale_tensors: tuple[int, ...] = ()
-        details = table.table(5) if table.number(4, "B") == 2 else None
+        details = table.read_table(5) if table.number(4, "B") == 2 else None
         if details is not None:
             # blockwise quantization of LiteRT: scales and zero points are tensors, and 0 means no tensor
             self.block = max(details.number(2, "i"), 1)
@@ -63,7 +63,7 @@ class TfliteQuantization:
 
     def numbers(self) -> tuple[tuple[float, ...], tuple[int, ...]]:
         """All scales and all zero points; an empty list of zero points means 0."""
-        return self._table.numbers(2, "f"), self._table.numbers(3, "q")
+        return self._table.read_numbers(2, "f"), self._table.read_numbers(3, "q")
 
     @property
     def nbytes(self) -> int:
@@ -113,9 +113,9 @@ class TfliteTensor:
     )
 
     def __init__(self, table: FlatTable, buffer: tuple[int, int] | None) -> None:
-        self.name = name = table.text(3)
-        shape: tuple[int, ...] = table.numbers(0, "i")
-        signature: tuple[int, ...] = table.numbers(7, "i")
+        self.name = name = table.decode_text(3)
+        shape: tuple[int, ...] = table.read_numbers(0, "i")
+        signature: tuple[int, ...] = table.read_numbers(7, "i")
         if len(shape) > MAX_RANK or min(shape, default=0) < -1 or min(signature, default=0) < -1:
             raise BadModel(f"tensor '{name}' has impossible dimensions {list(shape or signature)[:8]}")
         if signature and len(signature) != len(shape):
@@ -126,16 +126,16 @@ class TfliteTensor:
         self.signature = signature if -1 in signature else ()
         number = table.number(1, "b")
         self.dtype = schema.DTYPES.get(number)
-        self.type = schema.names("TensorType").get(number, f"TYPE_{number}")
+        self.type = schema.list_names("TensorType").get(number, f"TYPE_{number}")
         self.data = buffer
         self.external = bool(table.number(10, "I"))
         self.variable = bool(table.number(5, "B"))
-        sparsity = table.table(6)
+        sparsity = table.read_table(6)
         self.sparse = sparsity is not None
-        dimensions = [] if sparsity is None else sparsity.tables(2)
-        self.indices = sum(map(_indices, dimensions))
-        self.values = _values(dimensions)
-        quantization = table.table(4)
+        dimensions = [] if sparsity is None else sparsity.read_tables(2)
+        self.indices = sum(map(_count_index_bytes, dimensions))
+        self.values = _count_values(dimensions)
+        quantization = table.read_table(4)
         record = TfliteQuantization(quantization) if quantization is not None else None
         # converters also write an empty record, or a record with only minima and maxima
         self.quantization = record if record is not None and (record.scales or record.block) else None
@@ -169,8 +169,8 @@ class TfliteOperator:
 
     def __init__(self, table: FlatTable, code: tuple[str, bool, int], count: int, size: int) -> None:
         self.op, self.custom, self.version = code
-        self.inputs: tuple[int, ...] = table.numbers(1, "i")
-        self.outputs: tuple[int, ...] = table.numbers(2, "i")
+        self.inputs: tuple[int, ...] = table.read_numbers(1, "i")
+        self.outputs: tuple[int, ...] = table.read_numbers(2, "i")
         for number in (*self.inputs, *self.outputs):
             if not -1 <= number < count:
                 raise BadModel(f"an operator {self.op} names tensor {number:,}, and there are {count:,}")
@@ -180,8 +180,8 @@ class TfliteOperator:
             kind = table.number(slot, "B")
             if kind and self.kind is None:
                 self.kind = union, kind
-                self.options = table.table(slot + 1)
-        self.own = table.vector(5, 1)
+                self.options = table.read_table(slot + 1)
+        self.own = table.locate_vector(5, 1)
         offset = table.number(9, "Q")
         if offset > 1:
             self.own = _check_bounds(
@@ -203,9 +203,9 @@ class Subgraph:
     __slots__ = ("inputs", "name", "operators", "outputs", "tensors")
 
     def __init__(self, table: FlatTable, file: TfliteFile) -> None:
-        self.name = table.text(4)
-        tables = table.tables(0)
-        self.tensors = [TfliteTensor(t, file.buffer(t.number(2, "I"))) for t in tables]
+        self.name = table.decode_text(4)
+        tables = table.read_tables(0)
+        self.tensors = [TfliteTensor(t, file.locate_buffer(t.number(2, "I"))) for t in tables]
         ranked = [bool(t.number(8, "B")) for t in tables]
         if any(ranked):
             # a writer that sets has_rank distinguishes scalars from tensors of unknown rank
@@ -215,15 +215,15 @@ class Subgraph:
         count, size = len(tables), len(file.data)
         codes = file.codes
         self.operators: list[TfliteOperator] = []
-        for entry in table.tables(3):
+        for entry in table.read_tables(3):
             code_index = entry.number(0, "I")
             if code_index >= len(codes):
                 raise BadModel(
                     f"an operator names operator code {code_index:,}, and there are {len(codes):,}"
                 )
             self.operators.append(TfliteOperator(entry, codes[code_index], count, size))
-        self.inputs: tuple[int, ...] = table.numbers(1, "i")
-        self.outputs: tuple[int, ...] = table.numbers(2, "i")
+        self.inputs: tuple[int, ...] = table.read_numbers(1, "i")
+        self.outputs: tuple[int, ...] = table.read_numbers(2, "i")
         computed = {*self.inputs, *[n for operator in self.operators for n in operator.outputs]}
         for number, tensor in enumerate(self.tensors):
             if (
@@ -264,31 +264,31 @@ class TfliteFile:
             raise BadModel("this is not a TensorFlow Lite model", hint="its bytes 4 to 8 are not 'TFL3'")
         self.data = buffer
         self.budget = ReadBudget(len(buffer))
-        model = root(buffer, self.budget)
+        model = read_root(buffer, self.budget)
         self.version = model.number(0, "I")
-        self.description = model.text(3)
-        self.codes = [_code(t) for t in model.tables(1)]
-        # the table of a buffer is next to its data: `buffer` reads each table only when it is needed
+        self.description = model.decode_text(3)
+        self.codes = [_read_operator_code(t) for t in model.read_tables(1)]
+        # the table of a buffer is next to its data: `locate_buffer` reads each table only when it is needed
         self._model = model
-        self._buffers_start, self._buffer_count = model.vector(4, 4)
+        self._buffers_start, self._buffer_count = model.locate_vector(4, 4)
         model.budget.spend(8 * self._buffer_count)
         self._buffer_ranges: dict[int, tuple[int, int] | None] = {0: None}
-        self._subgraph_tables = model.tables(2)
+        self._subgraph_tables = model.read_tables(2)
         if not self._subgraph_tables:
             raise BadModel("it holds no subgraph, so nothing that can run")
         self.metadata: dict[str, tuple[int, int]] = {}
-        for entry in model.tables(6):
-            data_range = self.buffer(entry.number(1, "I"))
+        for entry in model.read_tables(6):
+            data_range = self.locate_buffer(entry.number(1, "I"))
             if data_range is not None:
-                self.metadata[entry.text(0)] = data_range
-        self.signatures = tuple([(t.text(2), t.number(4, "I")) for t in model.tables(7)])
+                self.metadata[entry.decode_text(0)] = data_range
+        self.signatures = tuple([(t.decode_text(2), t.number(4, "I")) for t in model.read_tables(7)])
 
     @property
     def count(self) -> int:
         """Number of subgraphs."""
         return len(self._subgraph_tables)
 
-    def subgraph(self, number: int) -> Subgraph:
+    def read_subgraph(self, number: int) -> Subgraph:
         """Reads a subgraph, without a cache; subgraph 0 is the main graph.
 
         Raises:
@@ -298,7 +298,7 @@ class TfliteFile:
             raise BadModel(f"subgraph {number:,} is named, and there are {self.count:,}")
         return Subgraph(self._subgraph_tables[number], self)
 
-    def buffer(self, number: int) -> tuple[int, int] | None:
+    def locate_buffer(self, number: int) -> tuple[int, int] | None:
         """Offset and size of the data of a buffer, or None if it is empty.
 
         Raises:
@@ -309,8 +309,8 @@ class TfliteFile:
                 raise BadModel(f"buffer {number:,} is named, and there are {self._buffer_count:,}")
             if not len(self._buffer_ranges) % _RELEASE_INTERVAL and isinstance(self.data, mmap.mmap):
                 self.data.madvise(mmap.MADV_DONTNEED)
-            table = self._model.inner(self._buffers_start + 4 * number)
-            start, size = table.vector(0, 1)
+            table = self._model.read_element_table(self._buffers_start + 4 * number)
+            start, size = table.locate_vector(0, 1)
             offset = table.number(1, "Q")
             if offset > 1:
                 # the data follows the flatbuffer, whose own offsets cannot exceed 2 GiB
@@ -325,18 +325,18 @@ _INDEX_BYTES = (0, 4, 2, 1)
 """Bytes of a sparse index by the number of its type in the union SparseIndexVector."""
 
 
-def _indices(dimension: FlatTable) -> int:
+def _count_index_bytes(dimension: FlatTable) -> int:
     """Returns the bytes of the segments and indices of one dimension of a sparse tensor."""
     total = 0
     for kind, slot in ((2, 3), (4, 5)):
         number = dimension.number(kind, "B")
-        vector = dimension.table(slot) if 0 < number < len(_INDEX_BYTES) else None
+        vector = dimension.read_table(slot) if 0 < number < len(_INDEX_BYTES) else None
         if vector is not None:
-            total += vector.vector(0, _INDEX_BYTES[number])[1] * _INDEX_BYTES[number]
+            total += vector.locate_vector(0, _INDEX_BYTES[number])[1] * _INDEX_BYTES[number]
     return total
 
 
-def _values(dimensions: Sequence[FlatTable]) -> int | None:
+def _count_values(dimensions: Sequence[FlatTable]) -> int | None:
     """Returns the number of values that a sparse tensor stores, or None if it describes no dimensions.
 
     The dimensions are processed from the outermost to the innermost. A dense dimension multiplies the number
@@ -348,8 +348,8 @@ def _values(dimensions: Sequence[FlatTable]) -> int | None:
             count *= max(dimension.number(1, "i"), 0)
             continue
         number = dimension.number(4, "B")
-        vector = dimension.table(5) if 0 < number < len(_INDEX_BYTES) else None
-        count = vector.vector(0, _INDEX_BYTES[number])[1] if vector is not None else 0
+        vector = dimension.read_table(5) if 0 < number < len(_INDEX_BYTES) else None
+        count = vector.locate_vector(0, _INDEX_BYTES[number])[1] if vector is not None else 0
     return count if dimensions else None
 
 
@@ -360,11 +360,11 @@ def _check_bounds(offset: int, count: int, size: int, part: str) -> tuple[int, i
     return offset, count
 
 
-def _code(table: FlatTable) -> tuple[str, bool, int]:
+def _read_operator_code(table: FlatTable) -> tuple[str, bool, int]:
     """Returns the name of an operator code, whether the operator is custom, and its version."""
     # the first field holds numbers up to 127; a later version of the schema added the second
     number = max(table.number(0, "b"), table.number(3, "i"))
     version = table.number(2, "i", 1)
     if number == _CUSTOM:
-        return table.text(1) or "CUSTOM", True, version
-    return schema.names("BuiltinOperator").get(number, f"BUILTIN_{number}"), False, version
+        return table.decode_text(1) or "CUSTOM", True, version
+    return schema.list_names("BuiltinOperator").get(number, f"BUILTIN_{number}"), False, version

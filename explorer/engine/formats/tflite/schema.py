@@ -80,7 +80,7 @@ _UNKNOWN_BY_DEFAULT = ("quantized_bias_type",)
 
 
 @cache
-def _kind(name: str) -> Any:
+def _load_class(name: str) -> Any:
     """Loads a class of the package, and imports only its module.
 
     Raises:
@@ -99,9 +99,9 @@ def _kind(name: str) -> Any:
 
 
 @cache
-def names(enumeration: str) -> Mapping[int, str]:
+def list_names(enumeration: str) -> Mapping[int, str]:
     """Returns the names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
-    members = vars(_kind(enumeration))
+    members = vars(_load_class(enumeration))
     numbered = {value: name for name, value in members.items() if isinstance(value, int)}
     return {**_NEWER.get(enumeration, {}), **numbered}
 
@@ -120,7 +120,7 @@ class _Field:
     __slots__ = ("accessor", "enumeration", "many", "name", "raw")
 
     def __init__(self, kind: Any, accessor: str) -> None:
-        self.name = _snake(accessor)
+        self.name = _convert_to_snake_case(accessor)
         self.accessor = accessor
         self.many = f"{accessor}Length" in vars(kind)
         self.raw = self.many and "Uint8Flags" in list_used_names(kind, accessor)
@@ -141,7 +141,7 @@ class _Field:
         if not self.enumeration:
             return value
         dtype = DTYPES.get(value) if self.enumeration == "TensorType" else None
-        return dtype or names(self.enumeration).get(value, value)
+        return dtype or list_names(self.enumeration).get(value, value)
 
 
 class OptionsTable:
@@ -156,7 +156,7 @@ class OptionsTable:
     __slots__ = ("_kind", "fields", "flat", "name")
 
     def __init__(self, name: str) -> None:
-        kind = _kind(name)
+        kind = _load_class(name)
         self.name = name
         self._kind = kind
         accessors = [entry for entry in vars(kind) if entry[0].isupper() and not _is_helper(entry)]
@@ -180,9 +180,9 @@ class OptionsTable:
 
 
 @cache
-def options(union: str, number: int) -> OptionsTable | None:
+def find_options_table(union: str, number: int) -> OptionsTable | None:
     """Returns the options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None."""
-    name = names(union).get(number, "NONE")
+    name = list_names(union).get(number, "NONE")
     return None if name == "NONE" else OptionsTable(name)
 
 
@@ -193,7 +193,7 @@ def _is_helper(entry: str) -> bool:
     return entry.endswith(("BufferHasIdentifier", "Length", "AsNumpy", "IsNone"))
 
 
-def _snake(name: str) -> str:
+def _convert_to_snake_case(name: str) -> str:
     """Converts StrideW to stride_w, and DilationHFactor to dilation_h_factor."""
     snake_name = ""
     for index, letter in enumerate(name):

@@ -20,7 +20,12 @@ from explorer.base.units import printable
 from explorer.engine.formats.files import open_regular
 from explorer.engine.formats.torch_files.pickle_machine import ByteSpan, PickleError, ReducedObject
 from explorer.engine.formats.torch_files.pickle_steps import load
-from explorer.engine.formats.torch_files.tensors import BYTES, StorageRef, broken, lenient
+from explorer.engine.formats.torch_files.tensors import (
+    BYTES,
+    StorageRef,
+    build_broken_error,
+    create_lenient_machine,
+)
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.host import input_files
 
@@ -92,7 +97,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
     try:
         head = os.pread(descriptor, 512, 0)
         if head.startswith(b"PK\x03\x04"):
-            return _zip_archive(source, places)
+            return _read_zip_archive(source, places)
         if head[257:262] == TAR:
             raise BadModel(
                 "this is a checkpoint of torch before 0.2, a tar archive, which is not read",
@@ -101,31 +106,31 @@ def read(source: str, *, places: bool = True) -> SavedFile:
             )
         if not head:
             raise BadModel("the file is empty", where=source)
-        content = input_files.mapping(descriptor, size)
+        content = input_files.map_into_memory(descriptor, size)
     finally:
         os.close(descriptor)
     try:
-        form = _legacy if head.startswith(MAGIC) else _read_plain_pickle
+        form = _read_legacy if head.startswith(MAGIC) else _read_plain_pickle
         return form(source, content, size)
     except PickleError as error:
-        raise broken(error, source) from error
+        raise build_broken_error(error, source) from error
 
 
 # -- the zip form
 
 
-def _zip_archive(source: str, places: bool) -> SavedFile:
+def _read_zip_archive(source: str, places: bool) -> SavedFile:
     archive = ZipArchive(source)
     if "data.pkl" not in archive:
         raise BadModel("this is a zip archive, and no model of torch's is in it", where=source)
     if archive.size_of("data.pkl") > PICKLE_BYTES:
         raise BadModel("its pickle is longer than any model's", where=source)
     storages: dict[str, tuple[str, int]] = {}
-    machine = lenient(archive.read("data.pkl"), more=_MORE, storages=storages)
+    machine = create_lenient_machine(archive.read("data.pkl"), more=_MORE, storages=storages)
     try:
         root = load(machine)
     except PickleError as error:
-        raise broken(error, source) from error
+        raise build_broken_error(error, source) from error
     swapped = archive.big_endian
 
     def place(ref: StorageRef) -> int | None:
@@ -146,19 +151,19 @@ def _zip_archive(source: str, places: bool) -> SavedFile:
 # -- the legacy form
 
 
-def _legacy(source: str, content: Content, size: int) -> SavedFile:
-    machine = lenient(content, len(MAGIC))
+def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
+    machine = create_lenient_machine(content, len(MAGIC))
     protocol = load(machine)
-    machine = lenient(content, machine.position)
+    machine = create_lenient_machine(content, machine.position)
     system = load(machine)
     storages: dict[str, tuple[str, int]] = {}
-    machine = lenient(content, machine.position, more=_MORE, storages=storages)
+    machine = create_lenient_machine(content, machine.position, more=_MORE, storages=storages)
     root = load(machine)
-    keys = lenient(content, machine.position)
+    keys = create_lenient_machine(content, machine.position)
     order = load(keys)
     if protocol != _PROTOCOL or not isinstance(system, dict) or not isinstance(order, list):
         raise PickleError("it is not laid out as torch does")
-    places = _storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
+    places = _compute_storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
 
     def place(ref: StorageRef) -> int | None:
         offset = places.get(ref.key)
@@ -170,7 +175,7 @@ def _legacy(source: str, content: Content, size: int) -> SavedFile:
     return SavedFile(source, "legacy", root, machine.named, size, place, swapped, 0, storages)
 
 
-def _storage_offsets(
+def _compute_storage_offsets(
     source: str, storages: Mapping[str, tuple[str, int]], order: list[str], offset: int, size: int
 ) -> dict[str, int]:
     """Computes the file offset of each storage in the legacy form.
@@ -220,7 +225,7 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
         if not isinstance(encoded, ByteSpan):
             raise ValueError("a storage is not stored as bytes")
         # read only the bytes before the data of the storage
-        saved = _legacy(source, encoded.read(HEAD), encoded.size)
+        saved = _read_legacy(source, encoded.read(HEAD), encoded.size)
         if not isinstance(saved.root, StorageRef):
             raise ValueError("a storage is something else")
         offset = saved.place(saved.root)
@@ -233,21 +238,21 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
         ("torch.storage", "_load_from_bytes"): read_storage_bytes,
         **_MORE,
     }
-    machine = lenient(content, more=replacements)
+    machine = create_lenient_machine(content, more=replacements)
     root = load(machine)
     return SavedFile(
         source, "pickle", root, machine.named, size, lambda ref: inner.get(ref.key), storages=storages
     )
 
 
-def _bytes_of_text(text: Any, encoding: Any = "utf-8") -> bytes:
+def _restore_bytes(text: Any, encoding: Any = "utf-8") -> bytes:
     """Restores bytes, which pickle protocols before 3 write as text in latin-1."""
     if not isinstance(text, str) or encoding not in ("latin1", "latin-1"):
         raise ValueError("bytes are written in an unknown way")
     return text.encode("latin-1")
 
 
-_MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _bytes_of_text}
+_MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _restore_bytes}
 """Functions that a checkpoint may call in addition to those in `tensors`."""
 
 # -- numpy arrays
@@ -271,7 +276,7 @@ _KINDS = {
 """Element types by numpy's code."""
 
 
-def array_type(described: ReducedObject) -> tuple[str, bool]:
+def read_array_type(described: ReducedObject) -> tuple[str, bool]:
     """Returns the element type that a `numpy.dtype` describes, and whether it is big-endian."""
     code = described.args[0] if described.args else ""
     state = described.state if isinstance(described.state, tuple) else ()
@@ -300,7 +305,7 @@ _DANGEROUS = (
 """Python modules that no model needs when it is loaded."""
 
 
-def calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
+def list_calls(saved: SavedFile) -> Iterator[tuple[str, int, bool]]:
     """Lists the code that loading the file with torch would import.
 
     Yields:

@@ -14,7 +14,7 @@ from explorer.base.outline import Outline
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text, many_text
 from explorer.engine.formats.byte_ranges import TensorView, is_dense
-from explorer.engine.formats.module_index import ModulePart, outline_rows
+from explorer.engine.formats.module_index import ModulePart, list_outline_rows
 from explorer.engine.formats.tensor_index import (
     NO_GRAPH,
     CountRule,
@@ -24,7 +24,7 @@ from explorer.engine.formats.tensor_index import (
     format_names,
     mark_overlaps,
 )
-from explorer.engine.formats.torch_files.checkpoint import SavedFile, array_type, calls, read
+from explorer.engine.formats.torch_files.checkpoint import SavedFile, list_calls, read, read_array_type
 from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
 from explorer.engine.formats.torch_files.tensors import BYTES, Device, StorageRef, TensorSpec, WrappedTensor
 
@@ -87,7 +87,7 @@ class Checkpoint:
         unclaimed: (name, reason) of data in the file that belongs to no tensor.
         renamed: Names that differ from the path in the file, because the path is too long or not unique.
         swapped: Whether the values have the byte order of another machine.
-        form: Form of the file: 'zip', 'legacy' or 'pickle' (see `checkpoint`).
+        form: Form of the file: 'zip', 'legacy' or 'pickle' (see `parse_checkpoint`).
     """
 
     contents: TensorIndex = field(init=False)
@@ -155,7 +155,7 @@ class _ContentReader:
             parent, role, depth, keys_give_roles, attribute = levels[-1]
             path = _join_path(parent, key)
             if keys_give_roles and not role:
-                role = _role(parent, key, value)
+                role = _find_role(parent, key, value)
             if isinstance(value, TensorSpec):
                 self.add_tensor(path, value, role, depth, attribute)
             elif isinstance(value, WrappedTensor):
@@ -169,7 +169,7 @@ class _ContentReader:
                 self.bare_storages.add(value.key)
                 self.checkpoint.unclaimed.append((path or "storage", "a storage that no tensor is of"))
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
-                self.value(path, value)
+                self.record_value(path, value)
             elif id(value) in self.visited and value:
                 self.repeated.append(path)
                 self.check_count(len(self.repeated))
@@ -202,11 +202,11 @@ class _ContentReader:
             Its members by name, or None if nothing in it needs a visit.
         """
         if _is_module(value):
-            return self.module(path, value, role, depth)
-        if isinstance(value, ReducedObject) and self.array(path, value, role, depth):
+            return self.record_module(path, value, role, depth)
+        if isinstance(value, ReducedObject) and self.record_array(path, value, role, depth):
             return None
         if not value or _has_only_values(value):
-            self.value(path, value)
+            self.record_value(path, value)
             return None
         return _list_members(value)
 
@@ -215,20 +215,20 @@ class _ContentReader:
         if times > TIMES:
             raise BadModel(f"it names one thing more than {TIMES:,} times", where=self.saved.source)
 
-    def value(self, path: str, value: Any) -> None:
+    def record_value(self, path: str, value: Any) -> None:
         """Records a value that is not a tensor."""
         if len(self.values) < VALUES:
-            text = _text(value)
+            text = _format_value(value)
             if path and text:
                 self.values.append((path, text))
         else:
             self.unlisted += 1
 
-    def unique(self, name: str) -> str:
+    def make_unique(self, name: str) -> str:
         """Makes a tensor name unique by appending '#2', '#3' ... if it is in use."""
         times = self.names.get(name, 0)
         self.names[name] = times + 1
-        return self.unique(f"{name}#{times + 1}") if times else name
+        return self.make_unique(f"{name}#{times + 1}") if times else name
 
     def check_names(self, value: object) -> None:
         """Raises an error for an object with more names than any model gives it."""
@@ -239,7 +239,9 @@ class _ContentReader:
         """Records a tensor outside modules."""
         self.check_names(spec)
         numbers = 0 if attribute else None
-        self.find_unowned_list(role, depth).append(self.tensor(path or "tensor", spec, role, numbers=numbers))
+        self.find_unowned_list(role, depth).append(
+            self.record_tensor(path or "tensor", spec, role, numbers=numbers)
+        )
 
     def add_wrapped(
         self,
@@ -276,7 +278,9 @@ class _ContentReader:
         for key, part in value.inner.items():
             name = _join_path(path, _name(key)) if key else path
             if isinstance(part, TensorSpec):
-                inner_tensors.append(self.tensor(name or "tensor", part, role, trained, numbers=numbers))
+                inner_tensors.append(
+                    self.record_tensor(name or "tensor", part, role, trained, numbers=numbers)
+                )
                 numbers = 0
             elif isinstance(part, WrappedTensor):
                 others += self.add_wrapped(name, part, role, inner_tensors, numbers, trained, depth + 1)
@@ -292,7 +296,7 @@ class _ContentReader:
             parts.append(ModulePart("", depth=depth, role=role))
         return parts[-1].parameters
 
-    def module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
+    def record_module(self, path: str, value: ReducedObject, role: str, depth: int) -> list[tuple[str, Any]]:
         """Records a pickled module and its tensors.
 
         Returns:
@@ -310,7 +314,7 @@ class _ContentReader:
             depth,
             inside=bool(children),
             qualname=value.qualname,
-            settings={str(k): _setting(v) for k, v in state.items() if _is_setting(k, v)},
+            settings={str(k): _simplify_setting(v) for k, v in state.items() if _is_setting(k, v)},
             role=role,
         )
         self.checkpoint.parts.append(part)
@@ -319,10 +323,10 @@ class _ContentReader:
                 name = _join_path(path, _name(key))
                 if isinstance(entry, TensorSpec):
                     trained = entry.requires_grad if table == "_parameters" else False
-                    tensors.append(self.tensor(name, entry, role, trained))
+                    tensors.append(self.record_tensor(name, entry, role, trained))
                 elif isinstance(entry, WrappedTensor):
                     trained = entry.requires_grad if table == "_parameters" else False
-                    children += self.relative(
+                    children += self.make_relative(
                         path, self.add_wrapped(name, entry, role, tensors, None, trained)
                     )
                 elif entry is not None:
@@ -331,20 +335,20 @@ class _ContentReader:
             # a tensor in a plain attribute: torch does not move it with the model, but it is in the file
             name = _join_path(path, _name(key))
             if isinstance(entry, TensorSpec):
-                part.buffers.append(self.tensor(name, entry, role, False))
+                part.buffers.append(self.record_tensor(name, entry, role, False))
             elif isinstance(entry, WrappedTensor):
-                children += self.relative(
+                children += self.make_relative(
                     path, self.add_wrapped(name, entry, role, part.buffers, None, False)
                 )
             elif key not in _TABLES and holds_data(entry):
                 children.append((_name(key), entry))
         return children
 
-    def relative(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
+    def make_relative(self, path: str, entries: list[tuple[str, Any]]) -> list[tuple[str, Any]]:
         """Makes the paths of entries relative to the module at `path`."""
         return [(name[len(path) + 1 :] if path else name, entry) for name, entry in entries]
 
-    def tensor(
+    def record_tensor(
         self,
         name: str,
         spec: TensorSpec,
@@ -362,7 +366,7 @@ class _ContentReader:
             trained: Whether the tensor is trained, or None to use its description.
             numbers: Number of model elements to count (see `StoredTensor`).
         """
-        stored_name, name = name, self.unique(name)
+        stored_name, name = name, self.make_unique(name)
         if name != stored_name or len(name) > NAME:
             self.checkpoint.renamed.append(name)
         ref, width = spec.storage, BYTES.get(spec.dtype, 0)
@@ -385,7 +389,7 @@ class _ContentReader:
                 identity = ref.key, ref.start + spec.offset, spec.elements
                 if not is_dense(spec.shape, spec.stride):
                     identity = *identity[:2], hash((spec.shape, spec.stride))
-                self.shared(name, identity, spec)
+                self.note_shared_storage(name, identity, spec)
         if self.saved.swapped:
             unread = unread or "it is stored in the other byte order"
         if spec.layout == "strided" and not spec.contiguous:
@@ -413,7 +417,7 @@ class _ContentReader:
             self.views[name] = TensorView(*place)
         return tensor
 
-    def shared(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:
+    def note_shared_storage(self, name: str, identity: tuple[str, int, int], spec: TensorSpec) -> None:
         """Records a note if the tensor is tied to another one, shares a storage, or is not contiguous."""
         notes = []
         first = self.first_names.setdefault(identity, name)
@@ -427,9 +431,9 @@ class _ContentReader:
         if notes:
             self.checkpoint.notes[name] = ", ".join(notes)
 
-    def array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
+    def record_array(self, path: str, value: ReducedObject, role: str, depth: int) -> bool:
         """Records an object if it is a numpy array. Returns whether it is."""
-        description = _array_of(value)
+        description = _decode_array(value)
         if description is None:
             return False
         dtype, swapped, shape, is_fortran, raw = description
@@ -439,7 +443,7 @@ class _ContentReader:
             length = raw.size
             if self.saved.base is not None and not is_fortran and not swapped and dtype in BYTES:
                 offset, unread = self.saved.base + raw.offset, ""
-        name = self.unique(path or "array")
+        name = self.make_unique(path or "array")
         if role:
             self.checkpoint.roles[name] = role
         tensor = StoredTensor(name, dtype, shape, length, self.saved.source, offset, None, None, unread)
@@ -456,7 +460,7 @@ _TABLES = frozenset({
 """Attributes that every module has: tables of its tensors, modules and hooks."""
 
 
-def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, Any] | None:
+def _decode_array(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, Any] | None:
     """Decodes the description of a numpy array.
 
     Returns:
@@ -469,7 +473,7 @@ def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, An
     if len(state) != 5 or not isinstance(state[1], tuple) or not isinstance(state[2], ReducedObject):
         return None
     shape, is_fortran, raw = state[1], state[3], state[4]
-    dtype, swapped = array_type(state[2])
+    dtype, swapped = read_array_type(state[2])
     if any(type(n) is not int or not 0 <= n < 1 << 40 for n in shape) or len(shape) > 64:
         return None
     length = raw.size if isinstance(raw, ByteSpan) else len(raw) if isinstance(raw, bytes) else 0
@@ -478,7 +482,7 @@ def _array_of(value: ReducedObject) -> tuple[str, bool, tuple[int, ...], Any, An
 
 def is_array(value: Any) -> bool:
     """Whether an object is a numpy array of numbers."""
-    return isinstance(value, ReducedObject) and _array_of(value) is not None
+    return isinstance(value, ReducedObject) and _decode_array(value) is not None
 
 
 def holds_data(value: Any, max_objects: int = 4096) -> bool:
@@ -536,7 +540,7 @@ def _has_only_values(value: Any) -> bool:
     return all(isinstance(part, (*PLAIN, Global)) for _, part in _list_members(value))
 
 
-def _role(path: str, key: str, value: Any) -> str:
+def _find_role(path: str, key: str, value: Any) -> str:
     """Returns the role of a dictionary entry, or '' if it may belong to the model."""
     role = ROLES.get(key.lower(), "") if not path else ""
     if isinstance(value, (TensorSpec, WrappedTensor)) and "rng" not in key:
@@ -555,7 +559,7 @@ def _is_setting(key: Any, value: Any) -> bool:
     )
 
 
-def _setting(value: Any) -> Any:
+def _simplify_setting(value: Any) -> Any:
     if isinstance(value, Global):
         return value.qualname
     if isinstance(value, bytes):
@@ -563,7 +567,7 @@ def _setting(value: Any) -> Any:
     return value[:TEXT] if isinstance(value, str) else value
 
 
-def _text(value: Any) -> str:
+def _format_value(value: Any) -> str:
     """Formats a value for the facts, or '' for a value that is not shown."""
     if isinstance(value, Global):
         return value.qualname
@@ -574,7 +578,7 @@ def _text(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         if not value or not all(isinstance(element, PLAIN) for element in value):
             return ""
-        elements = ", ".join(_text(element) for element in value[:8])
+        elements = ", ".join(_format_value(element) for element in value[:8])
         return f"[{elements}{', ...' if len(value) > 8 else ''}]"[:TEXT]
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of many digits"
@@ -591,11 +595,11 @@ _FORMS = {
 
 
 def read_checkpoint(path: str, format: str) -> Checkpoint:
-    """Reads and parses a file of torch.save; see `checkpoint`."""
-    return checkpoint(read(path), format)
+    """Reads and parses a file of torch.save; see `parse_checkpoint`."""
+    return parse_checkpoint(read(path), format)
 
 
-def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
+def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     """Parses the contents of a checkpoint.
 
     Args:
@@ -614,7 +618,7 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         for part in parsed.parts:
             part.role = ""
     if not reader.tensors and not parsed.whole:
-        code_names = [_name(name) for name, _, _ in calls(saved)]
+        code_names = [_name(name) for name, _, _ in list_calls(saved)]
         calls_note = (
             f" (its pickle asks for {format_names(code_names)}, which was not run)" if code_names else ""
         )
@@ -625,8 +629,8 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         reader.tensors,
         (saved.source,),
         saved.size,
-        facts=tuple(_facts(reader)),
-        notes=tuple(_notes(reader)),
+        facts=tuple(_list_facts(reader)),
+        notes=tuple(_list_notes(reader)),
         kinds={part.path: part.kind for part in parsed.parts if part.kind},
         why=PICKLED if parsed.whole else NO_GRAPH,
         unclaimed=parsed.unclaimed,
@@ -634,7 +638,7 @@ def checkpoint(saved: SavedFile, format: str) -> Checkpoint:
     return parsed
 
 
-def _facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
+def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
     parsed, saved = reader.checkpoint, reader.saved
     yield "form", _FORMS[saved.form]
     for path, qualname in parsed.whole[:8]:
@@ -661,8 +665,8 @@ def _group_by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[
     return groups
 
 
-def _notes(reader: _ContentReader) -> Iterator[str]:
-    code_names = list(calls(reader.saved))
+def _list_notes(reader: _ContentReader) -> Iterator[str]:
+    code_names = list(list_calls(reader.saved))
     if code_names:
         code_names = [(_name(name), times, suspicious) for name, times, suspicious in code_names]
         suspects = [f"{name} (called {times} times)" for name, times, suspicious in code_names if suspicious]
@@ -703,11 +707,16 @@ def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]
 
 def outline(source: str) -> Outline:
     """Returns the outline of a checkpoint: its tensors, and its modules if any were pickled."""
-    parsed = checkpoint(read(source, places=False), "checkpoint")
+    parsed = parse_checkpoint(read(source, places=False), "checkpoint")
     contents = parsed.contents
     facts = [*contents.facts, *(("note", note) for note in contents.notes)]
     weights = [tensor for part in parsed.parts if not part.role for tensor in part.parameters]
     params = count_stored(weights)[0]
     return Outline(
-        contents.format, source, contents.file_bytes, facts, outline_rows(parsed.parts, parsed.notes), params
+        contents.format,
+        source,
+        contents.file_bytes,
+        facts,
+        list_outline_rows(parsed.parts, parsed.notes),
+        params,
     )

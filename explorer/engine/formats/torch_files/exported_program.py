@@ -14,7 +14,7 @@ from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text, printable
 from explorer.engine.formats.byte_ranges import TensorView
-from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, list_outline_rows
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -75,13 +75,13 @@ _SELF = re.compile(r"^L(__self__|\['self'\])\.?")
 _LIBRARY = ("/torch/", "\\torch\\")
 
 
-def symbol_of(text: str) -> str:
+def extract_symbol(text: str) -> str:
     """Extracts the name of a symbol: "Symbol('s77', positive=True)" -> 's77'."""
     match = SYMBOL.fullmatch(text)
     return match.group(1) if match else text
 
 
-def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | None:
+def find_batch_symbol(firsts: Collection[str | None], names: Collection[str]) -> str | None:
     """Finds the symbol of the batch size: the common first dimension of all inputs.
 
     Args:
@@ -95,7 +95,7 @@ def batch_of(firsts: Collection[str | None], names: Collection[str]) -> str | No
     return common if common in names and "batch" not in names else None
 
 
-def module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
+def parse_module_stack(text: str) -> tuple[tuple[str, str, str], ...]:
     """Parses `nn_module_stack` of a node.
 
     Returns:
@@ -152,7 +152,7 @@ class ProgramDescription:
     notes: dict[str, str] = field(default_factory=dict)
     kinds: dict[str, str] = field(default_factory=dict)
 
-    def parts(self) -> Iterator[ModulePart]:
+    def group_modules(self) -> Iterator[ModulePart]:
         """Groups consecutive operators by module, in execution order.
 
         A module is listed with its tensors when it first runs. Tensors of modules that never run come last.
@@ -240,7 +240,7 @@ def read_graph(archive: ZipArchive, make: Callable[[dict[str, Any]], Made], hint
         raise _build_no_program_error(archive)
     name = "models/model.json" if "models/model.json" in models else models[0]
     try:
-        return make(json.loads(archive.text(name)))
+        return make(json.loads(archive.decode_text(name)))
     except RecursionError as error:
         raise BadModel("its graph is nested deeper than any model's", where=archive.path) from error
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, StopIteration) as error:
@@ -275,12 +275,12 @@ def _read_document(
     graph, signature = module["graph"], module["signature"]
     program = ProgramDescription()
     tensor_values: dict[str, Any] = graph["tensor_values"]
-    trained = _signature(program, signature, tensor_values)
+    trained = _record_signature(program, signature, tensor_values)
     for node in graph["nodes"]:
-        program.nodes.append(_program_call(node, tensor_values))
+        program.nodes.append(_build_program_call(node, tensor_values))
     for call in program.nodes:
         program.kinds.update((path, kind) for _, path, kind in call.stack)
-    tensors = _tensors(archive, program, trained, places)
+    tensors = _read_tensors(archive, program, trained, places)
     size = sum(tensor.nbytes for tensor in drop_duplicates(tensors))
     version = str(document.get("torch_version", ""))[:64]
     ranges = document.get("range_constraints") or {}
@@ -294,9 +294,13 @@ def _read_document(
             ("operators", f"{len(program.nodes):,}"),
             ("modules", f"{len({path for path in program.kinds if path}):,}"),
             ("tensors", f"{len(tensors):,}, {bytes_text(size)}"),
-            *([("opsets", _opsets(document["opset_version"]))] if document.get("opset_version") else []),
             *(
-                (f"dimension {symbol_of(str(symbol))}", _span(span))
+                [("opsets", _format_opsets(document["opset_version"]))]
+                if document.get("opset_version")
+                else []
+            ),
+            *(
+                (f"dimension {extract_symbol(str(symbol))}", _format_range(span))
                 for symbol, span in list(ranges.items())[:16]
             ),
         ),
@@ -307,7 +311,7 @@ def _read_document(
     return program
 
 
-def _span(span: Mapping[str, Any]) -> str:
+def _format_range(span: Mapping[str, Any]) -> str:
     """Formats the range of a dynamic dimension."""
     lower, upper = span.get("min_val"), span.get("max_val")
     if upper is None:
@@ -329,10 +333,10 @@ def _name_batch(document: dict[str, Any]) -> None:
     graph, signature = document["graph_module"]["graph"], document["graph_module"]["signature"]
     tensor_values, ranges = graph["tensor_values"], document.get("range_constraints") or {}
     program = ProgramDescription()
-    _signature(program, signature, tensor_values)
+    _record_signature(program, signature, tensor_values)
     shapes = [shape for _, _, shape in program.inputs if shape]
-    names = {symbol_of(str(symbol)): symbol for symbol in ranges}
-    symbol = batch_of([first if isinstance(first, str) else None for first, *_ in shapes], names)
+    names = {extract_symbol(str(symbol)): symbol for symbol in ranges}
+    symbol = find_batch_symbol([first if isinstance(first, str) else None for first, *_ in shapes], names)
     if symbol is None:
         return
     for meta in tensor_values.values():
@@ -344,11 +348,11 @@ def _name_batch(document: dict[str, Any]) -> None:
     document["range_constraints"] = {"batch" if k == names[symbol] else k: v for k, v in ranges.items()}
 
 
-def _opsets(versions: Mapping[str, Any]) -> str:
+def _format_opsets(versions: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} {number}" for name, number in list(versions.items())[:8])
 
 
-def _signature(
+def _record_signature(
     program: ProgramDescription, signature: Mapping[str, Any], tensor_values: Mapping[str, Any]
 ) -> dict[str, bool]:
     """Records the inputs, outputs and stored tensors of the program.
@@ -368,19 +372,19 @@ def _signature(
                 tensor_values.get(value_name, {}).get("requires_grad")
             )
         elif kind == "user_input":
-            program.inputs += _values(value["arg"], tensor_values)
+            program.inputs += _list_tensors(value["arg"], tensor_values)
     for spec in signature["output_specs"]:
         if "user_output" in spec:
-            program.outputs += _values(spec["user_output"]["arg"], tensor_values)
+            program.outputs += _list_tensors(spec["user_output"]["arg"], tensor_values)
     return trained
 
 
-def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCall:
+def _build_program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> ProgramCall:
     inputs: list[Tensor] = []
     uses: list[str] = []
     settings: dict[str, Any] = {}
     for argument in node["inputs"]:
-        values = list(_values(argument["arg"], tensor_values))
+        values = list(_list_tensors(argument["arg"], tensor_values))
         uses += [name for name, _, _ in values]
         if values or "as_none" in argument["arg"]:
             # an omitted tensor is listed too, so that the positions of the others do not change
@@ -388,30 +392,30 @@ def _program_call(node: Mapping[str, Any], tensor_values: Mapping[str, Any]) -> 
                 (str(argument["name"]), None, None)
             ]
         else:
-            settings[str(argument["name"])] = _argument_value(argument["arg"])
-    outputs = [value for result in node["outputs"] for value in _values(result, tensor_values)]
+            settings[str(argument["name"])] = _read_argument_value(argument["arg"])
+    outputs = [value for result in node["outputs"] for value in _list_tensors(result, tensor_values)]
     metadata = node.get("metadata") or {}
     kind = str(node["target"]).removeprefix("torch.ops.").removesuffix(".default")
     name = str(node.get("name") or "") or (outputs[0][0] if outputs else "")
-    line = _source_line(str(metadata.get("stack_trace") or ""))
+    line = _find_source_line(str(metadata.get("stack_trace") or ""))
     operator = OperatorRow(kind, name, inputs, outputs, settings, line, uses=uses)
-    return ProgramCall(operator, module_stack(str(metadata.get("nn_module_stack") or "")))
+    return ProgramCall(operator, parse_module_stack(str(metadata.get("nn_module_stack") or "")))
 
 
-def _values(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
+def _list_tensors(arg: Any, tensor_values: Mapping[str, Any]) -> Iterator[Tensor]:
     """Returns the (name, type, shape) of each tensor in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind == "as_tensor" and isinstance(value, dict):
-            yield _tensor(str(value["name"]), tensor_values)
+            yield _describe_tensor(str(value["name"]), tensor_values)
         elif kind in ("as_tensors", "as_optional_tensors") and isinstance(value, list):
             for element in value:
                 if "name" in element:
-                    yield _tensor(str(element["name"]), tensor_values)
+                    yield _describe_tensor(str(element["name"]), tensor_values)
                 else:
-                    yield from _values(element, tensor_values)
+                    yield from _list_tensors(element, tensor_values)
 
 
-def _tensor(name: str, tensor_values: Mapping[str, Any]) -> Tensor:
+def _describe_tensor(name: str, tensor_values: Mapping[str, Any]) -> Tensor:
     meta = tensor_values.get(name)
     if meta is None:
         return name, None, None
@@ -438,20 +442,20 @@ def _simplify_expression(text: str) -> str:
     return _INTEGER.sub(r"\1", SYMBOL.sub(r"\1", text))
 
 
-def _argument_value(arg: Any) -> Any:
+def _read_argument_value(arg: Any) -> Any:
     """Returns the value of an argument without tensors: a number, a text, or a list."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if isinstance(value, list):
-            return [_argument_value(v) if isinstance(v, dict) else v for v in value[:64]]
+            return [_read_argument_value(v) if isinstance(v, dict) else v for v in value[:64]]
         if kind == "as_scalar_type":
             return DTYPES.get(value, value)
         if isinstance(value, dict):
-            return _argument_value(value) if len(value) == 1 else str(value)[:80]
+            return _read_argument_value(value) if len(value) == 1 else str(value)[:80]
         return value
     return None
 
 
-def _source_line(trace: str) -> str:
+def _find_source_line(trace: str) -> str:
     """Returns the 'file:line' of a node in the user's code: the innermost stack frame outside torch."""
     frames = _FRAME.findall(trace)
     for path, line in reversed(frames):
@@ -460,7 +464,7 @@ def _source_line(trace: str) -> str:
     return f"{frames[-1][0].rpartition('/')[2]}:{frames[-1][1]}" if frames else ""
 
 
-def _tensors(
+def _read_tensors(
     archive: ZipArchive, program: ProgramDescription, trained: Mapping[str, bool], places: bool
 ) -> list[StoredTensor]:
     """Reads the description of each stored tensor; records notes, strides and parameters in `program`."""
@@ -493,7 +497,7 @@ def list_stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[st
     for folder, kind in (("data/weights/", "weights"), ("data/constants/", "constants")):
         lists = [n for n in archive.names() if n.startswith(folder) and n.endswith(f"_{kind}_config.json")]
         for name in lists[:1]:
-            for fqn, entry in json.loads(archive.text(name))["config"].items():
+            for fqn, entry in json.loads(archive.decode_text(name))["config"].items():
                 yield str(fqn), f"{folder}{entry['path_name']}", entry
 
 
@@ -549,13 +553,13 @@ def outline(source: str) -> Outline:
     program = read_description(source, "", places=False)
     contents = program.contents
     facts = [*([("written by", contents.producer)] if contents.producer else []), *contents.facts]
-    params = count_stored(tensor for part in program.parts() for tensor in part.parameters)[0]
-    return Outline(contents.format, source, contents.file_bytes, facts, _rows(program), params)
+    params = count_stored(tensor for part in program.group_modules() for tensor in part.parameters)[0]
+    return Outline(contents.format, source, contents.file_bytes, facts, _list_rows(program), params)
 
 
-def _rows(program: ProgramDescription) -> Iterator[OutlineRow]:
+def _list_rows(program: ProgramDescription) -> Iterator[OutlineRow]:
     for name, dtype, shape in program.inputs:
         yield OutlineRow(name, "input", dtype or "", shape)
-    yield from outline_rows(program.parts(), program.notes)
+    yield from list_outline_rows(program.group_modules(), program.notes)
     for name, dtype, shape in program.outputs:
         yield OutlineRow(name, "output", dtype or "", shape)

@@ -186,7 +186,7 @@ class Pickle:
         """Reads the next `size` bytes as an unsigned integer."""
         return int.from_bytes(self.take(size), "little")
 
-    def raw_line(self) -> bytes:
+    def read_raw_line(self) -> bytes:
         """Reads up to the end of the line."""
         end = self.content.find(b"\n", self.position, self.position + LINE)
         if end < 0:
@@ -196,9 +196,9 @@ class Pickle:
         start, self.position = self.position, end + 1
         return self.content[start:end]
 
-    def line(self) -> str:
+    def read_line(self) -> str:
         """Reads up to the end of the line, as text."""
-        return self.raw_line().decode("utf-8", "backslashreplace")
+        return self.read_raw_line().decode("utf-8", "backslashreplace")
 
     # -- the stack
 

@@ -55,7 +55,7 @@ def _skip(size: int) -> Step:
     return step
 
 
-def _long(size: int) -> Callable[[Pickle], int]:
+def _create_long_reader(size: int) -> Callable[[Pickle], int]:
     """Creates a reader of an integer whose length is `size` bytes wide."""
 
     def value(m: Pickle) -> int:
@@ -67,12 +67,14 @@ def _long(size: int) -> Callable[[Pickle], int]:
     return value
 
 
-def _text(size: int, coding: str = "utf-8", errors: str = "surrogatepass") -> Callable[[Pickle], str]:
+def _create_text_reader(
+    size: int, coding: str = "utf-8", errors: str = "surrogatepass"
+) -> Callable[[Pickle], str]:
     """Creates a reader of a text whose length is `size` bytes wide."""
     return lambda m: m.take(m.number(size)).decode(coding, errors)
 
 
-def _bytes(size: int) -> Callable[[Pickle], Any]:
+def _create_bytes_reader(size: int) -> Callable[[Pickle], Any]:
     """Creates a reader of bytes whose length field has `size` bytes. Long content becomes a `ByteSpan`."""
 
     def value(m: Pickle) -> Any:
@@ -88,25 +90,25 @@ def _bytes(size: int) -> Callable[[Pickle], Any]:
     return value
 
 
-def _int_line(m: Pickle) -> int | bool:
-    text = m.line()
-    return text == "01" if text in ("00", "01") else _digits(text)
+def _read_int_line(m: Pickle) -> int | bool:
+    text = m.read_line()
+    return text == "01" if text in ("00", "01") else _parse_digits(text)
 
 
-def _digits(text: str) -> int:
+def _parse_digits(text: str) -> int:
     if len(text) > DIGITS:
         raise PickleError("a number of it has too many digits")
     return int(text.removesuffix("L"))
 
 
 def _read_quoted(m: Pickle) -> str:
-    text = m.raw_line()
+    text = m.read_raw_line()
     if len(text) < 2 or text[:1] != text[-1:] or text[:1] not in (b"'", b'"'):
         raise PickleError("a text of it has no quotes")
     return text[1:-1].decode("unicode_escape")
 
 
-def _double(m: Pickle) -> float:
+def _read_double(m: Pickle) -> float:
     (value,) = struct.unpack(">d", m.take(8))
     return float(value)
 
@@ -125,7 +127,7 @@ def _build_pop_last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
     return value
 
 
-def _dict(m: Pickle) -> PickledDict:
+def _build_dict(m: Pickle) -> PickledDict:
     mapping = PickledDict()
     _fill(mapping, m.pop_mark())
     return mapping
@@ -170,7 +172,7 @@ def _append(m: Pickle) -> None:
     _extend(m.stack[-1], [value])
 
 
-def _appends(m: Pickle) -> None:
+def _append_items(m: Pickle) -> None:
     values = m.pop_mark()
     _extend(m.stack[-1], values)
 
@@ -179,7 +181,7 @@ _SET = Global("builtins", "set")
 _FROZENSET = Global("builtins", "frozenset")
 
 
-def _frozenset(m: Pickle) -> ReducedObject:
+def _build_frozenset(m: Pickle) -> ReducedObject:
     frozen_set = ReducedObject(_FROZENSET)
     frozen_set.items = m.pop_mark()
     return frozen_set
@@ -206,12 +208,12 @@ def _store_next_in_memo(m: Pickle) -> None:
 
 
 def _store_in_memo_line(m: Pickle) -> None:
-    m.memo[_digits(m.line())] = m.stack[-1]
+    m.memo[_parse_digits(m.read_line())] = m.stack[-1]
 
 
-def _global(m: Pickle) -> Any:
-    module = m.line()
-    return m.replace_name(module, m.line())
+def _read_global(m: Pickle) -> Any:
+    module = m.read_line()
+    return m.replace_name(module, m.read_line())
 
 
 def _stack_global(m: Pickle) -> Any:
@@ -226,19 +228,19 @@ def _reduce(m: Pickle) -> None:
     m.stack[-1] = m.replace_call(m.stack[-1], args)
 
 
-def _new_with_names(m: Pickle) -> Any:
+def _build_with_names(m: Pickle) -> Any:
     kind, args, keywords = _build_pop_last(3)(m)
     if not isinstance(keywords, dict):
         raise PickleError("it calls something without arguments")
     return m.replace_call(kind, args if not keywords else (*args, keywords))
 
 
-def _instance(m: Pickle) -> Any:
-    kind = _global(m)
+def _build_instance(m: Pickle) -> Any:
+    kind = _read_global(m)
     return m.replace_call(kind, tuple(m.pop_mark()))
 
 
-def _object(m: Pickle) -> Any:
+def _build_object(m: Pickle) -> Any:
     parts = m.pop_mark()
     if not parts:
         raise PickleError("it takes what is not there")
@@ -256,16 +258,16 @@ def _build(m: Pickle) -> None:
 
 
 def _replace_persistent_id(m: Pickle) -> None:
-    m.stack[-1] = _persistent(m, m.stack[-1])
+    m.stack[-1] = _load_persistent(m, m.stack[-1])
 
 
-def _persistent(m: Pickle, persistent_id: Any) -> Any:
+def _load_persistent(m: Pickle, persistent_id: Any) -> Any:
     if m.persistent is None:
         raise PickleError("it refers to what is outside of it")
     return m.persistent(persistent_id)
 
 
-def _extension(size: int) -> Callable[[Pickle], Any]:
+def _create_extension_reader(size: int) -> Callable[[Pickle], Any]:
     return lambda m: m.replace_name("copyreg", f"extension {m.number(size)}")
 
 
@@ -278,26 +280,26 @@ _STEPS: dict[bytes, Step] = {
     b"N": lambda m: m.stack.append(None),
     b"\x88": lambda m: m.stack.append(True),
     b"\x89": lambda m: m.stack.append(False),
-    b"I": _push(_int_line),
-    b"L": _push(lambda m: _digits(m.line())),
-    b"F": _push(lambda m: float(m.line())),
+    b"I": _push(_read_int_line),
+    b"L": _push(lambda m: _parse_digits(m.read_line())),
+    b"F": _push(lambda m: float(m.read_line())),
     b"J": _push(lambda m: int.from_bytes(m.take(4), "little", signed=True)),
     b"K": _push(lambda m: m.number(1)),
     b"M": _push(lambda m: m.number(2)),
-    b"\x8a": _push(_long(1)),
-    b"\x8b": _push(_long(4)),
-    b"G": _push(_double),
+    b"\x8a": _push(_create_long_reader(1)),
+    b"\x8b": _push(_create_long_reader(4)),
+    b"G": _push(_read_double),
     b"S": _push(_read_quoted),
-    b"T": _push(_text(4, "latin-1")),
-    b"U": _push(_text(1, "latin-1")),
-    b"V": _push(lambda m: m.raw_line().decode("raw_unicode_escape")),
-    b"X": _push(_text(4)),
-    b"\x8c": _push(_text(1)),
-    b"\x8d": _push(_text(8)),
-    b"B": _push(_bytes(4)),
-    b"C": _push(_bytes(1)),
-    b"\x8e": _push(_bytes(8)),
-    b"\x96": _push(_bytes(8)),
+    b"T": _push(_create_text_reader(4, "latin-1")),
+    b"U": _push(_create_text_reader(1, "latin-1")),
+    b"V": _push(lambda m: m.read_raw_line().decode("raw_unicode_escape")),
+    b"X": _push(_create_text_reader(4)),
+    b"\x8c": _push(_create_text_reader(1)),
+    b"\x8d": _push(_create_text_reader(8)),
+    b"B": _push(_create_bytes_reader(4)),
+    b"C": _push(_create_bytes_reader(1)),
+    b"\x8e": _push(_create_bytes_reader(8)),
+    b"\x96": _push(_create_bytes_reader(8)),
     # containers
     b")": lambda m: m.stack.append(()),
     b"]": lambda m: m.stack.append([]),
@@ -305,16 +307,16 @@ _STEPS: dict[bytes, Step] = {
     b"\x8f": _push(lambda m: ReducedObject(_SET)),
     b"t": _push(lambda m: tuple(m.pop_mark())),
     b"l": _push(lambda m: m.pop_mark()),
-    b"d": _push(_dict),
-    b"\x91": _push(_frozenset),
+    b"d": _push(_build_dict),
+    b"\x91": _push(_build_frozenset),
     b"\x85": _push(_build_pop_last(1)),
     b"\x86": _push(_build_pop_last(2)),
     b"\x87": _push(_build_pop_last(3)),
     b"a": _append,
-    b"e": _appends,
+    b"e": _append_items,
     b"s": _set_item,
     b"u": _set_items,
-    b"\x90": _appends,
+    b"\x90": _append_items,
     # the stack and the memo
     b"(": _mark,
     b"0": lambda m: m.stack.pop(),
@@ -324,27 +326,27 @@ _STEPS: dict[bytes, Step] = {
     b"q": _store_in_memo(1),
     b"r": _store_in_memo(4),
     b"\x94": _store_next_in_memo,
-    b"g": _push(lambda m: m.memo[_digits(m.line())]),
+    b"g": _push(lambda m: m.memo[_parse_digits(m.read_line())]),
     b"h": _push(lambda m: m.memo[m.number(1)]),
     b"j": _push(lambda m: m.memo[m.number(4)]),
     # code: names and calls
-    b"c": _push(_global),
+    b"c": _push(_read_global),
     b"\x93": _push(_stack_global),
     b"R": _reduce,
     b"\x81": _reduce,
-    b"\x92": _push(_new_with_names),
-    b"i": _push(_instance),
-    b"o": _push(_object),
+    b"\x92": _push(_build_with_names),
+    b"i": _push(_build_instance),
+    b"o": _push(_build_object),
     b"b": _build,
-    b"P": _push(lambda m: _persistent(m, m.line())),
+    b"P": _push(lambda m: _load_persistent(m, m.read_line())),
     b"Q": _replace_persistent_id,
-    b"\x82": _push(_extension(1)),
-    b"\x83": _push(_extension(2)),
-    b"\x84": _push(_extension(4)),
+    b"\x82": _push(_create_extension_reader(1)),
+    b"\x83": _push(_create_extension_reader(2)),
+    b"\x84": _push(_create_extension_reader(4)),
     # framing
     b"\x80": _skip(1),
     b"\x95": _skip(8),
-    b"\x97": _push(lambda m: _persistent(m, None)),
+    b"\x97": _push(lambda m: _load_persistent(m, None)),
     b"\x98": lambda m: None,
 }
 

@@ -1,8 +1,9 @@
 """Tensors in torch's pickles: describes each tensor as a view of a storage, and runs no code.
 
-`strict` reads a pickle of a TorchScript file, which may call only a few known constructors. `lenient` reads a
-pickle of a checkpoint, which may call any function. Each known call is replaced by a function in this module
-that creates a description. In a checkpoint, any other call becomes a `ReducedObject`.
+`read_strictly` reads a pickle of a TorchScript file, which may call only a few known constructors. The
+machine of `create_lenient_machine` reads a pickle of a checkpoint, which may call any function. Each known
+call is replaced by a function in this module that creates a description. In a checkpoint, any other
+call becomes a `ReducedObject`.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ def check_spec(spec: TensorSpec) -> TensorSpec:
     return spec
 
 
-def _tensor(
+def _describe_tensor(
     storage: Any, offset: int, shape: Sequence[int], stride: Sequence[int], *options: Any
 ) -> TensorSpec:
     """Describes a strided tensor."""
@@ -228,7 +229,7 @@ def _tensor(
     return spec
 
 
-def _parameter(tensor: Any, requires_grad: bool = True, hooks: Any = None, state: Any = None) -> Any:
+def _describe_parameter(tensor: Any, requires_grad: bool = True, hooks: Any = None, state: Any = None) -> Any:
     """Describes a parameter, from the description of its tensor."""
     parameter: TensorSpec | WrappedTensor
     if isinstance(tensor, WrappedTensor):
@@ -243,7 +244,7 @@ def _parameter(tensor: Any, requires_grad: bool = True, hooks: Any = None, state
     return _add_attributes(parameter, _PARAMETER, state)
 
 
-def _sizes(value: Any = ()) -> tuple[Any, ...]:
+def _read_sizes(value: Any = ()) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (tuple, list)) else ()
 
 
@@ -275,7 +276,7 @@ def _is_shape(value: Any) -> bool:
     return isinstance(value, (tuple, list)) and all(type(n) is int and 0 <= n < _SIZES for n in value)
 
 
-def _subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: Any) -> WrappedTensor:
+def _describe_subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: Any) -> WrappedTensor:
     """Describes a tensor subclass without values of its own; its state later adds the inner tensors."""
     wrapped = WrappedTensor(_name_of(kind), dtype if isinstance(dtype, str) else "")
     wrapped.shape = tuple(shape) if _is_shape(shape) else None
@@ -298,7 +299,7 @@ def _describe_quantized(
     storage: Any, offset: int, shape: Any, stride: Any, quantizer: Any, *options: Any
 ) -> Any:
     """Describes a tensor of torch's quantized types: a tensor of integers, with scales and zero points."""
-    integers = _tensor(storage, offset, shape, stride, *options[:1])
+    integers = _describe_tensor(storage, offset, shape, stride, *options[:1])
     scheme, *parameters = quantizer if isinstance(quantizer, tuple) and quantizer else ("",)
     names = ("scale", "zero_point") if len(parameters) == 2 else ("scales", "zero_points", "axis")
     inner = {"": integers, "scheme": scheme, **dict(zip(names, parameters, strict=False))}
@@ -364,10 +365,10 @@ class _Storage(Global):
 _DTYPES = {name: name for name in BYTES} | RENAMED
 
 _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
-    ("torch._utils", "_rebuild_tensor_v2"): _tensor,
-    ("torch._utils", "_rebuild_tensor_v3"): _tensor,
-    ("torch._utils", "_rebuild_qtensor"): _tensor,
-    ("torch._utils", "_rebuild_parameter"): _parameter,
+    ("torch._utils", "_rebuild_tensor_v2"): _describe_tensor,
+    ("torch._utils", "_rebuild_tensor_v3"): _describe_tensor,
+    ("torch._utils", "_rebuild_qtensor"): _describe_tensor,
+    ("torch._utils", "_rebuild_parameter"): _describe_parameter,
     **{
         ("torch.jit._pickle", name): lambda value, *rest: value
         for name in (
@@ -381,19 +382,19 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
 """Functions that replace calls in all of torch's pickles, by (module, name); each creates a description."""
 
 _MORE: dict[tuple[str, str], Callable[..., Any]] = {
-    ("torch._utils", "_rebuild_tensor"): _tensor,
-    ("torch._utils", "_rebuild_parameter_with_state"): _parameter,
+    ("torch._utils", "_rebuild_tensor"): _describe_tensor,
+    ("torch._utils", "_rebuild_parameter_with_state"): _describe_parameter,
     ("torch._utils", "_rebuild_meta_tensor_no_storage"): _describe_meta_tensor,
     ("torch._utils", "_rebuild_sparse_tensor"): _describe_sparse,
     ("torch._utils", "_rebuild_sparse_csr_tensor"): _describe_sparse,
     ("torch._utils", "_rebuild_qtensor"): _describe_quantized,
-    ("torch._utils", "_rebuild_wrapper_subclass"): _subclass,
+    ("torch._utils", "_rebuild_wrapper_subclass"): _describe_subclass,
     ("torch._utils", "_rebuild_nested_tensor"): _describe_nested,
     ("torch._utils", "_rebuild_device_tensor_from_numpy"): _describe_device_tensor,
     ("torch._utils", "_rebuild_device_tensor_from_cpu_tensor"): _describe_device_tensor,
     ("torch._tensor", "_rebuild_from_type_v2"): _rebuild_subclass,
     ("torch._tensor", "_rebuild_from_type"): _rebuild_subclass,
-    ("torch", "Size"): _sizes,
+    ("torch", "Size"): _read_sizes,
 }
 """Functions that replace further calls in checkpoints, by (module, name)."""
 
@@ -404,7 +405,7 @@ _PLAIN_NAMES = {
 }
 
 
-def _replacement(module: str, name: str) -> Any:
+def _find_replacement(module: str, name: str) -> Any:
     """Returns the replacement of a name that any file of torch may use, or None for other names."""
     plain = _PLAIN_NAMES.get((module, name))
     if plain is not None:
@@ -421,7 +422,7 @@ class _UnsafePickle(Exception):
     """Raised for a pickle that names a class or function that is not allowed."""
 
 
-def _persistent(persistent_id: Any) -> Any:
+def _replace_persistent(persistent_id: Any) -> Any:
     """Returns the replacement of an object outside the pickle: a storage, or a class in the legacy form.
 
     Raises:
@@ -455,14 +456,14 @@ def _persistent(persistent_id: Any) -> Any:
     return StorageRef(str(key), dtype, elements, start)
 
 
-def broken(error: PickleError, where: str) -> BadModel:
+def build_broken_error(error: PickleError, where: str) -> BadModel:
     """Returns the error for a broken pickle."""
     return BadModel(
         f"its pickle is broken ({printable(str(error))})", where=where, hint="fetch or save the file again"
     )
 
 
-def strict(content: bytes, where: str) -> Any:
+def read_strictly(content: bytes, where: str) -> Any:
     """Reads a pickle of a TorchScript file.
 
     Args:
@@ -479,13 +480,13 @@ def strict(content: bytes, where: str) -> Any:
     def find(module: str, name: str) -> Any:
         if module == "__torch__" or module.startswith("__torch__."):
             return Global(module, name)
-        replacement = _replacement(module, name)
+        replacement = _find_replacement(module, name)
         if replacement is None:
             raise _UnsafePickle(f"{module}.{name}")
         return replacement
 
     try:
-        return load(Pickle(content, find=find, persistent=_persistent))
+        return load(Pickle(content, find=find, persistent=_replace_persistent))
     except _UnsafePickle as refused:
         raise BadModel(
             f"its pickle asks for {printable(str(refused))}, which runs code and was not run",
@@ -493,10 +494,10 @@ def strict(content: bytes, where: str) -> Any:
             hint="save the model as TorchScript, .pt2 or ONNX from code that you trust",
         ) from refused
     except PickleError as error:
-        raise broken(error, where) from error
+        raise build_broken_error(error, where) from error
 
 
-def lenient(
+def create_lenient_machine(
     content: Content,
     at: int = 0,
     *,
@@ -518,10 +519,10 @@ def lenient(
         make = replacements.get((module, name))
         if make is not None:
             return Global(module, name, make)
-        return _replacement(module, name) or Global(module, name)
+        return _find_replacement(module, name) or Global(module, name)
 
     def persistent(pid: Any) -> Any:
-        reference = _persistent(pid)
+        reference = _replace_persistent(pid)
         if storages is not None and isinstance(reference, StorageRef):
             storages[reference.key] = reference.dtype, pid[4]
         return reference

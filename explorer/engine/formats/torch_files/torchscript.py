@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import re
 
-from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import bytes_text
 from explorer.engine.formats.byte_ranges import TensorView, is_dense
-from explorer.engine.formats.module_index import ModulePart, OperatorRow, outline_rows
+from explorer.engine.formats.module_index import ModulePart, OperatorRow, list_outline_rows
 from explorer.engine.formats.tensor_index import (
     StoredTensor,
     TensorIndex,
@@ -23,7 +23,7 @@ from explorer.engine.formats.tensor_index import (
     mark_overlaps,
 )
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
-from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, strict
+from explorer.engine.formats.torch_files.tensors import BYTES, TensorSpec, read_strictly
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 TYPE_CHECKING = False
@@ -81,12 +81,12 @@ class _ScriptClass:
         named = {kind: frozenset(_NAME.findall(names)) for kind, names in _NAMES.findall(text)}
         self.parameters = named.get("parameters", frozenset())
         self.buffers = named.get("buffers", frozenset())
-        self.constants = {name: _literal(value) for name, value in _CONSTANT.findall(text)}
-        self.calls = list(_calls(text))
-        self.arguments = _argument_types(text)
+        self.constants = {name: _parse_literal(value) for name, value in _CONSTANT.findall(text)}
+        self.calls = list(_list_calls(text))
+        self.arguments = _list_argument_types(text)
 
 
-def _literal(text: str) -> Any:
+def _parse_literal(text: str) -> Any:
     """Returns the value of a constant in the code, or its text if it is not a plain value."""
     if text in ("True", "False", "None"):
         return {"True": True, "False": False, "None": None}[text]
@@ -97,7 +97,7 @@ def _literal(text: str) -> Any:
     return text.strip("'\"")
 
 
-def _calls(text: str) -> Iterator[OperatorRow]:
+def _list_calls(text: str) -> Iterator[OperatorRow]:
     """The calls in the methods of a class, in order. Consecutive calls of one operator are counted."""
     start = _METHOD.search(text)
     if start is None:
@@ -125,7 +125,7 @@ _TRIVIAL = frozenset(f"torch.{name}" for name in f"{_SIZES}|{_CHOICES}".split("|
 """Calls that compute sizes and conditions, and are not listed; every scripted layer has many."""
 
 
-def _argument_types(text: str) -> list[tuple[str, str]]:
+def _list_argument_types(text: str) -> list[tuple[str, str]]:
     """Returns the (name, type) of each argument of `forward`, without `self`."""
     start = text.find("  def forward(")
     if start < 0:
@@ -146,18 +146,18 @@ class _Code:
         self.archive = archive
         self.classes: dict[str, dict[str, _ScriptClass]] = {}
 
-    def kind(self, qualname: str) -> _ScriptClass | None:
+    def find_class(self, qualname: str) -> _ScriptClass | None:
         """Returns the class with this qualified name, or None if the archive has no code for it."""
         module, _, name = qualname.rpartition(".")
         if module not in self.classes:
             self.classes[module] = self._read(f"code/{module.replace('.', '/')}.py")
         return self.classes[module].get(name)
 
-    def text(self, qualname: str) -> str:
+    def find_class_text(self, qualname: str) -> str:
         """The code of a class as TorchScript wrote it, from its `class` line on; '' if there is none."""
         module, _, name = qualname.rpartition(".")
         entry = f"code/{module.replace('.', '/')}.py"
-        text = self.archive.text(entry) if entry in self.archive else ""
+        text = self.archive.decode_text(entry) if entry in self.archive else ""
         starts = list(_CLASS.finditer(text))
         ends = [*(match.start() for match in starts[1:]), len(text)][: len(starts)]
         bodies = (text[m.start() : end] for m, end in zip(starts, ends, strict=True) if m[1] == name)
@@ -166,7 +166,7 @@ class _Code:
     def _read(self, entry: str) -> dict[str, _ScriptClass]:
         if entry not in self.archive:
             return {}
-        text = self.archive.text(entry)
+        text = self.archive.decode_text(entry)
         starts = list(_CLASS.finditer(text))
         ends = [*(match.start() for match in starts[1:]), len(text)][: len(starts)]
         return {
@@ -218,7 +218,7 @@ class _Reader:
         self.first: dict[Any, str] = {}
         self.views: dict[str, TensorView] = {}
 
-    def modules(self, root: ReducedObject) -> None:
+    def read_modules(self, root: ReducedObject) -> None:
         """Reads the modules in pre-order.
 
         A module that occurs several times is listed only the first time.
@@ -232,18 +232,18 @@ class _Reader:
             visited.add(id(value))
             if depth > DEPTH:
                 raise BadModel("its modules are nested deeper than any model's", where=self.archive.path)
-            kind = self.code.kind(value.qualname)
+            kind = self.code.find_class(value.qualname)
             state: Mapping[Any, Any] = value.state if isinstance(value.state, dict) else {}
             children = [(str(k), v) for k, v in state.items() if self.is_module(v)]
             full = clean_class_name(value.qualname)
             part = ModulePart(path, full.rpartition(".")[2], depth, inside=bool(children), qualname=full)
-            part.settings = _settings(kind, state)
+            part.settings = _list_settings(kind, state)
             part.operators = kind.calls[:CALLS] if kind is not None else []
             prefix = f"{path}." if path else ""
             for key, child in state.items():
                 if isinstance(child, TensorSpec):
                     is_parameter = kind is not None and key in kind.parameters
-                    tensor = self.tensor(
+                    tensor = self.record_tensor(
                         f"{prefix}{key}", child, "data", child.requires_grad if is_parameter else False
                     )
                     (part.parameters if is_parameter else part.buffers).append(tensor)
@@ -254,10 +254,10 @@ class _Reader:
     def is_module(self, value: Any) -> bool:
         if not isinstance(value, ReducedObject):
             return False
-        kind = self.code.kind(value.qualname)
+        kind = self.code.find_class(value.qualname)
         return kind is not None and kind.base == "Module"
 
-    def constants(self) -> int:
+    def read_constants(self) -> int:
         """Reads the tensors among the constants of the code; a frozen model stores its weights there.
 
         Returns:
@@ -265,7 +265,7 @@ class _Reader:
         """
         if "constants.pkl" not in self.archive:
             return 0
-        constants = strict(self.archive.read("constants.pkl"), self.archive.path)
+        constants = read_strictly(self.archive.read("constants.pkl"), self.archive.path)
         frozen = not any(part.parameters for part in self.description.parts)
         root, count = self.description.parts[0], 0
         for index, constant in enumerate(constants if isinstance(constants, (tuple, list)) else ()):
@@ -273,11 +273,11 @@ class _Reader:
                 continue
             count += 1
             weight = frozen and constant.dtype.startswith(("float", "bfloat"))
-            tensor = self.tensor(f"CONSTANTS_c{index}", constant, "constants", False)
+            tensor = self.record_tensor(f"CONSTANTS_c{index}", constant, "constants", False)
             (root.parameters if weight else root.buffers).append(tensor)
         return count
 
-    def tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> StoredTensor:
+    def record_tensor(self, name: str, spec: TensorSpec, folder: str, trained: bool | None) -> StoredTensor:
         """Records one tensor; `folder` is the folder of its storage in the archive."""
         entry, width = f"{folder}/{spec.storage.key}", BYTES.get(spec.dtype, 0)
         storage_bytes = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
@@ -310,12 +310,12 @@ class _Reader:
         self.tensors.append(tensor)
         return tensor
 
-    def inputs(self, root: ReducedObject) -> None:
+    def read_inputs(self, root: ReducedObject) -> None:
         """Reads the inputs of `forward`, with their shapes if the model was traced."""
-        kind = self.code.kind(root.qualname)
+        kind = self.code.find_class(root.qualname)
         traced: Any = None
         if "traced_inputs.pkl" in self.archive:
-            traced = strict(self.archive.read("traced_inputs.pkl"), self.archive.path)
+            traced = read_strictly(self.archive.read("traced_inputs.pkl"), self.archive.path)
         traced_inputs = traced.get("forward") if isinstance(traced, dict) else None
         specs = traced_inputs if isinstance(traced_inputs, (list, tuple)) else ()
         for index, (name, declared) in enumerate(kind.arguments if kind is not None else ()):
@@ -326,7 +326,7 @@ class _Reader:
                 self.description.inputs.append((name, declared, None))
 
 
-def _settings(kind: _ScriptClass | None, state: Mapping[Any, Any]) -> dict[str, Any]:
+def _list_settings(kind: _ScriptClass | None, state: Mapping[Any, Any]) -> dict[str, Any]:
     """Returns the constructor settings of a module, from its attributes and the constants in its code."""
     settings = dict(kind.constants) if kind is not None else {}
     for key, value in state.items():
@@ -349,7 +349,7 @@ _FIRST = dict.fromkeys((
 """The most important settings, in the order of torch's constructors."""
 
 
-def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
+def read_script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
     """Reads the description of a TorchScript file.
 
     Args:
@@ -361,18 +361,18 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
         BadModel: The file is broken, or is not a TorchScript file.
     """
     archive = ZipArchive(path)
-    root = strict(archive.read("data.pkl"), path)
+    root = read_strictly(archive.read("data.pkl"), path)
     reader = _Reader(archive, places)
     if not reader.is_module(root):
         raise BadModel("it holds no TorchScript module", where=path)
-    reader.modules(root)
-    constants = reader.constants()
+    reader.read_modules(root)
+    constants = reader.read_constants()
     mark_overlaps(reader.tensors, reader.views)
-    reader.inputs(root)
+    reader.read_inputs(root)
     description = reader.description
     size = sum(tensor.nbytes for tensor in drop_duplicates(reader.tensors))
     code = [name for name in archive.names() if name.startswith("code/") and name.endswith(".py")]
-    version = archive.text("version").strip() if "version" in archive else ""
+    version = archive.decode_text("version").strip() if "version" in archive else ""
     description.contents = TensorIndex(
         "torchscript",
         path,
@@ -399,13 +399,15 @@ def script(path: str, why: str, *, places: bool = True) -> ScriptDescription:
 
 def outline(source: str) -> Outline:
     """Returns the outline of a TorchScript file: inputs, then modules with their tensors."""
-    description = script(source, "", places=False)
+    description = read_script(source, "", places=False)
     contents = description.contents
     params = count_stored(tensor for part in description.parts for tensor in part.parameters)[0]
-    return Outline(contents.format, source, contents.file_bytes, contents.facts, _rows(description), params)
+    return Outline(
+        contents.format, source, contents.file_bytes, contents.facts, _list_rows(description), params
+    )
 
 
-def code(source: str, module: str) -> Outline:
+def show_code(source: str, module: str) -> Outline:
     """Returns the TorchScript code of one module, as text: nothing in the file runs.
 
     Args:
@@ -421,7 +423,7 @@ def code(source: str, module: str) -> Outline:
     """
     archive = ZipArchive(source)
     reader = _Reader(archive, places=False)
-    target = strict(archive.read("data.pkl"), source)
+    target = read_strictly(archive.read("data.pkl"), source)
     if not reader.is_module(target):
         raise BadModel("it holds no TorchScript module", where=source)
     done: list[str] = []
@@ -431,19 +433,19 @@ def code(source: str, module: str) -> Outline:
         if name not in children:
             prefix = "".join(f"{part}." for part in done)
             known = [f"{prefix}{child}" for child in children]
-            hint = nearest(module, known) or f"explorer outline {source} lists the modules"
+            hint = suggest_name(module, known) or f"explorer outline {source} lists the modules"
             raise Misuse("the model has no such module", where=f"--layer {module}", hint=hint)
         target = children[name]
         done.append(name)
     facts = (
         ("module", module or "(model)"),
         ("class", clean_class_name(target.qualname)),
-        ("code", reader.code.text(target.qualname)),
+        ("code", reader.code.find_class_text(target.qualname)),
     )
     return Outline("torchscript", source, archive.size, facts, iter(()))
 
 
-def _rows(description: ScriptDescription) -> Iterator[OutlineRow]:
+def _list_rows(description: ScriptDescription) -> Iterator[OutlineRow]:
     for name, dtype, shape in description.inputs:
         yield OutlineRow(name, "input", dtype or "", shape)
-    yield from outline_rows(description.parts, description.notes)
+    yield from list_outline_rows(description.parts, description.notes)

@@ -66,7 +66,7 @@ class ZipEntry:
     secret: bool
 
 
-def _broken(why: str = "") -> BadModel:
+def _build_broken_error(why: str = "") -> BadModel:
     problem = f"the archive is broken or cut off{f' ({why})' if why else ''}"
     return BadModel(problem, hint="fetch or save the file again")
 
@@ -81,19 +81,21 @@ def _end_of(read: Read, size: int) -> tuple[int, int, int]:
     tail = read(size - start, start)
     end_offset = tail.rfind(b"PK\x05\x06")
     if end_offset < 0 or end_offset + _END.size > len(tail):
-        raise _broken("it has no directory, which stands at its end and says where everything lies")
+        raise _build_broken_error(
+            "it has no directory, which stands at its end and says where everything lies"
+        )
     _, _, _, _, count, length, offset, _ = _END.unpack_from(tail, end_offset)
     if count == 0xFFFF or length == 0xFFFFFFFF or offset == 0xFFFFFFFF:
         locator_offset = start + end_offset - _LOCATOR.size
         if locator_offset < 0:
-            raise _broken("its directory is not where it says")
+            raise _build_broken_error("its directory is not where it says")
         magic, _, record_offset, _ = _LOCATOR.unpack(read(_LOCATOR.size, locator_offset))
         if magic == b"PK\x06\x07":
             if record_offset > size - _END64.size:
-                raise _broken("its directory is not where it says")
+                raise _build_broken_error("its directory is not where it says")
             end_record = _END64.unpack(read(_END64.size, record_offset))
             if end_record[0] != b"PK\x06\x06":
-                raise _broken("its directory is not where it says")
+                raise _build_broken_error("its directory is not where it says")
             count, length, offset = end_record[7], end_record[8], end_record[9]
     return count, length, offset
 
@@ -108,14 +110,14 @@ def _apply_zip64(extra: bytes, values: list[int]) -> None:
             for index, value in enumerate(values):
                 if value == 0xFFFFFFFF:
                     if value_offset + 8 > min(offset + 4 + length, len(extra)):
-                        raise _broken("an entry's size is missing")
+                        raise _build_broken_error("an entry's size is missing")
                     (values[index],) = struct.unpack_from("<Q", extra, value_offset)
                     value_offset += 8
             return
         offset += 4 + length
 
 
-def directory(read: Read, size: int) -> dict[str, ZipEntry]:
+def read_directory(read: Read, size: int) -> dict[str, ZipEntry]:
     """Reads the central directory: the entries of an archive by name, in the order of the directory.
 
     Args:
@@ -127,31 +129,31 @@ def directory(read: Read, size: int) -> dict[str, ZipEntry]:
     """
     count, length, offset = _end_of(read, size)
     if count > ENTRIES:
-        raise _broken(f"it claims {count:,} entries")
+        raise _build_broken_error(f"it claims {count:,} entries")
     if offset + length > size or count * _CENTRAL.size > length:
-        raise _broken("its directory is larger than the file")
+        raise _build_broken_error("its directory is larger than the file")
     content = read(length, offset)
     entries: dict[str, ZipEntry] = {}
     entry_offset = 0
     for _ in range(count):
         if entry_offset + _CENTRAL.size > length:
-            raise _broken()
+            raise _build_broken_error()
         head = _CENTRAL.unpack_from(content, entry_offset)
         if head[0] != b"PK\x01\x02":
-            raise _broken("its directory is damaged")
+            raise _build_broken_error("its directory is damaged")
         flags, method, crc, packed, size_unpacked = head[5], head[6], head[9], head[10], head[11]
         name_length, extra_length, comment_length, header = head[12], head[13], head[14], head[18]
         start = entry_offset + _CENTRAL.size
         entry_offset = start + name_length + extra_length + comment_length
         if entry_offset > length:
-            raise _broken("its directory is damaged")
+            raise _build_broken_error("its directory is damaged")
         name = content[start : start + name_length].decode("utf-8" if flags & 0x800 else "cp437", "replace")
         if 0xFFFFFFFF in (packed, size_unpacked, header):
             values = [size_unpacked, packed, header]
             _apply_zip64(content[start + name_length : start + name_length + extra_length], values)
             size_unpacked, packed, header = values
         if name in entries:
-            raise _broken(f"two entries are called '{printable(name)[:80]}'")
+            raise _build_broken_error(f"two entries are called '{printable(name)[:80]}'")
         entries[name] = ZipEntry(method, crc, packed, size_unpacked, header, bool(flags & 1))
     _check_overlap(entries, offset)
     return entries
@@ -162,13 +164,13 @@ def _check_overlap(entries: dict[str, ZipEntry], end: int) -> None:
     previous_end = 0
     for header, packed in sorted((e.header, e.packed) for e in entries.values()):
         if header < previous_end:
-            raise _broken("its entries overlap")
+            raise _build_broken_error("its entries overlap")
         previous_end = header + _LOCAL.size + packed
     if previous_end > end:
-        raise _broken("an entry lies outside the file")
+        raise _build_broken_error("an entry lies outside the file")
 
 
-def entry_names(path: str) -> list[str] | None:
+def list_entry_names(path: str) -> list[str] | None:
     """Returns the names of the entries in a zip archive, or None if the file is not a complete archive."""
     try:
         archive = ZipArchive(path)
@@ -198,10 +200,10 @@ class ZipArchive:
         self._fd = -1
         try:
             # the file stays open while the archive is in use, because weights are read on demand
-            self._fd, self.size = input_files.descriptor(path)
-            entries = directory(self.raw, self.size)
+            self._fd, self.size = input_files.open_descriptor(path)
+            entries = read_directory(self.read_raw, self.size)
         except (OSError, ValueError, BadModel) as error:
-            problem = error if isinstance(error, BadModel) else _broken()
+            problem = error if isinstance(error, BadModel) else _build_broken_error()
             raise BadModel(problem.what, where=path, hint=problem.hint) from error
         root = next(iter(entries), "").partition("/")[0] + "/"
         self.root = root if all(name.startswith(root) for name in entries) else ""
@@ -223,7 +225,7 @@ class ZipArchive:
         """Whether the weights are big-endian."""
         return "byteorder" in self and self.read("byteorder").strip() == b"big"
 
-    def raw(self, size: int, offset: int) -> bytes:
+    def read_raw(self, size: int, offset: int) -> bytes:
         """Reads bytes of the file; the result is shorter if the file ends."""
         return os.pread(self._fd, size, offset)
 
@@ -232,7 +234,7 @@ class ZipArchive:
         """The file, mapped into memory."""
         if self._map is None:
             # copy on write, because a change of a tensor in place must not change the file
-            self._map = input_files.mapping(self._fd, self.size, private=True)
+            self._map = input_files.map_into_memory(self._fd, self.size, private=True)
         return self._map
 
     def size_of(self, name: str) -> int:
@@ -267,7 +269,7 @@ class ZipArchive:
         """
         size = self.size_of(name)
         entry = self.entries[name]
-        content = self.raw(entry.packed, self.start_of(name))
+        content = self.read_raw(entry.packed, self.start_of(name))
         if entry.method != _STORED:
             try:
                 content = zlib.decompressobj(-zlib.MAX_WBITS).decompress(content, size + 1)
@@ -279,7 +281,7 @@ class ZipArchive:
             )
         return content
 
-    def text(self, name: str) -> str:
+    def decode_text(self, name: str) -> str:
         """Reads an entry as UTF-8 text.
 
         Raises:
@@ -309,7 +311,7 @@ class ZipArchive:
             BadModel: The entry leaves the file, or has no local header.
         """
         entry = self.entries[name]
-        head = self.raw(_LOCAL.size, entry.header) if entry.header <= self.size - _LOCAL.size else b""
+        head = self.read_raw(_LOCAL.size, entry.header) if entry.header <= self.size - _LOCAL.size else b""
         if len(head) == _LOCAL.size:
             magic, *_, name_length, extra_length = _LOCAL.unpack(head)
             start: int = entry.header + _LOCAL.size + name_length + extra_length

@@ -16,7 +16,12 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.formats.torch_module import jagged, sparse
-from explorer.engine.formats.torch_module.modules import describe_tensors, dtype_name, shape_of, tensors
+from explorer.engine.formats.torch_module.modules import (
+    describe_tensors,
+    format_dtype,
+    shape_of,
+    walk_tensors,
+)
 from explorer.facts import TensorInfo
 
 
@@ -39,7 +44,7 @@ class BoundInputs(Struct, frozen=True):
     images: bool = False
     example: Example | None = None
 
-    def arguments(
+    def build_arguments(
         self, *, device: str, seed: int = 0, kept_elements: int = 0
     ) -> tuple[list[Any], dict[str, Any]]:
         """Creates positional and keyword arguments for a call of the model.
@@ -55,7 +60,9 @@ class BoundInputs(Struct, frozen=True):
         """
         arguments: list[torch.Tensor] = []
         generator = torch.Generator().manual_seed(seed)
-        example_tensors = self.example.tensors() if self.example is not None else [None] * len(self.inputs)
+        example_tensors = (
+            self.example.list_tensors() if self.example is not None else [None] * len(self.inputs)
+        )
         for info, example in zip(self.inputs, example_tensors, strict=True):
             if (
                 example is not None
@@ -84,7 +91,7 @@ class BoundInputs(Struct, frozen=True):
     def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Packs tensors, one for each input, into positional and keyword arguments."""
         if self.example is not None:
-            return self.example.filled(tensors)
+            return self.example.fill_arguments(tensors)
         if self.images:
             return [list(tensors)], {}
         named = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
@@ -117,11 +124,11 @@ class Example(Struct, frozen=True):
             return Example((), {str(name): value for name, value in inputs.items()})
         return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
 
-    def tensors(self) -> list[Any]:
+    def list_tensors(self) -> list[Any]:
         """Returns the tensors in the order of the arguments."""
-        return [tensor for _, tensor in tensors([self.args, dict(self.kwargs)])]
+        return [tensor for _, tensor in walk_tensors([self.args, dict(self.kwargs)])]
 
-    def named(self, names: Sequence[str]) -> dict[str, TensorInfo]:
+    def describe_tensors(self, names: Sequence[str]) -> dict[str, TensorInfo]:
         """Describes each tensor, by the name of its argument and its path in the argument.
 
         Args:
@@ -133,7 +140,7 @@ class Example(Struct, frozen=True):
         ]
         return {info.name: replace(info, origin="declared") for info in infos}
 
-    def filled(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
+    def fill_arguments(self, tensors: Sequence[Any]) -> tuple[list[Any], dict[str, Any]]:
         """Returns the positional and keyword arguments, with their tensors replaced by `tensors` in order."""
         replacements = iter(tensors)
         args, kwargs = _replace_tensors((self.args, dict(self.kwargs)), lambda _: next(replacements))
@@ -172,7 +179,7 @@ def move_to_device(arguments: Any, device: torch.device | None) -> Any:
 
 
 def _may_be_input(tensor: Any, info: TensorInfo) -> bool:
-    return shape_of(tensor) == info.shape and dtype_name(tensor.dtype) == info.dtype and not tensor.is_meta
+    return shape_of(tensor) == info.shape and format_dtype(tensor.dtype) == info.dtype and not tensor.is_meta
 
 
 def _is_kept(tensor: torch.Tensor, most_elements: int) -> bool:

@@ -44,10 +44,10 @@ class CacheTensor(Struct, frozen=True):
         return self.tensor.numel() * self.tensor.element_size()
 
 
-def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
+def list_cache_tensors(cache: Any) -> tuple[CacheTensor, ...]:
     """Returns the tensors of a cache, in the order of its layers."""
     cache_tensors = []
-    for path, tensor in _tensors(cache, ()):
+    for path, tensor in _list_tensors(cache, ()):
         index = next((index for index, part in enumerate(path) if part.isdigit()), -1)
         # in a container other than a list of layers, its name is part of the tensor's: 'rnn_state.0'
         kind = (
@@ -61,15 +61,15 @@ def tensors_of(cache: Any) -> tuple[CacheTensor, ...]:
     return tuple(distinct.values())
 
 
-def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
+def _list_tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], torch.Tensor]]:
     if isinstance(value, torch.Tensor):
         yield path, value
     elif isinstance(value, Mapping):
         for name, part in value.items():
-            yield from _tensors(part, (*path, str(name)))
+            yield from _list_tensors(part, (*path, str(name)))
     elif isinstance(value, (list, tuple)):
         for index, part in enumerate(value):
-            yield from _tensors(part, (*path, str(index)))
+            yield from _list_tensors(part, (*path, str(index)))
     elif (
         len(path) < _DEPTH
         and type(value).__module__ not in ("builtins", "torch")
@@ -77,7 +77,7 @@ def _tensors(value: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...
     ):
         for name, part in vars(value).items():
             if not name.startswith("_") and not isinstance(part, (nn.Module, type)):
-                yield from _tensors(part, (*path, name))
+                yield from _list_tensors(part, (*path, name))
 
 
 def find_cache_tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -87,7 +87,7 @@ def find_cache_tensors(value: Any) -> Iterator[torch.Tensor]:
     )
     for part in parts:
         if is_cache(part):
-            yield from (cache_tensor.tensor for cache_tensor in tensors_of(part))
+            yield from (cache_tensor.tensor for cache_tensor in list_cache_tensors(part))
 
 
 def copy_caches(value: Any) -> Any:
@@ -101,5 +101,5 @@ def _copy_cache(value: Any) -> Any:
     if not is_cache(value):
         return value
     return copy.deepcopy(
-        value, {id(cache_tensor.tensor): cache_tensor.tensor for cache_tensor in tensors_of(value)}
+        value, {id(cache_tensor.tensor): cache_tensor.tensor for cache_tensor in list_cache_tensors(value)}
     )

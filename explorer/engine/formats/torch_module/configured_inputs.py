@@ -37,13 +37,13 @@ class _Config:
                     return value
         return None
 
-    def whole(self, *names: str) -> int | None:
+    def get_positive_integer(self, *names: str) -> int | None:
         """Like `get`, but None unless the value is an integer above zero."""
         value = self.get(*names)
         return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
-def candidates(
+def list_candidates(
     model: Any, names: Sequence[str], required: Sequence[str], dummy_sizes: Sizes
 ) -> Iterator[Sizes]:
     """Lists possible sets of inputs, most likely first; empty for a model without a configuration.
@@ -54,7 +54,7 @@ def candidates(
         required: Names of the required arguments.
         dummy_sizes: Element types and shapes of the model's `dummy_inputs`; empty if it has none.
     """
-    size = _input_size(model)
+    size = _read_input_size(model)
     if size is not None and len(required) == 1:
         yield {required[0]: ("", (1, *size))}
     if getattr(model, "config", None) is None:
@@ -68,7 +68,7 @@ def candidates(
     if not text and "input_ids" in names and ("input_ids" in required or main_name == "input_ids"):
         text = {"input_ids": ("int64", (1, _TOKENS))}
     if main_names and not dummy_sizes:
-        yield from _combinations(sizes_by_name, main_names, {n: t for n, t in text.items() if n in required})
+        yield from _combine_sizes(sizes_by_name, main_names, {n: t for n, t in text.items() if n in required})
     elif text:
         yield text
     if text and "decoder_input_ids" in names and "decoder_input_ids" not in text:
@@ -76,14 +76,14 @@ def candidates(
         yield text
     if not main_names or dummy_sizes:
         for name in sizes_by_name:
-            yield from _combinations(sizes_by_name, [name], text)
+            yield from _combine_sizes(sizes_by_name, [name], text)
     elif "decoder_input_ids" in names:
-        yield from _combinations(sizes_by_name, main_names, {"decoder_input_ids": ("int64", (1, _TOKENS))})
+        yield from _combine_sizes(sizes_by_name, main_names, {"decoder_input_ids": ("int64", (1, _TOKENS))})
     if text and len(sizes_by_name) > 1:
-        yield from _combinations(sizes_by_name, list(sizes_by_name), text)
+        yield from _combine_sizes(sizes_by_name, list(sizes_by_name), text)
 
 
-def _combinations(
+def _combine_sizes(
     sizes_by_name: Mapping[str, list[tuple[str, Size]]], names: Sequence[str], fixed: Sizes
 ) -> Iterator[Sizes]:
     """Combines each shape of the first input in `names` with the most likely shapes of the other inputs.
@@ -101,7 +101,7 @@ def _combinations(
         yield {**fixed, **{name: (kind, (batch, *shape[1:])) for name, (kind, shape) in inputs.items()}}
 
 
-def _input_size(model: Any) -> Size | None:
+def _read_input_size(model: Any) -> Size | None:
     """Channels, height and width in the configuration of a timm model, or None."""
     for source in (getattr(model, name, None) for name in ("pretrained_cfg", "default_cfg", "config")):
         input_size = (
@@ -113,7 +113,7 @@ def _input_size(model: Any) -> Size | None:
     return None
 
 
-def _pixels(model: Any) -> Iterator[tuple[str, Size]]:
+def _list_image_sizes(model: Any) -> Iterator[tuple[str, Size]]:
     """Possible element types and shapes of images or videos."""
     config = _Config(model, "backbone_config", "vision_config")
     size = config.get("image_size", "input_size", "img_size", "crop_size")
@@ -124,45 +124,52 @@ def _pixels(model: Any) -> Iterator[tuple[str, Size]]:
         sides = sides * 2
     if len(sides) != 2 or not all(isinstance(n, int) and n > 0 for n in sides):
         sides = (_PICTURE, _PICTURE)
-    channels = config.whole("num_channels", "in_channels", "in_chans", "num_image_channels") or 3
-    frames = config.whole("num_frames", "frames_per_clip")
+    channels = (
+        config.get_positive_integer("num_channels", "in_channels", "in_chans", "num_image_channels") or 3
+    )
+    frames = config.get_positive_integer("num_frames", "frames_per_clip")
     if frames is not None:
         yield "", (1, frames, channels, *sides)
     yield "", (1, channels, *sides)
 
 
-def _samples(model: Any) -> Iterator[tuple[str, Size]]:
+def _list_audio_sizes(model: Any) -> Iterator[tuple[str, Size]]:
     """Possible element types and shapes of audio."""
     config = _Config(model, "audio_config")
-    bins, length = config.whole("num_mel_bins"), config.whole("max_length", "max_source_positions")
+    bins, length = (
+        config.get_positive_integer("num_mel_bins"),
+        config.get_positive_integer("max_length", "max_source_positions"),
+    )
     if bins is not None:
         yield "", (1, length or _FRAMES, bins)
-    channels = config.whole("audio_channels")
+    channels = config.get_positive_integer("audio_channels")
     if channels is not None:
-        yield "", (1, channels, config.whole("sampling_rate") or _SAMPLES)
+        yield "", (1, channels, config.get_positive_integer("sampling_rate") or _SAMPLES)
     yield "", (1, _SAMPLES)
     yield "", (1, 1, _SAMPLES)
 
 
-def _features(model: Any) -> Iterator[tuple[str, Size]]:
+def _list_spectrum_sizes(model: Any) -> Iterator[tuple[str, Size]]:
     """Possible element types and shapes of spectra."""
     config = _Config(model, "encoder_config", "audio_config")
-    bins = config.whole("num_mel_bins", "n_mels", "feature_size")
-    positions = config.whole("max_source_positions")
+    bins = config.get_positive_integer("num_mel_bins", "n_mels", "feature_size")
+    positions = config.get_positive_integer("max_source_positions")
     if bins is not None and positions is not None:
         # the encoder combines two frames into one position
         yield "", (1, bins, 2 * positions)
-    width = config.whole("feature_projection_input_dim", "input_feat_per_channel") or bins or 80
+    width = (
+        config.get_positive_integer("feature_projection_input_dim", "input_feat_per_channel") or bins or 80
+    )
     yield "", (1, _FRAMES, width)
     yield "", (1, width, _FRAMES)
-    side = config.whole("spec_size")
+    side = config.get_positive_integer("spec_size")
     yield "", (1, 1, _FRAMES if side is None else side * side // (bins or 64), bins or 64)
 
 
 _SIZES: dict[str, Callable[[Any], Iterator[tuple[str, Size]]]] = {
-    "pixel_values": _pixels,
-    "input_values": _samples,
-    "input_features": _features,
+    "pixel_values": _list_image_sizes,
+    "input_values": _list_audio_sizes,
+    "input_features": _list_spectrum_sizes,
 }
 
 
@@ -172,9 +179,9 @@ def guess_shape(model: Any, name: str) -> Size | None:
         return next(_SIZES[name](model))[1]
     config = _Config(model)
     if "pixel" in name or "image" in name:
-        return next(_pixels(model))[1]
+        return next(_list_image_sizes(model))[1]
     if "mask" in name or "ids" in name.split("_"):
         return 1, _TOKENS
     if "embeds" in name or name.endswith(("hidden_states", "hidden_state")):
-        return 1, _TOKENS, config.whole("hidden_size", "d_model", "dim") or 768
+        return 1, _TOKENS, config.get_positive_integer("hidden_size", "d_model", "dim") or 768
     return None

@@ -23,14 +23,14 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import Misuse, UnknownShape, nearest
+from explorer.base.errors import Misuse, UnknownShape, suggest_name
 from explorer.base.units import sizes_text
 from explorer.engine.compat.torchvision import part_of
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
-from explorer.engine.formats.torch_module.configured_inputs import candidates, guess_shape
+from explorer.engine.formats.torch_module.configured_inputs import guess_shape, list_candidates
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import copy_without_values
-from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
+from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy
 from explorer.facts import TensorInfo
 
 Size = tuple[int, ...]
@@ -66,7 +66,7 @@ def bind(
         return loaded.bound
     _check_dims(dims)
     model = loaded.shapes()
-    required, optional, variadic = _parameters(model)
+    required, optional, variadic = _list_parameters(model)
     if "" in input_shapes:
         if len(required) != 1:
             raise Misuse(
@@ -77,32 +77,41 @@ def bind(
         input_shapes = {name or required[0]: shape for name, shape in input_shapes.items()}
     parameter_names = [*required, *optional]
     if isinstance(loaded.example, Example):
-        loaded.bound = _example_inputs(loaded.example, parameter_names, input_shapes, dims)
+        loaded.bound = _bind_example(loaded.example, parameter_names, input_shapes, dims)
         return loaded.bound
     for name in input_shapes:
         if name not in parameter_names and not variadic:
             raise Misuse(
-                f"no input is called '{name}'", where="--input-shape", hint=nearest(name, parameter_names)
+                f"no input is called '{name}'",
+                where="--input-shape",
+                hint=suggest_name(name, parameter_names),
             )
     infos = _find_known_inputs(loaded, model, required)
     untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in infos]
-    default_dtype = _floating(model)
+    default_dtype = _find_floating_type(model)
     for name, (dtype, shape) in input_shapes.items():
-        kind = _dtype(name, dtype, {**dict(_examples(_dummy(model), required)), **infos}, default_dtype)
+        kind = _choose_dtype(
+            name,
+            dtype,
+            {**dict(_list_example_tensors(_find_dummy_inputs(model), required)), **infos},
+            default_dtype,
+        )
         infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
     if untyped or not infos or not infos.keys() >= set(required):
         model = loaded.meta()  # the model may be run to find its inputs
-    fails = partial(_failure, try_run)
+    fails = partial(_find_failure, try_run)
     infos, notes = _complete_inputs(loaded, model, infos, (required, optional, variadic), fails)
     order = [n for n in parameter_names if n in infos] + [n for n in infos if n not in parameter_names]
     inputs = tuple(infos[name] for name in order)
     if "batch" in dims:
         inputs = tuple(replace(i, shape=(dims["batch"], *(i.shape or ())[1:])) for i in inputs if i.shape)
-    prefix = _positional(order, parameter_names)
+    prefix = _count_positional(order, parameter_names)
     has_assumed_batch = not input_shapes or "batch" in dims
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and has_assumed_batch else None
     images = loaded.torchvision and part_of(model) == "detection"
-    indices = _indices(loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped)
+    indices = _find_index_inputs(
+        loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped
+    )
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(f"input {name}: taken as int64, an embedding looks it up" for name in indices)
     loaded.bound = BoundInputs(
@@ -119,13 +128,15 @@ def _check_dims(dims: Mapping[str, int]) -> None:
     """Raises an error for a dimension other than 'batch', or a size below 1."""
     for name in dims:
         if name != "batch":
-            raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=nearest(name, ["batch"]))
+            raise Misuse(
+                f"no dimension is called '{name}'", where="--dim", hint=suggest_name(name, ["batch"])
+            )
         # other sizes of an input may be 0, as in a cache before the first step
         if dims[name] < 1:
             raise Misuse(f"a dimension cannot be {dims[name]}", where=f"--dim {name}")
 
 
-def _positional(order: Sequence[str], names: Sequence[str]) -> int:
+def _count_positional(order: Sequence[str], names: Sequence[str]) -> int:
     """Returns number of inputs that can be passed by position: those before the first omitted argument."""
     count = 0
     while count < len(order) and (order[count] not in names or order[count] == names[count]):
@@ -146,7 +157,7 @@ def _complete_inputs(
         loaded: Model as loaded.
         model: Module on the meta device.
         infos: Inputs that are known, by name.
-        parameters: Result of `_parameters`.
+        parameters: Result of `_list_parameters`.
         fails: Function that tries the module on tensors without values.
 
     Returns:
@@ -158,7 +169,7 @@ def _complete_inputs(
     required, optional, variadic = parameters
     notes: tuple[str, ...] = ()
     if not infos:
-        infos, notes = _inputs_of_configuration(loaded, model, [*required, *optional], required, fails)
+        infos, notes = _find_configured_inputs(loaded, model, [*required, *optional], required, fails)
     missing = [n for n in required if n not in infos]
     if missing:
         is_only_input = len(missing) == 1 and not infos
@@ -172,18 +183,22 @@ def _complete_inputs(
     return infos, notes
 
 
-def _example_inputs(
+def _bind_example(
     example: Example,
     names: Sequence[str],
     input_shapes: Mapping[str, tuple[str | None, Any]],
     dims: Mapping[str, int],
 ) -> BoundInputs:
     """Binds the inputs of an example that the user passed, with shapes changed by options."""
-    infos = example.named(names)
+    infos = example.describe_tensors(names)
     for name, (dtype, shape) in input_shapes.items():
         if name not in infos:
-            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, infos))
-        infos[name] = TensorInfo(name, _dtype(name, dtype, infos, "float32"), _shape(name, shape), "declared")
+            raise Misuse(
+                f"no input is called '{name}'", where="--input-shape", hint=suggest_name(name, infos)
+            )
+        infos[name] = TensorInfo(
+            name, _choose_dtype(name, dtype, infos, "float32"), _shape(name, shape), "declared"
+        )
     if "batch" in dims:
         for name, info in infos.items():
             if info.shape:
@@ -214,7 +229,7 @@ def _build_unknown_shape_error(
     )
 
 
-def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
+def _list_parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     """Returns the arguments of a module's `forward`.
 
     Returns:
@@ -239,21 +254,21 @@ def _parameters(model: nn.Module) -> tuple[list[str], list[str], bool]:
     return required, optional, variadic
 
 
-def _dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], default_dtype: str) -> str:
+def _choose_dtype(name: str, dtype: str | None, infos: Mapping[str, TensorInfo], default_dtype: str) -> str:
     """The element type of an input: `dtype` if given, else the declared type, else `default_dtype`."""
     if dtype is None:
         return (infos[name].dtype if name in infos else None) or default_dtype
     if not isinstance(getattr(torch, dtype, None), torch.dtype):
         kinds = ["float32", "float64", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
         raise Misuse(
-            f"torch has no type '{dtype}'", where=f"--input-shape {name}", hint=nearest(dtype, kinds)
+            f"torch has no type '{dtype}'", where=f"--input-shape {name}", hint=suggest_name(dtype, kinds)
         )
     return dtype
 
 
-def _floating(model: nn.Module) -> str:
+def _find_floating_type(model: nn.Module) -> str:
     """The floating-point type of a model's weights, or float32 without weights; inputs need the same type."""
-    return next((dtype_name(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
+    return next((format_dtype(p.dtype) for p in model.parameters() if p.is_floating_point()), "float32")
 
 
 def _shape(name: str, shape: Sequence[Any]) -> Size:
@@ -270,17 +285,17 @@ def _find_known_inputs(
 ) -> dict[str, TensorInfo]:
     """Returns the inputs by name, from torchvision or from example inputs; empty if there are none."""
     if loaded.torchvision:
-        shapes = _torchvision_shapes(loaded, model, len(required))
+        shapes = _list_torchvision_shapes(loaded, model, len(required))
         names = required or ["x"]
         return {n: TensorInfo(n, "float32", s, "declared") for n, s in zip(names, shapes, strict=False)}
     for example in (loaded.example, getattr(model, "example_input_array", None)):
-        named = dict(_examples(example, required))
+        named = dict(_list_example_tensors(example, required))
         if named:
             return named
     return {}
 
 
-def _inputs_of_configuration(
+def _find_configured_inputs(
     loaded: LoadedModule,
     model: nn.Module,
     parameter_names: Sequence[str],
@@ -295,19 +310,21 @@ def _inputs_of_configuration(
     Returns:
         The inputs by name, and a note on guesses.
     """
-    dummy = {n: i for n, i in _examples(_dummy(model), required) if n in parameter_names}
+    dummy = {
+        n: i for n, i in _list_example_tensors(_find_dummy_inputs(model), required) if n in parameter_names
+    }
     plain = {
         n: (i.dtype or "", tuple(d for d in i.shape or () if isinstance(d, int))) for n, i in dummy.items()
     }
-    default_dtype = _floating(model)
-    sets = list(candidates(model, parameter_names, required, plain)) or ([plain] if plain else [])
+    default_dtype = _find_floating_type(model)
+    sets = list(list_candidates(model, parameter_names, required, plain)) or ([plain] if plain else [])
     missing = [s for s in sets if not set(required) <= s.keys()]
     sets = [s for s in sets if s not in missing]
     if not sets:
         return {}, ()
     sizes = sets[0]
     if len(sets) > 1:
-        sizes = next((s for s in sets if _runs(loaded, model, s, default_dtype, fails)), sets[0])
+        sizes = next((s for s in sets if _runs_with(loaded, model, s, default_dtype, fails)), sets[0])
     infos = {
         name: dummy[name]
         if name in dummy and sizes[name] == plain[name]
@@ -320,7 +337,7 @@ def _inputs_of_configuration(
     return infos, (f"inputs guessed from the model's configuration: {', '.join(guesses)}",) if guesses else ()
 
 
-def _runs(
+def _runs_with(
     loaded: LoadedModule,
     model: nn.Module,
     sizes: Mapping[str, tuple[str, Size]],
@@ -336,14 +353,14 @@ def _runs(
         return fails(model, **tensors) is None
 
 
-def _dummy(model: nn.Module) -> Any:
+def _find_dummy_inputs(model: nn.Module) -> Any:
     try:
         return getattr(model, "dummy_inputs", None)
     except Exception:
         return None
 
 
-def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
+def _list_example_tensors(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorInfo]]:
     """The (name, description) of each tensor in an example input: a tensor, sequence or dictionary."""
     if isinstance(example, Mapping):
         items = list(example.items())
@@ -353,7 +370,7 @@ def _examples(example: Any, names: Sequence[str]) -> Iterator[tuple[str, TensorI
         items = [(names[0] if names else "x", example)]
     for name, value in items:
         if isinstance(value, torch.Tensor):
-            yield str(name), TensorInfo(str(name), dtype_name(value.dtype), tuple(value.shape), "declared")
+            yield str(name), TensorInfo(str(name), format_dtype(value.dtype), tuple(value.shape), "declared")
 
 
 # -- sizes of torchvision
@@ -364,20 +381,20 @@ _FLOW = (520, 960)
 """Height and width of an image pair for optical flow, as in torchvision's reference evaluation."""
 
 
-def _torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
+def _list_torchvision_shapes(loaded: LoadedModule, model: nn.Module, inputs: int) -> list[Size]:
     """Returns the shape of each input of a torchvision model; `inputs` is their number."""
     kind = part_of(model)
     if kind == "optical_flow":
         return [(1, 3, *_FLOW)] * 2
     if kind == "detection":
-        return [(1, 3, *_detection_size(model))]
-    height, width = _image_size(loaded.source, model)
+        return [(1, 3, *_find_detection_size(model))]
+    height, width = _find_image_size(loaded.source, model)
     if kind == "video":
         return [(1, 3, _FRAMES, height, width)]
     return [(1, 3, height, width)] * max(inputs, 1)
 
 
-def _detection_size(model: Any) -> tuple[int, int]:
+def _find_detection_size(model: Any) -> tuple[int, int]:
     transform = getattr(model, "transform", None)
     fixed = getattr(transform, "fixed_size", None)
     if fixed:
@@ -386,7 +403,7 @@ def _detection_size(model: Any) -> tuple[int, int]:
     return side, side
 
 
-def _image_size(name: str, model: Any) -> tuple[int, int]:
+def _find_image_size(name: str, model: Any) -> tuple[int, int]:
     """Height and width of a torchvision model's input.
 
     The attribute `image_size` comes first, then the crop size of the model's first trained weights.
@@ -422,16 +439,16 @@ _MAX_SUBSET_INPUTS = 4
 
 
 def _list_described_candidates(first: nn.Module | None) -> tuple[str, list[tuple[int, ...]]]:
-    """Calls `_candidates` for a layer whose attributes are from a file and may be invalid."""
+    """Calls `_list_candidates` for a layer whose attributes are from a file and may be invalid."""
     try:
-        dtype, shapes = _candidates(first)
+        dtype, shapes = _list_candidates(first)
         # a shape with negative sizes, or more elements than memory has bytes, is impossible
         return dtype, [s for s in shapes if all(n >= 0 for n in s) and math.prod(s) < 1 << 56]
     except (ValueError, TypeError, AttributeError, ArithmeticError):
         return "float32", []
 
 
-def _candidates(layer: Any) -> tuple[str, list[Size]]:
+def _list_candidates(layer: Any) -> tuple[str, list[Size]]:
     """The element type and the possible input shapes of a layer, most likely first; empty if unknown."""
     # columns: layer types, attribute with the channels or features, other sizes of the input
     table: list[tuple[Any, str, list[Size]]] = [
@@ -460,7 +477,7 @@ class _AllEmbeddingsReached(Exception):
     """Raised to end a trial run after every embedding has run."""
 
 
-def _indices(
+def _find_index_inputs(
     loaded: LoadedModule, model: nn.Module, bound_inputs: BoundInputs, untyped: Sequence[str]
 ) -> tuple[str, ...]:
     """Finds the inputs that are indices of embeddings, among those without a type.
@@ -492,7 +509,7 @@ def _indices(
     for integer_names in (names for size in sizes for names in itertools.combinations(untyped, size)):
         pending.update(tables)
         inputs = [replace(i, dtype="int64") if i.name in integer_names else i for i in bound_inputs.inputs]
-        args, kwargs = replace(bound_inputs, inputs=tuple(inputs)).arguments(device="meta")
+        args, kwargs = replace(bound_inputs, inputs=tuple(inputs)).build_arguments(device="meta")
         try:
             with loaded.quiet(), torch.no_grad():
                 meta_model(*args, **kwargs)
@@ -523,7 +540,7 @@ def _guess(
     """
     first = _find_first_layer(model)
     dtype, shapes = _list_described_candidates(first)
-    dtype = _floating(model) if dtype == "float32" else dtype
+    dtype = _find_floating_type(model) if dtype == "float32" else dtype
     first_failure = ""
     for shape in shapes:
         tensor = torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
@@ -544,7 +561,7 @@ def _guess(
     return None, first_failure
 
 
-def _failure(
+def _find_failure(
     try_run: Failure, model: nn.Module, *args: torch.Tensor, **kwargs: torch.Tensor
 ) -> tuple[str, str] | None:
     """Runs a model on tensors without values.

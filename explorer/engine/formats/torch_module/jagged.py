@@ -50,12 +50,12 @@ def mark(twin: torch.Tensor, offsets: torch.Tensor) -> None:
         twin: Offsets of the copy, on the meta device.
         offsets: Offsets of the original, with values.
     """
-    lengths = row_lengths(offsets)
+    lengths = compute_row_lengths(offsets)
     if lengths is not None:
         setattr(twin, _ATTRIBUTE, lengths)
 
 
-def row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
+def compute_row_lengths(offsets: torch.Tensor) -> Sequence[int] | None:
     """Returns the lengths of the rows that `offsets` delimit, or None if they are unknown or too many."""
     if offsets.is_meta:
         return getattr(offsets, _ATTRIBUTE, None)

@@ -20,17 +20,17 @@ import torch
 from msgspec import Struct
 from torch import nn
 
-from explorer.base.errors import BadModel, ExplorerError, Misuse, nearest, suggest_only_near
+from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_name, suggest_only_near
 from explorer.engine.formats.torch_module.arguments import BoundInputs, Example
 from explorer.engine.formats.torch_module.meta_copy import (
     convert_subclasses,
+    copy_sharing_values,
     copy_without_values,
     remove_values,
-    sharing_values,
 )
 from explorer.engine.formats.torch_module.meta_init import UnfilledTensors, UninitialisedOnMeta
-from explorer.engine.formats.torch_module.tensor_subclass import is_wrapper, wrappers_note
-from explorer.host.optional_packages import error_line, require, search_here, silence
+from explorer.engine.formats.torch_module.tensor_subclass import describe_wrappers, is_wrapper
+from explorer.host.optional_packages import format_error, require, search_here, silence
 
 
 class CopyOf:
@@ -45,7 +45,7 @@ class CopyOf:
 
     def __call__(self) -> nn.Module:
         """Creates a copy, which can be put in evaluation mode and run without changing the module."""
-        return sharing_values(self.module)
+        return copy_sharing_values(self.module)
 
 
 class LoadedModule(Struct):
@@ -134,7 +134,7 @@ class LoadedModule(Struct):
                 break
             else:
                 if self.values is not None and last_error is not None:
-                    raise BadModel(error_line(last_error), where=self.source) from last_error
+                    raise BadModel(format_error(last_error), where=self.source) from last_error
                 self._meta = self._copy_without_values(self.build_as_constructed())
         self._meta.eval()
         return self._meta
@@ -145,7 +145,7 @@ class LoadedModule(Struct):
 
     def _copy_without_values(self, model: nn.Module) -> nn.Module:
         """Copies a model to the meta device; adds a note on its tensor subclasses."""
-        note = wrappers_note((*model.parameters(), *model.buffers()))
+        note = describe_wrappers((*model.parameters(), *model.buffers()))
         if note and note not in self.notes:
             self.notes = (*self.notes, note)
         return copy_without_values(model)
@@ -202,7 +202,7 @@ class LoadedModule(Struct):
                 raise
             except Exception as error:
                 raise BadModel(
-                    f"building the model failed: {error_line(error)}", where=self.source
+                    f"building the model failed: {format_error(error)}", where=self.source
                 ) from error
             self._built.eval()
         return self._built
@@ -274,7 +274,7 @@ def _load_torchvision(name: str, weights: str | None, seed: int) -> LoadedModule
             trained: nn.Module = builder(weights=pretrained, progress=False)
         except Exception as error:
             raise ExplorerError(
-                f"the weights {weights} could not be fetched ({error_line(error)})",
+                f"the weights {weights} could not be fetched ({format_error(error)})",
                 where=name,
                 hint="check the network, or leave --weights out for random ones",
             ) from error
@@ -301,7 +301,7 @@ def _weights(name: str, weights: str) -> Any:
         raise Misuse(
             f"{name} has no weights called '{weights}'",
             where="--weights",
-            hint=nearest(weights.upper(), weight_names) or f"torchvision has none for {name}",
+            hint=suggest_name(weights.upper(), weight_names) or f"torchvision has none for {name}",
         )
     return kinds[weights]
 
@@ -321,7 +321,7 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
     for name_part in attribute.split("."):
         if not hasattr(target, name_part):
             public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
-            hint = nearest(name_part, public) or "give FILE.py:callable or package.module:callable"
+            hint = suggest_name(name_part, public) or "give FILE.py:callable or package.module:callable"
             if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
                 hint = f"that is {module.__name__} of the program's own; name the file: {path}.py:{attribute}"
             raise Misuse(f"{path} has no '{name_part}'", where=source, hint=hint)
@@ -416,9 +416,9 @@ def _import_module(path: str, source: str) -> Any:
             raise Misuse(
                 f"there is no module '{missing}' here or installed", where=source, hint=hint
             ) from error
-        raise BadModel(f"importing {path} failed: {error_line(error)}", where=source) from error
+        raise BadModel(f"importing {path} failed: {format_error(error)}", where=source) from error
     except (Exception, SystemExit) as error:
-        raise BadModel(f"importing {path} failed: {error_line(error)}", where=source) from error
+        raise BadModel(f"importing {path} failed: {format_error(error)}", where=source) from error
     finally:
         sys.dont_write_bytecode = dont_write_bytecode
 

@@ -31,8 +31,8 @@ from explorer.engine.formats.torch_module.modules import (
     is_lazy,
     is_parameter,
     list_modules,
+    list_other_tensors,
     list_own_attributes,
-    tensors_beside,
 )
 from explorer.engine.formats.torch_module.stored_form import attach_wrapped
 from explorer.engine.formats.torch_module.tensor_subclass import (
@@ -61,7 +61,7 @@ def copy_without_values(model: nn.Module, *, numbers: bool = False) -> nn.Module
 
 def _copy_without_values(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> nn.Module:
     """Implements `copy_without_values`; `loose` are the unregistered tensors of the model."""
-    twin = _deep_copy(model, _twins(model, loose, numbers))
+    twin = _deep_copy(model, _create_twins(model, loose, numbers))
     attach_wrapped(model, twin)
     return twin
 
@@ -74,7 +74,7 @@ def remove_values(model: nn.Module) -> nn.Module:
     loose = _find_unregistered_tensors(model)
     if loose:
         return _copy_without_values(model, loose, numbers=True)
-    twins = _twins(model, loose, numbers=True)
+    twins = _create_twins(model, loose, numbers=True)
     attach_wrapped(model, model)
     for module in model.modules():
         parameters, buffers, _ = module_dicts(module).values()
@@ -85,7 +85,7 @@ def remove_values(model: nn.Module) -> nn.Module:
     return model
 
 
-def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> dict[int, Any]:
+def _create_twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> dict[int, Any]:
     """Creates the replacement of each tensor of a model.
 
     Args:
@@ -107,7 +107,7 @@ def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> di
             kind: Any = UninitializedParameter if isinstance(tensor, nn.Parameter) else UninitializedBuffer
             memo[id(tensor)] = kind(requires_grad=tensor.requires_grad, dtype=tensor.dtype, device="meta")
         elif is_wrapper(tensor):
-            memo[id(tensor)] = _make_parameter(_logical(tensor, storages), tensor)
+            memo[id(tensor)] = _make_parameter(_create_logical_twin(tensor, storages), tensor)
         elif tensor.is_meta:
             memo[id(tensor)] = _make_parameter(tensor.detach(), tensor)
         elif not isinstance(tensor, nn.Parameter) and (
@@ -122,7 +122,7 @@ def _twins(model: nn.Module, loose: Sequence[torch.Tensor], numbers: bool) -> di
     return memo
 
 
-def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
+def materialize_lazy_modules(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> nn.Module:
     """Creates a twin without values, and runs it to give its lazy modules their shapes; `model` stays lazy.
 
     If the run fails, the modules that ran before the failure have their shapes.
@@ -133,7 +133,7 @@ def materialised(model: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, A
     return twin
 
 
-def sharing_values(model: nn.Module) -> nn.Module:
+def copy_sharing_values(model: nn.Module) -> nn.Module:
     """Copies a model but shares its tensors. The copy can be put in evaluation mode and run."""
     return _deep_copy(
         model, {id(t): t for t in (*model.parameters(), *model.buffers(), *_find_unregistered_tensors(model))}
@@ -177,7 +177,7 @@ def _should_keep_values(tensor: torch.Tensor) -> bool:
     )
 
 
-def _logical(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
+def _create_logical_twin(tensor: torch.Tensor, storages: dict[Any, Any]) -> torch.Tensor:
     """A plain tensor without values for a tensor subclass; shared if the inner tensors are the same."""
     places = tuple(place(inner) for inner in list_inner_tensors(tensor))
     twin = storages.get((places, tensor.shape))
@@ -224,7 +224,7 @@ def _find_unregistered_tensors(model: nn.Module) -> list[torch.Tensor]:
             loose += [element for element in value if isinstance(element, torch.Tensor)]
         elif isinstance(value, dict):
             loose += [element for element in value.values() if isinstance(element, torch.Tensor)]
-    other_tensors = tensors_beside(modules, attributes)
+    other_tensors = list_other_tensors(modules, attributes)
     return loose + [tensor for _, tensor in find_unregistered_parameters(modules, other_tensors)]
 
 
@@ -240,10 +240,10 @@ def _deep_copy(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
         try:
             return copy.deepcopy(model, dict(memo))
         except Exception:
-            return _module_by_module(model, memo)
+            return _copy_module_by_module(model, memo)
 
 
-def _module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
+def _copy_module_by_module(model: nn.Module, memo: dict[int, Any]) -> nn.Module:
     """Copies only the modules; all other attributes are shared with the original."""
     twins: dict[int, Any] = {}
     for module in model.modules():

@@ -18,7 +18,7 @@ from explorer.engine.compat.torch import MODULE_DICTS, buffers_of, children_of, 
 from explorer.facts import TensorInfo
 
 
-def dtype_name(dtype: torch.dtype) -> str:
+def format_dtype(dtype: torch.dtype) -> str:
     """Returns the name of an element type in numpy's spelling: torch.float32 -> 'float32'."""
     name = _DTYPES.get(dtype)
     if name is None:
@@ -55,7 +55,7 @@ def shape_of(tensor: torch.Tensor) -> tuple[int | str, ...]:
     return tuple(sizes)
 
 
-def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+def walk_tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     """Returns the (path, tensor) of each tensor in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, torch.Tensor):
         yield "", value
@@ -71,12 +71,12 @@ def tensors(value: Any) -> Iterator[tuple[str, torch.Tensor]]:
     else:
         return
     for name, part in items:
-        for inner_path, tensor in tensors(part):
+        for inner_path, tensor in walk_tensors(part):
             yield f"{name}.{inner_path}" if inner_path else str(name), tensor
 
 
-def tensors_in(value: Any) -> list[torch.Tensor]:
-    """Returns the tensors in a nested value, without their paths; three times as fast as `tensors`."""
+def collect_tensors(value: Any) -> list[torch.Tensor]:
+    """Returns the tensors in a nested value, without their paths; three times faster than with paths."""
     collected: list[torch.Tensor] = []
     _add_tensors(value, collected)
     return collected
@@ -95,7 +95,7 @@ def _add_tensors(value: Any, collected: list[torch.Tensor]) -> None:
         for part in value.values():
             _add_tensors(part, collected)
     else:
-        collected += [tensor for _, tensor in tensors(value)]
+        collected += [tensor for _, tensor in walk_tensors(value)]
 
 
 _NOT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.device, torch.Size))
@@ -105,10 +105,10 @@ _NOT_TENSORS = frozenset((int, float, bool, str, type(None), torch.dtype, torch.
 def describe_tensors(value: Any, name: str) -> tuple[TensorInfo, ...]:
     """Describes each tensor in a nested value; its name is `name`, followed by its path in the value."""
     if type(value) is torch.Tensor:
-        return (TensorInfo(name, dtype_name(value.dtype), shape_of(value), "observed"),)
+        return (TensorInfo(name, format_dtype(value.dtype), shape_of(value), "observed"),)
     return tuple(
-        TensorInfo(f"{name}.{place}" if place else name, dtype_name(t.dtype), shape_of(t), "observed")
-        for place, t in tensors(value)
+        TensorInfo(f"{name}.{place}" if place else name, format_dtype(t.dtype), shape_of(t), "observed")
+        for place, t in walk_tensors(value)
     )
 
 
@@ -154,10 +154,10 @@ def find_held_tensors(
         place: Expression of `value`, with which the other expressions begin.
         skipped: Ids of modules to skip, or None to skip all modules.
     """
-    return _tensors_of(contents(value, place, skipped=skipped, plain=False))
+    return _list_tensors(walk_contents(value, place, skipped=skipped, plain=False))
 
 
-def _tensors_of(parts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
+def _list_tensors(parts: Iterable[tuple[str, Any]]) -> Iterator[tuple[str, torch.Tensor]]:
     return ((place, part) for place, part in parts if isinstance(part, torch.Tensor))
 
 
@@ -176,7 +176,7 @@ def _is_bare(value: Any) -> bool:
     return kind in _SEQUENCES and _PLAIN_TYPES.issuperset(map(type, value))
 
 
-def contents(
+def walk_contents(
     value: Any, place: str = "", *, skipped: Collection[int] | None = None, plain: bool = True
 ) -> Iterator[tuple[str, Any]]:
     """Returns the (expression, value) of each value in nested containers and object attributes.
@@ -189,13 +189,13 @@ def contents(
         skipped: Ids of modules to skip, or None to skip all modules.
         plain: Whether to include plain values and containers of only plain values.
     """
-    return _contents([(place, value)], skipped=skipped, plain=plain)
+    return _walk_contents([(place, value)], skipped=skipped, plain=plain)
 
 
-def _contents(
+def _walk_contents(
     pending: list[tuple[str, Any]], *, skipped: Collection[int] | None, plain: bool
 ) -> Iterator[tuple[str, Any]]:
-    """Implements `contents` for several (expression, value) pairs, the last one first."""
+    """Implements `walk_contents` for several (expression, value) pairs, the last one first."""
     visited: dict[int, Any] = {}
     while pending:
         expression, part = pending.pop()
@@ -259,7 +259,7 @@ def list_own_attributes(modules: Mapping[str, nn.Module]) -> list[tuple[str, Any
     ]
 
 
-def tensors_beside(
+def list_other_tensors(
     modules: Mapping[str, nn.Module], attributes: Sequence[tuple[str, Any]] | None = None
 ) -> list[tuple[str, torch.Tensor]]:
     """Returns tensors of modules other than registered parameters: buffers, and tensors nested in attributes.
@@ -280,7 +280,7 @@ def tensors_beside(
         ]
     roots.reverse()
     listed = {id(module) for module in modules.values()}
-    return list(_tensors_of(_contents(roots, skipped=listed, plain=False)))
+    return list(_list_tensors(_walk_contents(roots, skipped=listed, plain=False)))
 
 
 def find_unregistered_parameters(
@@ -295,7 +295,7 @@ def find_unregistered_parameters(
     Returns:
         (expression, parameter) pairs. An example of an expression is 'layers[0].weight'.
     """
-    beside = tensors_beside(modules) if beside is None else beside
+    beside = list_other_tensors(modules) if beside is None else beside
     parameters = [(place, tensor) for place, tensor in beside if is_parameter(tensor)]
     if not parameters:
         return []

@@ -24,7 +24,7 @@ _PARTS: dict[torch.layout, tuple[str, ...]] = {
 """Methods that return the inner tensors of a sparse layout, values first."""
 
 
-def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def list_parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Returns the values and the indices of a sparse tensor; empty for other tensors."""
     names = _PARTS.get(tensor.layout, ())
     if not names or tensor.is_meta:
@@ -36,7 +36,7 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def mark_sparse(twin: Tensor, original: torch.Tensor) -> Tensor:
     """Records on `twin` the number of elements that `original` stores, if it is sparse; returns `twin`."""
-    sparse_parts = parts(original)
+    sparse_parts = list_parts(original)
     if sparse_parts:
         setattr(twin, _ATTRIBUTE, sparse_parts[0].numel())
     return twin

@@ -13,8 +13,8 @@ from typing import NamedTuple
 from torch import nn
 
 from explorer.engine.compat.torch import parameters_of
-from explorer.engine.formats.torch_module.modules import dtype_name, size_of, walk_modules
-from explorer.engine.formats.torch_module.sparse import parts
+from explorer.engine.formats.torch_module.modules import format_dtype, size_of, walk_modules
+from explorer.engine.formats.torch_module.sparse import list_parts
 from explorer.engine.formats.torch_module.tensor_subclass import drop_equal_views, list_inner_tensors
 
 _ATTRIBUTE = "_stored_as"
@@ -55,11 +55,11 @@ def attach_wrapped(module: nn.Module, twin: nn.Module) -> None:
             inner = (
                 ()
                 if parameter is None
-                else drop_equal_views(list_inner_tensors(parameter) or parts(parameter))
+                else drop_equal_views(list_inner_tensors(parameter) or list_parts(parameter))
             )
             if inner and name not in known_forms:
                 largest = max(inner, key=size_of)
-                forms.append((name, dtype_name(largest.dtype), sum(map(size_of, inner))))
+                forms.append((name, format_dtype(largest.dtype), sum(map(size_of, inner))))
         if forms:
             vars(twin_part)[_ATTRIBUTE] = (*vars(twin_part).get(_ATTRIBUTE, ()), *forms)
 
@@ -80,5 +80,6 @@ def read_own_forms(module: nn.Module) -> dict[nn.Parameter, StoredForm]:
     file_forms = read_stored_forms(module)
     parameters = {name: p for name, p in parameters_of(module).items() if p is not None}
     return {
-        p: file_forms.get(name) or StoredForm(dtype_name(p.dtype), p.nbytes) for name, p in parameters.items()
+        p: file_forms.get(name) or StoredForm(format_dtype(p.dtype), p.nbytes)
+        for name, p in parameters.items()
     }

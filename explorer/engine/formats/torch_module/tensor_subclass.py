@@ -27,7 +27,7 @@ _ARGUMENTS = {"to_tensor": (0,)}
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Whether a tensor is of a subclass whose values are in inner tensors."""
-    return type(tensor) is not torch.Tensor and bool(_parts(tensor))
+    return type(tensor) is not torch.Tensor and bool(_list_parts(tensor))
 
 
 def list_inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
@@ -38,14 +38,14 @@ def list_inner_tensors(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
 
 
 def _find_plain_tensors(tensor: torch.Tensor, depth: int) -> Iterator[torch.Tensor]:
-    for part in _parts(tensor):
+    for part in _list_parts(tensor):
         if depth < DEPTH and is_wrapper(part):
             yield from _find_plain_tensors(part, depth + 1)
         else:
             yield part
 
 
-def _parts(tensor: Any) -> list[torch.Tensor]:
+def _list_parts(tensor: Any) -> list[torch.Tensor]:
     """Returns the inner tensors that a subclass declares, or those in its attributes if it declares none."""
     kind = type(tensor)
     if kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
@@ -59,7 +59,7 @@ def _parts(tensor: Any) -> list[torch.Tensor]:
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
-def wrappers_note(tensors: Iterable[torch.Tensor]) -> str:
+def describe_wrappers(tensors: Iterable[torch.Tensor]) -> str:
     """Returns a note on the tensor subclasses among a model's tensors, or '' if there are none."""
     counts: dict[str, int] = {}
     for tensor in tensors:

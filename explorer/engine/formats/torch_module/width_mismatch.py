@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from explorer.base.units import shape_text
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 _WIDTHS: Mapping[type[nn.Module], tuple[str, int, int]] = {
     nn.Linear: ("in_features", -1, 0),
@@ -24,7 +24,9 @@ _WIDTHS: Mapping[type[nn.Module], tuple[str, int, int]] = {
 """Width rules by layer type: attribute with the width, axis of the input, and required rank (0: any)."""
 
 
-def failure(module: nn.Module, repeat_call: Callable[[], object], error: Exception, place: str = "") -> str:
+def describe_failure(
+    module: nn.Module, repeat_call: Callable[[], object], error: Exception, place: str = ""
+) -> str:
     """Creates the message for a failed call of a module.
 
     Args:
@@ -41,7 +43,9 @@ def failure(module: nn.Module, repeat_call: Callable[[], object], error: Excepti
     paths = {id(layer): path for path, layer in module.named_modules()}
 
     def check_width(layer: nn.Module, inputs: tuple[Any, ...]) -> None:
-        mismatch = _mismatch(layer, inputs[0]) if inputs and isinstance(inputs[0], torch.Tensor) else ""
+        mismatch = (
+            _describe_mismatch(layer, inputs[0]) if inputs and isinstance(inputs[0], torch.Tensor) else ""
+        )
         if mismatch and not problems:
             name, kind = paths[id(layer)], type(layer).__name__
             problems.append(f"layer '{name}' ({kind}) {mismatch}" if name else f"{kind} {mismatch}")
@@ -52,14 +56,14 @@ def failure(module: nn.Module, repeat_call: Callable[[], object], error: Excepti
         with torch.no_grad():
             repeat_call()
     except Exception:
-        return f"the model failed{place}: {problems[0] if problems else error_line(error)}"
+        return f"the model failed{place}: {problems[0] if problems else format_error(error)}"
     finally:
         for hook in hooks:
             hook.remove()
-    return f"the model failed{place}: {error_line(error)}"
+    return f"the model failed{place}: {format_error(error)}"
 
 
-def _mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
+def _describe_mismatch(layer: nn.Module, tensor: torch.Tensor) -> str:
     """Describes an input of the wrong width, or returns '' if the width is right.
 
     An example is 'takes 16 in its last axis, and the input that came to it is [1, 9]'.

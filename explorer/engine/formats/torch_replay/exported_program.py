@@ -22,15 +22,15 @@ from typing import Any
 
 import torch
 
-from explorer.base.errors import BadModel, Misuse, nearest
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.units import printable, shape_text
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_files.exported_program import (
     DTYPES,
     SYMBOL,
-    batch_of,
+    extract_symbol,
+    find_batch_symbol,
     list_stored_entries,
-    symbol_of,
 )
 from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
@@ -41,9 +41,9 @@ from explorer.engine.formats.torch_replay.graph_replay import GraphReplay
 from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,
     add_tensor,
-    attributes,
     create_loaded_module,
-    twin_of,
+    create_twin,
+    set_attributes,
 )
 from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.facts import TensorInfo
@@ -102,12 +102,12 @@ def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
     firsts = set()
     for program_input in program.inputs:
         for axis, size in enumerate(program_input.sizes):
-            symbol = None if isinstance(size, int) else symbol_of(size[0])
+            symbol = None if isinstance(size, int) else extract_symbol(size[0])
             if not axis:
                 firsts.add(symbol)
             if symbol is not None and not isinstance(size, int) and symbol.isidentifier():
                 open_dims.setdefault(symbol, (symbol, size[1]))
-    common = batch_of(firsts, open_dims)
+    common = find_batch_symbol(firsts, open_dims)
     if common is not None:
         open_dims = {"batch": open_dims[common], **{n: s for n, s in open_dims.items() if n != common}}
     return open_dims
@@ -131,29 +131,31 @@ def _bind(
     for name, size in dims.items():
         symbol = open_dims[name][0] if name in open_dims else name if name in values else None
         if symbol is None:
-            hint = nearest(name, open_dims) or "all sizes of this program are fixed"
+            hint = suggest_name(name, open_dims) or "all sizes of this program are fixed"
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
         values[symbol] = size
     named = {program_input.name: program_input for program_input in program.inputs}
     for name, (dtype, shape) in input_shapes.items():
         declared = named.get(name)
         if declared is None:
-            raise Misuse(f"no input is called '{name}'", where="--input-shape", hint=nearest(name, named))
+            raise Misuse(
+                f"no input is called '{name}'", where="--input-shape", hint=suggest_name(name, named)
+            )
         sizes = tuple(shape)
         fixed = [s for s in declared.sizes if isinstance(s, int)]
         is_match = len(sizes) == len(declared.sizes) and all(
             a == b for a, b in zip(declared.sizes, sizes, strict=True) if isinstance(a, int)
         )
         if not is_match or dtype not in (None, declared.dtype):
-            text = shape_text([s if isinstance(s, int) else symbol_of(s[0]) for s in declared.sizes])
+            text = shape_text([s if isinstance(s, int) else extract_symbol(s[0]) for s in declared.sizes])
             raise Misuse(
                 f"the program was exported for {declared.dtype} {text}",
                 where=f"--input-shape {name}",
                 hint="export it again for other sizes" if fixed else "",
             )
         for open_size, bound_size in zip(declared.sizes, sizes, strict=True):
-            if not isinstance(open_size, int) and symbol_of(open_size[0]) in values:
-                values[symbol_of(open_size[0])] = bound_size
+            if not isinstance(open_size, int) and extract_symbol(open_size[0]) in values:
+                values[extract_symbol(open_size[0])] = bound_size
     for symbol, size in values.items():
         lower, upper = program.ranges.get(symbol, (None, None))
         if (lower is not None and size < lower) or (upper is not None and size > upper):
@@ -227,40 +229,40 @@ def _build(
     replay = GraphReplay(program, torch.device("meta" if meta else "cpu"))
     twins: dict[str, ReplayModule] = {}
 
-    def twin_at(path: str) -> ReplayModule:
+    def find_twin(path: str) -> ReplayModule:
         twin = twins.get(path)
         if twin is None:
             kind = program.kinds.get(path) or "Module"
             arguments = tuple(g.name for g in program.inputs) if not path else ()
-            twin = twins[path] = twin_of(kind, arguments, replay.run)
+            twin = twins[path] = create_twin(kind, arguments, replay.run)
             if path:
                 parent, _, name = path.rpartition(".")
-                twin_at(parent).add_module(name, twin)
+                find_twin(parent).add_module(name, twin)
         return twin
 
-    root = twin_at("")
+    root = find_twin("")
     for path in program.kinds:
-        twin_at(path)
+        find_twin(path)
     tied: dict[Any, torch.Tensor | None] = {}
     for fqn, (entry, described) in weights.items():
         owner, _, name = fqn.rpartition(".")
-        spec = _spec(archive, fqn, entry, described)
+        spec = _describe_tensor(archive, fqn, entry, described)
         trained = bool((described.get("tensor_meta") or {}).get("requires_grad"))
         parameter = bool(described.get("is_param"))
         tensor = tied.get(spec.identity)
-        tensor = storages.tensor(spec) if tensor is None else tensor
-        add_tensor(twin_at(owner), name, tensor, parameter=parameter, trained=trained)
+        tensor = storages.build_tensor(spec) if tensor is None else tensor
+        add_tensor(find_twin(owner), name, tensor, parameter=parameter, trained=trained)
         if parameter:
-            tied[spec.identity] = parameters_of(twin_at(owner))[name]
+            tied[spec.identity] = parameters_of(find_twin(owner))[name]
     for _, _, fqn in program.stored:
         if fqn not in weights:
             raise BadModel(f"the archive lacks the weight '{printable(fqn)}'", where=archive.path)
     for twin in twins.values():
-        attributes(twin, {})
+        set_attributes(twin, {})
     return root
 
 
-def _spec(archive: ZipArchive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
+def _describe_tensor(archive: ZipArchive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
     """Describes a stored tensor.
 
     Args:

@@ -16,7 +16,12 @@ from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
 from explorer.base.units import printable
-from explorer.engine.formats.torch_files.exported_program import DTYPES, module_stack, read_graph, symbol_of
+from explorer.engine.formats.torch_files.exported_program import (
+    DTYPES,
+    extract_symbol,
+    parse_module_stack,
+    read_graph,
+)
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
 LARGEST = 1 << 56
@@ -43,7 +48,7 @@ class GraphNode(Struct):
     def made(self) -> Iterator[str]:
         """Returns the names of the result values."""
         for output in self.outputs:
-            yield from names_in(output)
+            yield from list_value_names(output)
 
 
 class Segment(Struct):
@@ -102,17 +107,17 @@ class Program(Struct):
     version: str
 
 
-def names_in(arg: Any) -> Iterator[str]:
+def list_value_names(arg: Any) -> Iterator[str]:
     """Returns the names of the values in an argument or result."""
     for kind, value in arg.items() if isinstance(arg, dict) else ():
         if kind in ("name", "as_name"):
             yield str(value)
         elif kind.startswith(("as_tensor", "as_optional_tensors", "as_sym_")):
             for element in value if isinstance(value, list) else (value,):
-                yield from names_in(element)
+                yield from list_value_names(element)
 
 
-def _segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
+def _group_segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple[Segment, dict[str, str]]:
     """Groups nodes into segments.
 
     Args:
@@ -164,7 +169,7 @@ def _set_call_values(root: Segment, results: set[str]) -> None:
                     use_counts[name] = use_counts.get(name, 0) + use_count
             else:
                 for argument in child.inputs:
-                    for name in names_in(argument["arg"]):
+                    for name in list_value_names(argument["arg"]):
                         use_counts[name] = use_counts.get(name, 0) + 1
                 produced += child.made()
         segment.given = [n for n in use_counts if n not in set(produced)]
@@ -188,7 +193,9 @@ def _note_last_uses(nodes: Sequence[GraphNode], results: set[str]) -> None:
     """Sets `spent` of every node."""
     used_later = set(results)
     for node in reversed(nodes):
-        node_values = {n for argument in node.inputs for n in names_in(argument["arg"])} | set(node.made())
+        node_values = {n for argument in node.inputs for n in list_value_names(argument["arg"])} | set(
+            node.made()
+        )
         node.spent = [n for n in node_values if n not in used_later]
         used_later |= node_values
 
@@ -200,10 +207,10 @@ def read(archive: ZipArchive) -> Program:
         BadModel: The archive contains no program, or its graph cannot be read.
     """
     hint = "export it again with the torch that is installed here"
-    return read_graph(archive, partial(_program, archive.path), hint)
+    return read_graph(archive, partial(_read_program, archive.path), hint)
 
 
-def _program(path: str, described: dict[str, Any]) -> Program:
+def _read_program(path: str, described: dict[str, Any]) -> Program:
     module = described["graph_module"]
     graph, signature = module["graph"], module["signature"]
     state, user = [], []
@@ -215,22 +222,22 @@ def _program(path: str, described: dict[str, Any]) -> Program:
             user.append(value["arg"])
         else:
             raise BadModel(f"it takes a '{printable(kind)}', which is not supported", where=path)
-    inputs = [_input(graph, str(a["as_tensor"]["name"])) for a in user if "as_tensor" in a]
+    inputs = [_read_input(graph, str(a["as_tensor"]["name"])) for a in user if "as_tensor" in a]
     results = [s["user_output"]["arg"] for s in signature["output_specs"] if "user_output" in s]
     nodes = [
         GraphNode(
             str(n["target"]),
             list(n["inputs"]),
             list(n["outputs"]),
-            module_stack(str((n.get("metadata") or {}).get("nn_module_stack", ""))),
+            parse_module_stack(str((n.get("metadata") or {}).get("nn_module_stack", ""))),
         )
         for n in graph["nodes"]
     ]
-    root, kinds = _segments(nodes, [n for r in results for n in names_in(r)])
+    root, kinds = _group_segments(nodes, [n for r in results for n in list_value_names(r)])
     calls = module.get("module_call_graph") or []
     model_signature = next((c["signature"] for c in calls if c["fqn"] == "" and c["signature"]), None)
     ranges = {
-        symbol_of(str(s)): (_limit(r.get("min_val")), _limit(r.get("max_val")))
+        extract_symbol(str(s)): (_limit(r.get("min_val")), _limit(r.get("max_val")))
         for s, r in (described.get("range_constraints") or {}).items()
     }
     return Program(
@@ -251,7 +258,7 @@ def _limit(value: Any) -> int | None:
     return value
 
 
-def _input(graph: dict[str, Any], name: str) -> ProgramInput:
+def _read_input(graph: dict[str, Any], name: str) -> ProgramInput:
     meta = graph["tensor_values"][name]
     sizes: list[int | tuple[str, int]] = []
     for size in meta["sizes"]:

@@ -15,7 +15,7 @@ import torch
 from explorer.engine.compat.torch import control_flow, leaves
 from explorer.engine.formats.torch_files.exported_program import DTYPES
 from explorer.engine.formats.torch_replay import operators
-from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, names_in
+from explorer.engine.formats.torch_replay.graph import GraphNode, Program, Segment, list_value_names
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
 _FORMATS = {
@@ -59,13 +59,13 @@ class GraphReplay:
         """Runs the `forward` of a twin: the whole model, or the segment in `next`."""
         call, self.next = self.next, None
         if call is None:
-            return self._model(twin, args, kwargs)
+            return self._run_model(twin, args, kwargs)
         segment, values, root, weights = call
-        self._items(segment, values, root, weights)
+        self._run_items(segment, values, root, weights)
         results = [values[n] for n in segment.result]
         return results[0] if len(results) == 1 else tuple(results)
 
-    def _model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _run_model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Runs the whole model."""
         values: dict[str, Any] = {}
         for _, name, fqn in self.program.stored:
@@ -75,30 +75,32 @@ class GraphReplay:
         values.update(zip(names, args, strict=False))
         values.update(kwargs)
         weights = {id(values[name]) for _, name, _ in self.program.stored}
-        self._items(self.program.root, values, root, weights)
-        leaves = [self._result(self._argument(r, values)) for r in self.program.results]
-        return _unflattened(self.program.layout, leaves)
+        self._run_items(self.program.root, values, root, weights)
+        leaves = [self._convert_result(self._convert_argument(r, values)) for r in self.program.results]
+        return _unflatten(self.program.layout, leaves)
 
-    def _result(self, value: Any) -> Any:
+    def _convert_result(self, value: Any) -> Any:
         """Converts a result that is a Python number to a tensor: results of exported models are tensors."""
         is_number = isinstance(value, (bool, int, float))
         return torch.tensor(value, device=self.device) if is_number else value
 
-    def _items(self, segment: Segment, values: dict[str, Any], root: ReplayModule, weights: set[int]) -> None:
+    def _run_items(
+        self, segment: Segment, values: dict[str, Any], root: ReplayModule, weights: set[int]
+    ) -> None:
         """Runs the nodes of a segment, and calls the twins of its inner segments."""
         for child in segment.items:
             if isinstance(child, GraphNode):
-                self._node(child, values)
+                self._run_node(child, values)
                 continue
             tensors = [values[n] for n in child.given if isinstance(values.get(n), torch.Tensor)]
             self.next = child, values, root, weights
             root.get_submodule(child.path)(*(t for t in tensors if id(t) not in weights))
 
-    def _node(self, node: GraphNode, values: dict[str, Any]) -> None:
+    def _run_node(self, node: GraphNode, values: dict[str, Any]) -> None:
         """Runs one node, and updates the values of the graph."""
         args, kwargs = [], {}
         for argument in node.inputs:
-            value = self._argument(argument["arg"], values)
+            value = self._convert_argument(argument["arg"], values)
             if argument.get("kind") == 2 and argument["name"]:
                 kwargs[argument["name"]] = value
             else:
@@ -112,12 +114,12 @@ class GraphReplay:
         for output, value in zip(
             outputs, result if isinstance(result, (tuple, list)) else (result,), strict=False
         ):
-            for name in names_in(output):
+            for name in list_value_names(output):
                 values[name] = value
         for name in node.spent:
             values.pop(name, None)
 
-    def _argument(self, arg: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
+    def _convert_argument(self, arg: Mapping[str, Any], values: Mapping[str, Any]) -> Any:
         ((kind, value),) = arg.items()
         if kind == "as_none":
             return None
@@ -126,7 +128,7 @@ class GraphReplay:
         if kind == "as_tensors":
             return [values[element["name"]] for element in value]
         if kind == "as_optional_tensors":
-            return [self._argument(element, values) for element in value]
+            return [self._convert_argument(element, values) for element in value]
         if kind in ("as_sym_int", "as_sym_bool", "as_sym_float"):
             return values[value["as_name"]] if "as_name" in value else next(iter(value.values()))
         if kind in ("as_sym_ints", "as_sym_bools", "as_sym_floats"):
@@ -144,7 +146,7 @@ class GraphReplay:
         if kind in ("as_int", "as_ints", "as_bool", "as_bools", "as_string", "as_strings"):
             return value
         if kind in ("as_float", "as_floats"):
-            return _float(value)
+            return _convert_float(value)
         if kind == "as_graph":
             return value["graph"]
         raise operators.UnknownOperator(f"an argument of the kind {kind} is not supported")
@@ -158,7 +160,7 @@ class GraphReplay:
             return function(*args, **kwargs)
         library, name = match.group(1), match.group(2)
         if library == "higher_order":
-            return self._region(name, args)
+            return self._run_region(name, args)
         if library == "aten" and name in _CHECKS:
             return None
         if library == "aten" and name in _SIZES:
@@ -166,9 +168,9 @@ class GraphReplay:
                 # the size may be symbolic, so it must not become an int
                 return args[0].shape[args[1]] if len(args) > 1 else tuple(args[0].shape)
             return _SIZES[name](*args, **kwargs)
-        return operators.tensors(library, name, args, kwargs, self.device)
+        return operators.call_operator(library, name, args, kwargs, self.device)
 
-    def _region(self, name: str, args: list[Any]) -> Any:
+    def _run_region(self, name: str, args: list[Any]) -> Any:
         """Runs a higher-order operator, whose arguments include graphs: a branch, a loop, or a wrapper.
 
         Wrappers set gradients or autocast, which changes no count, so only their graph runs. During
@@ -182,27 +184,27 @@ class GraphReplay:
             if torch.compiler.is_exporting() or any(getattr(leaf, "is_meta", False) for leaf in leaves(args)):
                 return self._call_torch(name, args)
         if name == "cond" and arity == len(args):
-            return self._graph(args[1] if bool(args[0]) else args[2], args[3])
+            return self._run_graph(args[1] if bool(args[0]) else args[2], args[3])
         if name == "while_loop" and arity == len(args):
             test, body, carried, constants = args
             for _ in range(operators.LONGEST):
-                if not bool(self._graph(test, [*carried, *constants])[0]):
+                if not bool(self._run_graph(test, [*carried, *constants])[0]):
                     return tuple(carried)
-                carried = self._graph(body, [*carried, *constants])
+                carried = self._run_graph(body, [*carried, *constants])
             raise operators.UnknownOperator("its graph loops without an end")
         if name == "scan" and arity == len(args):
             return self._scan(*args)
         graph_index = next((i for i, a in enumerate(args) if isinstance(a, dict)), None)
         if name not in ("wrap_with_set_grad_enabled", "wrap_with_autocast") or graph_index is None:
             raise operators.UnknownOperator(f"the operator higher_order::{name} is not supported")
-        return self._graph(args[graph_index], args[graph_index + 1 :])
+        return self._run_graph(args[graph_index], args[graph_index + 1 :])
 
     def _call_torch(self, name: str, args: Sequence[Any]) -> Any:
         """Calls torch's own operator for a branch or a loop."""
         graph = next((id(a) for a in args if isinstance(a, Mapping)), 0)
         token = DECIDING.set(self.flows.setdefault(graph, len(self.flows) + 1))
         try:
-            return control_flow(name)(*map(self._callable, args))
+            return control_flow(name)(*map(self._convert_callable, args))
         finally:
             DECIDING.reset(token)
 
@@ -223,25 +225,25 @@ class GraphReplay:
         rows: list[Sequence[Any]] = []
         count = len(carried)
         for row in zip(*scanned, strict=True):
-            results = self._graph(step, [*carried, *row, *constants])
+            results = self._run_graph(step, [*carried, *row, *constants])
             carried, rows = list(results[:count]), [*rows, results[count:]]
         return (*carried, *(torch.stack(list(column)) for column in zip(*rows, strict=True)))
 
-    def _callable(self, value: Any) -> Any:
+    def _convert_callable(self, value: Any) -> Any:
         """Converts an argument for torch's own operator; a graph becomes a function."""
         if isinstance(value, Mapping) and "nodes" in value:
-            return lambda *args: self._graph(value, args)
+            return lambda *args: self._run_graph(value, args)
         return tuple(value) if isinstance(value, list) else value
 
-    def _graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
+    def _run_graph(self, graph: Mapping[str, Any], arguments: Sequence[Any]) -> Any:
         """Runs the graph in an argument, and returns its results as a tuple."""
         inner: dict[str, Any] = {}
         for described, value in zip(graph["inputs"], arguments, strict=True):
-            for name in names_in(described):
+            for name in list_value_names(described):
                 inner[name] = value
         for n in graph["nodes"]:
-            self._node(GraphNode(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
-        return tuple(self._argument(output, inner) for output in graph["outputs"])
+            self._run_node(GraphNode(str(n["target"]), list(n["inputs"]), list(n["outputs"]), ()), inner)
+        return tuple(self._convert_argument(output, inner) for output in graph["outputs"])
 
 
 def _is_tracing() -> bool:
@@ -286,14 +288,14 @@ _PLAIN: dict[str, Callable[..., Any]] = {
 """Functions on plain numbers that a graph may call."""
 
 
-def _float(value: Any) -> Any:
+def _convert_float(value: Any) -> Any:
     """Converts a float of the file. Infinities and NaN are text, because JSON cannot express them."""
     if isinstance(value, list):
-        return [_float(v) for v in value]
+        return [_convert_float(v) for v in value]
     return float(value) if isinstance(value, (str, int)) else value
 
 
-def _unflattened(layout: Any, leaves: list[Any]) -> Any:
+def _unflatten(layout: Any, leaves: list[Any]) -> Any:
     """Nests results as the model does, in tuples, lists and dictionaries."""
     remaining = iter(leaves)
 

@@ -61,18 +61,18 @@ def call(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torc
     if root == "ops":
         library, _, operator_name = operator_name.partition(".")
         if library == "prim":
-            return _prim(operator_name, args, kwargs)
-        return tensors(library, operator_name, args, kwargs, device)
+            return _call_prim(operator_name, args, kwargs)
+        return call_operator(library, operator_name, args, kwargs, device)
     builtin = _VALUES.get(operator_name)
     if builtin is not None:
         return builtin(*args, **kwargs)
     scalar = _NUMBERS.get(operator_name)
     if scalar is not None and not any(isinstance(a, torch.Tensor) for a in args):
         return scalar(*args, **kwargs)
-    return tensors("aten", operator_name, args, kwargs, device)
+    return call_operator("aten", operator_name, args, kwargs, device)
 
 
-def tensors(
+def call_operator(
     library: str, name: str, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
     """Calls an operator of torch by library and name; torch chooses the overload by the arguments.
@@ -156,7 +156,7 @@ def _load_torchvision() -> None:
 # -- operators for whole layers
 
 
-def _recurrent(name: str) -> Callable[..., Any]:
+def _create_recurrent(name: str) -> Callable[..., Any]:
     """Creates a function that calls a recurrent layer of torch, such as `torch.lstm`."""
 
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -166,7 +166,7 @@ def _recurrent(name: str) -> Callable[..., Any]:
     return run
 
 
-def _attention(
+def _compute_attention(
     query: Any,
     key: Any,
     value: Any,
@@ -207,7 +207,7 @@ def _attention(
     return output.transpose(0, 1), weights
 
 
-def _encoder_layer(
+def _compute_encoder_layer(
     src: Any,
     embed_dim: int,
     num_heads: int,
@@ -235,7 +235,7 @@ def _encoder_layer(
 
     def attend(x: Any) -> Any:
         fused = (embed_dim, num_heads, qkv_weight, qkv_bias, proj_weight, proj_bias, mask)
-        return _attention(x, x, x, *fused, need_weights=False, mask_type=mask_type)[0]
+        return _compute_attention(x, x, x, *fused, need_weights=False, mask_type=mask_type)[0]
 
     def feed_forward(x: Any) -> Any:
         inner = functional.linear(x, ffn_weight_1, ffn_bias_1)
@@ -253,7 +253,7 @@ _BACKEND_HINTS = frozenset(("benchmark", "deterministic", "cudnn_enabled", "allo
 """Keyword arguments of a traced convolution that only select a kernel."""
 
 
-def _convolution(*args: Any, **kwargs: Any) -> Any:
+def _call_convolution(*args: Any, **kwargs: Any) -> Any:
     """Calls a traced convolution without the arguments that select a kernel.
 
     With them, torch 2.9 has no kernel for the meta device.
@@ -268,11 +268,11 @@ def _call_scaled_attention(*args: Any, **kwargs: Any) -> Any:
 
 
 _LAYER_OPERATORS: dict[str, Callable[..., Any]] = {
-    "_convolution": _convolution,
-    **{name: _recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
-    "_native_multi_head_attention": _attention,
+    "_convolution": _call_convolution,
+    **{name: _create_recurrent(name) for name in ("lstm", "gru", "rnn_tanh", "rnn_relu")},
+    "_native_multi_head_attention": _compute_attention,
     "scaled_dot_product_attention": _call_scaled_attention,
-    "_transformer_encoder_layer_fwd": _encoder_layer,
+    "_transformer_encoder_layer_fwd": _compute_encoder_layer,
 }
 
 
@@ -290,11 +290,11 @@ def _size(value: Any, dim: int | None = None) -> Any:
     return [int(d) for d in value.shape]
 
 
-def _tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
-    return torch.tensor(data, dtype=_dtype(dtype))
+def _create_tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Any:
+    return torch.tensor(data, dtype=_convert_dtype(dtype))
 
 
-def _dtype(value: Any) -> torch.dtype | None:
+def _convert_dtype(value: Any) -> torch.dtype | None:
     if isinstance(value, int) and 0 <= value < len(DTYPES):
         return DTYPES[value]
     return value if isinstance(value, torch.dtype) else None
@@ -330,11 +330,11 @@ def _ignore_message(*args: Any, **kwargs: Any) -> None:
     """Discards a warning or printed text of the model."""
 
 
-def _false(*args: Any, **kwargs: Any) -> bool:
+def _return_false(*args: Any, **kwargs: Any) -> bool:
     return False
 
 
-def _method(name: str) -> Callable[..., Any]:
+def _create_method_call(name: str) -> Callable[..., Any]:
     return lambda value, *args: getattr(value, name)(*args)
 
 
@@ -351,7 +351,7 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "__interpolate": lambda *args, **more: torch.nn.functional.interpolate(*args, **more),
     "append": _append,
     **{
-        name: _method(name)
+        name: _create_method_call(name)
         for name in (
             *("insert", "extend", "clear", "reverse", "pop", "remove", "get", "update", "join", "split"),
             *("startswith", "endswith", "lower", "upper", "replace", "strip", "dim", "numel", "stride"),
@@ -373,9 +373,11 @@ _VALUES: dict[str, Callable[..., Any]] = {
     "ScalarImplicit": _number,
     "format": _format,
     "percentFormat": lambda text, *values: str(text),
-    "tensor": _tensor,
-    "as_tensor": lambda value, *rest, **more: value if isinstance(value, torch.Tensor) else _tensor(value),
-    **dict.fromkeys(("is_grad_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled"), _false),
+    "tensor": _create_tensor,
+    "as_tensor": lambda value, *rest, **more: (
+        value if isinstance(value, torch.Tensor) else _create_tensor(value)
+    ),
+    **dict.fromkeys(("is_grad_enabled", "is_autocast_enabled", "is_autocast_cpu_enabled"), _return_false),
     "is_scripting": lambda: True,
     **dict.fromkeys(("warn", "manual_seed"), _ignore_message),
 }
@@ -393,7 +395,7 @@ def _add(left: Any, right: Any, *options: Any) -> Any:
     return left + right
 
 
-def _mul(left: Any, right: Any) -> Any:
+def _multiply(left: Any, right: Any) -> Any:
     for items, factor in ((left, right), (right, left)):
         if isinstance(items, (list, str, tuple)) and len(items) * int(factor) > LONGEST:
             raise UnknownOperator("its code makes a list without an end")
@@ -402,7 +404,7 @@ def _mul(left: Any, right: Any) -> Any:
     return left * right
 
 
-def _pow(base: Any, power: Any) -> Any:
+def _raise_to_power(base: Any, power: Any) -> Any:
     if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > WIDEST:
         raise UnknownOperator("its code makes a number without an end")
     return base**power
@@ -410,12 +412,12 @@ def _pow(base: Any, power: Any) -> Any:
 
 _NUMBERS: dict[str, Callable[..., Any]] = {
     "add": _add,
-    "mul": _mul,
+    "mul": _multiply,
     "div": operator.truediv,
     "floordiv": operator.floordiv,
     "remainder": operator.mod,
     "fmod": math.fmod,
-    "pow": _pow,
+    "pow": _raise_to_power,
     **{
         name: getattr(operator, name)
         for name in (
@@ -423,20 +425,20 @@ _NUMBERS: dict[str, Callable[..., Any]] = {
             *("__and__", "__or__", "__xor__", "__rshift__"),
         )
     },
-    "__lshift__": lambda value, by: int(_mul(value, _pow(2, by))),
+    "__lshift__": lambda value, by: int(_multiply(value, _raise_to_power(2, by))),
     **{
         name: getattr(math, name)
         for name in ("floor", "ceil", "sqrt", "exp", "log", "log2", "sin", "cos", "tanh")
     },
     **{function.__name__: function for function in (abs, round, sum, any, all, max, min)},
     "sort": lambda items, *rest: items.sort(reverse=bool(rest and rest[0])),
-    "index": _method("index"),
-    "count": _method("count"),
+    "index": _create_method_call("index"),
+    "count": _create_method_call("count"),
 }
 """Builtins on numbers, lists and text. With a tensor argument, the same name is a tensor operator."""
 
 
-def _prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+def _call_prim(name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     primitive = _PRIM.get(name)
     if primitive is None:
         primitive = _NUMBERS.get(name)
@@ -460,8 +462,8 @@ _PRIM: dict[str, Callable[..., Any]] = {
         for name in ("requires_grad", "is_nested", "is_quantized", "is_sparse")
     },
     "is_cpu": lambda t: True,
-    **dict.fromkeys(("is_cuda", "is_xpu", "is_mps", "is_mkldnn", "is_meta"), _false),
-    **dict.fromkeys(("isinstance", "AutogradAllZero"), _false),
+    **dict.fromkeys(("is_cuda", "is_xpu", "is_mps", "is_mkldnn", "is_meta"), _return_false),
+    **dict.fromkeys(("isinstance", "AutogradAllZero"), _return_false),
     "itemsize": lambda t: t.element_size(),
     "unchecked_unwrap_optional": lambda value: value,
     "rangelist": lambda n: list(range(min(n, LONGEST))),

@@ -58,7 +58,7 @@ Their twins have only the class name, not the base class.
 _CLASSES: dict[tuple[str, tuple[str, ...]], type[ReplayModule]] = {}
 
 
-def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> ReplayModule:
+def create_twin(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) -> ReplayModule:
     """Creates a twin without parameters and children.
 
     Args:
@@ -69,7 +69,7 @@ def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) 
     key = qualname, arguments
     kind = _CLASSES.get(key)
     if kind is None:
-        kind = _CLASSES[key] = _class(qualname, arguments)
+        kind = _CLASSES[key] = _create_class(qualname, arguments)
     twin = kind.__new__(kind)
     nn.Module.__init__(twin)
     object.__setattr__(twin, "run", run)
@@ -77,7 +77,7 @@ def twin_of(qualname: str, arguments: tuple[str, ...], run: Callable[..., Any]) 
     return twin
 
 
-def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
+def _create_class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
     module, _, name = qualname.rpartition(".")
     base = getattr(nn, name, None) if module.startswith("torch.nn.modules.") else None
     is_layer_class = isinstance(base, type) and issubclass(base, nn.Module) and base.__module__ == module
@@ -85,7 +85,7 @@ def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
     def forward(self: ReplayModule, *args: Any, **kwargs: Any) -> Any:
         return self.run(self, args, kwargs)
 
-    forward.__signature__ = _signature(arguments)  # type: ignore[attr-defined]
+    forward.__signature__ = _build_signature(arguments)  # type: ignore[attr-defined]
     members: dict[str, Any] = {"__module__": module or "__main__", "__qualname__": name, "forward": forward}
     bases: tuple[type, ...] = (ReplayModule,)
     if is_layer_class and base is not None and not issubclass(base, _UNFIT):
@@ -93,7 +93,7 @@ def _class(qualname: str, arguments: tuple[str, ...]) -> type[ReplayModule]:
     return type(name or "Module", bases, members)
 
 
-def _signature(arguments: tuple[str, ...]) -> inspect.Signature:
+def _build_signature(arguments: tuple[str, ...]) -> inspect.Signature:
     kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
     parameters = [inspect.Parameter("self", kind)]
     optional = False
@@ -180,7 +180,7 @@ def add_tensor(
         ) from error
 
 
-def attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
+def set_attributes(module: nn.Module, settings: Mapping[str, Any]) -> None:
     """Sets constructor arguments of a layer as attributes.
 
     Arguments that follow from the shape of the weight, such as features, are added to `settings`.

@@ -34,7 +34,7 @@ class Storages(Struct):
     meta: bool
     storages: dict[str, Any] = field(default_factory=dict)
 
-    def tensor(self, spec: TensorSpec) -> Any:
+    def build_tensor(self, spec: TensorSpec) -> Any:
         """Returns the torch tensor that `spec` describes.
 
         Raises:
@@ -47,14 +47,14 @@ class Storages(Struct):
         kind = getattr(torch, spec.dtype, None)
         if not isinstance(kind, torch.dtype):
             raise BadModel(f"torch has no type '{printable(spec.dtype)}'", where=self.archive.path)
-        storage = self._storage(spec.storage)
+        storage = self._load_storage(spec.storage)
         if spec.extent * kind.itemsize > storage.nbytes():
             raise BadModel("a tensor is larger than its storage", where=self.archive.path)
         device = "meta" if self.meta else "cpu"
         empty = torch.empty(0, dtype=kind, device=device)
         return empty.set_(storage, spec.offset, spec.shape, spec.stride)
 
-    def _storage(self, ref: StorageRef) -> Any:
+    def _load_storage(self, ref: StorageRef) -> Any:
         storage = self.storages.get(ref.key)
         if storage is not None:
             return storage

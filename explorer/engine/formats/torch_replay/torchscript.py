@@ -20,16 +20,16 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.formats.torch_files.pickle_machine import ReducedObject
-from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, strict
+from explorer.engine.formats.torch_files.tensors import Device, TensorSpec, read_strictly
 from explorer.engine.formats.torch_files.torchscript import clean_class_name
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,
     add_tensor,
-    attributes,
     create_loaded_module,
-    twin_of,
+    create_twin,
+    set_attributes,
 )
 from explorer.engine.formats.torch_replay.storages import Storages
 from explorer.engine.formats.torch_replay.torchscript_interpreter import (
@@ -51,12 +51,12 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
         BadModel: The file is broken, is not a TorchScript file, or names code that such a file does not need.
     """
     archive = ZipArchive(path)
-    root = strict(archive.read("data.pkl"), path)
-    constants = strict(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
+    root = read_strictly(archive.read("data.pkl"), path)
+    constants = read_strictly(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
     if not isinstance(constants, (list, tuple)):
         raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
-    code = Code(lambda name: archive.text(name) if name in archive else None, path, trust)
-    root_class = code.class_of(root.qualname) if isinstance(root, ReducedObject) else None
+    code = Code(lambda name: archive.decode_text(name) if name in archive else None, path, trust)
+    root_class = code.find_class(root.qualname) if isinstance(root, ReducedObject) else None
     if not isinstance(root, ReducedObject) or root_class is None or root_class.base != "Module":
         raise BadModel("it holds no TorchScript module", where=path)
     if "forward" not in root_class.methods:
@@ -65,13 +65,13 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     traced = "traced_inputs.pkl" in archive
     return create_loaded_module(
         archive,
-        lambda meta: _Builder(archive, code, list(constants), meta).model(root),
-        partial(_notes, traced),
+        lambda meta: _Builder(archive, code, list(constants), meta).build_model(root),
+        partial(_list_notes, traced),
         example=_read_traced_inputs(archive, root_class) if traced else None,
     )
 
 
-def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
+def _list_notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
     constants = twin.held["constants"]
     notes = ["TorchScript, traced" if traced else "TorchScript, scripted"]
     if constants and twin.held["frozen"]:
@@ -81,7 +81,7 @@ def _notes(traced: bool, twin: ReplayModule) -> tuple[str, ...]:
 
 def _read_traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[str, torch.Tensor] | None:
     """Returns the inputs at tracing, by argument name of `forward`, as tensors on the meta device."""
-    traced = strict(archive.read("traced_inputs.pkl"), archive.path)
+    traced = read_strictly(archive.read("traced_inputs.pkl"), archive.path)
     specs = traced.get("forward") if isinstance(traced, dict) else None
     if not isinstance(specs, (list, tuple)):
         return None
@@ -127,17 +127,17 @@ class _Builder:
         self.machine = ScriptInterpreter(code, torch.device("meta" if meta else "cpu"))
         self.constants = constants
 
-    def model(self, root: ReducedObject) -> ReplayModule:
+    def build_model(self, root: ReducedObject) -> ReplayModule:
         """Builds the twin of the model, and the constants of its code."""
-        module = self.module(root)
+        module = self.build_module(root)
         tensors = [c for c in self.constants if isinstance(c, TensorSpec)]
         # a frozen model stores its weights as constants of its code
         frozen = not any(True for _ in module.parameters())
         for index, value in enumerate(self.constants):
             if not isinstance(value, TensorSpec):
-                self.machine.constants[f"c{index}"] = self.value(value)
+                self.machine.constants[f"c{index}"] = self.convert_value(value)
                 continue
-            tensor = (self.value_storages if _is_value(value) else self.constant_storages).tensor(value)
+            tensor = (self.value_storages if _is_value(value) else self.constant_storages).build_tensor(value)
             name = f"CONSTANTS_c{index}"
             add_tensor(module, name, tensor, parameter=frozen and tensor.is_floating_point())
             self.machine.constants[f"c{index}"] = getattr(module, name)
@@ -145,15 +145,15 @@ class _Builder:
         module.held["frozen"] = frozen
         return module
 
-    def module(self, record: ReducedObject) -> ReplayModule:
+    def build_module(self, record: ReducedObject) -> ReplayModule:
         """Builds the twin of a module, or returns the existing one."""
         rebuilt = self.twins.get(id(record))
         if rebuilt is not None:
             return rebuilt  # type: ignore[no-any-return]
-        kind = self.code.class_of(record.qualname)
+        kind = self.code.find_class(record.qualname)
         if kind is None or kind.base != "Module":
             raise BadModel(f"its code lacks {printable(record.qualname)}", where=self.path)
-        twin = twin_of(clean_class_name(record.qualname), _arguments(kind), self.machine.enter)
+        twin = create_twin(clean_class_name(record.qualname), _list_arguments(kind), self.machine.enter)
         self.twins[id(record)] = twin
         twin.held.update(kind=kind, values={})
         # the state of a module with packed weights (quantization) is not a dictionary; calling it fails
@@ -164,50 +164,50 @@ class _Builder:
         for name in sorted(kind.parameters - set(parameters_of(twin))):
             if name in state and state[name] is None:
                 twin.register_parameter(name, None)
-        attributes(twin, {**_read_arguments_from_code(kind), **twin.held["values"], **kind.constants})
+        set_attributes(twin, {**_read_arguments_from_code(kind), **twin.held["values"], **kind.constants})
         return twin
 
     def attribute(self, twin: ReplayModule, kind: ScriptClass, name: str, value: Any) -> None:
         """Sets an attribute of a twin: a submodule, a tensor, or another value."""
         if isinstance(value, ReducedObject):
-            value_class = self.code.class_of(value.qualname)
+            value_class = self.code.find_class(value.qualname)
             if value_class is not None and value_class.base == "Module":
                 try:
-                    twin.add_module(name, self.module(value))
+                    twin.add_module(name, self.build_module(value))
                 except (KeyError, TypeError) as error:
                     raise BadModel(f"no layer can be called '{printable(name)}'", where=self.path) from error
                 return
         if isinstance(value, TensorSpec):
             tensor = self.tied.get(value.identity)
-            tensor = self.storages.tensor(value) if tensor is None else tensor
+            tensor = self.storages.build_tensor(value) if tensor is None else tensor
             add_tensor(twin, name, tensor, parameter=name in kind.parameters, trained=value.requires_grad)
             if name in parameters_of(twin):
                 self.tied[value.identity] = getattr(twin, name)
         elif name == "training":
             twin.training = bool(value)
         else:
-            twin.held["values"][name] = self.value(value)
+            twin.held["values"][name] = self.convert_value(value)
 
-    def value(self, value: Any) -> Any:
+    def convert_value(self, value: Any) -> Any:
         """Converts a value of the file, and builds the tensors and objects in it."""
         if isinstance(value, TensorSpec):
-            return self.storages.tensor(value)
+            return self.storages.build_tensor(value)
         if isinstance(value, ReducedObject):
             twin = self.twins.get(id(value))
             if twin is None:
-                value_class = self.code.class_of(value.qualname)
+                value_class = self.code.find_class(value.qualname)
                 if value_class is not None and value_class.base == "Module":
-                    return self.module(value)
+                    return self.build_module(value)
                 twin = self.twins[id(value)] = ScriptObject(value.qualname)
                 state = value.state if isinstance(value.state, Mapping) else {"state": value.state}
-                twin.values.update({str(k): self.value(v) for k, v in state.items()})
+                twin.values.update({str(k): self.convert_value(v) for k, v in state.items()})
             return twin
         if isinstance(value, Device):
             return None
         if isinstance(value, (list, tuple)):
-            return type(value)(self.value(v) for v in value)
+            return type(value)(self.convert_value(v) for v in value)
         if isinstance(value, dict):
-            return {k: self.value(v) for k, v in value.items()}
+            return {k: self.convert_value(v) for k, v in value.items()}
         return value
 
 
@@ -216,7 +216,7 @@ def _is_value(spec: TensorSpec) -> bool:
     return not spec.shape or (spec.extent <= 16 and not spec.dtype.startswith(("float", "bfloat", "complex")))
 
 
-def _arguments(kind: ScriptClass) -> tuple[str, ...]:
+def _list_arguments(kind: ScriptClass) -> tuple[str, ...]:
     """Returns the names of the arguments of `forward`, with '=' after the names of optional arguments."""
     entry = kind.methods.get("forward") or kind.methods.get("forward__0")
     if entry is None:

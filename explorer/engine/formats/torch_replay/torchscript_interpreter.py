@@ -85,12 +85,12 @@ class Code:
         self.functions: dict[str, ast.FunctionDef] = {}
         self.parsed: set[str] = set()
 
-    def class_of(self, qualname: str) -> ScriptClass | None:
+    def find_class(self, qualname: str) -> ScriptClass | None:
         """Returns the class with this qualified name, or None if the archive has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.classes.get(qualname)
 
-    def function(self, qualname: str) -> ast.FunctionDef | None:
+    def find_function(self, qualname: str) -> ast.FunctionDef | None:
         """Returns the function with this qualified name, or None if the archive has no code for it."""
         self._parse(qualname.rpartition(".")[0])
         return self.functions.get(qualname)
@@ -112,13 +112,13 @@ class Code:
             ) from error
         for definition in tree.body:
             if isinstance(definition, ast.ClassDef):
-                self.classes[f"{module}.{definition.name}"] = self._class(
+                self.classes[f"{module}.{definition.name}"] = self._build_class(
                     f"{module}.{definition.name}", definition
                 )
             elif isinstance(definition, ast.FunctionDef):
                 self.functions[f"{module}.{definition.name}"] = definition
 
-    def _class(self, qualname: str, definition: ast.ClassDef) -> ScriptClass:
+    def _build_class(self, qualname: str, definition: ast.ClassDef) -> ScriptClass:
         base = definition.bases[0] if definition.bases else None
         script_class = ScriptClass(qualname, base.id if isinstance(base, ast.Name) else "")
         for part in definition.body:
@@ -127,13 +127,13 @@ class Code:
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name):
                 script_class.fields.append(part.target.id)
                 if part.value is not None:
-                    script_class.constants[part.target.id] = _literal(part.value)
+                    script_class.constants[part.target.id] = _parse_literal(part.value)
             elif isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Subscript):
                 # __annotations__["0"] = ...: the field name is not an identifier
-                script_class.fields.append(str(_literal(part.target.slice)))
+                script_class.fields.append(str(_parse_literal(part.target.slice)))
             elif isinstance(part, ast.Assign) and isinstance(part.targets[0], ast.Name):
                 name = part.targets[0].id
-                value = _literal(part.value)
+                value = _parse_literal(part.value)
                 if name == "__parameters__" and isinstance(value, list):
                     script_class.parameters = frozenset(map(str, value))
                 elif name == "__buffers__" and isinstance(value, list):
@@ -143,7 +143,7 @@ class Code:
         return script_class
 
 
-def _literal(node: ast.expr) -> Any:
+def _parse_literal(node: ast.expr) -> Any:
     try:
         return ast.literal_eval(node)
     except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
@@ -245,13 +245,13 @@ class ScriptInterpreter:
         if "constants" in twin.held:
             # the model itself: a new run starts
             self.steps = self.loop_depth = 0
-            args = _image_lists(kind, args)
+            args = _convert_image_lists(kind, args)
         method = kind.methods.get(name) or kind.methods.get("forward__0")
         if method is None:
             raise ScriptError(f"{kind.qualname} has no {name}")
-        bounded([*args, *kwargs.values()])
+        check_size([*args, *kwargs.values()])
         result = self.run(method, (twin, *args), kwargs, owner=twin)
-        bounded([result])
+        check_size([result])
         return result
 
     def run(
@@ -287,7 +287,7 @@ class ScriptInterpreter:
         defaults = function.args.defaults
         for name, default in zip(names[len(names) - len(defaults) :], defaults, strict=True):
             if name not in arguments:
-                arguments[name] = self._value(default, ScriptFrame({}))
+                arguments[name] = self._evaluate(default, ScriptFrame({}))
         missing = [n for n in names if n not in arguments]
         if missing:
             raise ScriptError(f"{function.name} was not given {', '.join(missing)}")
@@ -311,13 +311,13 @@ class ScriptInterpreter:
             handler(self, statement, frame)
 
     def _assign(self, statement: ast.Assign, frame: ScriptFrame) -> None:
-        value = self._value(statement.value, frame)
+        value = self._evaluate(statement.value, frame)
         for target in statement.targets:
             self._bind_target(target, value, frame)
 
     def _declare(self, statement: ast.AnnAssign, frame: ScriptFrame) -> None:
         if statement.value is not None:
-            self._bind_target(statement.target, self._value(statement.value, frame), frame)
+            self._bind_target(statement.target, self._evaluate(statement.value, frame), frame)
 
     def _bind_target(self, target: ast.expr, value: Any, frame: ScriptFrame) -> None:
         if isinstance(target, ast.Name):
@@ -329,40 +329,40 @@ class ScriptInterpreter:
             for part, element in zip(target.elts, parts, strict=True):
                 self._bind_target(part, element, frame)
         elif isinstance(target, ast.Attribute):
-            self._set(self._value(target.value, frame), target.attr, value)
+            self._set(self._evaluate(target.value, frame), target.attr, value)
         elif isinstance(target, ast.Subscript):
-            self._value(target.value, frame)[self._value(target.slice, frame)] = value
+            self._evaluate(target.value, frame)[self._evaluate(target.slice, frame)] = value
         else:
             raise ScriptError(f"nothing can be assigned to '{type(target).__name__}'")
 
-    def _expression(self, statement: ast.Expr, frame: ScriptFrame) -> None:
-        self._value(statement.value, frame)
+    def _run_expression(self, statement: ast.Expr, frame: ScriptFrame) -> None:
+        self._evaluate(statement.value, frame)
 
-    def _if(self, statement: ast.If, frame: ScriptFrame) -> None:
-        branch = statement.body if bool(self._value(statement.test, frame)) else statement.orelse
+    def _run_if(self, statement: ast.If, frame: ScriptFrame) -> None:
+        branch = statement.body if bool(self._evaluate(statement.test, frame)) else statement.orelse
         self._block(branch, frame)
 
-    def _while(self, statement: ast.While, frame: ScriptFrame) -> None:
+    def _run_while(self, statement: ast.While, frame: ScriptFrame) -> None:
         self.loop_depth += 1
         try:
-            while bool(self._value(statement.test, frame)):
+            while bool(self._evaluate(statement.test, frame)):
                 self._block(statement.body, frame)
         finally:
             self.loop_depth -= 1
 
-    def _for(self, statement: ast.For, frame: ScriptFrame) -> None:
+    def _run_for(self, statement: ast.For, frame: ScriptFrame) -> None:
         self.loop_depth += 1
         try:
-            for value in self._value(statement.iter, frame):
+            for value in self._evaluate(statement.iter, frame):
                 self._bind_target(statement.target, value, frame)
                 self._block(statement.body, frame)
         finally:
             self.loop_depth -= 1
 
     def _return(self, statement: ast.Return, frame: ScriptFrame) -> None:
-        raise _Return(None if statement.value is None else self._value(statement.value, frame))
+        raise _Return(None if statement.value is None else self._evaluate(statement.value, frame))
 
-    def _with(self, statement: ast.With, frame: ScriptFrame) -> None:
+    def _run_with(self, statement: ast.With, frame: ScriptFrame) -> None:
         # the context managers in question, torch.no_grad and profiling, do not change results
         self._block(statement.body, frame)
 
@@ -371,13 +371,13 @@ class ScriptInterpreter:
 
     # expressions
 
-    def _value(self, node: ast.expr, frame: ScriptFrame) -> Any:
+    def _evaluate(self, node: ast.expr, frame: ScriptFrame) -> Any:
         handler = _EXPRESSIONS.get(type(node))
         if handler is None:
             raise ScriptError(f"'{type(node).__name__}' is not TorchScript")
         return handler(self, node, frame)
 
-    def _constant(self, node: ast.Constant, frame: ScriptFrame) -> Any:
+    def _evaluate_constant(self, node: ast.Constant, frame: ScriptFrame) -> Any:
         return node.value
 
     def _name(self, node: ast.Name, frame: ScriptFrame) -> Any:
@@ -388,87 +388,87 @@ class ScriptInterpreter:
         raise ScriptError(f"'{node.id}' has no value")
 
     def _attribute(self, node: ast.Attribute, frame: ScriptFrame) -> Any:
-        dotted = _dotted(node, frame)
+        dotted = _find_dotted_name(node, frame)
         if dotted is None:
-            return self._get(self._value(node.value, frame), node.attr)
+            return self._get(self._evaluate(node.value, frame), node.attr)
         if dotted.startswith("CONSTANTS."):
             if node.attr not in self.constants:
                 raise ScriptError(f"it has no constant {node.attr}")
             return self.constants[node.attr]
         if dotted.startswith("__torch__."):
-            holder = self.code.class_of(dotted.rpartition(".")[0])
+            holder = self.code.find_class(dotted.rpartition(".")[0])
             if holder is not None and holder.base == "Enum":
                 return holder.constants.get(node.attr)
             return _Reference(dotted)
         raise ScriptError(f"'{dotted}' is no value")
 
-    def _subscript(self, node: ast.Subscript, frame: ScriptFrame) -> Any:
-        value = self._value(node.value, frame)
+    def _evaluate_subscript(self, node: ast.Subscript, frame: ScriptFrame) -> Any:
+        value = self._evaluate(node.value, frame)
         if isinstance(node.slice, ast.Slice):
             bounds = (node.slice.lower, node.slice.upper, node.slice.step)
-            return value[slice(*(None if b is None else self._value(b, frame) for b in bounds))]
-        return value[self._value(node.slice, frame)]
+            return value[slice(*(None if b is None else self._evaluate(b, frame) for b in bounds))]
+        return value[self._evaluate(node.slice, frame)]
 
-    def _sequence(self, node: ast.Tuple | ast.List, frame: ScriptFrame) -> Any:
-        values = [self._value(element, frame) for element in node.elts]
+    def _evaluate_sequence(self, node: ast.Tuple | ast.List, frame: ScriptFrame) -> Any:
+        values = [self._evaluate(element, frame) for element in node.elts]
         return tuple(values) if isinstance(node, ast.Tuple) else values
 
-    def _mapping(self, node: ast.Dict, frame: ScriptFrame) -> Any:
+    def _evaluate_mapping(self, node: ast.Dict, frame: ScriptFrame) -> Any:
         pairs = zip(node.keys, node.values, strict=True)
-        return {self._value(k, frame): self._value(v, frame) for k, v in pairs if k is not None}
+        return {self._evaluate(k, frame): self._evaluate(v, frame) for k, v in pairs if k is not None}
 
-    def _unary(self, node: ast.UnaryOp, frame: ScriptFrame) -> Any:
-        value = self._value(node.operand, frame)
+    def _evaluate_unary(self, node: ast.UnaryOp, frame: ScriptFrame) -> Any:
+        value = self._evaluate(node.operand, frame)
         return not value if isinstance(node.op, ast.Not) else -value
 
-    def _choice(self, node: ast.IfExp, frame: ScriptFrame) -> Any:
-        return self._value(node.body if bool(self._value(node.test, frame)) else node.orelse, frame)
+    def _evaluate_choice(self, node: ast.IfExp, frame: ScriptFrame) -> Any:
+        return self._evaluate(node.body if bool(self._evaluate(node.test, frame)) else node.orelse, frame)
 
     def _call(self, node: ast.Call, frame: ScriptFrame) -> Any:
         target = node.func
         if isinstance(target, ast.Name) and target.id not in frame.names:
-            return self._builtin(target.id, node, frame)
-        args = [self._value(a, frame) for a in node.args]
-        kwargs = {k.arg: self._value(k.value, frame) for k in node.keywords if k.arg is not None}
+            return self._call_builtin(target.id, node, frame)
+        args = [self._evaluate(a, frame) for a in node.args]
+        kwargs = {k.arg: self._evaluate(k.value, frame) for k in node.keywords if k.arg is not None}
         if isinstance(target, ast.Attribute):
-            dotted = _dotted(target, frame)
+            dotted = _find_dotted_name(target, frame)
             if dotted is None:
-                receiver = self._value(target.value, frame)
+                receiver = self._evaluate(target.value, frame)
                 return self._invoke(frame, receiver, target.attr, args, kwargs)
             if dotted.startswith(("torch.", "ops.")):
                 self._spend((_LOOP_STEPS if self.loop_depth else 1) + _step_cost(dotted, args))
-                return self._operator(dotted, args, kwargs)
+                return self._call_operator(dotted, args, kwargs)
             return self._call_in_file(dotted, args, kwargs)
-        callee = self._value(target, frame)
+        callee = self._evaluate(target, frame)
         if isinstance(callee, _Reference):
             return self._call_in_file(callee.qualname, args, kwargs)
         raise ScriptError("this cannot be called")
 
     def _call_in_file(self, qualname: str, args: list[Any], kwargs: dict[str, Any]) -> Any:
-        function = self.code.function(qualname)
+        function = self.code.find_function(qualname)
         if function is not None:
             fixed_result = _FIXED_RESULTS.get(qualname)
             return self.run(function, args, kwargs) if fixed_result is None else fixed_result
         holder, _, name = qualname.rpartition(".")
-        if name == "__new__" and self.code.class_of(holder) is not None:
+        if name == "__new__" and self.code.find_class(holder) is not None:
             return ScriptObject(holder)
-        script_class = self.code.class_of(qualname)
+        script_class = self.code.find_class(qualname)
         if script_class is None:
             raise ScriptError(f"its code lacks {qualname}")
-        return self._construct(script_class, args, kwargs)
+        return self._create_instance(script_class, args, kwargs)
 
-    def _builtin(self, name: str, node: ast.Call, frame: ScriptFrame) -> Any:
+    def _call_builtin(self, name: str, node: ast.Call, frame: ScriptFrame) -> Any:
         if name == "uninitialized":
             return None
         if name in ("annotate", "unchecked_cast"):
-            kind, value = node.args[0], self._value(node.args[1], frame)
+            kind, value = node.args[0], self._evaluate(node.args[1], frame)
             convert = _CONVERSIONS.get(kind.id) if isinstance(kind, ast.Name) else None
             return convert(value) if convert and hasattr(value, "item") else value
-        args = [self._value(a, frame) for a in node.args]
+        args = [self._evaluate(a, frame) for a in node.args]
         if name == "getattr":
             return self._get(args[0], str(args[1]))
         if name in ("int", "float", "bool", "str", "complex"):
-            return self._operator(f"torch.{name}", args, {})
+            return self._call_operator(f"torch.{name}", args, {})
         if name in _PLAIN:
             return _PLAIN[name](*args)
         raise ScriptError(f"'{name}' is not TorchScript")
@@ -488,7 +488,7 @@ class ScriptInterpreter:
                 return value(*args, **kwargs)
             kind = value.held["kind"]
         elif isinstance(value, ScriptObject):
-            script_class = self.code.class_of(value.qualname)
+            script_class = self.code.find_class(value.qualname)
             if script_class is None:
                 raise ScriptError(f"its code lacks {value.qualname}")
             kind = script_class
@@ -527,7 +527,7 @@ class ScriptInterpreter:
         else:
             raise ScriptError(f"a {type(value).__name__} has no {name}")
 
-    def _construct(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    def _create_instance(self, kind: ScriptClass, args: list[Any], kwargs: dict[str, Any]) -> Any:
         """Creates an instance of a class of the file."""
         if kind.base == "NamedTuple":
             values = dict(zip(kind.fields, args, strict=False)) | kwargs
@@ -541,7 +541,7 @@ class ScriptInterpreter:
             self.run(initializer, (instance, *args), kwargs, owner=instance)
         return instance
 
-    def _operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def _call_operator(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if any(isinstance(a, ScriptObject) and ".torch.classes." in a.qualname for a in args):
             raise ScriptError(_PACKED)
         try:
@@ -550,7 +550,7 @@ class ScriptInterpreter:
             raise ScriptError(str(error)) from None
 
 
-def _image_lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _convert_image_lists(kind: ScriptClass, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Converts each argument for which the model expects a list of tensors, such as a detector's images."""
     declared = kind.methods["forward"].args.args[1:]
     arguments = list(args)
@@ -591,7 +591,7 @@ def _step_cost(name: str, args: Sequence[Any]) -> int:
     return items_visited >> 6
 
 
-def bounded(values: Sequence[Any]) -> None:
+def check_size(values: Sequence[Any]) -> None:
     """Checks the size of the arguments or results of a layer.
 
     Raises:
@@ -611,7 +611,7 @@ def bounded(values: Sequence[Any]) -> None:
 _DEEPEST = 100
 
 
-def _dotted(node: ast.expr, frame: ScriptFrame) -> str | None:
+def _find_dotted_name(node: ast.expr, frame: ScriptFrame) -> str | None:
     """Returns the dotted name of a global, such as 'torch.add', or None for an attribute of a value."""
     parts: list[str] = []
     while isinstance(node, ast.Attribute):
@@ -632,23 +632,23 @@ _PLAIN: Mapping[str, Callable[..., Any]] = {
 _STATEMENTS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], None]] = {
     ast.Assign: ScriptInterpreter._assign,
     ast.AnnAssign: ScriptInterpreter._declare,
-    ast.Expr: ScriptInterpreter._expression,
-    ast.If: ScriptInterpreter._if,
-    ast.While: ScriptInterpreter._while,
-    ast.For: ScriptInterpreter._for,
+    ast.Expr: ScriptInterpreter._run_expression,
+    ast.If: ScriptInterpreter._run_if,
+    ast.While: ScriptInterpreter._run_while,
+    ast.For: ScriptInterpreter._run_for,
     ast.Return: ScriptInterpreter._return,
-    ast.With: ScriptInterpreter._with,
+    ast.With: ScriptInterpreter._run_with,
     ast.Pass: ScriptInterpreter._pass,
 }
 _EXPRESSIONS: dict[type, Callable[[ScriptInterpreter, Any, ScriptFrame], Any]] = {
-    ast.Constant: ScriptInterpreter._constant,
+    ast.Constant: ScriptInterpreter._evaluate_constant,
     ast.Name: ScriptInterpreter._name,
     ast.Attribute: ScriptInterpreter._attribute,
-    ast.Subscript: ScriptInterpreter._subscript,
-    ast.Tuple: ScriptInterpreter._sequence,
-    ast.List: ScriptInterpreter._sequence,
-    ast.Dict: ScriptInterpreter._mapping,
-    ast.UnaryOp: ScriptInterpreter._unary,
-    ast.IfExp: ScriptInterpreter._choice,
+    ast.Subscript: ScriptInterpreter._evaluate_subscript,
+    ast.Tuple: ScriptInterpreter._evaluate_sequence,
+    ast.List: ScriptInterpreter._evaluate_sequence,
+    ast.Dict: ScriptInterpreter._evaluate_mapping,
+    ast.UnaryOp: ScriptInterpreter._evaluate_unary,
+    ast.IfExp: ScriptInterpreter._evaluate_choice,
     ast.Call: ScriptInterpreter._call,
 }

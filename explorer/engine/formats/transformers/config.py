@@ -52,7 +52,7 @@ def check(config: Mapping[str, Any], source: str) -> None:
     Raises:
         BadModel: A size is too large.
     """
-    for key, value in _numbers(config, "", 0):
+    for key, value in _list_numbers(config, "", 0):
         name = key.rpartition(".")[2]
         maximum = MAX_EXPERTS if "expert" in name else MAX_LAYERS if _is_depth(name) else _LARGEST
         if not -_LARGEST <= value <= maximum:
@@ -65,7 +65,7 @@ def _is_depth(name: str) -> bool:
     return any(word in name for word in _DEPTHS) and not any(word in name for word in _WIDTHS)
 
 
-def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
+def _list_numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
     """Returns the (path of the setting, value) of each integer in a configuration."""
     if isinstance(value, int) and not isinstance(value, bool):
         yield key, value
@@ -73,7 +73,7 @@ def _numbers(value: Any, key: str, depth: int) -> Iterator[tuple[str, int]]:
         items = value.items() if isinstance(value, dict) else ((None, element) for element in value)
         for name, element in items:
             inner = key if name is None else f"{key}.{name}" if key else str(name)
-            yield from _numbers(element, inner, depth + 1)
+            yield from _list_numbers(element, inner, depth + 1)
 
 
 def find_code_file(config: Mapping[str, Any]) -> str:

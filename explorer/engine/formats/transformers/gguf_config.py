@@ -68,7 +68,7 @@ _LLAMA_LIKE = re.compile(
 """Names of the tensors of a Llama, and of additional tensors of similar models."""
 
 
-def configurations(
+def list_configurations(
     metadata: Mapping[str, Any], tensors: Sequence[StoredTensor]
 ) -> Iterator[tuple[dict[str, Any], str]]:
     """Lists possible configurations of a file, most likely first.
@@ -89,9 +89,9 @@ def configurations(
     name = metadata.get("general.architecture")
     if not isinstance(name, str):
         raise BuildError("its metadata has no general.architecture")
-    settings = {key.removeprefix(f"{name}."): _uniform_value(value) for key, value in metadata.items()}
+    settings = {key.removeprefix(f"{name}."): _find_uniform_value(value) for key, value in metadata.items()}
     if name == "lfm2":
-        settings |= _lfm2_settings(metadata.get(f"{name}.attention.head_count_kv"))
+        settings |= _read_lfm2_settings(metadata.get(f"{name}.attention.head_count_kv"))
     varying = [key for key in _KEYS if settings.get(key) is None and f"{name}.{key}" in metadata]
     if varying:
         raise BuildError(
@@ -109,10 +109,10 @@ def configurations(
         common_settings = {setting for key in table if key in settings for setting in _KEYS.get(key, ())}
         unmapped = {setting: value for setting, value in common.items() if setting not in common_settings}
         defaults = GGUF_CONFIG_DEFAULTS_MAPPING.get(kind, {})
-        extras = _extra_settings(kind, settings, by_name)
+        extras = _list_extra_settings(kind, settings, by_name)
         yield {**unmapped, **mapped, **defaults, **extras, "model_type": kind}, ""
     if all(_LLAMA_LIKE.fullmatch(tensor) for tensor in by_name):
-        llama_settings = _llama_like_settings(by_name)
+        llama_settings = _choose_llama_like_settings(by_name)
         summary = (
             f"llama.cpp's '{printable(name)}' is counted as transformers' {llama_settings['model_type']}"
         )
@@ -120,14 +120,14 @@ def configurations(
         yield {**common, **llama_settings}, note
 
 
-def _lfm2_settings(heads: Any) -> dict[str, Any]:
+def _read_lfm2_settings(heads: Any) -> dict[str, Any]:
     """The settings of LFM2, from llama.cpp's number of key heads by layer; a convolution has 0 key heads."""
     if not isinstance(heads, tuple) or not any(heads):
         return {}
     return {"attention.head_count_kv": max(heads), "full_attention": [n for n, h in enumerate(heads) if h]}
 
 
-def _uniform_value(value: Any) -> Any:
+def _find_uniform_value(value: Any) -> Any:
     """Returns the common value of a list with one value per layer, or None if the layers differ."""
     if isinstance(value, tuple):
         return value[0] if value and len(set(value)) == 1 else None
@@ -146,7 +146,7 @@ def _read_common_settings(metadata: Mapping[str, Any], by_name: Mapping[str, Sto
     return configuration
 
 
-def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
+def _choose_llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     """Returns the settings of the Llama-like architecture that these tensors determine."""
     has_qk_norm, has_qkv_bias = "blk.0.attn_q_norm.weight" in by_name, "blk.0.attn_q.bias" in by_name
     if "blk.0.ffn_gate_exps.weight" in by_name:
@@ -164,7 +164,7 @@ def _llama_like_settings(by_name: Mapping[str, StoredTensor]) -> dict[str, Any]:
     }
 
 
-def _extra_settings(
+def _list_extra_settings(
     kind: str, metadata: Mapping[str, Any], by_name: Mapping[str, StoredTensor]
 ) -> dict[str, Any]:
     """Returns the settings of an architecture that depend on its tensors, or on several keys together."""
@@ -214,17 +214,19 @@ class GgufNames:
     ) -> None:
         self.parameters = parameters
         kinds = [architecture, "llama", "qwen3", "qwen3moe", "deepseek2"]
-        self.maps = [_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
+        self.maps = [_load_name_map(kind, layers) for kind in dict.fromkeys(kinds)]
         self.targets: dict[str, str] = {}
         for name in parameters:
-            for file_name in self._file_names(name, file_tensors):
+            for file_name in self._list_file_names(name, file_tensors):
                 self.targets.setdefault(file_name, name)
 
-    def target(self, name: str) -> tuple[str, str]:
+    def find_target(self, name: str) -> tuple[str, str]:
         """The parameter name of a tensor of the file, or '' if the module has none; and an empty pattern."""
         return self.targets.get(name, ""), ""
 
-    def shapes(self, target: str, sources: Sequence[tuple[str, Any]]) -> Mapping[str, tuple[int, ...] | None]:
+    def list_shapes(
+        self, target: str, sources: Sequence[tuple[str, Any]]
+    ) -> Mapping[str, tuple[int, ...] | None]:
         """Returns the shape of a parameter in the file.
 
         It is the module's shape if the stored tensors have the same sizes in any order of the axes.
@@ -232,12 +234,12 @@ class GgufNames:
         shape = tuple(self.parameters[target].shape)
         stored_shapes = [weight.shape for _, weight in sources]
         if len(stored_shapes) == 1:
-            is_same = _axes(stored_shapes[0]) == _axes(shape)
+            is_same = _sort_axes(stored_shapes[0]) == _sort_axes(shape)
             return {target: shape if is_same else stored_shapes[0]}
         total = sum(weight.elements or 0 for _, weight in sources)
         return {target: shape if total == self.parameters[target].numel() else (total,)}
 
-    def _file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
+    def _list_file_names(self, name: str, file_tensors: Mapping[str, Any]) -> Sequence[str]:
         """llama.cpp's names of a parameter.
 
         If several sets of names are possible, the set in the file is used.
@@ -274,12 +276,12 @@ class GgufNames:
         return (f"{stem}.{last}",)
 
 
-def _axes(shape: Sequence[int]) -> list[int]:
+def _sort_axes(shape: Sequence[int]) -> list[int]:
     """Returns the sizes of a shape other than 1, sorted."""
     return sorted(n for n in shape if n != 1)
 
 
-def _name_map(architecture: str, layers: int) -> Any:
+def _load_name_map(architecture: str, layers: int) -> Any:
     """The map of tensor names in the gguf package for an architecture, or None if it is unknown there."""
     import gguf
 

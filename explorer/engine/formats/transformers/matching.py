@@ -19,7 +19,7 @@ from torch import nn
 from explorer.base.units import many_text, printable, shape_text
 from explorer.engine.formats.tensor_index import StoredTensor, format_names
 from explorer.engine.formats.torch_module.stored_form import StoredForm
-from explorer.engine.formats.weights.stored_forms import LogicalTensor, logical
+from explorer.engine.formats.weights.stored_forms import LogicalTensor, group_weights
 
 
 class NameMatch(Struct):
@@ -39,7 +39,7 @@ class NameMatch(Struct):
     unexpected: list[str] = field(default_factory=list)
     contradictions: list[str] = field(default_factory=list)
 
-    def notes(self) -> Iterator[str]:
+    def list_notes(self) -> Iterator[str]:
         """Returns notes on missing and unexpected tensors, which explain the reported figures."""
         if self.missing:
             yield (
@@ -56,17 +56,17 @@ class NameMatch(Struct):
 class Names(Protocol):
     """Maps the tensors of a file to the parameters of a module."""
 
-    def target(self, name: str) -> tuple[str, str]:
+    def find_target(self, name: str) -> tuple[str, str]:
         """Returns the parameter name of a file tensor, and the pattern of its conversion or ''."""
         ...
 
-    def shapes(
+    def list_shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
         """Returns the shape of each parameter that is created from file tensors, by name; None if unknown.
 
         Args:
-            target: Parameter name that `target` returned.
+            target: Parameter name that `find_target` returned.
             sources: (pattern, tensor) of each file tensor with this target.
         """
         ...
@@ -81,7 +81,7 @@ def match(module: nn.Module, tensors: Sequence[StoredTensor], quantization: Mapp
         quantization: Quantization settings of the configuration; empty without quantization.
     """
     parameters = module.state_dict(keep_vars=True)
-    weights = sorted(logical(tensors, quantization), key=lambda w: _natural_order(w.name))
+    weights = sorted(group_weights(tensors, quantization), key=lambda w: _build_natural_key(w.name))
     has_same_names = all(
         w.name in parameters and w.fits_shape(tuple(parameters[w.name].shape)) for w in weights
     )
@@ -103,13 +103,13 @@ def match_weights(
     name_match = NameMatch()
     groups: dict[str, list[tuple[str, LogicalTensor]]] = defaultdict(list)
     for weight in weights:
-        target, pattern = names.target(weight.name)
+        target, pattern = names.find_target(weight.name)
         if target in parameters:
             groups[target].append((pattern, weight))
         else:
             name_match.unexpected.append(weight.name)
     for target, sources in groups.items():
-        shapes = names.shapes(target, sources)
+        shapes = names.list_shapes(target, sources)
         _record_match(name_match, parameters, shapes, [weight for _, weight in sources])
     shared: dict[int, list[str]] = defaultdict(list)
     for name, tensor in parameters.items():
@@ -129,11 +129,11 @@ class _SameNames:
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.parameters = parameters
 
-    def target(self, name: str) -> tuple[str, str]:
+    def find_target(self, name: str) -> tuple[str, str]:
         """See `Names`."""
         return name, ""
 
-    def shapes(
+    def list_shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
         """See `Names`."""
@@ -154,7 +154,7 @@ class _Conversions:
         self.by_pattern = {p: t for t in self.converters for p in t.source_patterns}
         self.prefix = getattr(module, "base_model_prefix", "")
 
-    def target(self, name: str) -> tuple[str, str]:
+    def find_target(self, name: str) -> tuple[str, str]:
         """See `Names`."""
         rename = self.loading.rename_source_key
         renamed, pattern = rename(name, self.renamings, self.converters, self.prefix, self.parameters)
@@ -162,7 +162,7 @@ class _Conversions:
             renamed, pattern = rename(name, [], [], self.prefix, self.parameters)
         return renamed, pattern or ""
 
-    def shapes(
+    def list_shapes(
         self, target: str, sources: Sequence[tuple[str, LogicalTensor]]
     ) -> Mapping[str, tuple[int, ...] | None]:
         """See `Names`."""
@@ -236,6 +236,6 @@ def _record_match(
         name_match.names[name] = names
 
 
-def _natural_order(name: str) -> tuple[tuple[int, str], ...]:
+def _build_natural_key(name: str) -> tuple[tuple[int, str], ...]:
     """Sort key of a name that compares numbers by value, so that experts are in order."""
     return tuple((int(p), "") if p.isdecimal() and len(p) < 10 else (-1, p) for p in name.split("."))

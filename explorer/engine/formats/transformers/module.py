@@ -27,13 +27,13 @@ from explorer.engine.compat.torch import module_dicts
 from explorer.engine.compat.transformers import build_configured, is_configured, list_wide_parts
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.transformers.config import MAX_MODULES, BuildError, check, find_code_file
-from explorer.host.optional_packages import error_line, require, silence
+from explorer.host.optional_packages import format_error, require, silence
 
 TOKENS = 128
 """Number of tokens of a text without a given length."""
 
 
-def built(
+def create_module(
     source: str,
     config: Mapping[str, Any],
     *,
@@ -61,11 +61,13 @@ def built(
     with silence(), prevent_downloads():
         transformers = require("transformers", source)
         try:
-            kind, settings = _architecture(transformers, source, config, trust)
+            kind, settings = _find_architecture(transformers, source, config, trust)
         except (ExplorerError, BuildError):
             raise
         except (Exception, SystemExit) as error:
-            raise BuildError(f"transformers cannot read this configuration ({error_line(error)})") from error
+            raise BuildError(
+                f"transformers cannot read this configuration ({format_error(error)})"
+            ) from error
     asks = _disable_cache(settings)
     torch_dtype = getattr(torch, dtype, None)
 
@@ -87,7 +89,7 @@ def built(
     # `asks`: without a cache, transformers reads values to check whether a row contains several texts
     loaded = LoadedModule(source, make, f"of {source}", values=fill, asks=asks, new=True, weights_from="file")
     try:
-        loaded.example = _text_input(loaded.shapes())
+        loaded.example = _create_text_input(loaded.shapes())
     except _TooManyModules:
         raise
     except ExplorerError as error:
@@ -127,7 +129,9 @@ def _disable_cache(settings: Any) -> bool:
     return had_cache
 
 
-def _architecture(transformers: Any, source: str, config: Mapping[str, Any], trust: bool) -> tuple[Any, Any]:
+def _find_architecture(
+    transformers: Any, source: str, config: Mapping[str, Any], trust: bool
+) -> tuple[Any, Any]:
     """Finds the class to build, and creates its configuration object.
 
     Raises:
@@ -141,16 +145,16 @@ def _architecture(transformers: Any, source: str, config: Mapping[str, Any], tru
         raise BuildError("config.json names no model_type")
     if name not in CONFIG_MAPPING:
         if code and trust:
-            return _architecture_of_folder(transformers, source)
+            return _find_architecture_in_folder(transformers, source)
         version = f"transformers {transformers.__version__}"
         trust_hint = f", and its own code ({code}) runs with --trust alone" if code else ""
         raise BuildError(f"{version} knows no architecture '{printable(name)}'{trust_hint}")
-    settings = CONFIG_MAPPING[name].from_dict(_architecture_settings(config))
-    return _model_class(transformers, name, config), settings
+    settings = CONFIG_MAPPING[name].from_dict(_list_architecture_settings(config))
+    return _find_model_class(transformers, name, config), settings
 
 
-def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
-    """Like `_architecture`, for code in the folder that the user trusts."""
+def _find_architecture_in_folder(transformers: Any, source: str) -> tuple[Any, Any]:
+    """Like `_find_architecture`, for code in the folder that the user trusts."""
     from transformers.dynamic_module_utils import get_class_from_dynamic_module
 
     settings = transformers.AutoConfig.from_pretrained(source, trust_remote_code=True, local_files_only=True)
@@ -160,7 +164,7 @@ def _architecture_of_folder(transformers: Any, source: str) -> tuple[Any, Any]:
     return get_class_from_dynamic_module(name, source, local_files_only=True), settings
 
 
-def _model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
+def _find_model_class(transformers: Any, name: str, config: Mapping[str, Any]) -> Any:
     """The first class in `architectures` that transformers has, or its class for the model type `name`."""
     architectures = config.get("architectures")
     for class_name in architectures if isinstance(architectures, list) else ():
@@ -186,7 +190,7 @@ _UNWANTED = ("auto_map", "quantization_config", "_attn_implementation", "_expert
 """Settings that do not change the modules: places of code, packing of weights, choices of kernels."""
 
 
-def _architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
+def _list_architecture_settings(config: Mapping[str, Any]) -> dict[str, Any]:
     """Returns the settings that determine the modules; the download of a backbone is disabled."""
     settings = {key: _restore_infinities(value) for key, value in config.items() if key not in _UNWANTED}
     if "use_pretrained_backbone" in settings:
@@ -245,7 +249,7 @@ def _limit_modules(source: str) -> Iterator[None]:
         hook.remove()
 
 
-def _text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
+def _create_text_input(module: nn.Module) -> dict[str, torch.Tensor] | None:
     """The input of a model that needs only a text, or None for other models (see `configured_inputs`)."""
     config: Any = getattr(module, "config", None)
     main = getattr(module, "main_input_name", "")

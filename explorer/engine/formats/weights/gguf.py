@@ -23,7 +23,7 @@ from explorer.engine.formats.tensor_index import (
     build_outline,
     count_unused_bytes,
     format_names,
-    part_of,
+    parse_part_name,
     shorten_text,
 )
 from explorer.host import input_files
@@ -194,8 +194,8 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
             raise BadModel("is no GGUF file: it does not begin with GGUF", where=path)
         if size < _SHORTEST:
             raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
-        with input_files.mapping(descriptor, size) as buffer:
-            return _Reader(GgufHeader(path, size, partial=partial), buffer).header()
+        with input_files.map_into_memory(descriptor, size) as buffer:
+            return _Reader(GgufHeader(path, size, partial=partial), buffer).read_header()
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
@@ -227,7 +227,7 @@ class _Reader:
         self.names: set[str] = set()
         self.codes: dict[str, struct.Struct] = {}
 
-    def header(self) -> GgufHeader:
+    def read_header(self) -> GgufHeader:
         parsed = self.parsed
         version = self.number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
@@ -241,15 +241,15 @@ class _Reader:
         # the description of a tensor has at least 24 bytes, and a pair of key and value at least 13
         tensors, pairs = self.count(24, "tensors"), self.count(13, "keys")
         for _ in range(pairs):
-            key = self.text("a key")
+            key = self.decode_text("a key")
             if key in parsed.metadata:
-                self.broken(f"the key '{printable(key)}' stands in it twice")
-            parsed.metadata[key] = self.value(self.number("I"), key, 0)
-        entries = [self.tensor() for _ in range(tensors)]
+                self.raise_broken(f"the key '{printable(key)}' stands in it twice")
+            parsed.metadata[key] = self.read_value(self.number("I"), key, 0)
+        entries = [self.read_tensor() for _ in range(tensors)]
         self.place(entries)
         return parsed
 
-    def broken(self, problem: str) -> NoReturn:
+    def raise_broken(self, problem: str) -> NoReturn:
         raise BadModel(f"its header is broken: {problem}", where=self.parsed.path, hint=_AGAIN)
 
     def take(self, length: int) -> int:
@@ -265,7 +265,7 @@ class _Reader:
         self.position = start + length
         return start
 
-    def numbers(self, letters: str) -> tuple[int, ...]:
+    def read_numbers(self, letters: str) -> tuple[int, ...]:
         """Reads the next numbers; `letters` are format letters of `struct`."""
         code = self.codes.get(self.order + letters)
         if code is None:
@@ -274,7 +274,7 @@ class _Reader:
 
     def number(self, letter: str) -> int:
         """Reads the next number; `letter` is a format letter of `struct`."""
-        return self.numbers(letter)[0]
+        return self.read_numbers(letter)[0]
 
     def count(self, min_bytes: int, objects: str) -> int:
         """Reads the number of the objects that follow.
@@ -288,18 +288,20 @@ class _Reader:
         """
         count = self.number("Q")
         if count > _MAX_ENTRIES or count * min_bytes > self.size - self.position:
-            self.broken(f"it announces {count:,} {objects} with {self.size - self.position:,} bytes left")
+            self.raise_broken(
+                f"it announces {count:,} {objects} with {self.size - self.position:,} bytes left"
+            )
         return count
 
-    def text(self, description: str) -> str:
+    def decode_text(self, description: str) -> str:
         """Reads a short text; `description` describes it for the error."""
         length = self.number("Q")
         start = self.take(length)
         if length > 1 << 16:
-            self.broken(f"{description} has {length:,} bytes")
+            self.raise_broken(f"{description} has {length:,} bytes")
         return self.data[start : start + length].decode("utf-8", "backslashreplace")
 
-    def value(self, kind: int, key: str, depth: int) -> int | float | bool | str:
+    def read_value(self, kind: int, key: str, depth: int) -> int | float | bool | str:
         """Reads a value of the metadata.
 
         Args:
@@ -313,33 +315,33 @@ class _Reader:
             text = self.data[start : start + min(length, _TEXT)].decode("utf-8", "backslashreplace")
             return text if length <= _TEXT else f"{text} ... ({length:,} bytes)"
         if kind == _ARRAY:
-            return self.array(key, depth)
+            return self.describe_array(key, depth)
         letter = _SCALARS.get(kind)
         if letter is None:
-            self.broken(f"the value of '{printable(key)}' is of the unknown type {kind:,}")
+            self.raise_broken(f"the value of '{printable(key)}' is of the unknown type {kind:,}")
         if letter in "fd":
             return float(self.number(letter))
         return bool(self.number(letter)) if kind == _BOOL else self.number(letter)
 
-    def array(self, key: str, depth: int) -> str:
+    def describe_array(self, key: str, depth: int) -> str:
         """Reads an array, and describes it by its length and its first elements."""
         kind = self.number("I")
         if depth >= _NESTED:
-            self.broken(f"'{printable(key)}' holds arrays in arrays in arrays")
+            self.raise_broken(f"'{printable(key)}' holds arrays in arrays in arrays")
         letter = _SCALARS.get(kind, "")
         element_bytes = {_STRING: 8, _ARRAY: 12}.get(kind, struct.calcsize(self.order + letter))
         if not element_bytes:
-            self.broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
+            self.raise_broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
         number = self.number("Q")
         # numbers are skipped together, but strings and arrays one by one, so these have a limit
         self.strings_left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
         if number > (self.size - self.position) // element_bytes or self.strings_left < 0:
-            self.broken(f"it announces {number:,} elements of '{printable(key)}'")
+            self.raise_broken(f"it announces {number:,} elements of '{printable(key)}'")
         if letter and not depth and number <= _MAX_KEPT_NUMBERS:
-            numbers = self.numbers(f"{number}{letter}") if number else ()
+            numbers = self.read_numbers(f"{number}{letter}") if number else ()
             self.parsed.arrays[key] = numbers
             self.position -= number * element_bytes
-        first_elements = [str(self.value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
+        first_elements = [str(self.read_value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
         remaining = number - len(first_elements)
         if letter:
             self.take(remaining * element_bytes)
@@ -347,7 +349,7 @@ class _Reader:
             self.skip_strings(remaining)
         else:
             for _ in range(remaining):
-                self.value(kind, key, depth + 1)
+                self.read_value(kind, key, depth + 1)
         dots = ", ..." if remaining else ""
         return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{dots}"
 
@@ -359,28 +361,28 @@ class _Reader:
             offset += 8 + length_of(buffer, offset)[0]
             count -= 1
         if count or offset > size:
-            self.broken("an array of strings ends behind the end of the file")
+            self.raise_broken("an array of strings ends behind the end of the file")
         self.position = offset
 
-    def tensor(self) -> tuple[str, tuple[int, ...], int, int]:
+    def read_tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """Reads the description of a tensor: name, shape (outermost dimension first), type, and offset."""
-        name = self.text("the name of a tensor")
+        name = self.decode_text("the name of a tensor")
         rank = self.number("I")
         if rank > _DIMS:
-            self.broken(f"tensor '{printable(name)}' has {rank:,} dimensions, ggml has four")
+            self.raise_broken(f"tensor '{printable(name)}' has {rank:,} dimensions, ggml has four")
         if name in self.names:
-            self.broken(f"two of its tensors are called '{printable(name)}'")
+            self.raise_broken(f"two of its tensors are called '{printable(name)}'")
         self.names.add(name)
-        *dims, code, offset = self.numbers(f"{rank}QIQ")
+        *dims, code, offset = self.read_numbers(f"{rank}QIQ")
         if dims and max(dims) > _LARGEST:
-            self.broken(f"the shape of tensor '{printable(name)}' is impossible")
+            self.raise_broken(f"the shape of tensor '{printable(name)}' is impossible")
         return name, tuple(dims[::-1]), code, offset
 
     def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
         """Computes the byte range of each tensor; called at the end of the header, where the data begins.
 
         Args:
-            entries: Description of each tensor, as `tensor` returns it.
+            entries: Description of each tensor, as `read_tensor` returns it.
 
         Raises:
             BadModel: A tensor is impossible, or leaves the file.
@@ -388,7 +390,7 @@ class _Reader:
         parsed = self.parsed
         alignment = parsed.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            self.broken(f"an alignment of {printable(str(alignment))} is no power of two")
+            self.raise_broken(f"an alignment of {printable(str(alignment))} is no power of two")
         start = min(-(-self.position // alignment) * alignment, parsed.size)
         offsets = sorted({offset for _, _, _, offset in entries})
         next_offset = dict(zip(offsets, [*offsets[1:], parsed.size - start], strict=bool(offsets)))
@@ -399,7 +401,9 @@ class _Reader:
                 tensor.dtype, numbers, size = TYPES[code]
                 row = shape[-1] if shape else 1
                 if row % numbers:
-                    self.broken(f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}")
+                    self.raise_broken(
+                        f"tensor '{printable(name)}' has rows of {row:,} numbers of {tensor.dtype}"
+                    )
                 tensor.nbytes = tensor.elements // numbers * size
             else:
                 tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, next_offset[offset] - offset)
@@ -425,7 +429,7 @@ class _Reader:
             count_unused_bytes(parsed.tensors, start, parsed.size)
 
 
-def contents(source: str) -> TensorIndex:
+def read_contents(source: str) -> TensorIndex:
     """Reads a GGUF file with the other parts of its model, or a folder of such parts.
 
     Raises:
@@ -441,8 +445,8 @@ def _outline(source: str) -> Outline:
 
 def _index(source: str, first: GgufHeader) -> TensorIndex:
     """Returns the tensor index of a model; `first` is the header of the file that was opened."""
-    headers, missing = _part_headers(first)
-    notes = _part_notes(first, missing)
+    headers, missing = _read_part_headers(first)
+    notes = _list_part_notes(first, missing)
     tensors = [tensor for header in headers for tensor in header.tensors]
     names: set[str] = set()
     for tensor in tensors:
@@ -459,7 +463,7 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
     # only the first part describes the model
     about = headers[0]
-    facts += [(key, _fact_text(key, value)) for key, value in about.metadata.items()]
+    facts += [(key, _format_fact(key, value)) for key, value in about.metadata.items()]
     return TensorIndex(
         FORMAT.name,
         source,
@@ -470,17 +474,17 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
         notes=[*notes, *(note for header in headers for note in header.notes)],
         missing=missing,
         config={**about.metadata, **about.arrays},
-        quantization=_file_type(about.metadata.get("general.file_type")),
+        quantization=_describe_file_type(about.metadata.get("general.file_type")),
     )
 
 
-def _fact_text(key: str, value: float | str) -> str:
+def _format_fact(key: str, value: float | str) -> str:
     if key == "general.file_type" and isinstance(value, int):
-        return f"{value} ({_file_type(value)})"
+        return f"{value} ({_describe_file_type(value)})"
     return f"{value:.6g}" if isinstance(value, float) else shorten_text(str(value))
 
 
-def _file_type(value: object) -> str:
+def _describe_file_type(value: object) -> str:
     """Returns the description of a general.file_type, or '' for other values."""
     return _FILE_TYPES.get(value, "not known here") if isinstance(value, int) else ""
 
@@ -496,7 +500,7 @@ def _split_set(folder: str) -> list[str]:
     except OSError:
         return []
     parts = [name for name in names if name.endswith(".gguf")]
-    sets = {part and (part[0], part[2]) for part in map(part_of, parts)}
+    sets = {part and (part[0], part[2]) for part in map(parse_part_name, parts)}
     is_only_model = len(sets) == 1 and None not in sets and not any(name.endswith(_MODELS) for name in names)
     return parts if is_only_model else []
 
@@ -515,10 +519,10 @@ def _recognise(probe: SourceProbe) -> bool:
     return probe.head.startswith(_MAGIC) or (probe.is_dir and bool(_split_set(probe.source)))
 
 
-def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
+def _read_part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
     """Reads the headers of all parts of a model. Returns them, and the names of missing parts."""
     folder, name = os.path.split(opened.path)
-    part = part_of(name)
+    part = parse_part_name(name)
     if part is None or part[2] != opened.metadata.get("split.count") or not 0 < part[1] <= part[2]:
         return [opened], []
     headers, missing = [], []
@@ -534,9 +538,9 @@ def _part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
     return headers, missing
 
 
-def _part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
+def _list_part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
     """Returns notes on a model that is stored in several files."""
-    count, part = opened.metadata.get("split.count", 1), part_of(os.path.basename(opened.path))
+    count, part = opened.metadata.get("split.count", 1), parse_part_name(os.path.basename(opened.path))
     if not isinstance(count, int) or count < 2:
         return []
     if part is None or part[2] != count:
@@ -557,7 +561,7 @@ FORMAT = Format(
     label="GGUF",
     recognise=_recognise,
     open=import_on_call("models.torch.transformers:open_gguf"),
-    tensors=contents,
+    tensors=read_contents,
     outline=_outline,
     endings=(".gguf",),
     recognised="its first four bytes; a folder by the parts of one model in it",

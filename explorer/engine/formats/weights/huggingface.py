@@ -21,11 +21,11 @@ from explorer.engine.formats.tensor_index import (
     build_outline,
     drop_duplicates,
     format_names,
-    part_of,
+    parse_part_name,
     shorten_text,
 )
 from explorer.engine.formats.weights import safetensors
-from explorer.engine.formats.weights.stored_forms import logical, quantization_of
+from explorer.engine.formats.weights.stored_forms import find_quantization, group_weights
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ _MODELS = (
 configuration."""
 
 
-def contents(source: str) -> TensorIndex:
+def read_contents(source: str) -> TensorIndex:
     """Reads the headers of a model.
 
     Args:
@@ -70,7 +70,7 @@ def contents(source: str) -> TensorIndex:
     Raises:
         BadModel: A file or the index is broken, or the folder has neither weights nor a model_type.
     """
-    folder, name = (source, _main_file(source)) if os.path.isdir(source) else os.path.split(source)
+    folder, name = (source, _find_main_file(source)) if os.path.isdir(source) else os.path.split(source)
     folder, model = folder or ".", "" if os.path.isdir(source) else source
     notes: list[str] = []
     missing_names: list[str] = []
@@ -82,11 +82,11 @@ def contents(source: str) -> TensorIndex:
         if not files and _is_bare(folder):
             tensors, metadata = [], {}
         else:
-            tensors, metadata = _unindexed_tensors(folder, files, model, notes, missing_names, unclaimed)
+            tensors, metadata = _read_unindexed_tensors(folder, files, model, notes, missing_names, unclaimed)
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
-    _, config, config_error = configuration(
+    _, config, config_error = read_configuration(
         folder, _CONFIGS[::-1] if name.startswith("adapter_") else _CONFIGS
     )
     notes += [config_error] if config_error else []
@@ -95,7 +95,11 @@ def contents(source: str) -> TensorIndex:
     ]
     tied = safetensors.describe_tied_names(tensors, metadata)
     if paths:
-        notes += [*tied, *_contradictions(config, tensors, bool(tied)), *safetensors.packing_notes(tensors)]
+        notes += [
+            *tied,
+            *_list_contradictions(config, tensors, bool(tied)),
+            *safetensors.note_packing(tensors),
+        ]
     others = [n for n in _find_other_weights(folder, name) if n not in files]
     if others:
         notes.append(f"other weights lie in the same folder and are not part of this: {format_names(others)}")
@@ -108,15 +112,15 @@ def contents(source: str) -> TensorIndex:
         sum(os.path.getsize(path) for path in paths),
         facts=facts,
         notes=notes,
-        producer=shorten_text(_text(architecture[:3])) if isinstance(architecture, list) else "",
+        producer=shorten_text(_format_json(architecture[:3])) if isinstance(architecture, list) else "",
         missing=missing_names,
         config=config,
         unclaimed=unclaimed,
-        quantization=_quantization(config),
+        quantization=_describe_quantization(config),
     )
 
 
-def _main_file(folder: str) -> str:
+def _find_main_file(folder: str) -> str:
     """Returns the name of the preferred index or weights file in a folder, or '' if it has none."""
     return next((name for name in _WEIGHTS if os.path.isfile(os.path.join(folder, name))), "")
 
@@ -124,7 +128,7 @@ def _main_file(folder: str) -> str:
 def _find_only_weights(folder: str) -> list[str]:
     """The weights of a folder without usual names: its only safetensors file, or the parts of one model."""
     names = sorted(_list_names(folder, (".safetensors",)))
-    parts = {part and (part[0], part[2]) for part in map(part_of, names)}
+    parts = {part and (part[0], part[2]) for part in map(parse_part_name, names)}
     return names if len(names) == 1 or (len(parts) == 1 and None not in parts) else []
 
 
@@ -147,7 +151,7 @@ def _find_other_weights(folder: str, name: str) -> list[str]:
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
-def _path_inside(folder: str, name: str, model: str = "") -> str:
+def _resolve_path_inside(folder: str, name: str, model: str = "") -> str:
     """Returns the path of a file of the model, which must be in the model's folder (see `resolve_inside`).
 
     Args:
@@ -167,7 +171,7 @@ def _path_inside(folder: str, name: str, model: str = "") -> str:
 # the weights
 
 
-def _file_tensors(
+def _read_file_tensors(
     path: str, notes: list[str], unclaimed: list[tuple[str, str]]
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """Reads the tensors and the metadata of one file.
@@ -199,7 +203,7 @@ def _file_tensors(
     return list(checkpoint.contents.tensors), {}
 
 
-def _unindexed_tensors(
+def _read_unindexed_tensors(
     folder: str,
     files: Sequence[str],
     model: str,
@@ -223,7 +227,7 @@ def _unindexed_tensors(
     if not files:
         file_names = "model.safetensors or model.safetensors.index.json"
         raise BadModel("no weights are in this folder", where=folder, hint=f"looked for {file_names}")
-    part = part_of(files[0])
+    part = parse_part_name(files[0])
     if part is not None:
         notes.append(f"there is no index: {len(files):,} of {part[2]:,} parts are here, taken for one model")
         ending = files[0].rpartition(".")[2]
@@ -232,7 +236,7 @@ def _unindexed_tensors(
     by_name: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
-        tensors, metadata = _file_tensors(_path_inside(folder, file, model), notes, unclaimed)
+        tensors, metadata = _read_file_tensors(_resolve_path_inside(folder, file, model), notes, unclaimed)
         for tensor in tensors:
             if tensor.name in by_name:
                 raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
@@ -264,7 +268,7 @@ def _read_indexed_tensors(
     Raises:
         BadModel: The index or a file is broken, or no file is present.
     """
-    path = _path_inside(folder, name, model)
+    path = _resolve_path_inside(folder, name, model)
     index = _read_json(path, _INDEX_BYTES)
     file_by_tensor = index.get("weight_map")
     if not isinstance(file_by_tensor, dict) or not all(
@@ -275,7 +279,7 @@ def _read_indexed_tensors(
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
     # check all names before opening a file
-    paths = {file: _path_inside(folder, file, model) for file in files}
+    paths = {file: _resolve_path_inside(folder, file, model) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:
@@ -283,7 +287,7 @@ def _read_indexed_tensors(
     by_name: dict[str, StoredTensor] = {}
     extra: list[str] = []
     for file in present:
-        for tensor in _file_tensors(paths[file], notes, unclaimed)[0]:
+        for tensor in _read_file_tensors(paths[file], notes, unclaimed)[0]:
             if file_by_tensor.get(tensor.name, file) != file:
                 extra.append(f"{tensor.name} in {file}")
                 unclaimed.append((f"{tensor.name} in {file}", "the index says that it is in another file"))
@@ -319,7 +323,11 @@ def _read_indexed_tensors(
     # older versions write the total as a float
     if isinstance(total, (int, float)) and total != size and not absent:
         notes.append(f"the index says {shorten_text(str(total))} bytes of tensors, the files hold {size:,}")
-    return list(by_name.values()), present, {key: _text(value) for key, value in index_metadata.items()}
+    return (
+        list(by_name.values()),
+        present,
+        {key: _format_json(value) for key, value in index_metadata.items()},
+    )
 
 
 def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
@@ -345,13 +353,13 @@ def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
             raise ValueError("it has more lists and objects than anybody writes")
         decoded = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise BadModel(f"is no JSON object: {_json_error(raw, error)}", where=path) from None
+        raise BadModel(f"is no JSON object: {_describe_json_error(raw, error)}", where=path) from None
     if not isinstance(decoded, dict):
         raise BadModel(f"is no JSON object: it is {_KINDS.get(type(decoded), 'a number')}", where=path)
     return decoded
 
 
-def _json_error(raw: bytes, error: ValueError | RecursionError) -> str:
+def _describe_json_error(raw: bytes, error: ValueError | RecursionError) -> str:
     """Returns the reason why bytes are not JSON, as text."""
     if not raw.strip():
         return "it is empty"
@@ -376,7 +384,7 @@ _VALUES = 100_000
 # config.json
 
 
-def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, dict[str, Any], str]:
+def read_configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, dict[str, Any], str]:
     """Reads the configuration file of a folder.
 
     Returns:
@@ -387,7 +395,7 @@ def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, di
     for name in names:
         if os.path.lexists(os.path.join(folder, name)):
             try:
-                return name, _read_json(_path_inside(folder, name), _CONFIG_BYTES), ""
+                return name, _read_json(_resolve_path_inside(folder, name), _CONFIG_BYTES), ""
             except BadModel as error:
                 return name, {}, f"{name} {error.what}"
     return "", {}, ""
@@ -395,7 +403,7 @@ def configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[str, di
 
 def explain_missing_type(folder: str) -> str:
     """The reason why the configuration of a folder has no model_type; '' if it has one, or without a file."""
-    name, config, config_error = configuration(folder)
+    name, config, config_error = read_configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
         return ""
     return config_error or f"{name} names no model_type"
@@ -409,10 +417,10 @@ def _flatten_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iter
         elif isinstance(setting, (dict, list)) and len(setting) > _PARTS:
             yield f"{prefix}{key}", f"{len(setting):,} entries"
         elif setting is not None:
-            yield f"{prefix}{key}", _text(setting)
+            yield f"{prefix}{key}", _format_json(setting)
 
 
-def _text(value: Any) -> str:
+def _format_json(value: Any) -> str:
     """Formats a JSON value, which may be nested as deeply as the parser allows."""
     try:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
@@ -434,7 +442,7 @@ _HEADS = ("lm_head.weight", "output.weight", "embed_out.weight", "lm_head.decode
 _DTYPES = ("dtype", "torch_dtype")
 
 
-def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
+def _find_setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
     """The value of the first of these settings that exists with this type, also in `text_config`, or None."""
     text_config = config.get("text_config")
     for part in (config, text_config if isinstance(text_config, dict) else {}):
@@ -444,12 +452,15 @@ def _setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any
     return None
 
 
-def _quantization(config: Mapping[str, Any]) -> str:
+def _describe_quantization(config: Mapping[str, Any]) -> str:
     """Returns the quantization in config.json as text, such as 'gptq, 4 bits', or '' if there is none."""
     setting = config.get("quantization_config")
     if not isinstance(setting, dict):
         return ""
-    method, bits = shorten_text(_text(setting.get("quant_method", "quantized"))), _read_quantized_bits(config)
+    method, bits = (
+        shorten_text(_format_json(setting.get("quant_method", "quantized"))),
+        _read_quantized_bits(config),
+    )
     return f"{method}, {bits} bits" if bits else method
 
 
@@ -460,7 +471,7 @@ def _read_quantized_bits(config: Mapping[str, Any]) -> int:
     return bits if isinstance(bits, int) and 0 < bits <= 8 else 0
 
 
-def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
+def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], tied: bool) -> list[str]:
     """Notes on contradictions between config.json and the tensors, on tied weights, and on quantization.
 
     Args:
@@ -470,7 +481,7 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
     """
     notes = []
     embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
-    rows, width = _setting(config, _VOCABULARY, int), _setting(config, _WIDTH, int)
+    rows, width = _find_setting(config, _VOCABULARY, int), _find_setting(config, _WIDTH, int)
     added = _ROWS_BESIDE.get(str(config.get("model_type")), 0)
     if embedding is not None and rows and width and embedding.shape != (rows + added, width):
         notes.append(
@@ -479,7 +490,7 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
             f" {embedding.name} is {list(embedding.shape)}"
         )
     head = next((t for t in tensors if t.name.endswith(_HEADS)), None)
-    if _setting(config, ("tie_word_embeddings",), bool) and embedding is not None and not tied:
+    if _find_setting(config, ("tie_word_embeddings",), bool) and embedding is not None and not tied:
         if head is None:
             notes.append(
                 f"tied weights: the head is not stored, it uses {embedding.name} (tie_word_embeddings);"
@@ -490,12 +501,12 @@ def _contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTensor], 
                 f"config.json ties the head to the embedding, and both are stored: {head.name} and"
                 f" {embedding.name}; both are counted"
             )
-    notes += _layer_note(_setting(config, _LAYERS, int), tensors)
-    dtype = _setting(config, _DTYPES, str)
+    notes += _note_layer_count(_find_setting(config, _LAYERS, int), tensors)
+    dtype = _find_setting(config, _DTYPES, str)
     kinds = {t.dtype for t in tensors if "float" in t.dtype}
     if dtype is not None and kinds and dtype.removeprefix("torch.") not in kinds:
         notes.append(f"config.json says {shorten_text(dtype)}, the tensors are {', '.join(sorted(kinds))}")
-    if quantization := _quantization(config):
+    if quantization := _describe_quantization(config):
         bits = _read_quantized_bits(config)
         packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
         weights = (
@@ -513,7 +524,7 @@ _PACKED = (".qweight", ".weight_packed")
 """Endings of names of packed weights. Each int32 contains 32 // bits weights."""
 
 
-def _layer_note(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]:
+def _note_layer_count(count: int | None, tensors: Sequence[StoredTensor]) -> list[str]:
     """Returns a note if no list of numbered modules has as many layers as config.json declares.
 
     Args:
@@ -558,15 +569,15 @@ def _outline(source: str) -> Outline:
 
     For quantized weights, it has the number of parameters before packing, if known.
     """
-    stored_index = contents(source)
-    quantized = quantization_of(stored_index.config)
+    stored_index = read_contents(source)
+    quantized = find_quantization(stored_index.config)
     if not isinstance(quantized, dict):
         return build_outline(stored_index)
-    weights = logical(drop_duplicates(stored_index.tensors), quantized)
+    weights = group_weights(drop_duplicates(stored_index.tensors), quantized)
     elements = [weight.elements for weight in weights if weight.elements is not None]
     if len(elements) < len(weights) or len(weights) == len(stored_index.tensors):
         return build_outline(stored_index)
-    as_stored = safetensors.packing_notes(stored_index.tensors)
+    as_stored = safetensors.note_packing(stored_index.tensors)
     stored_index.notes = [
         _reword_parameter_note(note) for note in stored_index.notes if note not in as_stored
     ]
@@ -578,7 +589,7 @@ def _recognise(probe: SourceProbe) -> bool:
         return _is_index(probe)
     if not probe.is_dir:
         return False
-    name = _main_file(probe.source)
+    name = _find_main_file(probe.source)
     if name.endswith(INDEX):
         return True
     has_config = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
@@ -595,7 +606,7 @@ def _is_bare(folder: str) -> bool:
                     return False
     except OSError:
         return False
-    return isinstance(configuration(folder)[1].get("model_type"), str)
+    return isinstance(read_configuration(folder)[1].get("model_type"), str)
 
 
 def _is_index(probe: SourceProbe) -> bool:
@@ -610,7 +621,7 @@ FORMAT = Format(
     label="Hugging Face folder",
     recognise=_recognise,
     open=import_on_call("models.torch.transformers:open_folder"),
-    tensors=contents,
+    tensors=read_contents,
     outline=_outline,
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
     recognised="config.json or an index beside the weights, or alone a config.json with a model_type",

@@ -15,7 +15,7 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import Outline, OutlineRow
 from explorer.base.record import field, record
 from explorer.base.units import printable
-from explorer.engine.formats.files import is_lfs_pointer, lfs_pointer, open_regular
+from explorer.engine.formats.files import build_lfs_pointer_error, is_lfs_pointer, open_regular
 from explorer.engine.formats.format import HEAD_BYTES, Format, SourceProbe, import_on_call
 from explorer.engine.formats.tensor_index import (
     CountNote,
@@ -24,8 +24,8 @@ from explorer.engine.formats.tensor_index import (
     build_outline,
     count_unused_bytes,
     format_names,
-    modules_of,
-    part_of,
+    list_enclosing_modules,
+    parse_part_name,
     shorten_text,
 )
 from explorer.host import input_files
@@ -130,7 +130,7 @@ def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeade
     if has_gc:
         gc.disable()
     try:
-        header.tensors = list(_entries(text, header))
+        header.tensors = list(_list_entries(text, header))
     finally:
         if has_gc:
             gc.enable()
@@ -146,7 +146,7 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
     try:
         start = os.pread(descriptor, HEAD_BYTES, 0)
         if is_lfs_pointer(start):
-            raise lfs_pointer(path, start)
+            raise build_lfs_pointer_error(path, start)
         length = int.from_bytes(start[:8], "little")
         if len(start) < 8 or not 2 <= length <= HEADER_BYTES:
             raise BadModel(
@@ -155,25 +155,25 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
         if 8 + length > size:
             problem = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
             raise BadModel(problem, where=path, hint=_AGAIN)
-        return SafetensorsHeader(path, size, 8 + length), _read(descriptor, 8, length)
+        return SafetensorsHeader(path, size, 8 + length), _read_pages(descriptor, 8, length)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
     finally:
         os.close(descriptor)
 
 
-def _read(descriptor: int, offset: int, length: int) -> mmap.mmap:
+def _read_pages(descriptor: int, offset: int, length: int) -> mmap.mmap:
     """Reads bytes of a file into memory that can be released page by page."""
     text = mmap.mmap(-1, length, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     read_bytes = 0
-    with input_files.unbuffered(descriptor, close=False) as file:
+    with input_files.open_unbuffered(descriptor, close=False) as file:
         file.seek(offset)
         while read_bytes < length and (count := file.readinto(memoryview(text)[read_bytes:])):
             read_bytes += count
     return text
 
 
-def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
+def _list_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
     """Yields the tensors in the text of a header; metadata and notes are stored in `header`."""
     try:
         yield from _parse_entries(text, header)
@@ -182,7 +182,7 @@ def _entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTenso
 
 
 def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
-    """Implements `_entries`."""
+    """Implements `_list_entries`."""
     import re
 
     match_entry = re.compile(_ENTRY).match
@@ -203,23 +203,23 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
             name = raw.decode()
             parsed_form = forms.get(form)
             if parsed_form is None:
-                parsed_form = _form(form, header, offset)
+                parsed_form = _parse_form(form, header, offset)
                 if len(forms) < _MAX_FORMS:
                     forms[form] = parsed_form
             tensor = _build_stored_tensor(header, name, parsed_form, int(begin), int(end))
             offset = entry.end()
         else:
             comma = None
-            name, offset = _string(text, offset, header)
+            name, offset = _parse_string(text, offset, header)
             offset = _expect(text, _skip(text, offset), b":", header)
             if name != "__metadata__":
-                value, offset = _object(text, offset, header)
-                parsed_form = _form_of(value["dtype"], tuple(value["shape"]))
+                value, offset = _parse_value(text, offset, header)
+                parsed_form = _build_form(value["dtype"], tuple(value["shape"]))
                 tensor = _build_stored_tensor(header, name, parsed_form, *value["data_offsets"])
             elif header.metadata:
-                _broken(header, offset)
+                _raise_broken(header, offset)
             else:
-                header.metadata, offset = _pairs(text, offset, header)
+                header.metadata, offset = _parse_metadata(text, offset, header)
         if tensor is not None:
             if name in names:
                 raise BadModel(f"two of its tensors are called '{printable(name)}'", where=header.path)
@@ -232,7 +232,7 @@ def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Store
                 offset = _skip(text, offset + 1)
     offset = _skip(text, _expect(text, offset, b"}", header))
     if offset < len(text):
-        _broken(header, offset)
+        _raise_broken(header, offset)
 
 
 _MAX_FORMS = 1 << 14
@@ -246,7 +246,7 @@ _Form = tuple[str, tuple[int, ...], int, int, str]
 why the values cannot be read."""
 
 
-def _form(form: bytes, header: SafetensorsHeader, offset: int) -> _Form:
+def _parse_form(form: bytes, header: SafetensorsHeader, offset: int) -> _Form:
     """Parses the type and shape of an entry.
 
     Args:
@@ -257,12 +257,12 @@ def _form(form: bytes, header: SafetensorsHeader, offset: int) -> _Form:
     dtype, _, dims = form.partition(b'"')
     dims = dims.partition(b"[")[2]
     try:
-        return _form_of(dtype.decode(), tuple(map(int, dims.split(b","))) if dims else ())
+        return _build_form(dtype.decode(), tuple(map(int, dims.split(b","))) if dims else ())
     except ValueError:
-        _broken(header, offset)
+        _raise_broken(header, offset)
 
 
-def _form_of(dtype: str, shape: tuple[int, ...]) -> _Form:
+def _build_form(dtype: str, shape: tuple[int, ...]) -> _Form:
     """Returns the form of a tensor with this type and shape."""
     spelling, bits = DTYPES.get(dtype, (dtype, 0))
     elements = 1
@@ -286,41 +286,41 @@ def _skip(text: mmap.mmap, offset: int) -> int:
 def _expect(text: mmap.mmap, offset: int, character: bytes, header: SafetensorsHeader) -> int:
     """Returns the offset after a required character and the white space that follows it."""
     if text[offset : offset + 1] != character:
-        _broken(header, offset)
+        _raise_broken(header, offset)
     return _skip(text, offset + 1)
 
 
-def _broken(header: SafetensorsHeader, offset: int) -> NoReturn:
+def _raise_broken(header: SafetensorsHeader, offset: int) -> NoReturn:
     problem = f"its header is not what safetensors writes, from byte {offset:,} on"
     raise BadModel(problem, where=header.path, hint=_AGAIN)
 
 
-def _string(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[str, int]:
+def _parse_string(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[str, int]:
     """Parses a JSON string. Returns the text, and the offset after the string."""
     import re
     from json.decoder import scanstring  # type: ignore[attr-defined]
 
     literal = re.compile(_STRING, re.DOTALL).match(text, start)
     if literal is None:
-        _broken(header, start)
+        _raise_broken(header, start)
     decoded = literal[0].decode()
     try:
         text_value, _ = scanstring(decoded, 1, True)
         text_value.encode()
     except ValueError:  # bad escapes, control characters, lone surrogates
-        _broken(header, start)
+        _raise_broken(header, start)
     return text_value, literal.end()
 
 
-def _pairs(text: mmap.mmap, offset: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
+def _parse_metadata(text: mmap.mmap, offset: int, header: SafetensorsHeader) -> tuple[dict[str, str], int]:
     """Parses the metadata, a JSON object of strings. Returns it, and the offset after the object."""
     offset = _expect(text, offset, b"{", header)
     pairs: dict[str, str] = {}
     has_pair = text[offset : offset + 1] != b"}"
     while has_pair:
-        key, offset = _string(text, offset, header)
+        key, offset = _parse_string(text, offset, header)
         offset = _expect(text, _skip(text, offset), b":", header)
-        pairs[key], offset = _string(text, offset, header)
+        pairs[key], offset = _parse_string(text, offset, header)
         offset = _skip(text, offset)
         has_pair = text[offset : offset + 1] == b","
         if has_pair:
@@ -328,20 +328,20 @@ def _pairs(text: mmap.mmap, offset: int, header: SafetensorsHeader) -> tuple[dic
     return pairs, _expect(text, offset, b"}", header)
 
 
-def _object(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
+def _parse_value(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[dict[str, Any], int]:
     """Parses and checks the value of an entry in an unusual form. Returns it, and the offset after it."""
     import json
     import re
 
     match = re.compile(_OBJECT).match(text, start)
     if match is None:
-        _broken(header, start)
+        _raise_broken(header, start)
     try:
         value = json.loads(match[0].decode())
     except UnicodeDecodeError:
         raise
     except (ValueError, RecursionError):
-        _broken(header, start)
+        _raise_broken(header, start)
     numbers = value.get("shape"), value.get("data_offsets")
     if not (
         set(value) == _KEYS
@@ -349,7 +349,7 @@ def _object(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[dic
         and all(isinstance(part, list) and all(type(n) is int for n in part) for part in numbers)
         and len(value["data_offsets"]) == 2
     ):
-        _broken(header, start)
+        _raise_broken(header, start)
     return value, match.end()
 
 
@@ -385,16 +385,16 @@ def _build_stored_tensor(
     return StoredTensor(name, spelling, shape, end - begin, header.path, header.length + begin, unread=unread)
 
 
-def contents(source: str) -> TensorIndex:
+def read_contents(source: str) -> TensorIndex:
     """Reads the tensor index of one safetensors file.
 
     Raises:
         BadModel: The file is not a safetensors file, is truncated, or contradicts itself.
     """
-    return _tensor_index(read(source))
+    return _build_tensor_index(read(source))
 
 
-def _tensor_index(header: SafetensorsHeader) -> TensorIndex:
+def _build_tensor_index(header: SafetensorsHeader) -> TensorIndex:
     source = header.path
     return TensorIndex(
         FORMAT.name,
@@ -404,17 +404,17 @@ def _tensor_index(header: SafetensorsHeader) -> TensorIndex:
         header.size,
         facts=[(key, shorten_text(text)) for key, text in header.metadata.items()],
         notes=(
-            *_shard_note(source),
+            *_note_shard(source),
             *header.notes,
             *describe_tied_names(header.tensors, header.metadata),
-            *packing_notes(header.tensors),
+            *note_packing(header.tensors),
         ),
     )
 
 
-def _shard_note(source: str) -> list[str]:
+def _note_shard(source: str) -> list[str]:
     """Returns a note if the file is a part of a model; it names the file to open for the complete model."""
-    part = part_of(os.path.basename(source))
+    part = parse_part_name(os.path.basename(source))
     if part is None:
         return []
     index = os.path.join(os.path.dirname(source), f"{part[0]}.safetensors.index.json")
@@ -435,7 +435,7 @@ def describe_tied_names(tensors: Sequence[StoredTensor], metadata: Mapping[str, 
     return [f"tied weights, stored and counted once: {format_names(tied)}"]
 
 
-def packing_notes(tensors: Sequence[StoredTensor]) -> list[str]:
+def note_packing(tensors: Sequence[StoredTensor]) -> list[str]:
     """A note if integers contain several weights each, so that the file has fewer elements than the model."""
     integers = [t for t in tensors if t.dtype in _INTEGERS]
     names = {tensor.name for tensor in tensors} if integers else set()
@@ -475,20 +475,20 @@ def _outline(source: str) -> Outline:
     header.partial = True
     if len(text) > LARGE:
         return _stream_outline(header, text)
-    contents = _tensor_index(_read_header(header, text))
+    contents = _build_tensor_index(_read_header(header, text))
     return build_outline(contents, header.cut)
 
 
 def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
     """Returns the outline of a file with many tensors; it yields rows while the header is parsed."""
-    entries = _entries(text, header)
+    entries = _list_entries(text, header)
     first = next(entries, None)
 
     def rows() -> Iterator[OutlineRow]:
         modules: set[str] = set()
         tensor = first
         while tensor is not None:
-            for module in modules_of(tensor.name):
+            for module in list_enclosing_modules(tensor.name):
                 if module not in modules:
                     modules.add(module)
                     yield OutlineRow(module, "module")
@@ -507,7 +507,7 @@ FORMAT = Format(
     "a safetensors file (.safetensors)",
     recognise=_recognise,
     open=import_on_call("models.torch.transformers:open_safetensors"),
-    tensors=contents,
+    tensors=read_contents,
     outline=_outline,
     endings=(".safetensors",),
     recognised="the length of a JSON header, and the header",

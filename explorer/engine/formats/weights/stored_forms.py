@@ -83,7 +83,7 @@ class LogicalTensor:
         return not shape or 0 <= self.shape[-1] - shape[-1] <= self.spare
 
 
-def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> list[LogicalTensor]:
+def group_weights(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) -> list[LogicalTensor]:
     """Groups the tensors of files into weights.
 
     Args:
@@ -93,7 +93,7 @@ def logical(tensors: Sequence[StoredTensor], quantization: Mapping[str, Any]) ->
     weights: dict[str, LogicalTensor] = {}
     names = {tensor.name for tensor in tensors} if quantization else set()
     for tensor in tensors:
-        name = _owner_weight(tensor.name, names, quantization) if quantization else tensor.name
+        name = _find_owner_weight(tensor.name, names, quantization) if quantization else tensor.name
         weights.setdefault(name, LogicalTensor(name)).tensors.append(tensor)
     for weight in weights.values():
         if len(weight.tensors) > 1:
@@ -109,7 +109,7 @@ def _is_main(tensor: StoredTensor, name: str) -> bool:
     return tensor.name == name or is_main_name or tensor.last.endswith("_blocks")
 
 
-def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
+def _find_owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -> str:
     """The name of the weight to which a tensor belongs, or its own name if it is not part of another weight.
 
     Args:
@@ -118,10 +118,12 @@ def _owner_weight(name: str, names: set[str], quantization: Mapping[str, Any]) -
         quantization: Quantization settings of config.json.
     """
     owner, _, last = name.rpartition(".")
-    if last != "bias" and f"{owner}.W_q" in names and _hqq_settings(owner, quantization):
+    if last != "bias" and f"{owner}.W_q" in names and _read_hqq_settings(owner, quantization):
         return f"{owner}.weight"  # HQQ stores its settings as tensors
-    if last != "bias" and (vptq_layers := _vptq_layers(quantization)):
-        layer = next((x for x in (owner, owner.rpartition(".")[0]) if _vptq_settings(vptq_layers.get(x))), "")
+    if last != "bias" and (vptq_layers := _list_vptq_layers(quantization)):
+        layer = next(
+            (x for x in (owner, owner.rpartition(".")[0]) if _read_vptq_settings(vptq_layers.get(x))), ""
+        )
         if layer:
             return f"{layer}.weight"  # x.indices, x.centroids.weight
     # x.scale in fp8 of DeepSeek and x.biases in MLX belong to x.weight
@@ -146,16 +148,16 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
     if main.last.endswith("_blocks"):
         _unpack_blocks(weight, main)
     elif main.last in ("qweight", "weight_packed") and main.dtype in _PACKING:
-        bits = _bits(quantization)
+        bits = _read_bits(quantization)
         kind = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
         weight.dtype = kind if bits else "packed"
         _unpack(weight, main, bits, quantization.get("quant_method") == "awq")
     elif main.shape and main.dtype == "uint8" and any(t.last == "weight_scale_2" for t in weight.tensors):
         weight.dtype = "float4_e2m1fn"
         weight.shape, weight.elements = (*main.shape[:-1], 2 * main.shape[-1]), 2 * main.elements
-    elif main.last == "W_q" and (hqq := _hqq_settings(layer, quantization)):
+    elif main.last == "W_q" and (hqq := _read_hqq_settings(layer, quantization)):
         _unpack_hqq(weight, main, *hqq)
-    elif main.last == "indices" and (vptq := _vptq_settings(_vptq_layers(quantization).get(layer))):
+    elif main.last == "indices" and (vptq := _read_vptq_settings(_list_vptq_layers(quantization).get(layer))):
         _unpack_vptq(weight, main, vptq)
     elif quantization.get("quant_method") == "bitnet" and main.dtype == "uint8" and len(weight.tensors) > 1:
         # each byte contains four ternary numbers, from rows a quarter of the height apart
@@ -165,7 +167,7 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         _unpack_groups(weight, main, quantization)
     elif any(tensor.name.endswith(".weight.absmax") for tensor in weight.tensors):
         # each byte contains two numbers, for any stored type; the last byte may be padded
-        weight.dtype = _bitsandbytes_type(weight.tensors)
+        weight.dtype = _find_bitsandbytes_type(weight.tensors)
         weight.shape, weight.elements = None, 2 * main.nbytes
         weight.spare = 2 * main.nbytes // max(main.elements, 1) - 1
 
@@ -205,11 +207,11 @@ For example, ten numbers of 3 bits are in 32 bits.
 """
 
 
-def _hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
+def _read_hqq_settings(layer: str, quantization: Mapping[str, Any]) -> tuple[int, int] | None:
     """The bits and the group size (0 if not fixed) of a layer in HQQ, or None if the bits are unknown."""
-    settings = _mapping(quantization.get("quant_config"))
+    settings = _read_mapping(quantization.get("quant_config"))
     layer_settings = next((value for tag, value in settings.items() if layer.endswith(f".{tag}")), settings)
-    weight_settings = _mapping(_mapping(layer_settings).get("weight_quant_params"))
+    weight_settings = _read_mapping(_read_mapping(layer_settings).get("weight_quant_params"))
     bits, group = weight_settings.get("nbits"), weight_settings.get("group_size")
     if type(bits) is not int or bits not in _HQQ_BITS:
         return None
@@ -252,9 +254,9 @@ class _VectorCode:
     packed: bool
 
 
-def _vptq_settings(settings: Any) -> _VectorCode | None:
+def _read_vptq_settings(settings: Any) -> _VectorCode | None:
     """Reads the settings of a layer in VPTQ, or returns None if they do not contain the sizes."""
-    settings = _mapping(settings)
+    settings = _read_mapping(settings)
     sizes = settings.get("out_features"), settings.get("in_features"), settings.get("outlier_size", 0)
     books = [_take_last(settings.get(key)) for key in ("num_centroids", "num_res_centroids")]
     length, bits = _take_last(settings.get("vector_lens")), sum(log2(count) for count in books if count > 1)
@@ -272,8 +274,8 @@ def _unpack_vptq(weight: LogicalTensor, main: StoredTensor, code: _VectorCode) -
         weight.shape, weight.elements = None, int(8 * main.nbytes / code.bits * code.length)
 
 
-def _vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
-    return _mapping(quantization.get("config_for_layers"))
+def _list_vptq_layers(quantization: Mapping[str, Any]) -> Mapping[str, Any]:
+    return _read_mapping(quantization.get("config_for_layers"))
 
 
 def _take_last(value: Any) -> int:
@@ -281,11 +283,11 @@ def _take_last(value: Any) -> int:
     return value[-1] if isinstance(value, list) and value and type(value[-1]) is int else 0
 
 
-def _mapping(value: Any) -> Mapping[str, Any]:
+def _read_mapping(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def quantization_of(config: Mapping[str, Any]) -> Any:
+def find_quantization(config: Mapping[str, Any]) -> Any:
     """The quantization settings in config.json: `quantization_config`, or `quantization` in files of MLX."""
     return config.get("quantization_config") or config.get("quantization")
 
@@ -320,7 +322,7 @@ def _unpack(weight: LogicalTensor, main: StoredTensor, bits: int, awq: bool) -> 
     weight.elements = main.elements * integer_bits // bits if weight.shape is None else prod(weight.shape)
 
 
-def _bits(quantization: Mapping[str, Any]) -> int:
+def _read_bits(quantization: Mapping[str, Any]) -> int:
     """The bits of a weight if the settings contain one number of bits for all weights, or 0 otherwise."""
     places: list[Any] = [quantization]
     for key, inner in (("config_groups", "weights"), ("dynamic", ""), ("extra_config", "")):
@@ -336,7 +338,7 @@ _BITS = ("bits", "w_bit", "num_bits")
 """Names of the setting for the bits of a weight."""
 
 
-def _bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
+def _find_bitsandbytes_type(tensors: Sequence[StoredTensor]) -> str:
     """Returns the 4-bit type of bitsandbytes, from the name of the tensor with its state."""
     kinds = (tensor.last.rpartition("__")[2] for tensor in tensors if "quant_state" in tensor.name)
     return next((kind for kind in kinds if kind in ("nf4", "fp4")), "4 bits")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from msgspec.structs import replace
 
-from explorer.base.errors import MissingExtra, Misuse, install_command
+from explorer.base.errors import MissingExtra, Misuse, format_install_command
 from explorer.engine.costs import layer_rows, layer_tree
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope, sum_known
 from explorer.engine.costs.memory import liveness
@@ -20,14 +20,14 @@ from explorer.engine.formats.format import import_on_call
 from explorer.engine.formats.module_index import ModulePart
 from explorer.engine.formats.tensor_index import TensorIndex
 from explorer.engine.formats.torch_files.checkpoint_modules import read_checkpoint
-from explorer.engine.formats.torch_files.torchscript import script
+from explorer.engine.formats.torch_files.torchscript import read_script
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
-from explorer.engine.models.tensor_rows import leaf_layer
+from explorer.engine.models.tensor_rows import build_leaf_layer
 from explorer.engine.models.tensors import DescribedLeaves, TensorFile, build_leaf, build_tree
 from explorer.engine.models.torch.transformers import open_with_config
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import NOTHING_KNOWN, Layer, Shape, TensorInfo
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 from explorer.host.optional_packages import require
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class DescribedFile(TensorFile):
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> liveness.AnalysisResult:
         """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
-        with gc_pause():
+        with pause_garbage_collector():
             leaves, groups = self._build_leaves()
             trained = self._find_trained_parameters(leaves)
             layers = layer_rows.build(leaves, groups, trained=trained)
@@ -179,7 +179,7 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
             if part.inside:
                 for tensor in part.parameters:
                     leaves.append(
-                        build_leaf(leaf_layer(tensor, tensor.last, why), scopes, [tensor], part.role)
+                        build_leaf(build_leaf_layer(tensor, tensor.last, why), scopes, [tensor], part.role)
                     )
                 continue
         leaf = Layer(
@@ -211,14 +211,14 @@ def open_script(source: str, options: OpenOptions) -> OpenedModel:
     try:
         require("torch", source)
     except MissingExtra:
-        refuse_sizes(options, f"type: {install_command()}")
-        described = script(source, _NO_TORCH)
+        refuse_sizes(options, f"type: {format_install_command()}")
+        described = read_script(source, _NO_TORCH)
         return DescribedFile(
             described.contents,
             options,
             lambda: build_leaves(described.parts, _NO_TORCH),
             strides=described.strides,
-            hint=f"type: {install_command()}",
+            hint=f"type: {format_install_command()}",
             inputs=build_tensor_infos(described.inputs),
         )
     rebuilt: OpenedModel = import_on_call("models.torch.module_file:open_script")(source, options)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
-from explorer.base.errors import MissingExtra, install_command
+from explorer.base.errors import MissingExtra, format_install_command
 from explorer.engine.costs.aten.table import count_exported_call
 from explorer.engine.costs.layer_tree import UNPLACED, GroupFacts, LayerLeaf, Scope
 from explorer.engine.formats.format import import_on_call
@@ -58,14 +58,14 @@ def open_described(source: str, options: OpenOptions) -> OpenedModel:
         BadModel: The file holds no program, or cannot be read.
         Misuse: The options request other sizes than those in the file.
     """
-    refuse_sizes(options, f"type: {install_command()}")
+    refuse_sizes(options, f"type: {format_install_command()}")
     program = read_description(source, _WHY, exported=True)
     return DescribedFile(
         program.contents,
         options,
         lambda: _build_leaves(program),
         strides=program.strides,
-        hint=f"type: {install_command()}",
+        hint=f"type: {format_install_command()}",
         inputs=build_tensor_infos(program.inputs),
         outputs=build_tensor_infos(program.outputs),
         counted=_COUNTED,

@@ -27,7 +27,7 @@ from explorer.engine.formats.torch_module import loaded_module as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.models.opened_model import OpenOptions
-from explorer.engine.models.torch.program_nodes import program_nodes
+from explorer.engine.models.torch.program_nodes import compute_node_figures
 from explorer.engine.models.torch.run import run
 from explorer.engine.models.torch.weights_file import use_weights_file
 from explorer.engine.progress import Cancel, OnProgress
@@ -202,7 +202,7 @@ class TorchModel:
 
     def node_figures(self) -> Mapping[str, Mapping[str, int | None]]:
         """Returns the figures of each node in the module's torch.export program, by node name."""
-        return program_nodes(self.loaded, self.options)
+        return compute_node_figures(self.loaded, self.options)
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """Returns () for a torchvision model, which no file of the user determines.

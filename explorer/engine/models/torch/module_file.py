@@ -20,7 +20,7 @@ from explorer.engine.progress import Cancel, OnProgress
 from explorer.facts import Info
 from explorer.host import input_files
 from explorer.host.file_reads import FileRead, record_full_read
-from explorer.host.optional_packages import error_line, search_here, silence
+from explorer.host.optional_packages import format_error, search_here, silence
 
 
 class RebuiltModule(TorchModel):
@@ -80,12 +80,12 @@ def open_pickled(source: str, options: OpenOptions, checkpoint: Checkpoint) -> O
             loaded = torch.load(source, map_location="cpu", weights_only=False, mmap=mapped)
     except (ModuleNotFoundError, AttributeError) as error:
         raise BadModel(
-            f"a class that it was saved with cannot be imported here ({error_line(error)})",
+            f"a class that it was saved with cannot be imported here ({format_error(error)})",
             where=source,
             hint=f"{qualname} must be importable from the current folder or an installed package",
         ) from error
     except (Exception, SystemExit) as error:
-        raise BadModel(f"torch cannot load it ({error_line(error)})", where=source) from error
+        raise BadModel(f"torch cannot load it ({format_error(error)})", where=source) from error
     module = _find_module(loaded, path)
     if module is None:
         raise BadModel(f"there is no nn.Module at '{path}' once it is loaded", where=source)

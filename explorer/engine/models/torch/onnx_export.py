@@ -26,7 +26,7 @@ from onnx import numpy_helper
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse
-from explorer.base.tested_versions import error_chain
+from explorer.base.tested_versions import iterate_causes
 from explorer.base.units import many_text
 from explorer.engine.compat.torch import export_cause, prevent_merging
 from explorer.engine.costs.torch.signature import outputs_of
@@ -40,7 +40,7 @@ from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.runtime.torch_fastpath import disable_fastpath
 from explorer.facts import Progress
-from explorer.host.optional_packages import error_line, silence_output
+from explorer.host.optional_packages import format_error, silence_output
 
 _INVENTED = ("onnx::", "val_")
 """Prefixes of the names that the two exporters invent."""
@@ -117,11 +117,11 @@ def export(
         Misuse: No exporter supports the opset.
     """
     report, request = on_progress or (lambda progress: None), request or ExportRequest()
-    attempts = _attempts(request)
+    attempts = _list_attempts(request)
     report(Progress("making the weights"))
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), None)
-    args, kwargs = move_to_device(bound_inputs.arguments(device="cpu"), device)
+    args, kwargs = move_to_device(bound_inputs.build_arguments(device="cpu"), device)
     request = _fill_names(request, loaded, bound_inputs)
     errors: list[BaseException] = []
     result: ExportResult | None = None
@@ -150,12 +150,12 @@ def export(
         if replaces_first:
             os.replace(target, path)
             break
-        if bound_inputs.images or not _branches(path):
+        if bound_inputs.images or not _has_branches(path):
             break
     if result is None:
         # a failed trace says nothing about the other exporter, so its reason is not reported first
         reported_error = next((error for error in errors if not _is_untraceable(error)), errors[0])
-        raise BadModel(f"it cannot be exported to ONNX ({error_line(reported_error)})", where=loaded.source)
+        raise BadModel(f"it cannot be exported to ONNX ({format_error(reported_error)})", where=loaded.source)
     report(Progress("naming the weights"))
     _restore_names(path, model)
     if request.weights:
@@ -165,7 +165,7 @@ def export(
 
 def _is_untraceable(error: BaseException) -> bool:
     """Whether the error, or an error that caused it, says that the trace could not follow the model."""
-    return any(isinstance(cause, NotTraceable) for cause in error_chain(error))
+    return any(isinstance(cause, NotTraceable) for cause in iterate_causes(error))
 
 
 def _fill_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: BoundInputs) -> ExportRequest:
@@ -186,7 +186,7 @@ def export_graph(
     return validate(reader.read(path))
 
 
-def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
+def _list_attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     """Returns the exporter and opset of each attempt, in order.
 
     Raises:
@@ -195,9 +195,9 @@ def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     if request.opset is None:
         return tuple(way for way in _ATTEMPTS if request.exporter in (None, way[0]))
     names = [request.exporter] if request.exporter else list(EXPORTERS)
-    attempts = tuple((name, request.opset) for name in names if request.opset in _opsets(name))
+    attempts = tuple((name, request.opset) for name in names if request.opset in _list_opsets(name))
     if not attempts:
-        ranges = [span for span in map(_opsets, names) if span]
+        ranges = [span for span in map(_list_opsets, names) if span]
         first, last = min(span[0] for span in ranges), max(span[-1] for span in ranges)
         exporter_text = EXPORTERS[request.exporter] if request.exporter else "torch"
         hint = "--exporter dynamo writes later ones" if request.exporter == "torchscript" else ""
@@ -209,14 +209,14 @@ def _attempts(request: ExportRequest) -> tuple[tuple[str, int], ...]:
     return attempts
 
 
-def _opsets(exporter: str) -> range:
+def _list_opsets(exporter: str) -> range:
     """Returns the opsets that an exporter of the installed torch writes."""
     if exporter == "torchscript":
         return range(_MIN_OPSET, _MAX_OPSET + 1)
     return range(_DYNAMO_OPSET, onnx.defs.onnx_opset_version() + 1)
 
 
-def _branches(path: str) -> bool:
+def _has_branches(path: str) -> bool:
     """Whether the file branches or loops on values.
 
     A trace with fixed shapes needs no branch. If the TorchScript exporter lost a shape, it writes both
@@ -278,7 +278,7 @@ def _restore_names(path: str, model: nn.Module) -> None:
     The weights are recognized by value. If all names are right, the file is not rewritten.
     """
     graph = onnx.load(path, load_external_data=False)
-    renamed = _original_names(graph, path, model)
+    renamed = _map_original_names(graph, path, model)
     if not renamed:
         return
     for tensor in graph.graph.initializer:
@@ -329,7 +329,7 @@ def _rename_inputs(graph: onnx.GraphProto, renamed: Mapping[str, str]) -> None:
                 _rename_inputs(body, renamed)
 
 
-def _original_names(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
+def _map_original_names(graph: onnx.ModelProto, path: str, model: nn.Module) -> dict[str, str]:
     """Maps names that the exporter invented to names in the state_dict."""
     used_names = {tensor.name for tensor in graph.graph.initializer}
     weights_by_shape: dict[tuple[int, ...], list[tuple[str, torch.Tensor]]] = {}

@@ -19,12 +19,12 @@ from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.modules import flatten_tensors
 from explorer.engine.models.opened_model import OpenOptions
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 Figures = Mapping[str, int | None]
 
 
-def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figures]:
+def compute_node_figures(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figures]:
     """Returns figures by the name of the node, with the names in `facts.graph.drawing.FIGURES`.
 
     Raises:
@@ -33,7 +33,9 @@ def program_nodes(loaded: LoadedModule, options: OpenOptions) -> dict[str, Figur
     program = _export_program(loaded, options)
     parameters = program.graph_signature.inputs_to_parameters
     return {
-        node.name: _figures(node, parameters) for node in program.graph.nodes if node.op == "call_function"
+        node.name: _compute_figures(node, parameters)
+        for node in program.graph.nodes
+        if node.op == "call_function"
     }
 
 
@@ -41,19 +43,19 @@ def _export_program(loaded: LoadedModule, options: OpenOptions) -> Any:
     bound_inputs = bind(loaded, options.input_shapes, options.dims)
     # on the meta device, a module cannot read values
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
-        args, kwargs = bound_inputs.arguments(device=device)
+        args, kwargs = bound_inputs.build_arguments(device=device)
         try:
             with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 return torch.export.export(module(), tuple(args), kwargs, strict=False)
         except Exception as error:
             failed = error
     raise BadModel(
-        f"torch.export cannot take it ({error_line(failed)}), and Model Explorer shows what that makes",
+        f"torch.export cannot take it ({format_error(failed)}), and Model Explorer shows what that makes",
         where=loaded.source,
     ) from failed
 
 
-def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
+def _compute_figures(node: Any, parameters: Mapping[str, str]) -> Figures:
     """Returns the costs of a node of the graph, or None for a figure without a rule."""
     out = node.meta.get("val")
     read = {parameters[at.name]: at.meta["val"] for at in node.all_input_nodes if at.name in parameters}
@@ -69,13 +71,13 @@ def _figures(node: Any, parameters: Mapping[str, str]) -> Figures:
             map_arg(arguments, lambda at: at.meta.get("val")) for arguments in (node.args, node.kwargs)
         )
         cost = dispatch.compute_cost(node.target, args, kwargs, out)
-        figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _bytes(out)}
+        figures |= {"macs": cost.macs, "ops": cost.elementwise_ops, "activations": _count_bytes(out)}
     elif getattr(node.target, "__name__", "") == "getitem":  # selecting one of several results has no cost
         figures |= {"macs": 0, "ops": 0, "activations": 0}
     return figures
 
 
-def _bytes(out: Any) -> int | None:
+def _count_bytes(out: Any) -> int | None:
     """Returns the bytes of the outputs, or None if a size depends on values."""
     total = 0
     for tensor in flatten_tensors([out]):

@@ -10,8 +10,8 @@ import torch
 from explorer.base.errors import BadModel
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import tensors
-from explorer.engine.formats.torch_module.width_mismatch import failure
+from explorer.engine.formats.torch_module.modules import walk_tensors
+from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.runtime.torch_arrays import convert_to_tensor
 
 
@@ -35,8 +35,8 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
             result = model(*args, **kwargs)
     except Exception as error:
         with loaded.quiet():
-            reason = failure(model, lambda: model(*args, **kwargs), error)
+            reason = describe_failure(model, lambda: model(*args, **kwargs), error)
         raise BadModel(reason, where=loaded.source) from error
     # numpy has no bfloat16, so such outputs become float32
-    outputs = (t.detach().cpu() for _, t in tensors(result))
+    outputs = (t.detach().cpu() for _, t in walk_tensors(result))
     return [(t.float() if t.dtype == torch.bfloat16 else t).numpy() for t in outputs]

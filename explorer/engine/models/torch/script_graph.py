@@ -12,7 +12,7 @@ import torch
 
 from explorer.base.errors import BadModel
 from explorer.host import input_files
-from explorer.host.optional_packages import error_line, silence
+from explorer.host.optional_packages import format_error, silence
 
 
 def load_ssa_graph(source: str, module: str) -> str:
@@ -35,4 +35,4 @@ def load_ssa_graph(source: str, module: str) -> str:
             return str(target.graph).rstrip()
     except (Exception, SystemExit) as error:
         part = f"the graph of '{module}'" if module else "its graph"
-        raise BadModel(f"torch cannot print {part} ({error_line(error)})", where=source) from error
+        raise BadModel(f"torch cannot print {part} ({format_error(error)})", where=source) from error

@@ -21,7 +21,7 @@ _MAX_SOURCE_BYTES = 4 << 20
 """Maximum number of bytes that are read of one source file."""
 
 
-def torchvision_models() -> tuple[NamedModel, ...] | None:
+def list_torchvision_models() -> tuple[NamedModel, ...] | None:
     """Returns the models that torchvision registers, sorted by name, or None if it is not installed."""
     try:
         spec = importlib.util.find_spec("torchvision")
@@ -33,25 +33,27 @@ def torchvision_models() -> tuple[NamedModel, ...] | None:
     for folder, _, files in os.walk(os.path.join(spec.submodule_search_locations[0], "models")):
         for file in sorted(files):
             if file.endswith(".py"):
-                params_by_name.update(_models_in_file(os.path.join(folder, file)))
+                params_by_name.update(_list_models_in_file(os.path.join(folder, file)))
     return tuple(NamedModel(name, params_by_name[name]) for name in sorted(params_by_name))
 
 
-def _models_in_file(path: str) -> Iterator[tuple[str, int | None]]:
+def _list_models_in_file(path: str) -> Iterator[tuple[str, int | None]]:
     """Yields the names that a source file registers, with their numbers of parameters."""
     try:
-        with input_files.text(path, internal=True) as file:
+        with input_files.open_text(path, internal=True) as file:
             tree = ast.parse(file.read(_MAX_SOURCE_BYTES))
     except (OSError, ValueError, SyntaxError):
         return
     shared = {
-        target.id: _params(node.value)
+        target.id: _read_parameter_count(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         for target in node.targets
         if isinstance(target, ast.Name)
     }
-    counts = {node.name: _params(node, shared) for node in tree.body if isinstance(node, ast.ClassDef)}
+    counts = {
+        node.name: _read_parameter_count(node, shared) for node in tree.body if isinstance(node, ast.ClassDef)
+    }
     for node in tree.body:
         if isinstance(node, ast.FunctionDef) and (name := _read_registered_name(node)):
             weights = next((a.annotation for a in node.args.kwonlyargs if a.arg == "weights"), None)
@@ -75,7 +77,7 @@ def _read_registered_name(node: ast.FunctionDef) -> str:
     return ""
 
 
-def _params(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
+def _read_parameter_count(weights: ast.AST, shared: Mapping[str, int | None] | None = None) -> int | None:
     """Returns the number of parameters in the first weights of an enumeration, or of a dictionary in it."""
     for node in ast.walk(weights):
         if isinstance(node, ast.Dict):

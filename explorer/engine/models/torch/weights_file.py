@@ -22,7 +22,7 @@ from explorer.base.units import bytes_text, many_text, printable, shape_text
 from explorer.engine.formats.tensor_index import format_names
 from explorer.engine.formats.torch_files.checkpoint_modules import ROLES
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import dtype_name, is_lazy
+from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy
 from explorer.engine.models.open_model import open_tensors
 from explorer.engine.models.tensors import TensorFile
 from explorer.engine.values.numbers import Numbers
@@ -241,7 +241,7 @@ def _describe_mismatches(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], 
         yield f"in {path} and not the model's: {format_names(fit.unexpected)}"
     if fit.others:
         yield f"as many fit under {format_names(fit.others)}, which were not taken"
-    converted = Counter(n.dtype for _, t, n in pairs if dtype_name(t.dtype) != n.dtype)
+    converted = Counter(n.dtype for _, t, n in pairs if format_dtype(t.dtype) != n.dtype)
     for dtype, count in converted.items():
         verb = "was" if count == 1 else "were"
         yield f"{many_text(count, 'tensor')} of {dtype} there {verb} converted"

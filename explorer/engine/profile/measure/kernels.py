@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import onnxruntime
 
-from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, get_dtype_code
 from explorer.engine.profile.kernels import KernelRun, kernel_runs
 from explorer.engine.profile.predict import RUNTIME_OPERATORS, TURNED
@@ -310,7 +310,7 @@ class Kernels:
         options.graph_optimization_level = LEVELS[level]
         if profile:
             options.enable_profiling, options.profile_file_prefix = True, profile
-        model_bytes = skeleton(Model(graph, {"": _OPSET, _CONTRIBUTED: 1}, _IR), folder=os.getcwd())
+        model_bytes = encode_skeleton(Model(graph, {"": _OPSET, _CONTRIBUTED: 1}, _IR), folder=os.getcwd())
         return onnxruntime.InferenceSession(model_bytes, options, providers=[HOST], enable_fallback=0)
 
 

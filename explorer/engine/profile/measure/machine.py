@@ -84,10 +84,10 @@ def measured(
         Cancelled: `cancel` returned True.
     """
     check_threads(threads)
-    thread_count = threads or processor.cores()
+    thread_count = threads or processor.count_cores()
     surroundings = Surroundings(
         processor.name(),
-        processor.caches(),
+        processor.list_caches(),
         processor.free_bytes(),
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         ways=processor.cache_ways(),

@@ -19,7 +19,7 @@ from torch.profiler import ProfilerActivity
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
 from explorer.engine.profile.torch.events import Event, cuda_events_of, events_of
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 
 class Processor:
@@ -158,4 +158,4 @@ def device_named(name: str) -> Processor:
         torch.cuda.init()  # type: ignore[no-untyped-call]
         return Cuda(f"cuda:{torch.cuda.current_device()}" if device_name == "cuda" else device_name)
     except (RuntimeError, AssertionError) as error:  # an old driver, or torch built without CUDA
-        raise Misuse(f"torch cannot use '{name}': {error_line(error)}", where="--device") from None
+        raise Misuse(f"torch cannot use '{name}': {format_error(error)}", where="--device") from None

@@ -25,8 +25,8 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.units import many_text, seconds_text
 from explorer.engine.compat.torch import listening
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import list_modules, tensors
-from explorer.engine.formats.torch_module.width_mismatch import failure
+from explorer.engine.formats.torch_module.modules import list_modules, walk_tensors
+from explorer.engine.formats.torch_module.width_mismatch import describe_failure
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.engine.profile.compare import TimedModel
 from explorer.engine.profile.load import LoadWatch
@@ -217,7 +217,7 @@ class _ModuleRuns(TimedRuns):
 
 def _loss(outputs: Any) -> torch.Tensor:
     """Returns the sum of the means of all outputs that have a gradient."""
-    mean_losses = [t.mean() for _, t in tensors(outputs) if t.is_floating_point() and t.requires_grad]
+    mean_losses = [t.mean() for _, t in walk_tensors(outputs) if t.is_floating_point() and t.requires_grad]
     if not mean_losses:
         raise Misuse("no output of it has a gradient", where="--train", hint="leave it out")
     return sum(mean_losses[1:], mean_losses[0])
@@ -296,7 +296,7 @@ class _MeasuredModule(Struct):
             where = self._failed_in(error)
             place = f" in {where}" if where else ""
             timed_runs_text = _describe_timed_runs(self.loaded.wall)
-            message = failure(self.loaded.module, partial(work, self.loaded), error, place)
+            message = describe_failure(self.loaded.module, partial(work, self.loaded), error, place)
             raise BadModel(message, where=self.subject.loaded.source, hint=timed_runs_text) from error
 
     def _failed_in(self, error: Exception) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 
-from explorer.base.decibels import relative_decibels
+from explorer.base.decibels import compute_relative_decibels
 from explorer.base.units import printable
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.rounding import QUANTIZERS, describe_formats, fold_rounding
@@ -185,7 +185,7 @@ class Judge:
             max_abs=figures.max_abs if was_compared else None,
             rms=math.sqrt(figures.mse) if place.float and figures.mse is not None else None,
             relative=relative,
-            snr_db=relative_decibels(relative) if relative else None,
+            snr_db=compute_relative_decibels(relative) if relative else None,
             cosine=figures.cosine if place.float else None,
             nonfinite=figures.nonfinite,
             noise=_compute_relative_noise(figures),

@@ -319,7 +319,7 @@ def _make_runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, s
     if model is None or plan is None:
         yield pair.after, ""
         return
-    with scratch.folder() as folder:
+    with scratch.create_folder() as folder:
         path = os.path.join(folder, "scan.onnx")
         writer.write(model, path, cancel=share.stopped)
         product_count = exact_text(plan.products)

@@ -17,7 +17,7 @@ import onnxruntime
 
 from explorer.base.errors import BadModel
 from explorer.engine.formats.onnx import reader
-from explorer.engine.formats.onnx.writer import skeleton
+from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.quantize.choice import LayerChoice
@@ -83,7 +83,7 @@ def _create_session(model: Model, optimized: str = "") -> Any:
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
         return onnxruntime.InferenceSession(
-            skeleton(model, folder=folder), options, providers=["CPUExecutionProvider"]
+            encode_skeleton(model, folder=folder), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:  # onnxruntime's own classes share no base below Exception
         raise NotLoaded(f"onnxruntime does not load it: {shorten_error(error)}") from None
@@ -102,11 +102,11 @@ def find_kernels(model: Model, choices: Sequence[LayerChoice]) -> tuple[RuntimeK
     quantized = [choice for choice in choices if not choice.reason]
     about: dict[str, Any] = {
         "runtime": f"onnxruntime {onnxruntime.__version__}",
-        "instructions": processor.instructions(),
+        "instructions": processor.find_instruction_set(),
         "layers": len(quantized),
     }
     try:
-        with scratch.folder() as folder:
+        with scratch.create_folder() as folder:
             path = os.path.join(folder, "optimized.onnx")
             _create_session(model, path)
             nodes = [*list_stored_nodes(reader.read(path).graph.nodes)]

@@ -17,7 +17,7 @@ from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
 from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parameters_of
-from explorer.engine.formats.torch_module.modules import dtype_name
+from explorer.engine.formats.torch_module.modules import format_dtype
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, set_transposed_axes
 from explorer.engine.tiling.torch.replace import TILED, count_rows, get_sizes
@@ -197,9 +197,9 @@ def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, typ
         return "its weight is no parameter"
     if any(isinstance(tensor, UninitializedParameter) for tensor in weights):
         return "its shape is not known before it has run"
-    odd = next((t for t in weights if dtype_name(t.dtype) not in types or t.layout != torch.strided), None)
+    odd = next((t for t in weights if format_dtype(t.dtype) not in types or t.layout != torch.strided), None)
     if odd is not None:
-        return f"its type is {dtype_name(odd.dtype)}, quantized is {types[0]}"
+        return f"its type is {format_dtype(odd.dtype)}, quantized is {types[0]}"
     if any(not tensor.numel() for tensor in weights):
         return "it is empty"
     if run is None:

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import Array, NumberFormat
 from explorer.engine.quantize.calibration import calibrate_ranges_of_runs
@@ -37,7 +37,7 @@ from explorer.engine.runtime.samples import Feeds, Samples
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.values.agreement import Agreement
 from explorer.facts.quantize import QuantizeSpec
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 Run = Callable[[nn.Module, Feeds], list[Array]]
 """Function that runs a module on a sample and returns its output tensors as arrays."""
@@ -200,12 +200,12 @@ def _make_error_hook(errors: LayerErrors, choice: LayerChoice, get_grid: GetGrid
         try:
             quantized_output = twin(*args, **kwargs)
         except Exception as error:
-            raise BadModel(f"the quantized layer '{name}' failed: {error_line(error)}") from error
+            raise BadModel(f"the quantized layer '{name}' failed: {format_error(error)}") from error
         x = get_input(args, kwargs)
         inputs = {value: convert_to_array(x)} if choice.input is not None else {}
         # the first output of a recurrent layer holds all time steps
         original_value, quantized_value = (
-            convert_to_array(next(tensors(result))[1]) for result in (output, quantized_output)
+            convert_to_array(next(walk_tensors(result))[1]) for result in (output, quantized_output)
         )
         add_sample(errors, choice, get_grid, {**inputs, name: original_value}, {name: quantized_value})
 

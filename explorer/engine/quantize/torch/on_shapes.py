@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.engine.compat.torch import is_of_torch, parameters_of
-from explorer.engine.formats.torch_module.modules import dtype_name
+from explorer.engine.formats.torch_module.modules import format_dtype
 from explorer.engine.formats.torch_module.stored_form import StoredForm, read_own_forms
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.number_formats.number_format import Grid
@@ -101,7 +101,7 @@ def _run_from_row(layer: nn.Module, kind: type[nn.Module], row: Layer | None) ->
     if row is None or not row.calls:
         return None
     shape = next((out.shape for out in row.outputs), None)
-    dtype = next((dtype_name(p.dtype) for p in layer.parameters()), "float32")
+    dtype = next((format_dtype(p.dtype) for p in layer.parameters()), "float32")
     if kind not in TILED or not shape or not all(isinstance(n, int) for n in shape):
         return LayerRun(dtype, None)
     depth, width = get_sizes(layer)
@@ -139,7 +139,7 @@ def _build_unquantized_layer(path: str, kind: type[nn.Module], reason: str) -> M
 def _build_tensor(name: str, parameter: nn.Parameter) -> Tensor:
     """Build the tensor record of a parameter without values."""
     payload = ComputedPayload(parameter.nbytes, lambda: iter(()))
-    return Tensor(name, dtype_name(parameter.dtype), tuple(parameter.shape), payload)
+    return Tensor(name, format_dtype(parameter.dtype), tuple(parameter.shape), payload)
 
 
 def _apply_stored_dtypes(
@@ -147,7 +147,7 @@ def _apply_stored_dtypes(
 ) -> ModuleLayer:
     """Replace the element types of the operands by the types in the file."""
     parameters = dict(layer.named_parameters(remove_duplicate=False))
-    first = next((dtype_name(p.dtype) for p in parameters.values()), "float32")
+    first = next((format_dtype(p.dtype) for p in parameters.values()), "float32")
     operands = []
     for operand in module_layer.layer.operands:
         if operand.tensor is None:

@@ -74,13 +74,13 @@ def raise_opset(model: Model, opset: int) -> Model:
     ):
         raise Misuse(f"{problem} and weights in the body of a node, which cannot be raised", hint=later)
     try:
-        converted = version_converter.convert_version(writer.skeleton(model), opset)
+        converted = version_converter.convert_version(writer.encode_skeleton(model), opset)
     except (version_converter.ConvertError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
         raise Misuse(f"{problem}, and cannot be raised to it: {reason}", hint=later) from None
-    with scratch.folder() as folder:
+    with scratch.create_folder() as folder:
         path = f"{folder}/raised.onnx"
-        with output_files.binary(path) as file:
+        with output_files.open_binary(path) as file:
             file.write(converted)
         raised_model = validate(reader.read(path))
     origins = {node.outputs[:1]: node.metadata for node in model.graph.nodes}

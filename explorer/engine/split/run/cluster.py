@@ -24,7 +24,7 @@ from explorer.engine.split import manifest
 from explorer.engine.split.run import stage_process
 from explorer.engine.sweep.cluster import connect, silence_logs, wait_for_answer, workers
 from explorer.engine.sweep.processes import POLL_SECONDS
-from explorer.host.optional_packages import error_line, require
+from explorer.host.optional_packages import format_error, require
 
 Array = np.ndarray[Any, Any]
 Passing = tuple[dict[str, Array], tuple[tuple[float, float], ...]]
@@ -162,7 +162,7 @@ class ClusterLine:
         except Exception as error:
             self._check_workers(cancel)
             raise EngineDied(
-                f"stage {stage + 1} ended: {error_line(error)}", where=self._configs[stage]["file"]
+                f"stage {stage + 1} ended: {format_error(error)}", where=self._configs[stage]["file"]
             ) from None
 
     def _check(self, cancel: Cancel) -> None:
@@ -235,7 +235,7 @@ def _run_stage(config: Mapping[str, Any], passing: Passing) -> Passing:
     try:
         results = run([values[name] for name in names])
     except Exception as error:
-        raise BadModel(f"the stage failed: {error_line(error)}", where=config["file"]) from None
+        raise BadModel(f"the stage failed: {format_error(error)}", where=config["file"]) from None
     available = {**values, **dict(zip(outputs, results, strict=True))}
     return {name: available[name] for name in config["keep"] if name in available}, (
         *times,
@@ -268,4 +268,4 @@ def _load_checked(
             {"path": path, "threads": threads, "reads": input_names, "makes": output_names}
         )
     except Exception as error:
-        raise BadModel(f"the stage cannot be loaded: {error_line(error)}", where=file) from None
+        raise BadModel(f"the stage cannot be loaded: {format_error(error)}", where=file) from None

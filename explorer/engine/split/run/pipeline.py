@@ -400,7 +400,10 @@ def _start_stages(configs: Sequence[Mapping[str, Any]]) -> Iterator[_Line]:
     ends: list[int] = []
     pipes: list[Connection] = []
     line: _Line | None = None
-    with scratch.folder() as place, output_files.binary(os.path.join(place, "log"), read=True) as log:
+    with (
+        scratch.create_folder() as place,
+        output_files.open_binary(os.path.join(place, "log"), read=True) as log,
+    ):
         try:
             inbound, first = os.pipe()
             ends += [inbound, first]
@@ -442,7 +445,7 @@ def _start_stage(
     words = (*map(str, (inbound, outbound, status, alive)), json.dumps(config))
     try:
         process = subprocess.Popen(
-            child.command("explorer.engine.split.run.stage_process", *words),
+            child.build_command("explorer.engine.split.run.stage_process", *words),
             pass_fds=(inbound, outbound, status, alive),
             stdin=subprocess.DEVNULL,
             stdout=log,

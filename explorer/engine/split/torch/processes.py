@@ -83,11 +83,11 @@ def run_steps(
                 "WORLD_SIZE": str(len(files)),
                 **address,
             }
-            log = stack.enter_context(output_files.binary(os.path.join(place, f"log{rank}")))
+            log = stack.enter_context(output_files.open_binary(os.path.join(place, f"log{rank}")))
             alive, keep_alive = os.pipe()  # a pipe for each process, because only one reader sees it close
             stack.callback(os.close, keep_alive)
             module = "explorer.engine.split.torch.script_process"
-            command = child.command(module, str(alive), os.path.join(folder, SCRIPT), *words)
+            command = child.build_command(module, str(alive), os.path.join(folder, SCRIPT), *words)
             options: Any = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log, "pass_fds": [alive]}
             try:
                 processes.append(subprocess.Popen(command, env={**os.environ, **rank_environment}, **options))
@@ -103,7 +103,7 @@ def run_steps(
 
 
 def _load_results(path: str) -> Any:
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         return torch.load(file, weights_only=True)
 
 
@@ -136,7 +136,7 @@ def _check_exits(processes: Sequence[subprocess.Popen[bytes]], files: Sequence[s
             where=files[stage],
             hint="the other stages were stopped; for want of memory?",
         )
-    with input_files.text(os.path.join(place, f"log{stage}"), errors="replace") as log:
+    with input_files.open_text(os.path.join(place, f"log{stage}"), errors="replace") as log:
         log_lines = [line.strip() for line in log if line.strip()]
     raise BadModel(
         f"stage {stage + 1} failed: {log_lines[-1] if log_lines else f'exit code {code}'}", where=files[stage]

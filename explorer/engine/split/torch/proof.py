@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from explorer.base.units import many_text
-from explorer.engine.formats.torch_module.modules import tensors
+from explorer.engine.formats.torch_module.modules import walk_tensors
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.outputs import run
 from explorer.engine.proof.verdict import Grounds, decide_verdict
@@ -57,7 +57,7 @@ def run_whole_step(module: nn.Module, call: Call, batches: Sequence[Tensors]) ->
     outputs: list[list[torch.Tensor]] = []
     gradient_sums: dict[str, torch.Tensor] = {}
     for batch in batches:
-        batch_outputs = [tensor for _, tensor in tensors(call(batch))]
+        batch_outputs = [tensor for _, tensor in walk_tensors(call(batch))]
         outputs.append([tensor.detach() for tensor in batch_outputs])
         loss = pipeline_script.loss(tuple(batch_outputs), torch.zeros(1))
         gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True)
@@ -117,7 +117,7 @@ def prove(
     if not mismatch:  # a differing weight fails the proof, even if the outputs hardly differ
         report(on_progress, cancel, "training a step in processes")
         inputs = {name: torch.cat([batch[name] for batch in batches]) for name in parts.inputs}
-        with scratch.folder() as place:
+        with scratch.create_folder() as place:
             results = processes.run_steps(folder, files, place, SCHEDULES, inputs, len(batches), cancel)
         steps = [_prove_step(parts, schedule, results[schedule], whole, depth) for schedule in SCHEDULES]
     evidence = Verification(
@@ -134,7 +134,7 @@ def prove(
 
 
 def _load_module(path: str) -> Any:
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         return torch.export.load(file).module()
 
 

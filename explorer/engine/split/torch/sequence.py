@@ -26,8 +26,8 @@ from explorer.engine.split.search import CutSequence, get_measured_seconds
 from explorer.engine.split.units import CrossingValue, GraphUnits
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.profile.profile import Profile
-from explorer.host.optional_packages import error_line
-from explorer.settings.columns import tensor_bytes
+from explorer.host.optional_packages import format_error
+from explorer.settings.columns import sum_tensor_bytes
 
 _PROBABILITY_ARGUMENTS = ("p", "dropout_p", "dropout", "train", "training")
 """Arguments of random operators. An operator draws no random numbers if one of these is 0 or False."""
@@ -42,13 +42,13 @@ def export_module(loaded: LoadedModule, bound_inputs: BoundInputs) -> Any:
     """
     # the meta device first, because it needs no weights; code that reads tensor values fails there
     for device, module in (("meta", loaded.meta), ("cpu", loaded.materialise)):
-        args, kwargs = bound_inputs.arguments(device=device)
+        args, kwargs = bound_inputs.build_arguments(device=device)
         try:
             with loaded.quiet(), torch.enable_grad(), torch.random.fork_rng(devices=[]):
                 return torch.export.export(module(), tuple(args), kwargs)
         except Exception as error:
             failed = error
-    raise BadModel(f"torch.export cannot take it ({error_line(failed)})", where=loaded.source) from failed
+    raise BadModel(f"torch.export cannot take it ({format_error(failed)})", where=loaded.source) from failed
 
 
 def check(program: Any) -> None:
@@ -212,7 +212,7 @@ def _get_type_and_bytes(node: Node) -> tuple[TensorInfo, int | None]:
     if not isinstance(value, torch.Tensor) or not all(isinstance(size, int) for size in value.shape):
         return TensorInfo(node.name, None, None, "unknown"), None
     (info,) = describe_tensors(torch.empty(value.shape, dtype=value.dtype, device="meta"), node.name)
-    return info, tensor_bytes((info,))
+    return info, sum_tensor_bytes((info,))
 
 
 def list_rows_of_calls(

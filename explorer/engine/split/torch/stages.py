@@ -17,7 +17,7 @@ from torch.fx.node import Node
 
 from explorer.base.errors import BadModel
 from explorer.engine.compat.torch import leaves, stage_boundary
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 from explorer.host.output_files import check_room
 
 SCRIPT = "run.py"
@@ -80,7 +80,7 @@ def cut_module(
         with torch.enable_grad(), torch.random.fork_rng(devices=[]):
             pipe = pipeline(module, tuple(args), dict(kwargs), split_policy=choose_stage)
     except Exception as error:
-        raise BadModel(f"torch cannot cut it ({error_line(error)})", where=where) from error
+        raise BadModel(f"torch cannot cut it ({format_error(error)})", where=where) from error
     if pipe.num_stages != len(starts) + 1:
         raise BadModel(f"torch made {pipe.num_stages:,} stages, not {len(starts) + 1:,}", where=where)
     return _name_values(pipe.split_gm, module)
@@ -168,7 +168,7 @@ def save(stage: StageModule, values: Sequence[torch.Tensor], path: str, where: s
     except OSError:
         raise
     except Exception as error:
-        raise BadModel(f"torch.export cannot write a stage ({error_line(error)})", where=where) from error
+        raise BadModel(f"torch.export cannot write a stage ({format_error(error)})", where=where) from error
 
 
 def run_stages(

@@ -25,7 +25,7 @@ from typing import NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from explorer.base.errors import Misuse, nearest
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.tiling.cost import dimensions
 from explorer.facts import Plan, SitePlan
 from explorer.facts.cost import (
@@ -145,7 +145,7 @@ def _choose_orders(order: str) -> tuple[str, ...]:
     names = tuple(name for name, dataflow in ORDERS.items() if order in (name, dataflow))
     if not names:
         choices = ("best", *ORDERS, *dict.fromkeys(ORDERS.values()))
-        raise Misuse(f"there is no loop order '{order}'", where="--order", hint=nearest(order, choices))
+        raise Misuse(f"there is no loop order '{order}'", where="--order", hint=suggest_name(order, choices))
     return names
 
 

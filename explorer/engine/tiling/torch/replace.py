@@ -20,13 +20,13 @@ from torch import nn
 from torch.nn.parameter import UninitializedParameter
 from torch.nn.utils import parametrize
 
-from explorer.base.errors import Misuse, nearest
-from explorer.engine.formats.torch_module.meta_copy import sharing_values
+from explorer.base.errors import Misuse, suggest_name
+from explorer.engine.formats.torch_module.meta_copy import copy_sharing_values
 from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
 from explorer.engine.tiling.torch.products import choose_accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 Calls = Mapping[str, Sequence[int]]
 """Number of rows of the product in each call of a layer, by layer name."""
@@ -212,7 +212,7 @@ def _select_sites(sites: Sequence[_Site], skipped: Sequence[SkippedSite], spec: 
                     f"'{skipped_site.name}' ({skipped_site.op}) cannot be tiled: {skipped_site.reason}",
                     where="--site",
                 )
-            hint = nearest(glob, [site.name for site in sites])
+            hint = suggest_name(glob, [site.name for site in sites])
             raise Misuse(f"no layer is called '{glob}'", where="--site", hint=hint)
     return [site for site in sites if any(fnmatchcase(site.name, glob) for glob in spec.sites)]
 
@@ -257,12 +257,12 @@ def copy_module(module: nn.Module, share: bool) -> nn.Module:
         Misuse: The module cannot be copied.
     """
     if share:
-        return sharing_values(module)
+        return copy_sharing_values(module)
     try:
         return copy.deepcopy(module)
     except Exception as error:
         raise Misuse(
-            f"the module cannot be copied ({error_line(error)})", where=type(module).__name__
+            f"the module cannot be copied ({format_error(error)})", where=type(module).__name__
         ) from error
 
 

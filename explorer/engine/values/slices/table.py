@@ -17,7 +17,7 @@ from explorer.engine.values.slices.ulps import compute_ulps
 from explorer.facts import TensorInfo
 from explorer.facts.values import TensorValues, ValuesBefore
 from explorer.host import output_files
-from explorer.settings.slices import Selection, edges
+from explorer.settings.slices import Selection, select_edges
 
 MAX_NUMBERS = 10_000
 """Maximum number of numbers that are returned."""
@@ -162,7 +162,7 @@ def _select_shown_part(selection: Selection, slice_text: str, output: str | None
     """
     count = math.prod(selection.sizes)
     if count > _MAX_UNSLICED and (output is not None or not slice_text):
-        return edges(selection, 8, 2)
+        return select_edges(selection, 8, 2)
     if count > MAX_NUMBERS:
         raise Misuse(
             f"these are {count:,} numbers, and {MAX_NUMBERS:,} at most are shown",
@@ -189,8 +189,8 @@ def _write(
 ) -> None:
     """Writes all numbers of a slice to an .npy file, a part at a time."""
     with (
-        output_files.atomic_write(output, overwrite=overwrite) as temporary,
-        output_files.binary(temporary) as file,
+        output_files.write_atomically(output, overwrite=overwrite) as temporary,
+        output_files.open_binary(temporary) as file,
     ):
         header = {"descr": kind.str, "fortran_order": False, "shape": selection.shape}
         np.lib.format.write_array_header_2_0(file, header)

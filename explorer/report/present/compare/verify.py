@@ -13,7 +13,7 @@ from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Par
 from explorer.report.present.figures import bar_text, runs_text, share_text
 from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.report.terms import claim_and_grounds, clauses, field_terms
-from explorer.settings.parse import path_word
+from explorer.settings.parse import write_path_word
 
 _BAR = 10
 """Width in cells of a bar that shows a share of a limit."""
@@ -50,7 +50,7 @@ def verification(fact: Verification, opening: Sequence[str] = ()) -> list[Block]
 def suggest_blame(before: str, after: str, opening: Sequence[str], first: str = "") -> list[Block]:
     """Suggest the command that finds the first differing layer. `first` is a command to run before it."""
     commands = [(first, "write it all the same")] if first else []
-    blame = shlex.join(("explorer", "blame", path_word(before), path_word(after), *opening))
+    blame = shlex.join(("explorer", "blame", write_path_word(before), write_path_word(after), *opening))
     rows = [
         (Span("next" if index == 0 else "", "quiet"), command, Span(purpose, "quiet"))
         for index, (command, purpose) in enumerate((*commands, (blame, "find the first layer that differs")))

@@ -30,7 +30,7 @@ from explorer.settings.columns import (
     ColumnFigures,
     LayerColumn,
     build_overlay_columns,
-    tensor_bytes,
+    sum_tensor_bytes,
 )
 
 _DROP_ORDER = {"kind": 1, "share": 2, "output": 4, "weights": 6, "activations": 7}
@@ -236,7 +236,7 @@ def _build_summary_totals(fact: LayerTable) -> list[Block]:
     totals, total = fact.info.totals, fact.total
     trained = total.trainable_params
     untrained = None if trained is None else total.params - trained
-    input_bytes = tensor_bytes(fact.info.model.inputs)
+    input_bytes = sum_tensor_bytes(fact.info.model.inputs)
     passes = None if total.activation_bytes is None else 2 * total.activation_bytes
     parts = (input_bytes, passes, total.weight_bytes)
     sizes = [

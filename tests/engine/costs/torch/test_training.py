@@ -260,7 +260,7 @@ def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
         for layer in step.analysis.layers
         if layer.kind == "Conv2d"
     )
-    given, _ = bind(loaded).arguments(device="meta")
+    given, _ = bind(loaded).build_arguments(device="meta")
     with loaded.quiet():
         assert backward_of(load(name).meta(), given) == (found.backward_macs or 0) + surplus
     assert surplus > 0

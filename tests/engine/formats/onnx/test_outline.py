@@ -20,7 +20,11 @@ from explorer.base.errors import BadModel
 from explorer.base.outline import KINDS, OutlineRow, ReadableRows
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.outline import MAX_DEPTH, outline
-from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_length_delimited,
+    encode_tagged_varint,
+    encode_varint,
+)
 from explorer.engine.graph.dtypes import ELEMENT_TYPES
 from explorer.session import Session
 
@@ -39,7 +43,7 @@ def put(folder: Path, nodes: Sequence[Any] = (), tensors: Sequence[Any] = (), **
 
 
 def graph_of(*fields: bytes) -> bytes:
-    return encode_tagged_varint(1, 8) + length_delimited(7, b"".join(fields))
+    return encode_tagged_varint(1, 8) + encode_length_delimited(7, b"".join(fields))
 
 
 def rows(path: str | Path, kind: str = "") -> list[OutlineRow]:
@@ -188,13 +192,13 @@ def test_the_look_costs_what_is_looked_at_and_not_the_file(tmp_path: Path) -> No
             dims = (
                 encode_tagged_varint(1, each // 4)
                 + encode_tagged_varint(2, 1)
-                + length_delimited(8, f"w{n}".encode())
+                + encode_length_delimited(8, f"w{n}".encode())
             )
-            heads.append(dims + bytes([9 << 3 | 2]) + varint(each))
+            heads.append(dims + bytes([9 << 3 | 2]) + encode_varint(each))
         sizes = [len(head) + each for head in heads]
-        fields = [bytes([5 << 3 | 2]) + varint(size) for size in sizes]
+        fields = [bytes([5 << 3 | 2]) + encode_varint(size) for size in sizes]
         graph = sum(len(f) + size for f, size in zip(fields, sizes, strict=True))
-        file.write(encode_tagged_varint(1, 8) + bytes([7 << 3 | 2]) + varint(graph))
+        file.write(encode_tagged_varint(1, 8) + bytes([7 << 3 | 2]) + encode_varint(graph))
         for field, head in zip(fields, heads, strict=True):
             file.write(field + head)
             file.seek(each, 1)
@@ -216,8 +220,11 @@ def test_the_look_costs_what_is_looked_at_and_not_the_file(tmp_path: Path) -> No
 
 
 def test_a_million_rows_are_made_one_at_a_time(tmp_path: Path) -> None:
-    node = length_delimited(
-        1, length_delimited(1, b"a") + length_delimited(2, b"b") + length_delimited(4, b"Abs")
+    node = encode_length_delimited(
+        1,
+        encode_length_delimited(1, b"a")
+        + encode_length_delimited(2, b"b")
+        + encode_length_delimited(4, b"Abs"),
     )
     path = tmp_path / "many.onnx"
     path.write_bytes(graph_of(node * 100_000))
@@ -265,12 +272,17 @@ def test_dimensions_that_cannot_be_are_said_and_not_believed(
     tmp_path: Path, dims: list[int], note: str, packed: bool
 ) -> None:
     if packed:
-        shape = length_delimited(1, b"".join(varint(d) for d in dims))
+        shape = encode_length_delimited(1, b"".join(encode_varint(d) for d in dims))
     else:
         shape = b"".join(encode_tagged_varint(1, d) for d in dims)
-    tensor = shape + encode_tagged_varint(2, 1) + length_delimited(8, b"w") + length_delimited(9, bytes(4))
+    tensor = (
+        shape
+        + encode_tagged_varint(2, 1)
+        + encode_length_delimited(8, b"w")
+        + encode_length_delimited(9, bytes(4))
+    )
     path = tmp_path / "m.onnx"
-    path.write_bytes(graph_of(length_delimited(5, tensor)))
+    path.write_bytes(graph_of(encode_length_delimited(5, tensor)))
     row = row_of(path, "w")
     assert row.note == note
     assert row.nbytes == (12 if "holds" in note else None)
@@ -278,15 +290,17 @@ def test_dimensions_that_cannot_be_are_said_and_not_believed(
 
 def test_a_type_that_nobody_knows_and_a_name_without_end_are_shown_short(tmp_path: Path) -> None:
     tensor = (
-        encode_tagged_varint(2, 99) + length_delimited(8, b"n" * 1_000_000) + length_delimited(9, bytes(4))
+        encode_tagged_varint(2, 99)
+        + encode_length_delimited(8, b"n" * 1_000_000)
+        + encode_length_delimited(9, bytes(4))
     )
     path = tmp_path / "m.onnx"
-    path.write_bytes(graph_of(length_delimited(5, tensor)))
+    path.write_bytes(graph_of(encode_length_delimited(5, tensor)))
     (row,) = rows(path)
     assert (row.dtype, row.nbytes) == ("type 99", 4)
     assert 1000 < len(row.path) < 20_000
-    node = b"".join(length_delimited(n, b"n" * 1_000_000) for n in (1, 2, 3, 4, 7))
-    path.write_bytes(graph_of(length_delimited(1, node)))
+    node = b"".join(encode_length_delimited(n, b"n" * 1_000_000) for n in (1, 2, 3, 4, 7))
+    path.write_bytes(graph_of(encode_length_delimited(1, node)))
     (row,) = rows(path)
     assert all(len(text) < 70_000 for text in (row.path, row.dtype, row.note))
 
@@ -294,8 +308,10 @@ def test_a_type_that_nobody_knows_and_a_name_without_end_are_shown_short(tmp_pat
 def test_nesting_without_end_is_refused(tmp_path: Path) -> None:
     graph = b""
     for _ in range(MAX_DEPTH + 2):
-        attribute = length_delimited(1, b"body") + length_delimited(6, graph)
-        graph = length_delimited(1, length_delimited(4, b"Loop") + length_delimited(5, attribute))
+        attribute = encode_length_delimited(1, b"body") + encode_length_delimited(6, graph)
+        graph = encode_length_delimited(
+            1, encode_length_delimited(4, b"Loop") + encode_length_delimited(5, attribute)
+        )
     path = tmp_path / "m.onnx"
     path.write_bytes(graph_of(graph))
     with pytest.raises(BadModel, match="nested more than"):

@@ -15,10 +15,14 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from explorer.base.errors import BadModel, ExplorerError
-from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_length_delimited,
+    encode_tagged_varint,
+    encode_varint,
+)
 from explorer.engine.formats.onnx.reader import MAX_DEPTH, read
 from explorer.engine.formats.onnx.validate import validate
-from explorer.engine.formats.onnx.writer import encode, skeleton
+from explorer.engine.formats.onnx.writer import encode, encode_skeleton
 from explorer.engine.graph.model import AttributeRef, Graph, Model, Node, Tensor
 
 
@@ -129,7 +133,7 @@ def touch(model: Model) -> None:
             visit(value)
     validate(model)
     encode(model)
-    skeleton(model)
+    encode_skeleton(model)
 
 
 def is_refused_or_sound(path: Path, data: bytes) -> bool:
@@ -258,22 +262,22 @@ def tensor_bytes(
 ) -> bytes:
     """An encoded TensorProto that helper would refuse to make."""
     body = b"".join(encode_tagged_varint(1, d) for d in dims) + encode_tagged_varint(2, code)
-    body += length_delimited(8, name.encode())
+    body += encode_length_delimited(8, name.encode())
     if raw is not None:
-        body += length_delimited(9, raw)
+        body += encode_length_delimited(9, raw)
     for key, value in (external or {}).items():
-        entry = length_delimited(1, key.encode()) + length_delimited(2, value.encode())
-        body += length_delimited(13, entry)
+        entry = encode_length_delimited(1, key.encode()) + encode_length_delimited(2, value.encode())
+        body += encode_length_delimited(13, entry)
     return body + (encode_tagged_varint(14, 1) if external else b"")
 
 
 def with_tensor(*encoded: bytes) -> bytes:
     """A model with these initializers."""
-    graph = b"".join(length_delimited(5, t) for t in encoded)
+    graph = b"".join(encode_length_delimited(5, t) for t in encoded)
     return (
         encode_tagged_varint(1, 8)
-        + length_delimited(7, graph)
-        + length_delimited(8, encode_tagged_varint(2, 17))
+        + encode_length_delimited(7, graph)
+        + encode_length_delimited(8, encode_tagged_varint(2, 17))
     )
 
 
@@ -304,37 +308,55 @@ def test_floats_that_are_no_multiple_of_four_bytes_are_refused(
     tmp_path: Path, field: int, length: int
 ) -> None:
     if field == 4:
-        data = with_tensor(tensor_bytes() + length_delimited(4, bytes(length)))
+        data = with_tensor(tensor_bytes() + encode_length_delimited(4, bytes(length)))
     else:
         attribute = (
-            length_delimited(1, b"f") + length_delimited(7, bytes(length)) + encode_tagged_varint(20, 6)
+            encode_length_delimited(1, b"f")
+            + encode_length_delimited(7, bytes(length))
+            + encode_tagged_varint(20, 6)
         )
-        node = length_delimited(2, b"y") + length_delimited(4, b"Op") + length_delimited(5, attribute)
-        data = encode_tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node))
+        node = (
+            encode_length_delimited(2, b"y")
+            + encode_length_delimited(4, b"Op")
+            + encode_length_delimited(5, attribute)
+        )
+        data = encode_tagged_varint(1, 8) + encode_length_delimited(7, encode_length_delimited(1, node))
     assert is_refused_or_sound(tmp_path / "m.onnx", data)
 
 
 @pytest.mark.parametrize("kind", [4, 5, 99])
 def test_an_attribute_without_the_value_that_it_announces_is_refused(tmp_path: Path, kind: int) -> None:
-    attribute = length_delimited(1, b"body") + encode_tagged_varint(20, kind)
-    node = length_delimited(2, b"y") + length_delimited(4, b"Loop") + length_delimited(5, attribute)
-    path = put(tmp_path, encode_tagged_varint(1, 8) + length_delimited(7, length_delimited(1, node)))
+    attribute = encode_length_delimited(1, b"body") + encode_tagged_varint(20, kind)
+    node = (
+        encode_length_delimited(2, b"y")
+        + encode_length_delimited(4, b"Loop")
+        + encode_length_delimited(5, attribute)
+    )
+    path = put(
+        tmp_path, encode_tagged_varint(1, 8) + encode_length_delimited(7, encode_length_delimited(1, node))
+    )
     with pytest.raises(BadModel, match="attribute 'body'"):
         touch(read(path))
 
 
 def test_graphs_nested_beyond_all_measure_are_refused(tmp_path: Path) -> None:
-    graph = length_delimited(2, b"inmost")
+    graph = encode_length_delimited(2, b"inmost")
     for _ in range(500):
-        attribute = length_delimited(1, b"body") + length_delimited(6, graph) + encode_tagged_varint(20, 5)
-        graph = length_delimited(1, length_delimited(4, b"Loop") + length_delimited(5, attribute))
-    path = put(tmp_path, encode_tagged_varint(1, 8) + length_delimited(7, graph))
+        attribute = (
+            encode_length_delimited(1, b"body")
+            + encode_length_delimited(6, graph)
+            + encode_tagged_varint(20, 5)
+        )
+        graph = encode_length_delimited(
+            1, encode_length_delimited(4, b"Loop") + encode_length_delimited(5, attribute)
+        )
+    path = put(tmp_path, encode_tagged_varint(1, 8) + encode_length_delimited(7, graph))
     with pytest.raises(BadModel, match=f"nested more than {MAX_DEPTH} deep"):
         touch(read(path))
 
 
 def test_unknown_fields_of_a_later_version_are_kept(tmp_path: Path) -> None:
-    unknown = varint(999 << 3 | 2) + b"\x0ffrom the future"
+    unknown = encode_varint(999 << 3 | 2) + b"\x0ffrom the future"
     model = read(put(tmp_path, proto([identity()]).SerializeToString() + unknown))
     assert unknown in encode(model)
     assert model.graph.nodes[0].name == "same"
@@ -377,10 +399,11 @@ def test_nodes_are_read_as_onnx_reads_them_in_whatever_order_their_fields_stand(
     for _ in range(data.draw(st.integers(1, 6))):
         front = data.draw(st.lists(FIELDS, max_size=3))
         listed = [*front, (4, b"Op"), *data.draw(st.sampled_from(tails))]
-        encoded.append(b"".join(length_delimited(number, content) for number, content in listed))
+        encoded.append(b"".join(encode_length_delimited(number, content) for number, content in listed))
     path = tmp_path / "m.onnx"
     path.write_bytes(
-        encode_tagged_varint(1, 8) + length_delimited(7, b"".join(length_delimited(1, n) for n in encoded))
+        encode_tagged_varint(1, 8)
+        + encode_length_delimited(7, b"".join(encode_length_delimited(1, n) for n in encoded))
     )
     found = read(str(path)).graph.nodes
     assert len(found) == len(encoded)
@@ -401,19 +424,24 @@ def test_nodes_are_read_as_onnx_reads_them_in_whatever_order_their_fields_stand(
 
 def test_a_name_given_twice_is_the_last_though_a_node_before_had_none(tmp_path: Path) -> None:
     """Of the nodes of a kind only the first is read in full."""
-    kind = length_delimited(4, b"Op") + length_delimited(3, b"")
-    nodes = b"".join(length_delimited(1, front + kind) for front in (b"", length_delimited(3, b"a")))
+    kind = encode_length_delimited(4, b"Op") + encode_length_delimited(3, b"")
+    nodes = b"".join(
+        encode_length_delimited(1, front + kind) for front in (b"", encode_length_delimited(3, b"a"))
+    )
     path = tmp_path / "m.onnx"
-    path.write_bytes(encode_tagged_varint(1, 8) + length_delimited(7, nodes))
+    path.write_bytes(encode_tagged_varint(1, 8) + encode_length_delimited(7, nodes))
     assert [node.name for node in read(str(path)).graph.nodes] == ["", ""]
 
 
 def test_an_operator_is_not_taken_for_one_whose_name_goes_on_like_its_next_field(tmp_path: Path) -> None:
     # 'u' is also the tag of a field of four bytes, which nobody knows
-    whole, cut = length_delimited(4, b"Relu\0\0\0\0"), length_delimited(4, b"Rel") + b"u\0\0\0\0"
+    whole, cut = (
+        encode_length_delimited(4, b"Relu\0\0\0\0"),
+        encode_length_delimited(4, b"Rel") + b"u\0\0\0\0",
+    )
     for nodes in ((whole, cut), (cut, whole)):
         path = tmp_path / "m.onnx"
-        graph = b"".join(length_delimited(1, node) for node in nodes)
-        path.write_bytes(encode_tagged_varint(1, 8) + length_delimited(7, graph))
+        graph = b"".join(encode_length_delimited(1, node) for node in nodes)
+        path.write_bytes(encode_tagged_varint(1, 8) + encode_length_delimited(7, graph))
         ops = ["Relu\0\0\0\0" if node is whole else "Rel" for node in nodes]
         assert [node.op for node in read(str(path)).graph.nodes] == ops

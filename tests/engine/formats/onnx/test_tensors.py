@@ -13,7 +13,11 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.onnx.protobuf_wire import encode_tagged_varint, length_delimited, varint
+from explorer.engine.formats.onnx.protobuf_wire import (
+    encode_length_delimited,
+    encode_tagged_varint,
+    encode_varint,
+)
 from explorer.engine.formats.onnx.reader import read
 from explorer.engine.formats.onnx.writer import encode
 from explorer.engine.graph.model import Tensor
@@ -219,11 +223,11 @@ def test_external_data_without_a_place_is_refused(tmp_path: Path) -> None:
 
 def test_typed_data_in_pieces_is_one_tensor(tmp_path: Path) -> None:
     # protobuf lets a writer split a repeated field, and leave it unpacked
-    packed = length_delimited(7, varint(1) + varint(-1))
+    packed = encode_length_delimited(7, encode_varint(1) + encode_varint(-1))
     single = encode_tagged_varint(7, 5)
     data = with_tensor(tensor_bytes(dims=(3,), code=7) + packed + single)
     assert read(put(tmp_path, data)).graph.initializers["w"].array().tolist() == [1, -1, 5]
-    halves = length_delimited(4, struct.pack("<f", 1.5)) + b"\x25" + struct.pack("<f", 2.5)
+    halves = encode_length_delimited(4, struct.pack("<f", 1.5)) + b"\x25" + struct.pack("<f", 2.5)
     data = with_tensor(tensor_bytes() + halves)
     assert read(put(tmp_path, data)).graph.initializers["w"].array().tolist() == [1.5, 2.5]
 

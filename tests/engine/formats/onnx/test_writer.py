@@ -19,7 +19,7 @@ from explorer import Session, TileSpec
 from explorer.base.errors import Cancelled, Misuse
 from explorer.engine.formats.onnx import writer
 from explorer.engine.formats.onnx.reader import read
-from explorer.engine.formats.onnx.writer import encode, skeleton
+from explorer.engine.formats.onnx.writer import encode, encode_skeleton
 from explorer.engine.graph.model import (
     ComputedPayload,
     Function,
@@ -31,7 +31,7 @@ from explorer.engine.graph.model import (
     build_int64_tensor,
 )
 from explorer.facts import Progress
-from explorer.host.output_files import atomic_write
+from explorer.host.output_files import write_atomically
 
 
 def saved(folder: Path, tensors: list[Any] | None = None, **extra: Any) -> str:
@@ -97,7 +97,7 @@ def saved(folder: Path, tensors: list[Any] | None = None, **extra: Any) -> str:
 
 def write(model: Model, path: str, **options: Any) -> None:
     """Writes all or nothing, as the session does."""
-    with atomic_write(path, overwrite=True) as staged:
+    with write_atomically(path, overwrite=True) as staged:
         writer.write(model, staged, **options)
 
 
@@ -415,7 +415,7 @@ def test_a_tiled_model_beyond_the_limit_of_protobuf_still_runs(
 
 def test_a_skeleton_has_no_weights_but_small_ones(tmp_path: Path) -> None:
     path = saved(tmp_path)
-    bare = skeleton(read(path))
+    bare = encode_skeleton(read(path))
     assert len(bare) < 4096 < os.path.getsize(path)
     tensors = {t.name: t for t in onnx.load_from_string(bare).graph.initializer}
     assert list(tensors["large"].dims) == [5000]
@@ -425,7 +425,7 @@ def test_a_skeleton_has_no_weights_but_small_ones(tmp_path: Path) -> None:
 
 def test_a_skeleton_can_refer_to_the_file_itself(tmp_path: Path) -> None:
     path = saved(tmp_path, [numpy_helper.from_array(np.arange(5000, dtype=np.float32), "large")])
-    (tmp_path / "bare.onnx").write_bytes(skeleton(read(path), folder=str(tmp_path)))
+    (tmp_path / "bare.onnx").write_bytes(encode_skeleton(read(path), folder=str(tmp_path)))
     assert os.path.getsize(tmp_path / "bare.onnx") < 4096
     found = onnx.load(str(tmp_path / "bare.onnx")).graph.initializer[0]
     assert numpy_helper.to_array(found).tolist() == list(range(5000))

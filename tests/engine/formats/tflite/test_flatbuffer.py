@@ -8,7 +8,7 @@ import flatbuffers
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable, ReadBudget, root
+from explorer.engine.formats.tflite.flatbuffer import CheckedTable, FlatTable, ReadBudget, read_root
 
 
 def written() -> bytes:
@@ -35,33 +35,33 @@ def written() -> bytes:
 
 
 def opened(data: bytes) -> FlatTable:
-    return root(data, ReadBudget(len(data)))
+    return read_root(data, ReadBudget(len(data)))
 
 
 def test_what_the_official_builder_wrote_is_read_back() -> None:
     table = opened(written())
     assert table.number(0, "h") == -5
-    assert table.text(1) == "naïve"
-    assert table.numbers(2, "i") == (1, 2, 3)
-    assert [t.number(0, "i") for t in table.tables(3)] == [7]
-    assert table.first(2, "i") == 1
+    assert table.decode_text(1) == "naïve"
+    assert table.read_numbers(2, "i") == (1, 2, 3)
+    assert [t.number(0, "i") for t in table.read_tables(3)] == [7]
+    assert table.read_first_number(2, "i") == 1
 
 
 def test_what_the_file_leaves_out_has_its_default() -> None:
     table = opened(written())
     assert table.number(4, "i", 9) == 9
     assert table.number(40, "i", 9) == 9
-    assert table.numbers(4, "i") == ()
-    assert table.text(4) == ""
-    assert table.table(4) is None
+    assert table.read_numbers(4, "i") == ()
+    assert table.decode_text(4) == ""
+    assert table.read_table(4) is None
 
 
 def every_answer(data: bytes) -> None:
     table = opened(data)
     table.number(0, "h")
-    table.text(1)
-    table.numbers(2, "i")
-    for inner in table.tables(3):
+    table.decode_text(1)
+    table.read_numbers(2, "i")
+    for inner in table.read_tables(3):
         inner.number(0, "i")
 
 
@@ -90,7 +90,7 @@ def test_a_vector_longer_than_its_file_is_refused_before_memory_is_taken() -> No
     at = data.index(struct.pack("<IIII", 3, 1, 2, 3))
     data[at : at + 4] = struct.pack("<I", 0xFFFFFFFF)
     with pytest.raises(BadModel, match="leaves its place"):
-        opened(bytes(data)).numbers(2, "i")
+        opened(bytes(data)).read_numbers(2, "i")
 
 
 def test_a_thousand_tables_that_share_one_long_vector_are_refused() -> None:
@@ -109,9 +109,9 @@ def test_a_thousand_tables_that_share_one_long_vector_are_refused() -> None:
     builder.StartObject(1)
     builder.PrependUOffsetTRelativeSlot(0, tables, 0)
     builder.Finish(builder.EndObject())
-    found = opened(bytes(builder.Output())).tables(0)
+    found = opened(bytes(builder.Output())).read_tables(0)
     with pytest.raises(BadModel, match="overlap"):
-        sum(len(table.numbers(0, "B")) for table in found)
+        sum(len(table.read_numbers(0, "B")) for table in found)
 
 
 def test_a_shared_string_is_read_and_paid_for_once() -> None:
@@ -119,13 +119,13 @@ def test_a_shared_string_is_read_and_paid_for_once() -> None:
     budget = ReadBudget(len(data))
     left = budget.left
     for _ in range(5):
-        assert root(data, budget).text(1) == "naïve"
+        assert read_root(data, budget).decode_text(1) == "naïve"
     assert left - budget.left == len("naïve".encode())
 
 
 def test_a_name_that_is_no_text_stays_readable() -> None:
     data = written().replace("naïve".encode(), b"na\xff\xfeve")
-    assert opened(data).text(1) == "na\\xff\\xfeve"
+    assert opened(data).decode_text(1) == "na\\xff\\xfeve"
 
 
 def test_the_accessors_of_a_schema_package_read_over_the_checks() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flatbuffers import flexbuffers
 
-from explorer.engine.formats.tflite.options import custom_options
+from explorer.engine.formats.tflite.options import decode_custom_options
 from explorer.session import Session
 from tests.engine.formats.tflite.tflite_writer import Op, Sub, T, write
 
@@ -32,7 +32,7 @@ def written(options: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize("options", CASES)
 def test_what_the_official_writer_wrote_is_told_by_name(options: dict[str, Any]) -> None:
     data = written(options)
-    assert custom_options(b"xxx" + data + b"yyy", 3, len(data)) == options
+    assert decode_custom_options(b"xxx" + data + b"yyy", 3, len(data)) == options
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_what_the_official_writer_wrote_is_told_by_name(options: dict[str, Any])
     ],
 )
 def test_anything_else_is_told_by_its_size(data: bytes) -> None:
-    assert custom_options(data, 0, len(data)) == {"options": f"{len(data):,} bytes"}
+    assert decode_custom_options(data, 0, len(data)) == {"options": f"{len(data):,} bytes"}
 
 
 def test_no_options_are_none() -> None:
-    assert custom_options(b"", 0, 0) == {}
+    assert decode_custom_options(b"", 0, 0) == {}
 
 
 def test_bytes_changed_anywhere_lead_nowhere() -> None:
@@ -60,9 +60,9 @@ def test_bytes_changed_anywhere_lead_nowhere() -> None:
         for at in range(len(content)):
             for value in (0, 1, 127, 128, 255):
                 changed = content[:at] + bytes([value]) + content[at + 1 :]
-                assert isinstance(custom_options(changed, 0, len(changed)), dict)
+                assert isinstance(decode_custom_options(changed, 0, len(changed)), dict)
         for end in range(len(content)):
-            assert isinstance(custom_options(content[:end], 0, end), dict)
+            assert isinstance(decode_custom_options(content[:end], 0, end), dict)
 
 
 def test_a_custom_operators_row_shows_its_options(tmp_path: Path) -> None:
@@ -77,4 +77,4 @@ def test_random_bytes_are_never_mistaken_for_a_crash() -> None:
     drawn = np.random.default_rng(0)
     for _ in range(500):
         data = drawn.integers(0, 256, int(drawn.integers(1, 200)), np.uint8).tobytes() + bytes([36, 1])
-        assert isinstance(custom_options(data, 0, len(data)), dict)
+        assert isinstance(decode_custom_options(data, 0, len(data)), dict)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from explorer.base.errors import BadModel
-from explorer.engine.formats.torch_files.zip_archive import ZipArchive, directory, entry_names
+from explorer.engine.formats.torch_files.zip_archive import ZipArchive, list_entry_names, read_directory
 
 
 def written(path: Path, entries: dict[str, bytes], *, packed: bool = False, comment: bytes = b"") -> str:
@@ -34,7 +34,7 @@ def test_entries_are_those_that_were_written(tmp_path: Path, packed: bool, comme
     archive = ZipArchive(path)
     assert archive.root == "m/"
     assert {f"m/{name}": archive.read(name) for name in archive.names()} == ENTRIES
-    assert entry_names(path) == list(ENTRIES)
+    assert list_entry_names(path) == list(ENTRIES)
     if not packed:
         assert bytes(archive.view("data/0")) == ENTRIES["m/data/0"]
 
@@ -55,7 +55,7 @@ def test_an_archive_of_more_than_65_535_entries_is_read() -> None:
     locator = struct.pack("<4sLQL", b"PK\x06\x07", 0, begin + length, 1)
     end = struct.pack("<4s4H2LH", b"PK\x05\x06", 0, 0, 0xFFFF, 0xFFFF, length, begin, 0)
     content = b"".join([*local, *central, wide, locator, end])
-    found = directory(lambda size, at: content[at : at + size], len(content))
+    found = read_directory(lambda size, at: content[at : at + size], len(content))
     assert list(found) == [name.decode() for name in names]
 
 
@@ -154,7 +154,7 @@ def test_whatever_a_byte_becomes_it_is_read_or_refused(tmp_path: Path) -> None:
             changed[draw.randrange(begin, len(changed))] = draw.randrange(256)
         held = bytes(changed)
         try:
-            directory(lambda size, at, held=held: held[at : at + size], len(held))
+            read_directory(lambda size, at, held=held: held[at : at + size], len(held))
         except BadModel:
             refused += 1
     assert 0 < refused < 1000

@@ -322,7 +322,7 @@ def exported(source: str, path: Path, shapes: Any = None, seed: int = 0) -> tupl
 
 def outputs_agree(loaded: LoadedModule, path: Path) -> bool:
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    args, kwargs = loaded.bound.arguments(device="cpu", seed=7)
+    args, kwargs = loaded.bound.build_arguments(device="cpu", seed=7)
     arrays = [t.numpy() for t in (*args, *kwargs.values())]
     given = {i.name: a for i, a in zip(session.get_inputs(), arrays, strict=True)}
     theirs, ours = session.run(None, given), run(loaded, loaded.bound, arrays)
@@ -394,7 +394,7 @@ def test_a_model_that_no_exporter_takes_leaves_no_file(
 def test_a_trace_that_branches_gives_way_to_the_newer_exporter(
     nets: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(onnx_export, "_branches", lambda path: True)
+    monkeypatch.setattr(onnx_export, "_has_branches", lambda path: True)
     path = nets / "tokens.onnx"
     loaded, model = exported("my_nets:Tokens", path)
     assert any(p.key == "pkg.torch.onnx.name_scopes" for n in model.graph.node for p in n.metadata_props)

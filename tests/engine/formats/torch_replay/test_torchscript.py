@@ -20,7 +20,7 @@ import torchvision  # noqa: E402
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse  # noqa: E402
-from explorer.engine.formats.torch_files.tensors import strict  # noqa: E402
+from explorer.engine.formats.torch_files.tensors import read_strictly  # noqa: E402
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive  # noqa: E402
 from explorer.engine.formats.torch_replay import torchscript_interpreter  # noqa: E402
 from explorer.facts import TileSpec  # noqa: E402
@@ -290,8 +290,8 @@ def test_a_pickle_cannot_change_what_later_files_are_read_with() -> None:
     # BUILD with a dict as state, on the very object that stands for torch.FloatStorage
     poison = b"\x80\x02ctorch\nFloatStorage\n}X\x05\x00\x00\x00dtypeX\x05\x00\x00\x00int64sb."
     with pytest.raises(BadModel, match="broken"):
-        strict(poison, "file")
-    assert strict(b"\x80\x02ctorch\nFloatStorage\n.", "file").dtype == "float32"
+        read_strictly(poison, "file")
+    assert read_strictly(b"\x80\x02ctorch\nFloatStorage\n.", "file").dtype == "float32"
 
 
 class _Writes(nn.Module):

@@ -14,7 +14,7 @@ from torch.nn.modules.module import register_module_module_registration_hook
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.formats.transformers import module as transformers_module
-from explorer.engine.models.listing import model_file
+from explorer.engine.models.listing import read_model_file
 from explorer.engine.models.torch import transformers
 from explorer.facts import TileSpec
 from explorer.facts.quantize import QuantizeSpec
@@ -334,7 +334,7 @@ def test_quantized_weights_have_the_bytes_of_their_file(tmp_path: Path) -> None:
 
 def test_a_row_of_the_chooser_tells_architecture_and_longest_text(tmp_path: Path) -> None:
     path = folders.folder(tmp_path / "model", small(), small_tensors())
-    found = model_file(str(path))
+    found = read_model_file(str(path))
     assert found is not None
     assert (found.architecture, found.context) == ("LlamaForCausalLM", 8192)
     assert describe_stored(found) == "LlamaForCausalLM, 8,192 tokens: bfloat16"
@@ -466,7 +466,7 @@ def test_infinities_are_read_as_transformers_writes_them(tmp_path: Path) -> None
         "n_groups": 1,
         "time_step_limit": [0.0, {"__float__": "Infinity"}],
     }
-    module = transformers_module.built("here", config, dtype="float32").meta()
+    module = transformers_module.create_module("here", config, dtype="float32").meta()
     own = [(name, "F32", tuple(tensor.shape)) for name, tensor in module.state_dict().items()]
     with Session(folders.folder(tmp_path / "model", config, own)) as session:
         assert session.info().totals.macs
@@ -492,7 +492,7 @@ def test_a_configuration_without_weights_is_built_as_it_says(tmp_path: Path) -> 
     assert served.weight_bytes == wanted.weight_bytes
     for notes in (info.model.notes, served.notes):
         assert "parameters and bytes are those of the configuration, in bfloat16" in notes
-    row = model_file(str(path))
+    row = read_model_file(str(path))
     assert row is not None
     assert (row.format, row.params, row.note) == ("huggingface", None, "")
     assert describe_stored(row) == "LlamaForCausalLM, 8,192 tokens"
@@ -515,7 +515,7 @@ def test_a_configuration_beside_other_weights_is_no_model_itself(tmp_path: Path,
     other = path / beside
     other.parent.mkdir(exist_ok=True)
     other.write_bytes(b"?")
-    row = model_file(str(path))
+    row = read_model_file(str(path))
     assert row is not None
     assert row.format == "folder"
 

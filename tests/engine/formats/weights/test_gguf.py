@@ -146,7 +146,7 @@ def in_parts(folder: Path) -> list[Path]:
 def test_any_part_tells_what_the_first_one_does(tmp_path: Path, part: int) -> None:
     parts = in_parts(tmp_path / "m")
     assert len(parts) == 4
-    first, other = (gguf_file.contents(str(path)) for path in (parts[0], parts[part]))
+    first, other = (gguf_file.read_contents(str(path)) for path in (parts[0], parts[part]))
     assert other.config == first.config
     assert other.config["llama.block_count"] == 3
     assert dict(other.facts) == dict(first.facts)
@@ -156,7 +156,7 @@ def test_any_part_tells_what_the_first_one_does(tmp_path: Path, part: int) -> No
 def test_without_the_first_part_that_is_said(tmp_path: Path) -> None:
     parts = in_parts(tmp_path / "m")
     parts[0].unlink()
-    found = gguf_file.contents(str(parts[2]))
+    found = gguf_file.read_contents(str(parts[2]))
     assert [t.name for t in found.tensors] == [f"blk.{block}.weight" for block in range(2, 7)]
     assert any("what the model is stands in the first" in note for note in found.notes)
 

@@ -53,7 +53,7 @@ def folder(path: Path, shards: int = 3, config: Any = CONFIG) -> Path:
 
 
 def notes(path: Path) -> str:
-    return "\n".join(huggingface.contents(str(path)).notes)
+    return "\n".join(huggingface.read_contents(str(path)).notes)
 
 
 def edited(path: Path, change: Any) -> None:
@@ -84,11 +84,11 @@ def test_shards_open_as_one_model_from_the_folder_and_from_the_index(model: Path
 
 
 def test_what_config_says_is_shown(model: Path) -> None:
-    found = dict(huggingface.contents(str(model)).facts)
+    found = dict(huggingface.read_contents(str(model)).facts)
     assert found["num_hidden_layers"] == "12"
     assert found["rope_scaling.factor"] == "2.0"
     assert found["id2label"] == "1,000 entries"
-    assert huggingface.contents(str(model)).producer == "LlamaForCausalLM"
+    assert huggingface.read_contents(str(model)).producer == "LlamaForCausalLM"
     outline = recognise(str(model)).outline
     assert outline is not None
     assert ("hidden_size", "8") in outline(str(model)).facts
@@ -183,7 +183,7 @@ def test_a_single_file_of_another_name_is_found_by_its_config(tmp_path: Path) ->
     assert "huggingface" not in _kinds(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(CONFIG))
     assert _kinds(tmp_path) == ["huggingface"]
-    assert len(huggingface.contents(str(tmp_path)).tensors) == 14
+    assert len(huggingface.read_contents(str(tmp_path)).tensors) == 14
 
 
 def _kinds(path: Path) -> list[str]:
@@ -256,14 +256,14 @@ def test_a_folder_without_a_model_says_that_its_config_names_none(tmp_path: Path
 )
 def test_settings_that_nobody_would_write_do_no_harm(tmp_path: Path, change: dict[str, Any]) -> None:
     path = folder(tmp_path / "m", config=CONFIG | change)
-    assert len(huggingface.contents(str(path)).tensors) == 14
+    assert len(huggingface.read_contents(str(path)).tensors) == 14
 
 
 def test_settings_as_deep_as_the_parser_goes_do_no_harm(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     for depth in range(500, 1500, 100):
         (path / "config.json").write_text('{"architectures": ' + "[" * depth + "]" * depth + "}")
-        assert len(huggingface.contents(str(path)).tensors) == 14
+        assert len(huggingface.read_contents(str(path)).tensors) == 14
     index = json.loads((path / "model.safetensors.index.json").read_text())
     index["metadata"] = {"total_size": 10**400}
     (path / "model.safetensors.index.json").write_text(json.dumps(index))
@@ -277,7 +277,7 @@ def test_an_index_may_not_name_files_outside_its_folder(model: Path, place: str)
     shutil.copy(model / "model-00001-of-00003.safetensors", model.parent / "secret.safetensors")
     edited(model, lambda index: index["weight_map"].update({"x": place}))
     with pytest.raises(BadModel, match="leads out of the model's folder"):
-        huggingface.contents(str(model))
+        huggingface.read_contents(str(model))
 
 
 def test_a_link_out_of_the_folder_is_not_followed(model: Path) -> None:
@@ -285,7 +285,7 @@ def test_a_link_out_of_the_folder_is_not_followed(model: Path) -> None:
     shard.rename(model.parent / "elsewhere.safetensors")
     shard.symlink_to(model.parent / "elsewhere.safetensors")
     with pytest.raises(BadModel, match="leads out of the model's folder"):
-        huggingface.contents(str(model))
+        huggingface.read_contents(str(model))
 
 
 def test_the_links_of_hugging_faces_cache_are_followed(tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_the_links_of_hugging_faces_cache_are_followed(tmp_path: Path) -> None:
     for number, file in enumerate(whole.iterdir()):
         file.rename(blobs / str(number))
         (snapshot / file.name).symlink_to(os.path.join("../../blobs", str(number)))
-    assert len(huggingface.contents(str(snapshot)).tensors) == 14
+    assert len(huggingface.read_contents(str(snapshot)).tensors) == 14
 
 
 def test_an_index_that_is_a_link_names_what_lies_beside_its_end(tmp_path: Path) -> None:
@@ -309,9 +309,9 @@ def test_an_index_that_is_a_link_names_what_lies_beside_its_end(tmp_path: Path) 
     for number, file in enumerate(whole.iterdir()):
         file.rename(store / str(number))
         (view / file.name).symlink_to(os.path.join("../store", str(number)))
-    assert len(huggingface.contents(str(view / "model.safetensors.index.json")).tensors) == 14
+    assert len(huggingface.read_contents(str(view / "model.safetensors.index.json")).tensors) == 14
     with pytest.raises(BadModel, match="leads out of the model's folder"):
-        huggingface.contents(str(view))
+        huggingface.read_contents(str(view))
 
 
 @pytest.mark.parametrize(
@@ -329,7 +329,7 @@ def test_an_index_that_is_a_link_names_what_lies_beside_its_end(tmp_path: Path) 
 def test_an_index_that_is_none_is_refused_in_one_line(model: Path, text: str) -> None:
     (model / "model.safetensors.index.json").write_text(text)
     with pytest.raises(BadModel) as caught:
-        huggingface.contents(str(model))
+        huggingface.read_contents(str(model))
     assert str(caught.value).isprintable()
 
 

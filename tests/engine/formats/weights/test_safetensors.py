@@ -226,9 +226,9 @@ def test_other_writers_may_space_and_order_the_header_as_json_allows(tmp_path: P
 def test_a_shard_says_what_to_open_for_the_whole(tmp_path: Path) -> None:
     path = tmp_path / "model-00002-of-00003.safetensors"
     save_file({"x": np.zeros(2, np.float32)}, path)
-    assert "part 2 of 3" in safetensors_file.contents(str(path)).notes[0]
+    assert "part 2 of 3" in safetensors_file.read_contents(str(path)).notes[0]
     (tmp_path / "model.safetensors.index.json").write_text("{}")
-    assert "model.safetensors.index.json for the whole" in safetensors_file.contents(str(path)).notes[0]
+    assert "model.safetensors.index.json for the whole" in safetensors_file.read_contents(str(path)).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -253,7 +253,7 @@ def test_packed_integers_are_said_to_be_no_parameters(
 
 def test_bytes_of_no_tensor_are_mentioned(tmp_path: Path) -> None:
     path = written(tmp_path / "x.safetensors", {"a": entry([2], 0, 8), "b": entry([1], 12, 16)}, b"\0" * 20)
-    assert any("8 bytes" in note for note in safetensors_file.contents(path).notes)
+    assert any("8 bytes" in note for note in safetensors_file.read_contents(path).notes)
 
 
 @pytest.mark.parametrize(

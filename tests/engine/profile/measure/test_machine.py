@@ -446,7 +446,7 @@ def test_what_is_not_known_of_a_layer_is_not_predicted(usual: MeasuredMachine) -
 
 
 def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
-    first, second = (processor.processors() * 2)[:2]
+    first, second = (processor.list_processors() * 2)[:2]
     for at in {first, second}:
         (tmp_path / f"cpu{at}" / "topology").mkdir(parents=True)
         (tmp_path / f"cpu{at}" / "topology" / "thread_siblings_list").write_text(f"{first},{second}\n")
@@ -458,9 +458,11 @@ def test_caches_and_cores_are_read_as_linux_writes_them(tmp_path: Path) -> None:
         files = {"level": level, "type": kind, "size": size, "shared_cpu_list": shared}
         for name, text in (files | {"ways_of_associativity": str(4 * level)}).items():
             (folder / name).write_text(f"{text}\n")
-    assert processor.caches(str(tmp_path)) == ((1, 48 << 10, 1), (3, 32 << 20, 8))
+    assert processor.list_caches(str(tmp_path)) == ((1, 48 << 10, 1), (3, 32 << 20, 8))
     assert processor.cache_ways(str(tmp_path)) == {1: 4, 3: 12}
-    assert processor.cores(str(tmp_path)) == max(1, len(processor.processors()) - (first != second))
+    assert processor.count_cores(str(tmp_path)) == max(
+        1, len(processor.list_processors()) - (first != second)
+    )
 
 
 @pytest.mark.parametrize(

@@ -101,4 +101,4 @@ def test_what_onnxruntime_does_not_load_is_unknown(sample: Callable[[str], str],
 )
 def test_instructions_are_told_by_flags(flags: str, name: str) -> None:
     """The best of a processor for products of bytes; '' where none is known."""
-    assert processor.instructions(flags) == name
+    assert processor.find_instruction_set(flags) == name

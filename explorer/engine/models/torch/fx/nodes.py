@@ -13,7 +13,7 @@ from explorer.base.errors import BadModel, ExplorerError
 from explorer.engine.compat.torch import OpOverload
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_module.modules import describe_tensors, tensors
+from explorer.engine.formats.torch_module.modules import describe_tensors, walk_tensors
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.fx.trace import TracedGraph, trace_module
 from explorer.engine.progress import Cancel, OnProgress, stop_if
@@ -23,13 +23,13 @@ from explorer.engine.values.torch_activations import draw_inputs, read_inputs
 from explorer.engine.values.torch_tensors import build_numbers, build_with_weights
 from explorer.facts import Progress, TensorInfo
 from explorer.facts.graph.fx import FxGraph, FxNode
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 from explorer.settings.statistics import Choice
 
 _KINDS = ("placeholder", "get_attr", "call_function", "call_module", "call_method", "output")
 
 
-def fx_graph(
+def build_fx_graph(
     loaded: LoadedModule,
     options: OpenOptions,
     *,
@@ -58,7 +58,7 @@ def fx_graph(
     notes: Sequence[str] = ()
     if not choices:
         bound_inputs = bind(loaded, options.input_shapes, options.dims)
-        args, kwargs = bound_inputs.arguments(device="meta")
+        args, kwargs = bound_inputs.build_arguments(device="meta")
     elif input is None:
         bound_inputs = bind(loaded, options.input_shapes, options.dims)
         values, notes = draw_inputs(loaded, bound_inputs, seed)
@@ -108,7 +108,7 @@ class _Run(fx.Interpreter):
             raise
         except Exception as error:
             if self.choices:
-                reason = f"the model failed at {self.current_node}: {error_line(error)}"
+                reason = f"the model failed at {self.current_node}: {format_error(error)}"
                 raise BadModel(reason, where=loaded.source) from error
 
     def run_node(self, n: fx.Node) -> Any:
@@ -120,7 +120,7 @@ class _Run(fx.Interpreter):
             self.on_progress(Progress("running the graph", len(self.infos_by_node), total))
         result = super().run_node(n)
         self.infos_by_node[n.name] = describe_tensors(result, n.name)
-        first = next((tensor for _, tensor in tensors(result)), None)
+        first = next((tensor for _, tensor in walk_tensors(result)), None)
         if self.choices and first is not None and n.op != "output":
             measured = measure(build_numbers(first, n.name), choices=self.choices, cancel=self.cancel)
             self.values[n.name] = {label: values[0] for label, values in measured.chosen.items()}

@@ -19,7 +19,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.compat.torch import leaves
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.host.optional_packages import error_line
+from explorer.host.optional_packages import format_error
 
 _TORCH, _HERE = (os.path.join(os.path.dirname(path), "") for path in (torch.__file__, __file__))
 _LAYERS = os.path.join(_TORCH, "nn", "modules", "")
@@ -117,7 +117,7 @@ def _export_graph(
     # on the meta device, a module cannot read values
     for device in ("cpu",) if real else ("meta", "cpu"):
         module = loaded.meta() if device == "meta" else loaded.materialise()
-        arguments = (list(args), dict(kwargs)) if real else bound_inputs.arguments(device=device)
+        arguments = (list(args), dict(kwargs)) if real else bound_inputs.build_arguments(device=device)
         try:
             with loaded.quiet(), torch.no_grad(), torch.random.fork_rng(devices=[]):
                 program = torch.export.export(module, tuple(arguments[0]), arguments[1], strict=False)
@@ -129,7 +129,8 @@ def _export_graph(
         return TracedGraph(graph_module, "torch.export", reason, leaves((tuple(arguments[0]), arguments[1])))
     assert failed is not None
     raise BadModel(
-        f"torch.fx cannot trace it ({reason}), nor torch.export ({error_line(failed)})", where=loaded.source
+        f"torch.fx cannot trace it ({reason}), nor torch.export ({format_error(failed)})",
+        where=loaded.source,
     )
 
 
@@ -147,4 +148,4 @@ def _describe_failure(error: Exception, module: str | None) -> str:
     )
     place = " ".join(filter(None, (f"in {module}" if module else "", line_text)))
     # the place comes first, because the end of torch's long text may be cut off
-    return f"{place}: {error_line(error)}" if place else error_line(error)
+    return f"{place}: {format_error(error)}" if place else format_error(error)

@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from importlib.util import find_spec
 
-from explorer.base.errors import BadModel, install_command
-from explorer.engine.formats.tensor_index import TensorIndex, part_of
+from explorer.base.errors import BadModel, format_install_command
+from explorer.engine.formats.tensor_index import TensorIndex, parse_part_name
 from explorer.engine.formats.weights import gguf, huggingface, safetensors
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile
-from explorer.host.gc_pause import gc_pause
+from explorer.host.gc_pause import pause_garbage_collector
 
 
 def open_folder(source: str, options: OpenOptions) -> OpenedModel:
@@ -31,7 +31,7 @@ def open_folder(source: str, options: OpenOptions) -> OpenedModel:
 
 
 def _open_contents(source: str, options: OpenOptions) -> OpenedModel:
-    contents = huggingface.contents(source)
+    contents = huggingface.read_contents(source)
     is_adapter = isinstance(contents.config.get("base_model_name_or_path"), str)
     if not is_adapter and not isinstance(contents.config.get("model_type"), str):
         _set_reason(contents, source if os.path.isdir(source) else os.path.dirname(source))
@@ -47,7 +47,7 @@ def open_safetensors(source: str, options: OpenOptions) -> OpenedModel:
     Raises:
         BadModel: The file is broken, or the configuration asks for larger sizes than any model has.
     """
-    contents = safetensors.contents(source)
+    contents = safetensors.read_contents(source)
     return open_with_config(source, contents, options) or TensorFile(contents, options)
 
 
@@ -65,12 +65,12 @@ def open_with_config(source: str, contents: TensorIndex, options: OpenOptions) -
         BadModel: The configuration asks for larger sizes than any model has.
     """
     folder, name = os.path.split(source)
-    if not isinstance(huggingface.configuration(folder)[1].get("model_type"), str):
+    if not isinstance(huggingface.read_configuration(folder)[1].get("model_type"), str):
         _set_reason(contents, folder)
         return None
-    if part_of(name) or _lacks_packages(contents):
+    if parse_part_name(name) or _lacks_packages(contents):
         return None
-    folder_contents = huggingface.contents(source)
+    folder_contents = huggingface.read_contents(source)
     folder_contents.format = contents.format
     opened = _build_module(folder_contents, options)
     if isinstance(opened, TensorFile):
@@ -85,7 +85,7 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
     Raises:
         BadModel: The file is broken, or its metadata asks for larger sizes than any model has.
     """
-    contents = gguf.contents(source)
+    contents = gguf.read_contents(source)
     if not isinstance(contents.config.get("general.architecture"), str) or _lacks_packages(contents):
         return TensorFile(contents, options)
     return _build_module(contents, options)
@@ -93,13 +93,13 @@ def open_gguf(source: str, options: OpenOptions) -> OpenedModel:
 
 def _set_reason(contents: TensorIndex, folder: str) -> None:
     """Adds the error of a broken configuration to the reason, and removes the equal note."""
-    error = huggingface.configuration(folder)[2]
+    error = huggingface.read_configuration(folder)[2]
     if error:
         contents.why = f"{contents.why}, and {error}"
         contents.notes = [note for note in contents.notes if note != error]
 
 
-@gc_pause()
+@pause_garbage_collector()
 def _build_module(contents: TensorIndex, options: OpenOptions, *, is_adapter: bool = False) -> OpenedModel:
     """Builds the module that an adapter, the metadata of a GGUF file or a config.json describes."""
     from explorer.engine.models.torch.transformers import adapter, module  # torch and transformers: seconds
@@ -115,6 +115,6 @@ def _lacks_packages(contents: TensorIndex) -> bool:
     """Whether a needed package is missing. If so, `contents` gets the reason."""
     missing = [package for package in ("torch", "transformers") if find_spec(package) is None]
     if missing:
-        command = install_command("transformers")
+        command = format_install_command("transformers")
         contents.why = f"its module is built with {' and '.join(missing)}, not installed ({command})"
     return bool(missing)

@@ -65,7 +65,7 @@ def open_adapter(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     file = TensorFile(contents, options)
     try:
         base = _find_base(contents)
-        opened = open_folder(huggingface.contents(base), options)
+        opened = open_folder(huggingface.read_contents(base), options)
         if not isinstance(opened, ConfiguredModule):
             why = opened.contents.why if isinstance(opened, TensorFile) else "it is none"
             raise BuildError(f"of its base, {printable(base)}, no module is built: {why}")

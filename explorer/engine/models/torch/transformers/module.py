@@ -29,7 +29,7 @@ from explorer.engine.formats.transformers import gguf_config, matching
 from explorer.engine.formats.transformers import module as configured
 from explorer.engine.formats.transformers.config import BuildError
 from explorer.engine.formats.weights.huggingface import NO_WEIGHTS
-from explorer.engine.formats.weights.stored_forms import logical, quantization_of
+from explorer.engine.formats.weights.stored_forms import find_quantization, group_weights
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.models.tensors import TensorFile, format_facts
 from explorer.engine.models.torch.module import TorchModel
@@ -37,7 +37,7 @@ from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.values.numbers import Numbers
 from explorer.facts import Info, Layer
 from explorer.host import input_files
-from explorer.host.file_reads import FileRead, read_of, record_full_read
+from explorer.host.file_reads import FileRead, create_record, record_full_read
 from explorer.host.optional_packages import require
 
 
@@ -69,13 +69,15 @@ class ConfiguredModule(TorchModel):
         """See `OpenedModel`."""
         examined = super().examine(on_progress=on_progress, cancel=cancel)
 
-        def rows() -> BuiltRows:
+        def list_rows() -> BuiltRows:
             layers, order, flow = examined.rows()
-            return tuple(map(self._with_stored_names, layers)), order, flow
+            return tuple(map(self._add_stored_names, layers)), order, flow
 
-        return AnalysisResult(self._about(examined.info), rows, examined.bounds, examined.failure)
+        return AnalysisResult(
+            self._add_file_facts(examined.info), list_rows, examined.bounds, examined.failure
+        )
 
-    def _with_stored_names(self, layer: Layer) -> Layer:
+    def _add_stored_names(self, layer: Layer) -> Layer:
         """Returns a row with the names of its tensors in the files, if they differ."""
         if layer.group or not layer.weights:
             return layer
@@ -87,9 +89,9 @@ class ConfiguredModule(TorchModel):
 
     def stored(self) -> Info:
         """See `TorchModel`."""
-        return self._about(super().stored())
+        return self._add_file_facts(super().stored())
 
-    def _about(self, info: Info) -> Info:
+    def _add_file_facts(self, info: Info) -> Info:
         """Adds facts about the files to those about the module."""
         contents = self.file.contents
         # plain notes, because the module also counts parameters in missing files and quantized parameters
@@ -140,9 +142,9 @@ def _locate_header(path: str) -> FileRead:
     Raises:
         OSError: The file does not exist.
     """
-    with input_files.binary(path) as file:
+    with input_files.open_binary(path) as file:
         length = int.from_bytes(file.read(8), "little")
-    return read_of(path, os.path.getsize(path), ((0, 8 + length),))
+    return create_record(path, os.path.getsize(path), ((0, 8 + length),))
 
 
 def _name_packing_method(packed: Mapping[str, Any]) -> str:
@@ -160,10 +162,10 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
         MissingExtra: transformers is broken.
     """
     folder = contents.source if os.path.isdir(contents.source) else os.path.dirname(contents.source) or "."
-    quantization = quantization_of(contents.config)
+    quantization = find_quantization(contents.config)
     packed: Mapping[str, Any] = quantization if isinstance(quantization, dict) else {}
     try:
-        loaded = configured.built(
+        loaded = configured.create_module(
             contents.source,
             contents.config,
             dtype=_choose_compute_dtype(contents),
@@ -197,15 +199,17 @@ def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
     file_tensors = {tensor.name: tensor for tensor in contents.tensors}
     why = f"transformers knows no architecture '{printable(architecture)}' of llama.cpp's"
     try:
-        for config, note in gguf_config.configurations(contents.config, contents.tensors):
+        for config, note in gguf_config.list_configurations(contents.config, contents.tensors):
             try:
-                loaded = configured.built(contents.source, config, dtype=_choose_compute_dtype(contents))
+                loaded = configured.create_module(
+                    contents.source, config, dtype=_choose_compute_dtype(contents)
+                )
                 parameters = loaded.shapes().state_dict(keep_vars=True)
                 layers = contents.config.get(f"{architecture}.block_count")
                 names = gguf_config.GgufNames(
                     parameters, architecture, layers if isinstance(layers, int) else 0, file_tensors
                 )
-                match = matching.match_weights(parameters, logical(contents.tensors, {}), names)
+                match = matching.match_weights(parameters, group_weights(contents.tensors, {}), names)
                 _check_match(match, "its metadata", whole=not contents.missing)
             except BuildError as error:
                 why = str(error)
@@ -243,17 +247,17 @@ def _attach_weights(
     stored_form.attach(loaded.shapes(), match.stored)
     build = loaded.build
 
-    def attached() -> nn.Module:
+    def attach_weights() -> nn.Module:
         module = build()
         stored_form.attach(module, match.stored)
         return module
 
     # the module is built again when its values are needed
-    loaded.build = attached
+    loaded.build = attach_weights
     # figures of the module include parameters in missing files
     count_notes = [note for note in contents.notes if isinstance(note, CountNote)]
     absent = [note.plain for note in count_notes if note.counted == "here"]
-    loaded.notes = (*loaded.notes, *match.notes(), *absent)
+    loaded.notes = (*loaded.notes, *match.list_notes(), *absent)
     return ConfiguredModule(TensorFile(contents, options), options, loaded, match)
 
 
