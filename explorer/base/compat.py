@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 
 _IMPOSSIBLE_SHAPE = ("array is too big", "Maximum allowed dimension", "maximum possible size")
 """Parts of numpy's messages for an impossible shape."""
@@ -39,7 +38,7 @@ def is_about_temporary_folder(error: BaseException) -> bool:
     return isinstance(error, OSError) and "No usable temporary directory" in str(error)
 
 
-def system_error_number(error: BaseException, numbers: Iterable[int]) -> int | None:
+def system_error_number(error: BaseException, numbers: tuple[int, ...]) -> int | None:
     """Returns the first of the system's error numbers whose text a message contains, or None.
 
     Assumes: a library that reports an error of the system puts the system's text into its own message.

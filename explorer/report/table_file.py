@@ -63,7 +63,7 @@ def write_document(document: dict[str, Any], rows: str, path: str) -> None:
     Raises:
         Misuse: The path ends neither in .csv nor in .json, or the file cannot be written.
     """
-    with write_text(document_text(document, rows, path), path):
+    with write_text_file(document_text(document, rows, path), path):
         pass
 
 
@@ -82,7 +82,7 @@ def document_text(document: dict[str, Any], rows: str, path: str) -> str:
 
 
 @contextmanager
-def write_text(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
+def write_text_file(text: str, path: str, overwrite: bool = True) -> Iterator[None]:
     """Write a text to `path` if the block ends without an error. Nested blocks write all files or none.
 
     Raises:

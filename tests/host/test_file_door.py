@@ -46,6 +46,8 @@ PLACES = {
         "engine/split/torch/script_process.py",
         "runpy.run_path",
     ): "the program beside the stages",
+    ("cli/verb_pages.py", ".read_text"): "pages of the site, which Sphinx reads from its own folder",
+    ("cli/verb_pages.py", ".write_text"): "pages of the site, which Sphinx reads from its own folder",
     ("web/visitor.py", ".write_bytes"): "a page of a browser, and no file",
     ("base/installation.py", "open"): "what pip wrote of a package, below all doors",
     ("engine/sweep/store.py", "sqlite3.connect"): "SQLite opens by name; the door was asked before",

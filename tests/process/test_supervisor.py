@@ -81,7 +81,7 @@ def test_a_signal_ends_what_never_ends(
     begin: Callable[..., subprocess.Popen[str]], tmp_path: Path, number: int, code: int
 ) -> None:
     process = begin(
-        "with targets.atomic_write('out') as path, open(path, 'w') as file:\n"
+        "with targets.write_atomically('out') as path, open(path, 'w') as file:\n"
         "    file.write('half')\n"
         "    file.flush()\n"
         "    say('written')\n"
@@ -98,7 +98,7 @@ def test_a_signal_ends_what_never_ends(
 
 
 WRITTEN = """
-with targets.atomic_write('out') as path, open(path, 'w') as file:
+with targets.write_atomically('out') as path, open(path, 'w') as file:
     file.write('whole')
 say('written')
 """
@@ -140,9 +140,9 @@ def test_a_signal_after_the_result_has_its_name_does_not_deny_it(
 
 
 SEVERAL = """
-with targets.make_folder('stages'), targets.atomic_write('stages/one') as path:
+with targets.make_folder('stages'), targets.write_atomically('stages/one') as path:
     open(path, 'w').close()
-with targets.atomic_write('picture') as path:
+with targets.write_atomically('picture') as path:
     open(path, 'w').close()
 """
 
@@ -167,7 +167,7 @@ def test_a_folder_for_results_does_not_stay_without_one_nor_takes_others_files_a
 ) -> None:
     for others in ("", "theirs"):
         process = begin(
-            "with targets.make_folder('stages'), targets.atomic_write('stages/one') as path:\n"
+            "with targets.make_folder('stages'), targets.write_atomically('stages/one') as path:\n"
             f"    {others!r} and open('stages/theirs', 'w').close()\n"
             f"    say('half')\n    {ENDLESS.replace(chr(10), '; ')}",
             until="half",
@@ -185,7 +185,7 @@ def test_native_code_that_aborts_is_one_line_that_says_why(
     process = begin(
         "os.system('echo the library says hello >&2')\n"
         "time.sleep(1.5)\n"
-        "with targets.atomic_write('out') as path, open(path, 'w') as file:\n"
+        "with targets.write_atomically('out') as path, open(path, 'w') as file:\n"
         "    os.write(2, b'Assertion failed: n < size\\n')\n"
         "    os.abort()"
     )
@@ -217,7 +217,7 @@ def test_who_is_killed_takes_the_work_along_and_the_next_one_clears_up(
     process = begin(
         "import tempfile\n"
         "tempfile.mkdtemp()\n"
-        "with targets.atomic_write('out') as path, open(path, 'w') as file:\n"
+        "with targets.write_atomically('out') as path, open(path, 'w') as file:\n"
         "    file.write('half')\n"
         "    say('writing')\n" + "".join(f"    {line}\n" for line in ENDLESS.splitlines()),
         until="writing",

@@ -197,7 +197,7 @@ def test_every_field_refuses_what_it_cannot_mean() -> None:
     for kind, name in fields():
         where = f"{kind.__name__}.{name}"
         info = next(f.type for f in msgspec.inspect.type_info(kind).fields if f.name == name)
-        for value in wrong_values(info, where.endswith(".snr"), where in EMPTY):
+        for value in wrong_values(info, where.endswith((".snr", ".axis")), where in EMPTY):
             given = {**NEEDED.get(kind.__name__, {}), name: value}
             faults.append(f"{refused(lambda kind=kind, given=given: kind(**given), where)} {value!r}")
             seen += 1

@@ -157,7 +157,7 @@ def test_open_dimensions_one_by_one_or_several() -> None:
         ("x:a=batch", "names no axis"),
         ("x:0=", "'' is no name for a dimension"),
         ("x:0=1st", "'1st' is no name for a dimension"),
-        ("x:0=a,0=b", "axis 0 is 'a' and 'b'"),
+        ("x:0=a,0=b", "axis 0 has two names, 'a' and 'b'"),
     ],
 )
 def test_open_dimensions_that_cannot_be_read(text: str, says: str) -> None:

@@ -614,7 +614,7 @@ class ScriptedEngine:
         """Nothing to end."""
         return False
 
-    def outlined(self, at: int) -> Future[Any]:
+    def request_outline(self, at: int) -> Future[Any]:
         """No header is read."""
         nothing: Future[Any] = Future()
         nothing.set_result(None)

@@ -81,7 +81,7 @@ def test_memory_tells_peak_arena_buffers_and_who_is_alive_largest_first() -> Non
     fact = chain(100, 300, 200, 50)
     page = draw_memory_page(fact, 2, 60, 34, exact=True)
     text = words(page)
-    for figure in ("peak 500 B", "arena 500 B", "sum 650 B", "weights 7 B"):
+    for figure in ("peak 500 B", "arena 500 B", "sum of buffers 650 B", "weights 7 B"):
         assert figure in text, figure
     assert "Step 2 of 3 l2 Op" in text
     assert "500 B live: this is the peak" in text

@@ -34,7 +34,7 @@ class HeaderFirst(ScriptedEngine):
     def _info(self) -> Info:
         return self.model.info
 
-    def outlined(self, at: int) -> Future[TreePreview | None]:
+    def request_outline(self, at: int) -> Future[TreePreview | None]:
         return self.stages[at]
 
 

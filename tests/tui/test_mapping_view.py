@@ -100,7 +100,7 @@ async def test_every_edit_is_a_mapping_of_a_machine_with_cores_and_three_levels(
         ),
         unit=(1, 16, 8),
     )
-    monkeypatch.setattr(mapping_search_view, "memories_of", lambda hardware: machine)
+    monkeypatch.setattr(mapping_search_view, "find_memories", lambda hardware: machine)
     async with screen(size=(100, 30)) as hands:
         shown = await open_view(hands)
         before = shown._mapping
@@ -120,7 +120,7 @@ async def test_a_tile_that_is_too_large_is_shown_with_the_bytes_that_are_missing
     hardware = Hardware("small", macs_per_cycle=64, bytes_per_cycle=16)
     memories = MachineMemory("DRAM"), MachineMemory("buffer", size=1300)
     machine = MemoryMachine(hardware, memories, unit=(1, 16, 16))
-    monkeypatch.setattr(mapping_search_view, "memories_of", lambda hardware: machine)
+    monkeypatch.setattr(mapping_search_view, "find_memories", lambda hardware: machine)
     async with screen(size=(100, 30)) as hands:
         await open_view(hands)
         await hands.press("right")

@@ -73,7 +73,7 @@ def _describe_place(layer: Layer) -> Place:
 class LayerRows(Sequence[Layer]):
     """Rows of a tree in pre-order; subclasses build a row in `_row`."""
 
-    def _row(self, index: int) -> Layer:
+    def _build_row(self, index: int) -> Layer:
         raise NotImplementedError
 
     def list_places(self) -> Iterator[Place]:
@@ -88,15 +88,15 @@ class LayerRows(Sequence[Layer]):
 
     def __getitem__(self, index: int | slice) -> Layer | tuple[Layer, ...]:
         if isinstance(index, slice):
-            return tuple([self._row(i) for i in range(*index.indices(len(self)))])
+            return tuple([self._build_row(i) for i in range(*index.indices(len(self)))])
         if index < 0:
             index += len(self)
         if not 0 <= index < len(self):
             raise IndexError(index)
-        return self._row(index)
+        return self._build_row(index)
 
     def __iter__(self) -> Iterator[Layer]:
-        return map(self._row, range(len(self)))
+        return map(self._build_row, range(len(self)))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, (LayerRows, tuple, list)):
@@ -377,7 +377,7 @@ class LeafRows(LayerRows):
     def __len__(self) -> int:
         return len(self._item)
 
-    def _row(self, index: int) -> Layer:
+    def _build_row(self, index: int) -> Layer:
         entry, parent = self._item[index], self._parent[index]
         if entry < 0:
             return self._groups[-1 - entry]

@@ -163,7 +163,7 @@ def _write(
         folder = args.tensorboard
         event_files = [stack.enter_context(tensorboard_events(profiles, folder))] if folder else []
         for path, text in texts.items():
-            stack.enter_context(table_file.write_text(text, path, args.force))
+            stack.enter_context(table_file.write_text_file(text, path, args.force))
     return [*event_files, *texts]
 
 

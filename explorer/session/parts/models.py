@@ -379,7 +379,7 @@ class Models:
         """
         opened: Any = self.open_state(state)
         if self.options["past"] is not None and opened.is_graph:
-            return opened.sizes()  # type: ignore[no-any-return]
+            return opened.list_sizes()  # type: ignore[no-any-return]
         names = {value.name for value in model.graph.feeds}
         shapes = {name: shape for name, shape in self.options["input_shapes"].items() if name in names}
         return select_dims(model, self.options["dims"]), shapes

@@ -19,11 +19,11 @@ from msgspec.structs import replace
 
 from explorer import Session
 from explorer.base.errors import Misuse
-from explorer.cli.arguments.options import OPTIONS
+from explorer.cli.arguments.declared import list_options
 from explorer.engine.tiling.cost import compute_plan_cost, compute_site_cost
 from explorer.engine.tiling.cost.formulas import add_formulas
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
-from explorer.facts.cost import ORDERS, Hardware, PlanCost, SiteCost
+from explorer.facts.cost import ORDERS, Hardware, OrderSpec, PlanCost, SiteCost
 
 BITS = {"float32": 32, "float16": 16, "int8": 8, "int32": 32, "int4": 4}
 NPU = Hardware("npu", macs_per_cycle=4096, bytes_per_cycle=64, clock=1e9)
@@ -425,7 +425,10 @@ def test_a_product_with_an_empty_side_multiplies_nothing(empty: tuple[int, int, 
 
 @pytest.mark.parametrize("order", ["best", *ORDERS, *dict.fromkeys(ORDERS.values())])
 def test_every_order_that_there_is_can_be_typed(order: str) -> None:
-    assert compute_plan_cost(plan_of(site(9, 9, 9)), order=OPTIONS["--order"].value(order)).order == order
+    assert (
+        compute_plan_cost(plan_of(site(9, 9, 9)), order=list_options(OrderSpec)[0].value(order)).order
+        == order
+    )
 
 
 def test_an_order_that_does_not_exist_is_refused_with_the_nearest() -> None:

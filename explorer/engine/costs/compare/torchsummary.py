@@ -78,7 +78,7 @@ def summarize(
 def _run(loaded: LoadedModule, bound_inputs: Any, device: str) -> tuple[list[_Call], list[Sequence[int]]]:
     """Runs the model and returns the calls of its modules, and the shapes of its inputs without the batch."""
     model = loaded.meta() if device == "meta" else loaded.materialise()
-    args, kwargs = bound_inputs.arguments(device=device)
+    args, kwargs = bound_inputs.build_arguments(device=device)
     calls: list[_Call] = []
 
     def record(module: nn.Module, _: object, output: object) -> None:

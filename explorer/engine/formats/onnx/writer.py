@@ -468,7 +468,7 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes a model to the file `path`. Call it in an `atomic_write`, so that a failure leaves no file.
+    """Writes a model to the file `path`. Call it in an `write_atomically`, so that a failure leaves no file.
 
     The weights of a model above protobuf's limit of 2 GiB are written to `path` + '.data'.
 
@@ -479,7 +479,7 @@ def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Ca
         cancel: Callback that returns True to stop; it is called between chunks.
 
     Raises:
-        OSError: The file cannot be written; `output_files.atomic_write` turns it into one line.
+        OSError: The file cannot be written; `output_files.write_atomically` turns it into one line.
         Cancelled: `cancel` returned True.
     """
     parts = _Encoder(_keep).encode_model(model)
