@@ -321,7 +321,7 @@ def test_layouts_of_many_contexts_are_those_of_each_alone() -> None:
     for context, found in zip(spec.contexts, alone, strict=True):
         fresh = create_passes(module_cache.find_own_cache(model), spec)
         assert fresh.holders
-        fresh.attention(context)  # counted there, and not between two others
+        fresh.count_attention_macs(context)  # counted there, and not between two others
         assert compute_serving(fresh, replace(spec, contexts=(context,)), CHIP).layouts == found
     assert len({one.cache_bytes for one in together if one.tensor == 2 and one.batch == 1}) == 7
 

@@ -242,7 +242,7 @@ def test_any_convolution_agrees_with_torch(
 def test_whole_models_agree_with_torch(name: str) -> None:
     loaded = load(name)
     found = compute_training(training_torch.step(loaded))
-    given, _ = bind(loaded).arguments(device="meta")
+    given, _ = bind(loaded).build_arguments(device="meta")
     with loaded.quiet():
         assert found.backward_macs == backward_of(load(name).meta(), given)
 
