@@ -97,7 +97,7 @@ class Interpreter:
         bindings: Mapping[str, Any] | None = None,
         keep: Iterable[str] | None = None,
     ) -> None:
-        """Runs `nodes` and stores their outputs in `create_scope`.
+        """Runs `nodes` and stores their outputs in `scope`.
 
         Args:
             nodes: Nodes in topological order.

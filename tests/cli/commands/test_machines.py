@@ -53,11 +53,13 @@ def test_this_machine_is_measured_written_listed_and_taken_by_name(
     if before:
         config.write_text(before)
     told = json.loads(said(capsys, "machine", "--measure", "--time-limit", "1", "--json"))
-    (one,) = told["machines"]
+    one, core = told["machines"]
+    assert (one["name"], core["name"]) == ("here", "here-core")
     kept = config.read_text()
     assert all(line in kept.splitlines() for line in before.splitlines())
     content = tomllib.loads(kept)
     measured = content["machine"].pop("here")["measured"]
+    assert content["machine"].pop("here-core")["memory"]
     if before:
         assert content == tomllib.loads(before)
     for cache in one["measured"]["caches"]:

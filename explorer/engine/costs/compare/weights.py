@@ -53,6 +53,8 @@ _FAMILIES = {
 }
 _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.split()}
 
+_INITIAL_STATE = "initial state"
+
 _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
 """Prefixes or parts of the names that exporters give to their own values."""
 
@@ -112,8 +114,14 @@ class ComparedTensor(Struct):
 
     @property
     def family(self) -> str:
-        """Kind of work of its first owner."""
-        return family(self.owners[0].kind)
+        """Kind of work of its first owner, or 'initial state' for the state that a recurrent layer starts from.
+
+        An ONNX layer stores W, R and B in front of its states, which have three dimensions. No later weight
+        of a torch module has three.
+        """
+        name = family(self.owners[0].kind)
+        is_state = name == "recurrent layer" and self.place >= 3 and len(self.shape) == 3
+        return _INITIAL_STATE if is_state else name
 
 
 def _bits(dtype: str) -> int:
@@ -467,7 +475,7 @@ def _classify(
         return _IDLE
     if (
         onnx
-        and not owner.macs
+        and (not owner.macs or tensor.family == _INITIAL_STATE)
         and (name.startswith(_EXPORTER_NAMES) or "Constant" in name or _is_size(tensor))
     ):
         return _MADE

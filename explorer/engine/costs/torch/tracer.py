@@ -830,11 +830,11 @@ class _Watch:
         elif lifted:
             self.unseen_work.note_values_returned(tensor)
 
-    def note_result(self, result: Any, returned: Iterable[torch.Tensor]) -> None:
-        """Records that the model returned `result`, which contains the tensors `returned`."""
+    def note_result(self, result: Any, inputs: Any, returned: Iterable[torch.Tensor]) -> None:
+        """Records that the model returned `result`, which contains the tensors `returned`, for `inputs`."""
         for tensor in returned:
             self.note_read(tensor)
-        self.unseen_work.finish(result, self._is_computed)
+        self.unseen_work.finish(result, inputs, self._is_computed)
 
     def _is_computed(self, tensor: torch.Tensor) -> bool:
         """Whether the run computed a tensor, which is then neither an input nor a parameter."""
@@ -1054,7 +1054,7 @@ def trace(
     results = [inner for _, t in walk_tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
-    watch.note_result(run.result, returned)
+    watch.note_result(run.result, (args, kwargs), returned)
     run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.list_used()
     return run
 

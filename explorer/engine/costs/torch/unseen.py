@@ -161,13 +161,15 @@ class UnseenWork:
         form = _ARRAY_FORM if self._arrays else _NUMBERS_FORM
         self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))
 
-    def finish(self, result: Any, is_computed: Callable[[torch.Tensor], bool]) -> None:
+    def finish(self, result: Any, inputs: Any, is_computed: Callable[[torch.Tensor], bool]) -> None:
         """Checks the model's return value, and records numbers that left torch and did not return.
 
         Args:
             result: Return value of the model.
+            inputs: Arguments of the model. An object among them, such as a cache, may be returned as it is.
             is_computed: Function that returns whether the run computed a tensor.
         """
+        input_ids = set(map(id, _flatten(inputs)))
         for value in _flatten(result):
             type_name = type(value).__name__
             if isinstance(value, np.ndarray):
@@ -178,7 +180,9 @@ class UnseenWork:
                 parts = [part for _, part in walk_contents(value)]
                 if any(isinstance(part, (*_FUNCTION_TYPES, *_LAZY_TYPES)) for part in parts):
                     self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
-                elif not any(isinstance(part, torch.Tensor) and is_computed(part) for part in parts):
+                elif id(value) not in input_ids and not any(
+                    isinstance(part, torch.Tensor) and is_computed(part) for part in parts
+                ):
                     self.places.setdefault("", (type_name, _NO_TENSOR.format(type=type_name)))
         for path, method, form in self._pending_reads.values():
             self.places.setdefault(path, (method, _OUTSIDE_TORCH.format(form=form)))

@@ -100,7 +100,7 @@ def _load_class(name: str) -> Any:
 
 @cache
 def list_names(enumeration: str) -> Mapping[int, str]:
-    """Returns the names of an enumeration by number: `names("BuiltinOperator")[3]` is 'CONV_2D'."""
+    """Returns the names of an enumeration by number: `list_names("BuiltinOperator")[3]` is 'CONV_2D'."""
     members = vars(_load_class(enumeration))
     numbered = {value: name for name, value in members.items() if isinstance(value, int)}
     return {**_NEWER.get(enumeration, {}), **numbered}

@@ -485,6 +485,25 @@ def test_tensors_of_a_cache_are_found_by_its_layers_and_objects_in_a_circle_end(
     assert [id(one) for one in find_tensors([[], {"cache": cache}])] == [id(keys), id(values)]
 
 
+class Updating(nn.Module):
+    """Writes into the tensor of the object that it takes, and returns the object as mamba returns its cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, 4, bias=False)
+
+    def forward(self, x: Any, state: Any) -> Any:
+        state.last.copy_(x)
+        return self.first(x), state
+
+
+def test_an_argument_that_a_model_returns_is_no_later_computation() -> None:
+    state = SimpleNamespace(last=torch.zeros(6, 4))
+    with Session(Updating(), inputs=(torch.rand(6, 4), state), cache=False) as session:
+        totals = session.info().totals
+    assert (totals.macs, totals.status) == (96, "exact")
+
+
 def test_a_step_behind_a_cache_of_transformers_is_exact() -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {"vocab_size": 32, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2}
