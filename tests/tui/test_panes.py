@@ -26,11 +26,11 @@ def border(pane: Widget) -> str:
 @pytest.mark.slow
 async def test_the_divider_is_moved_by_keys_and_by_the_mouse_and_leaves_both_panes_room() -> None:
     async with screen(size=(100, 30)) as hands:
-        assert widths(hands) == (71, 29)
+        assert widths(hands) == (62, 38), "the names of the tabs stand beside their numbers"
         await hands.press("less_than_sign", "less_than_sign")
-        assert widths(hands) == (63, 37)
+        assert widths(hands) == (54, 46)
         await hands.press("greater_than_sign")
-        assert widths(hands) == (67, 33)
+        assert widths(hands) == (58, 42)
         await hands.pilot.mouse_down("#right", offset=(0, 5))
         await hands.pilot.hover("#panes", offset=(60, 9))
         await hands.pilot.mouse_up("#panes", offset=(60, 9))
@@ -55,7 +55,8 @@ async def test_until_it_is_moved_the_table_has_what_its_columns_need_and_a_plot_
             await hands.pilot.resize_terminal(width, 30)
             await hands.rest()
             titles = line_text(head.lines[0]).replace("activ.", "activations").split()[2:]
-            assert titles[:6] == ["kind", "output", "MACs", "share", "params", "activations"]
+            columns = ["kind", "output", "MACs", "share", "params", "activations"]
+            assert titles[:6] == columns[: 4 if width == 100 else 6]
             rows = [line_text(tree.row_line(at, tree.size.width)) for at in range(tree.row_count)]
             assert not any("…" in row[:14] for row in rows), "names are whole"
         assert titles[6:] == ["read", "written"]
