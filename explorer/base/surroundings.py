@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 
+from explorer.base.compat import is_about_temporary_folder, system_error_number
 from explorer.base.errors import ExplorerError, Misuse
 
 """Part of the message of Python's `tempfile`."""
@@ -56,8 +57,6 @@ def explain_surroundings(error: BaseException) -> ExplorerError | None:
 
 def _find_refusal(error: BaseException) -> ExplorerError | None:
     """Builds the error for one failure of the operating system, or returns None for other failures."""
-    from explorer.base.compat import is_about_temporary_folder, system_error_number  # after a failure only
-
     number = error.errno if isinstance(error, OSError) else None
     if number not in _REFUSED and not isinstance(error, ExplorerError):
         named = system_error_number(error, _IN_WORDS)

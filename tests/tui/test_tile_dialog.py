@@ -261,7 +261,7 @@ async def test_figures_follow_what_is_typed_and_the_formula_what_is_chosen(profi
         after = figures(hands)
         assert before != after
         assert "28,672 tile matmuls" in hands.dialog()
-        await hands.press(*["down"] * 7)
+        await hands.press(*["down"] * 9)
         assert isinstance(hands.pilot.app.focused, CostList)
         await hands.press("down", "down", "down", "down")
         assert "traffic mnk = " in hands.dialog()

@@ -61,8 +61,9 @@ def test_the_outline_of_an_onnx_file_imports_a_dozen_small_modules(sample: Sampl
     }
     # the rooms on the way to a module are empty
     own = {name for name in seen if not any(other.startswith(f"{name}.") for other in seen)}
-    # four of them hold the door to files, the place it confines, the system's name and the versions tested
-    assert len(own - set(sys.builtin_module_names)) <= 34, sorted(seen)
+    # five of them hold the door to files, the place it confines, the system's name, the versions tested and
+    # the texts of errors, which must be there when no file can be opened
+    assert len(own - set(sys.builtin_module_names)) <= 35, sorted(seen)
 
 
 def test_listing_a_folder_imports_no_framework_and_nothing_that_draws(sample: Sample) -> None:

@@ -114,7 +114,7 @@ class ComparedTensor(Struct):
 
     @property
     def family(self) -> str:
-        """Kind of work of its first owner, or 'initial state' for the state that a recurrent layer starts from.
+        """Kind of work of its first owner, or 'initial state' for the first state of a recurrent layer.
 
         An ONNX layer stores W, R and B in front of its states, which have three dimensions. No later weight
         of a torch module has three.

@@ -486,7 +486,7 @@ def test_tensors_of_a_cache_are_found_by_its_layers_and_objects_in_a_circle_end(
 
 
 class Updating(nn.Module):
-    """Writes into the tensor of the object that it takes, and returns the object as mamba returns its cache."""
+    """Writes into the tensor of the object that it takes, and returns it, as mamba does."""
 
     def __init__(self) -> None:
         super().__init__()
