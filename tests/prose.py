@@ -42,6 +42,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "_ != 'batch norm'": TAG,
         "_.family == 'batch norm'": TAG,
         "family(_.kind) == 'batch norm'": TAG,
+        "_.family == _INITIAL_STATE": TAG,
         "_.family in _FOLDS": TAG,
         "_ is _FOLDED": TAG,
         "_ in (None, _SHARED, _OWN)": TAG,
