@@ -43,6 +43,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "_.family == 'batch norm'": TAG,
         "family(_.kind) == 'batch norm'": TAG,
         "_.family == _INITIAL_STATE": TAG,
+        "_ == 'recurrent layer'": TAG,
         "_.family in _FOLDS": TAG,
         "_ is _FOLDED": TAG,
         "_ in (None, _SHARED, _OWN)": TAG,
