@@ -59,7 +59,7 @@ TESTED = (
     VersionRange("lightning", "2.5.2", "2.6"),
     VersionRange("matplotlib", "3.9", "3.11"),
     VersionRange("ml_dtypes", "0.5", "0.6"),
-    VersionRange("msgspec", "0.20", "0.22"),
+    VersionRange("msgspec", "0.20", "0.23"),
     VersionRange("numpy", "2.0", "2.5"),
     VersionRange("onnx", "1.19", "1.23"),
     VersionRange("onnxruntime", "1.23", "1.32", python="3.14"),

@@ -124,11 +124,13 @@ def _build_notes(cause: BaseException | None) -> list[str]:
 
 
 def explain_failure(error: Exception) -> ExplorerError:
-    """Builds the error for any failure, with version notes."""
+    """Builds the error for any failure, with version notes unless the next step is known."""
     if isinstance(error, ExplorerError):
         return add_notes(error)
     failure = find_known_failure(error)
-    return build_internal_error(error) if failure is None else add_notes(failure, error)
+    if failure is None:
+        return build_internal_error(error)
+    return failure if failure.hint else add_notes(failure, error)
 
 
 def build_internal_error(error: BaseException) -> ExplorerError:
