@@ -16,7 +16,8 @@ from explorer.settings.tiling import escape_glob
 ARRAY = "array"
 """Name of the innermost level of a mapping."""
 
-_MAP_ANEW = "map the model anew: explorer map MODEL -o FILE"
+MAP_ANEW = "map the model anew: explorer map MODEL -o FILE"
+"""Next step where a mapping file does not belong to a model or a machine."""
 
 
 def site_mapping(site: SitePlan) -> SiteMapping:
@@ -75,13 +76,13 @@ def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
             + (f", batch {numbers[3]}" if numbers[3] > 1 else "")
             for numbers in ((*entry.size, entry.batch), size)
         )
-        raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=place, hint=_MAP_ANEW)
+        raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=place, hint=MAP_ANEW)
     for key, dtype in (("dtype", site.dtype), ("right", site.right), ("accumulator", site.accumulator)):
         if key in entry.types and entry.types[key] != (dtype or site.dtype):
             raise Misuse(
                 f"'{key}' of '{site.name}' is {entry.types[key]} there, and {dtype or site.dtype} here",
                 where=place,
-                hint=_MAP_ANEW,
+                hint=MAP_ANEW,
             )
 
 

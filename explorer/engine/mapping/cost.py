@@ -38,9 +38,7 @@ from explorer.facts.mapping import (
     NestLevel,
     SiteMapping,
 )
-
-ARRAY = "array"
-"""Name of the innermost level."""
+from explorer.settings.site_mappings import ARRAY
 
 
 def memory_levels(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from explorer.base.errors import Misuse
-from explorer.engine.mapping.cost import ARRAY, memory_levels
+from explorer.engine.mapping.cost import memory_levels
 from explorer.facts import SitePlan
 from explorer.facts.mapping import MemoryMachine
 from explorer.settings.mapping_file import MappingFile
-from explorer.settings.site_mappings import check_sites
+from explorer.settings.site_mappings import ARRAY, MAP_ANEW, check_sites
 
 
 def level_texts(machine: MemoryMachine) -> list[str]:
@@ -46,5 +46,5 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
                 raise Misuse(
                     f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'",
                     where=place,
-                    hint="map the model anew: explorer map MODEL -o FILE",
+                    hint=MAP_ANEW,
                 )

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.mapping.cost import ARRAY, compute_capacity_on_chip, compute_mapping_cost
+from explorer.engine.mapping.cost import compute_capacity_on_chip, compute_mapping_cost
 from explorer.engine.tiling.cost import ONE_TILE, OVERLAP, SUMS_TRAVEL, compute_plan_cost, order_total
 from explorer.facts import Plan
 from explorer.facts.cost import ORDERS, OrderCost, PlanCost, SiteCost
 from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, SiteMapping
+from explorer.settings.site_mappings import ARRAY
 
 ORDER = "mapping"
 """Order of a plan whose sites have the loops of a mapping."""

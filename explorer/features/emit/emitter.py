@@ -422,7 +422,8 @@ def _with_plan(site: CodeSite, machine: MemoryMachine, folder: str) -> CodeSite:
 
 def _level_names(machine: MemoryMachine) -> tuple[str, ...]:
     """List the names of the memories of each level, separated by spaces; the last level is the array."""
-    from explorer.engine.mapping.cost import ARRAY, memory_levels
+    from explorer.engine.mapping.cost import memory_levels
+    from explorer.settings.site_mappings import ARRAY
 
     return (*(" ".join(memory.name for memory in group) for group in memory_levels(machine)[1:]), ARRAY)
 

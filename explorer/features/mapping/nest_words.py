@@ -10,9 +10,8 @@ from explorer.base.units import bytes_text, count_text, exact_text, sizes_text
 from explorer.facts.mapping import MappingCost, MemoryCost, MemoryMachine, SiteMapping
 from explorer.report.blocks import Cell, Column, Field, Fields, Role, Span, Table
 from explorer.report.present.figures import seconds, share_text, size
+from explorer.settings.site_mappings import ARRAY
 
-ARRAY = "array"
-"""Name of the innermost level."""
 _BAR = 10
 """Cells of a bar in a table."""
 
