@@ -527,20 +527,21 @@ def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: 
                 nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
 
 
-_original_attributes: dict[tuple[type, str], Any] = {}
+_original_attributes: dict[tuple[Any, str], Any] = {}
 """Attributes that `replace_attributes` replaced, with None for one that the class inherits."""
 _replacing_blocks = 0
 
 
 @contextmanager
-def replace_attributes(replacements: Callable[[], Iterable[tuple[type, str, Any]]]) -> Iterator[None]:
-    """Replaces attributes of torch's tensor and storage classes until the last block ends in any thread.
+def replace_attributes(replacements: Callable[[], Iterable[tuple[Any, str, Any]]]) -> Iterator[None]:
+    """Replaces attributes of torch and of its classes until the last block ends in any thread.
 
     Args:
-        replacements: Returns each class, the name of its attribute and the new attribute. It is called when
+        replacements: Returns each owner, the name of its attribute and the new attribute. It is called when
             no attribute is replaced.
 
-    Assumes: methods and properties of `torch.Tensor`, `UntypedStorage` and `TypedStorage` can be replaced.
+    Assumes: classes of torch (`FloatTensor`), and methods and properties of `torch.Tensor`, `UntypedStorage`
+        and `TypedStorage`, can be replaced.
     Seen: torch 2.9 and 2.14.
     Otherwise: one clear error, because code that reads the memory of a tensor would not be seen.
     """

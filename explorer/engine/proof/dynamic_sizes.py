@@ -151,7 +151,13 @@ def _choose_sizes_by_name(
     count = max((len(column) for column in columns.values()), default=0)
     for name in batches:
         columns[name] = [*_BATCH_SIZES, *islice(cycle(_SMALL_BATCHES), max(count - len(_BATCH_SIZES), 0))]
-        columns[name] += [size for size in sizes_by_name[name] if size not in _SMALL_SIZES]
+        larger_sizes = [size for size in sizes_by_name[name] if size not in _SMALL_SIZES]
+        columns[name] += reversed(larger_sizes)
+    # the largest batches meet the smallest lengths, because their product determines the work
+    row_count = max(map(len, columns.values()), default=0)
+    for name in lengths:
+        small_lengths = sizes_by_name[name][:3]
+        columns[name] += islice(cycle(small_lengths), row_count - len(columns[name]))
     return columns
 
 

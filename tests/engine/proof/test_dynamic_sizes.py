@@ -126,3 +126,24 @@ def test_a_chosen_size_that_the_model_refuses_is_an_error(tmp_path: Path) -> Non
     model = t.model(tmp_path / "m.onnx", nodes, {"x": ("rows", 2)}, {"z": t.weight(2, 2)})
     with pytest.raises(ExplorerError, match=r"rows=7"):
         choose_sizes(model, None, {"rows": (2, 7)})
+
+
+def test_a_product_for_each_sample_is_not_proved_again_for_more_samples(tmp_path: Path) -> None:
+    """The pooler of a BERT needs batches around its tile; attention has a product for each sample."""
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["turned"], perm=[0, 2, 1]),
+        helper.make_node("MatMul", ["x", "turned"], ["scores"]),
+        helper.make_node("MatMul", ["scores", "x"], ["mixed"]),
+        helper.make_node("ReduceMax", ["mixed"], ["first"], axes=[1], keepdims=0),
+        helper.make_node("MatMul", ["first", "w"], ["y"]),
+    ]
+    model = t.model(tmp_path / "m.onnx", nodes, {"x": ("batch", "seq", 8)}, weights())
+    with Session(model.path) as session:
+        proof = session.tile(TileSpec((16, 16, 16)), output=tmp_path / "tiled.onnx").verification
+    assert proof is not None
+    assert proof.passed
+    tiles = {site.name: site.tiles for site in proof.sites}
+    batches = [sizes["batch"] for sizes in proof.sizes]
+    assert {1, 2, 3, 15, 16, 17, 41} <= set(batches)
+    assert tiles["scores"] < sum(batches) < 400
+    assert tiles["y"] == sum(-(-batch // 16) for batch in set(batches))

@@ -8,7 +8,7 @@ device. When the model passes this object back to create a tensor, it is replace
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any
 
@@ -31,6 +31,9 @@ If a name changes in torch, the model fails with torch's error, and its row show
 """
 
 _LIBRARIES = ("torch", "explorer")
+_METHOD_MODULES = ("torch._tensor", "torch.overrides")
+"""Modules of torch with tensor methods that are written in Python, such as `__repr__`."""
+
 _MODE = "__torch_function__"
 """The method of Explorer's function mode that torch calls in place of a function."""
 
@@ -59,6 +62,14 @@ def find_asking_frame() -> FrameType | None:
     while frame is not None and not _is_mode(frame):
         frame = frame.f_back
     return None if frame is None else frame.f_back
+
+
+def is_model_asking() -> bool:
+    """Whether a model's code calls the current torch function, also through a tensor method in Python."""
+    frame = find_asking_frame()
+    while frame is not None and frame.f_globals.get("__name__") in _METHOD_MODULES:
+        frame = frame.f_back
+    return is_model_code(frame)
 
 
 def _is_mode(frame: FrameType) -> bool:
@@ -97,6 +108,38 @@ def replace_cpu(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, A
     return func, args, kwargs
 
 
+class TensorClass:
+    """Stands for a class of torch such as `torch.FloatTensor`, and takes meta tensors for tensors on the CPU.
+
+    Args:
+        actual_class: The class of torch. Calls, attributes and comparisons go to it.
+        is_watching: Returns whether a model runs in this thread.
+    """
+
+    def __init__(self, actual_class: Any, is_watching: Callable[[], bool]) -> None:
+        self._actual_class = actual_class
+        self._is_watching = is_watching
+
+    def __instancecheck__(self, value: object) -> bool:
+        is_asked = self._is_watching() and is_model_code(sys._getframe(1))
+        if is_asked and isinstance(value, torch.Tensor) and value.is_meta:
+            return value.layout == torch.strided and bool(value.dtype == self._actual_class.dtype)
+        return isinstance(value, self._actual_class)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Returns a new tensor of the class."""
+        return self._actual_class(*args, **kwargs)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._actual_class, name)
+
+    def __eq__(self, other: object) -> bool:
+        return self._actual_class is getattr(other, "_actual_class", other)
+
+    def __hash__(self) -> int:
+        return hash(self._actual_class)
+
+
 _MOVES = ("to", "cpu", "type")
 """Tensor methods that may move a tensor to the CPU."""
 
@@ -110,6 +153,9 @@ _CPU_TYPES: Mapping[Any, torch.dtype] = {
     for key in (name, getattr(torch, name.removeprefix("torch.")))
 }
 """Element types by the name and the class of a tensor on the CPU, such as 'torch.FloatTensor'."""
+
+TENSOR_CLASSES: Mapping[str, Any] = {key.__name__: key for key in _CPU_TYPES if not isinstance(key, str)}
+"""Classes of torch for tensors on the CPU, by their name in `torch`."""
 
 
 def _is_cpu(value: Any) -> bool:

@@ -21,7 +21,13 @@ import torch
 
 from explorer.engine.compat.torch import replace_attributes, storage_key
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
-from explorer.engine.costs.aten.device_questions import CPU, find_asking_frame, is_model_code
+from explorer.engine.costs.aten.device_questions import (
+    CPU,
+    TENSOR_CLASSES,
+    TensorClass,
+    find_asking_frame,
+    is_model_code,
+)
 
 _STORAGES: tuple[Any, ...] = (torch.UntypedStorage, torch.TypedStorage)
 _PROPERTIES = ("device", "dtype", "is_cuda", "is_hpu", "is_sparse", "is_sparse_csr")
@@ -143,6 +149,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
                 yield kind, name, _reading(name, method)
     yield torch.TypedStorage, "type", _answering_type(torch.TypedStorage.type)
     yield torch.Tensor, "storage_type", _answering_storage_type(torch.Tensor.storage_type)
+    for name, tensor_class in TENSOR_CLASSES.items():
+        yield torch, name, TensorClass(tensor_class, lambda: _CALLBACK.report is not None)
 
 
 @contextmanager

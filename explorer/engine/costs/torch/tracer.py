@@ -450,7 +450,7 @@ class _Watch:
         if answered is not None:
             return answered
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
-        if name in EXPORTING_METHODS and device_questions.is_model_code(device_questions.find_asking_frame()):
+        if name in EXPORTING_METHODS and device_questions.is_model_asking():
             self.note_memory_access(name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:

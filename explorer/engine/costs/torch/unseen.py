@@ -52,6 +52,8 @@ EXPORTING_METHODS = {
     "data_ptr": "an address",
     "apply_": "Python numbers",
     "map_": "Python numbers",
+    "__repr__": "text",
+    "__format__": "text",
 }
 """Tensor methods that pass numbers to code outside torch, with the form of these numbers."""
 

@@ -49,6 +49,10 @@ LARGE = 1 << 26
 """Bytes of a site's matrices above which its proof waits until the run of the whole model has ended."""
 
 
+_BATCH_COUNTS = 3
+"""Numbers of products in a batch at which a site with open sizes is proved."""
+
+
 class SiteProof:
     """Proves the sites of one plan.
 
@@ -86,6 +90,8 @@ class SiteProof:
         self._graphs_by_inputs: dict[int, list[SubgraphView]] = {}
         self._sessions: dict[str, Sessions] = {}
         """Sessions of each site with open sizes, by site key: such a site runs at several sizes."""
+        self._batches_by_sizes: dict[str, dict[tuple[int, int, int], set[int]]] = {}
+        """Batch counts at which a site was proved, by site key and by M, K and N."""
         self._files = list_sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
 
     def forget(self) -> None:
@@ -245,6 +251,8 @@ class SiteProof:
             # the longest site starts first, so that no long site runs alone at the end
             for site in sorted(group, key=lambda s: -s.products):
                 key = make_site_key(site)
+                if site.dynamic and not site.place and self._is_proved(site, originals[key], values):
+                    continue
                 prepare = partial(self._make_subject, site, originals[key], values, drawn, wiring)
                 sessions = self._sessions.setdefault(key, {}) if site.dynamic else None
                 task = SiteTask(site, originals[key], prepare, self.seed, sessions)
@@ -257,6 +265,24 @@ class SiteProof:
         if drawn is self.drawn and self.observed:
             final_values = next(runs)
             self.outputs = {v.name: final_values[v.name] for v in self.before.graph.outputs}
+
+    def _is_proved(self, site: SitePlan, original: Original, values: Mapping[str, Array]) -> bool:
+        """Whether only the number of products in the batch differs from earlier proofs of the site.
+
+        Each M, K and N is proved at least once, and the site at `_BATCH_COUNTS` numbers of products or more.
+        """
+        shapes = [values[name].shape for name in original.inputs]
+        try:
+            spec = original.spec_for(shapes, values[original.output].shape)
+        except (BadModel, NotTiled):
+            return False  # the proof of the site reports the reason
+        batches_by_sizes = self._batches_by_sizes.setdefault(make_site_key(site), {})
+        counts = set().union(*batches_by_sizes.values())
+        sizes = spec.M, spec.K, spec.N
+        if sizes in batches_by_sizes and (spec.batch in counts or len(counts) >= _BATCH_COUNTS):
+            return True
+        batches_by_sizes.setdefault(sizes, set()).add(spec.batch)
+        return False
 
     def _run_work(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
         """Does one piece of work, then frees the memory that it read."""

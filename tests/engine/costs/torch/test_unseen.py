@@ -191,6 +191,14 @@ def numbers_of_storage(model: Two, x: Any) -> Any:
     return model.first(x) * (x.storage()[0] if x.storage().size() else 1)
 
 
+def in_a_text(model: Two, x: Any) -> Any:
+    return one_or_two(model, x, "meta" in repr(x))
+
+
+def in_a_formatted_text(model: Two, x: Any) -> Any:
+    return model.first(x) * float(f"{x.sum()}".strip("tensor().")[:3].isdigit())
+
+
 def in_an_object(model: Two, x: Any) -> Any:
     return SimpleNamespace(first=model.first(x), rest=lambda: model.second(x))
 
@@ -210,6 +218,8 @@ def in_an_object(model: Two, x: Any) -> Any:
         by_address_of_storage,
         bytes_of_storage,
         numbers_of_storage,
+        in_a_text,
+        in_a_formatted_text,
         in_an_object,
         in_a_thread,
         a_modules_thread,
@@ -336,6 +346,11 @@ def made_beside(model: Two, x: Any) -> Any:
         lambda model, x: one_or_two(model, x, torch.device(x.device).type == "cpu"),
         lambda model, x: one_or_two(model, x, int(x.__dlpack_device__()[0]) == 1),
         lambda model, x: one_or_two(model, x, x.cpu() is x and x.to(device="cpu") is x),
+        lambda model, x: one_or_two(model, x, isinstance(x, torch.FloatTensor)),
+        lambda model, x: one_or_two(
+            model, x, not isinstance(x, (torch.DoubleTensor, torch.cuda.FloatTensor))
+        ),
+        lambda model, x: one_or_two(model, x, isinstance(torch.LongTensor([1, 2]), torch.LongTensor)),
     ],
 )
 def test_a_branch_on_the_device_goes_the_way_of_the_processor(function: Callable[..., Any]) -> None:
@@ -405,9 +420,13 @@ def test_the_memory_of_a_step_follows_the_branch_of_the_processor() -> None:
 
 
 def test_storages_are_as_before_after_a_run() -> None:
-    before = [dict(vars(kind)) for kind in (torch.UntypedStorage, torch.TypedStorage, torch.Tensor)]
+    def attributes() -> list[Any]:
+        owners = (torch.UntypedStorage, torch.TypedStorage, torch.Tensor)
+        return [type(torch.FloatTensor), *(dict(vars(owner)) for owner in owners)]
+
+    before = attributes()
     info(by_address_of_storage)
-    assert before == [dict(vars(kind)) for kind in (torch.UntypedStorage, torch.TypedStorage, torch.Tensor)]
+    assert before == attributes()
 
 
 # -- gradients of functions that the model defines
