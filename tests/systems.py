@@ -24,6 +24,9 @@ def without(module, *names):
         if hasattr(module, name):
             delattr(module, name)
 
+if hasattr(os, "process_cpu_count"):  # from Python 3.13, and chosen when `os` is imported
+    os.process_cpu_count = os.cpu_count
+
 class Missing(importlib.abc.MetaPathFinder):
     def __init__(self, *names):
         self.names = names
@@ -94,6 +97,7 @@ _WINDOWS = (
     _COMMON
     + """
 import subprocess
+subprocess._USE_POSIX_SPAWN = False  # chosen when `subprocess` is imported, before the name goes
 sys.meta_path.insert(0, Missing(
     "fcntl", "resource", "pwd", "grp", "termios", "tty", "pty", "readline", "posix", "curses", "syslog"
 ))
@@ -114,6 +118,8 @@ import select
 without(select, "poll", "epoll")
 without(sys.modules["time"], "tzset")
 pathlib.WindowsPath = pathlib.PosixPath  # files still lie here
+import types
+shutil._winapi = types.SimpleNamespace(NeedCurrentDirectoryForExePath=lambda path: False)
 platform.system = lambda: "Windows"
 sys.platform, os.name = "win32", "nt"
 """

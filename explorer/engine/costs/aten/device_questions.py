@@ -134,7 +134,7 @@ class TensorClass:
         return getattr(self._actual_class, name)
 
     def __eq__(self, other: object) -> bool:
-        return self._actual_class is getattr(other, "_actual_class", other)
+        return self._actual_class is (other._actual_class if isinstance(other, TensorClass) else other)
 
     def __hash__(self) -> int:
         return hash(self._actual_class)
