@@ -19,7 +19,12 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import replace_attributes, storage_key
+from explorer.engine.compat.torch import (
+    branches_on_device,
+    replace_attributes,
+    script_classes,
+    storage_key,
+)
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.aten.device_questions import (
     CPU,
@@ -138,6 +143,24 @@ def _answering_storage_type(method: Callable[..., Any]) -> Callable[..., Any]:
     return storage_type_method
 
 
+def _refusing_branches(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Wraps the call of a TorchScript function, whose questions about devices cannot be answered here.
+
+    The wrapped call raises a RuntimeError if a branch of the function depends on the device.
+    """
+
+    @functools.wraps(method)
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if _CALLBACK.report is not None and branches_on_device(function):
+            raise RuntimeError(
+                f"TorchScript '{function.name}' branches on the device of a tensor, and shapes have none:"
+                " count its Python function, or the saved file"
+            )
+        return method(function, *args, **kwargs)
+
+    return call
+
+
 def _replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yields the class, the name and the replacement of each attribute that is watched."""
     for kind in _STORAGES:
@@ -149,6 +172,8 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
                 yield kind, name, _reading(name, method)
     yield torch.TypedStorage, "type", _answering_type(torch.TypedStorage.type)
     yield torch.Tensor, "storage_type", _answering_storage_type(torch.Tensor.storage_type)
+    for cls in script_classes():
+        yield cls, "__call__", _refusing_branches(cls.__call__)
     for name, tensor_class in TENSOR_CLASSES.items():
         yield torch, name, TensorClass(tensor_class, lambda: _CALLBACK.report is not None)
 
