@@ -47,18 +47,22 @@ if TYPE_CHECKING:
     from explorer.facts.split.edit import EditStep
     from explorer.facts.split.part import PartSpec
     from explorer.facts.split.split import SplitSpec
+    from explorer.facts.summary import Counts, Summary
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
     from explorer.facts.verification import Tolerance
     from explorer.session import (
         Session,
         blame_files,
         compare_files,
+        count,
         diff_files,
         evaluate_files,
         list_models,
         make_model,
         measure_machine,
+        progress_bar,
         run_pipeline,
+        summary,
         sweep_files,
         sweep_formats,
         sweep_serving,
@@ -70,6 +74,7 @@ __all__ = [
     "Analysis",
     "BadModel",
     "Cancelled",
+    "Counts",
     "Diff",
     "EditStep",
     "EngineDied",
@@ -90,6 +95,7 @@ __all__ = [
     "ServingSpec",
     "ServingSweepSpec",
     "SplitSpec",
+    "Summary",
     "Sweep",
     "SweepRow",
     "SweepSpec",
@@ -101,12 +107,15 @@ __all__ = [
     "__version__",
     "blame_files",
     "compare_files",
+    "count",
     "diff_files",
     "evaluate_files",
     "list_models",
     "make_model",
     "measure_machine",
+    "progress_bar",
     "run_pipeline",
+    "summary",
     "sweep_files",
     "sweep_formats",
     "sweep_serving",
@@ -139,11 +148,20 @@ _NAMES_BY_MODULE = {
     "explorer.facts.serving.sweep": ("ServingSweepSpec",),
     "explorer.facts.split.part": ("PartSpec",),
     "explorer.facts.split.split": ("SplitSpec",),
+    "explorer.facts.summary": ("Counts", "Summary"),
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
     "explorer.facts.verification": ("Tolerance",),
     "explorer.session": (
-        *("Session", "blame_files", "compare_files", "diff_files", "evaluate_files"),
-        *("list_models", "make_model", "measure_machine", "run_pipeline", "sweep_files", "sweep_formats"),
+        *("Session", "blame_files", "compare_files", "count", "diff_files", "evaluate_files", "summary"),
+        *(
+            "list_models",
+            "make_model",
+            "measure_machine",
+            "progress_bar",
+            "run_pipeline",
+            "sweep_files",
+            "sweep_formats",
+        ),
         *("sweep_serving", "tree_diff_files", "verify_files"),
     ),
 }

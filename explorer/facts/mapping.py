@@ -8,11 +8,10 @@ cycles are whole numbers; energies are picojoules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
-
-from msgspec import Struct
+from typing import ClassVar, Literal
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.cost import Formula, Hardware
 from explorer.facts.tiling import TileSpec
 
@@ -208,7 +207,7 @@ def products_spec(grouped: GroupForm, unit: Sizes, sites: tuple[str, ...] = ()) 
     return TileSpec(tile=unit if grouped == "pack" else (1, 1, 1), sites=sites, grouped="pack")
 
 
-class LevelMoves(Struct, frozen=True):
+class LevelMoves(Fact, frozen=True):
     """Bytes that move between a level and the next memory outside of it that holds the operand.
 
     Attributes:
@@ -234,7 +233,7 @@ class LevelMoves(Struct, frozen=True):
     transfers: int = 0
 
 
-class MemoryCost(Struct, frozen=True):
+class MemoryCost(Fact, frozen=True):
     """Use of one memory by a mapping.
 
     Attributes:
@@ -260,7 +259,7 @@ class MemoryCost(Struct, frozen=True):
     pj: float | None
 
 
-class MappingCost(Struct, frozen=True):
+class MappingCost(Fact, frozen=True):
     """Cost of one run of a mapped site, its batch included.
 
     Attributes:
@@ -303,7 +302,7 @@ class MappingCost(Struct, frozen=True):
         return None if self.pj is None or self.cycles is None else self.pj * self.cycles
 
 
-class MappingSearch(Struct, frozen=True):
+class MappingSearch(Fact, frozen=True):
     """Result of a search for the best mapping of a site.
 
     Attributes:
@@ -329,7 +328,7 @@ class MappingSearch(Struct, frozen=True):
     seconds: float
 
 
-class MappedSite(Struct, frozen=True):
+class MappedSite(Fact, frozen=True):
     """A matrix product of a model with its mapping.
 
     Attributes:
@@ -347,7 +346,7 @@ class MappedSite(Struct, frozen=True):
     search: MappingSearch | None = None
 
 
-class CapacityPoint(Struct, frozen=True):
+class CapacityPoint(Fact, frozen=True):
     """Least traffic for a size of the first memory.
 
     Attributes:
@@ -361,7 +360,7 @@ class CapacityPoint(Struct, frozen=True):
     lower_bound: int
 
 
-class ModelMapping(Struct, frozen=True):
+class ModelMapping(TableFact, frozen=True):
     """Mappings of the matrix products of a model to a machine.
 
     Sums are over all sites and all runs of each; sites whose number of runs is unknown are in no sum.
@@ -380,6 +379,8 @@ class ModelMapping(Struct, frozen=True):
         assumptions: Assumptions behind the figures, in words.
         grouped: Handling of grouped convolutions.
     """
+
+    ROWS: ClassVar[str] = "sites"
 
     machine: MemoryMachine
     objective: Objective

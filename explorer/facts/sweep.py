@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from explorer.base.checked import Count, Spec
 from explorer.base.errors import Misuse, find_failed_models
+from explorer.base.fact import Fact, TableFact
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
@@ -38,7 +39,7 @@ class SweepSpec(Spec, frozen=True):
     base: TileSpec = TileSpec()
 
 
-class SweepRow(Struct, frozen=True):
+class SweepRow(Fact, frozen=True):
     """One tiling of one model. Figures are sums over all sites and all calls of each.
 
     Attributes:
@@ -121,7 +122,7 @@ class SweepRow(Struct, frozen=True):
         return self.macs / self.macs_total
 
 
-class SweepLayer(Struct, frozen=True):
+class SweepLayer(Fact, frozen=True):
     """A product of a model, without a tiling: `batch` products of this size in each of `calls` runs."""
 
     model: str
@@ -133,7 +134,7 @@ class SweepLayer(Struct, frozen=True):
     calls: int | None = 1
 
 
-class Sweep(Struct, frozen=True):
+class Sweep(TableFact, frozen=True):
     """The answer of `explorer sweep`.
 
     Attributes:
@@ -147,6 +148,8 @@ class Sweep(Struct, frozen=True):
         workers: Number of worker processes, or 0 if this process did the work.
         notes: Remarks about the execution of the sweep.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     rows: tuple[SweepRow, ...]
     hardware: Hardware

@@ -19,4 +19,5 @@ FEATURES = (
     "sizes",
     "training",
     "sweep",
+    "notebook",
 )

@@ -13,7 +13,7 @@ from explorer.base.errors import Misuse, suggest_name
 from explorer.host import input_files
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start": ("tutorial", "labs", "tasks"),
+    "Start": ("tutorial", "labs", "tasks", "notebooks"),
     "Look at a model": ("counting", "filter", "overlay", "profile", "cost", "formats"),
     "Change a model": ("tiling", "mapping", "quantize", "number_formats", "fold", "edit", "split"),
     "Prove a change": ("proof",),

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from typing import ClassVar
 
-from msgspec import Struct
+from explorer.base.fact import Fact, TableFact
 
 
-class TrainingTrial(Struct, frozen=True, kw_only=True):
+class TrainingTrial(Fact, frozen=True, kw_only=True):
     """One training run of a sweep.
 
     Attributes:
@@ -60,7 +61,7 @@ class TrainingTrial(Struct, frozen=True, kw_only=True):
         return self.model, self.data, loss, self.rate, self.batch, self.epochs, self.optimizer, self.seed
 
 
-class TrainingSweep(Struct, frozen=True, kw_only=True):
+class TrainingSweep(TableFact, frozen=True, kw_only=True):
     """The answer of `explorer sweep --train`.
 
     Attributes:
@@ -80,6 +81,8 @@ class TrainingSweep(Struct, frozen=True, kw_only=True):
         written: Path of the file with the weights of one trial, or ''.
         workers: Number of worker processes, or 0 if this process did the work.
     """
+
+    ROWS: ClassVar[str] = "trials"
 
     source: str
     data: str
