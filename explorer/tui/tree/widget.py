@@ -51,9 +51,10 @@ class LayerTree(LineList):
 
     @property
     def paths(self) -> list[str]:
-        """Paths of the open rows and of the row under the cursor."""
+        """Paths of the open rows, with and without the filter, and of the row under the cursor."""
         layer = self.current_layer
-        return sorted({path for path, _ in self.model.shape.open_rows} | ({layer.path} if layer else set()))
+        paths = {path for path, _ in self.model.shape.open_rows} | (self.model.open_matches or set())
+        return sorted(paths | ({layer.path} if layer else set()))
 
     @property
     def row_count(self) -> int:
