@@ -62,6 +62,18 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::[0-9]{1,5})?", re.ASC
 """Host header of a request: an IPv6 address in brackets, or a name or IPv4 address; and an optional port."""
 _FONT_LINK = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
 """Link to a Google font in the template. It is removed: the page loads nothing from other servers."""
+_SEND_SCRIPT = (
+    "<script>const send = WebSocket.prototype.send; WebSocket.prototype.send = function (data) {"
+    " if (this.readyState === WebSocket.OPEN) send.call(this, data);"
+    " else if (this.readyState === WebSocket.CONNECTING)"
+    " this.addEventListener('open', () => send.call(this, data), {once: true}); }</script>"
+)
+"""Script that keeps what the page sends before its web socket is open, and drops what it sends afterwards.
+
+The page's own script sends focus and sizes in any state, which is an error in the browser's console.
+"""
+_ICON = '<link rel="icon" href="data:,">'
+"""Empty icon of the page. Without it a browser asks for one and reports an error in its console."""
 _FOCUS_SCRIPT = (
     "<script>addEventListener('load', () => "
     "document.querySelector('.xterm-helper-textarea')?.focus())</script>"
@@ -267,7 +279,8 @@ class ScreenServer(Server):
             "application": {"name": self.title},
         }
         page = aiohttp_jinja2.render_template("app_index.html", request, context)
-        page.text = _FONT_LINK.sub("", page.text or "").replace("</body>", f"{_FOCUS_SCRIPT}</body>")
+        text = _FONT_LINK.sub("", page.text or "").replace("<head>", f"<head>{_SEND_SCRIPT}{_ICON}")
+        page.text = text.replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
