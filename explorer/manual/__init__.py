@@ -20,7 +20,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Language models": ("serving",),
     "Other machines": ("ssh", "cluster"),
     "Reference": ("glossary", "verbs", "options", "keys", "json", "python"),
-    "Inside": ("versions", "speed", "changes"),
+    "Inside": ("versions", "speed", "beside", "changes"),
 }
 """Pages in reading order, by the title of their group. `index.md` has the same groups for the web site."""
 
