@@ -49,7 +49,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "Add columns from a CSV or JSON file with figures by layer", LOOK,
         "look.overlay_action.ask_overlay", menu=True),
     CommandKey("sort", ("s",), "s", "Sort by a column or order",
-        "Sort by the column: the largest first, the smallest first, or in execution order", LOOK,
+        "The layers by the column, or in the Operators tab the operators by the next figure", LOOK,
         "look.view.sort", footer="sort", where=("tree",)),
     CommandKey("flat", ("F",), "F", "Flat list or tree",
         "Show layers without their groups", LOOK, "look.view.flat"),
