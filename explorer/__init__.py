@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Verification,
         to_json,
     )
+    from explorer.facts.check import CheckSpec
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.profile.profile import ProfileSpec
     from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
     from explorer.session import (
         Session,
         blame_files,
+        check_files,
         compare_files,
         count,
         diff_files,
@@ -74,6 +76,7 @@ __all__ = [
     "Analysis",
     "BadModel",
     "Cancelled",
+    "CheckSpec",
     "Counts",
     "Diff",
     "EditStep",
@@ -106,6 +109,7 @@ __all__ = [
     "Verification",
     "__version__",
     "blame_files",
+    "check_files",
     "compare_files",
     "count",
     "diff_files",
@@ -139,6 +143,7 @@ _NAMES_BY_MODULE = {
         *("Analysis", "Diff", "Info", "Layer", "Plan", "TileResult", "TileRule", "TileSpec"),
         *("Verification", "to_json"),
     ),
+    "explorer.facts.check": ("CheckSpec",),
     "explorer.facts.cost": ("Hardware", "PlanCost"),
     "explorer.facts.split.edit": ("EditStep",),
     "explorer.facts.profile.profile": ("ProfileSpec",),
@@ -152,8 +157,10 @@ _NAMES_BY_MODULE = {
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
     "explorer.facts.verification": ("Tolerance",),
     "explorer.session": (
-        *("Session", "blame_files", "compare_files", "count", "diff_files", "evaluate_files", "summary"),
+        *("Session", "blame_files", "check_files", "compare_files", "count", "diff_files"),
         *(
+            "evaluate_files",
+            "summary",
             "list_models",
             "make_model",
             "measure_machine",

@@ -267,7 +267,7 @@ def _compute_ratios(values: Sequence[FigureValue | None]) -> tuple[float | None,
 
 def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
     """Returns the indices of the values that no other value can beat, even where exact values are unknown."""
-    ranges = {index: _compute_range(figure) for index, figure in enumerate(values) if figure is not None}
+    ranges = {index: compute_range(figure) for index, figure in enumerate(values) if figure is not None}
     if len(ranges) < 2 or not better or len(set(ranges.values())) == 1:
         return ()
     if better == "more":
@@ -279,7 +279,7 @@ def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[in
     )
 
 
-def _compute_range(figure: FigureValue) -> tuple[float, float]:
+def compute_range(figure: FigureValue) -> tuple[float, float]:
     """Returns the least and the greatest possible value of a figure. Figures are never negative."""
     if isinstance(figure.value, str):
         place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0

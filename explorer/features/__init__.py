@@ -13,6 +13,7 @@ FEATURES = (
     "split",
     "convert",
     "compare",
+    "check",
     "profile",
     "values",
     "graph",

@@ -18,6 +18,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "Change a model": ("tiling", "mapping", "quantize", "number_formats", "fold", "edit", "split"),
     "Prove a change": ("proof",),
     "Language models": ("serving",),
+    "Teams": ("ci",),
     "Other machines": ("ssh", "cluster"),
     "Reference": ("glossary", "verbs", "options", "keys", "json", "python"),
     "Inside": ("versions", "speed", "beside", "changes"),

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from explorer.session.machine import measure_machine
     from explorer.session.methods.public_api import (
         blame_files,
+        check_files,
         compare_files,
         count,
         diff_files,
@@ -43,6 +44,7 @@ __all__ = [
     "Session",
     "blame_files",
     "cache_usage",
+    "check_files",
     "clear_cache",
     "compare_files",
     "count",

@@ -233,6 +233,7 @@ class _Method:
 
 _ARGUMENTS = {
     "collections.abc": ("Callable", "Iterable", "Mapping", "Sequence"),
+    "explorer.facts.check": ("CheckSpec",),
     "explorer.facts.conversion": ("ExporterName", "ScriptMethod"),
     "explorer.facts.cost": ("Hardware", "OrderName"),
     "explorer.facts.evaluate.evaluation": ("Task",),

@@ -92,7 +92,7 @@ class Option:
         return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **choices, **minimum)
 
 
-WRITTEN = ("--output", "--plot", "--scalesim", "--take")
+WRITTEN = ("--output", "--plot", "--scalesim", "--take", "--junit")
 """Options with a path to write to. Other options with a FILE value read the file."""
 
 OPENING = (

@@ -29,6 +29,7 @@ from explorer.facts import (
 )
 from explorer.facts.blame import Blame
 from explorer.facts.change import ProofRequest
+from explorer.facts.check import Check, CheckSpec, ModelCheck
 from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
 from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
 from explorer.facts.cost import Hardware, OrderName, PlanCost, TileSteps
@@ -802,6 +803,19 @@ class PublicMethods:
         """Build a table of figures with a column for each of two or more states."""
         raise NotImplementedError
 
+    def check(
+        self,
+        spec: CheckSpec,
+        *,
+        against: PathText | None = None,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> ModelCheck:
+        """Compare the figures of a model with its budgets."""
+        raise NotImplementedError
+
     def profile(
         self,
         spec: ProfileSpec | None = None,
@@ -1171,6 +1185,22 @@ def compare_files(
     **options: Unpack[OpeningKeywords],
 ) -> Comparison:
     """Compare the figures of two or more models with those of the first, and mark the best of each figure."""
+    raise NotImplementedError
+
+
+def check_files(
+    *models: str | os.PathLike[str],
+    spec: CheckSpec | None = None,
+    against: PathText | None = None,
+    update: bool = False,
+    overwrite: bool = False,
+    config: PathText | None = None,
+    machine: Machine | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Unpack[OpeningKeywords],
+) -> Check:
+    """Compare the figures of models with their budgets."""
     raise NotImplementedError
 
 
