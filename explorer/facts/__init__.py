@@ -527,7 +527,10 @@ class NodeDiff(Fact, frozen=True):
         became: New form of a tiled or quantized node, as in `what`.
         contents: Names of attributes that differ in their content, such as the body of a loop.
         weights: Names of weights that differ.
-        otherwise: Whether the node also differs in something else.
+        has_other_changes: Whether the node also differs in something other than `contents` and `weights`.
+        function: Domain, name and overload of a function. In a row about a function, this function. In the
+            row of a call, the called function if its body is the only difference. None in other rows.
+        is_helper: Whether the node is one that only one graph has, and that only tiled sites read.
     """
 
     status: str
@@ -542,9 +545,18 @@ class NodeDiff(Fact, frozen=True):
     became: str = ""
     contents: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
-    otherwise: bool = True
+    has_other_changes: bool = True
+    function: tuple[str, str, str] | None = None
+    is_helper: bool = False
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("became", "contents", "weights", "otherwise")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = (
+        "became",
+        "contents",
+        "weights",
+        "has_other_changes",
+        "function",
+        "is_helper",
+    )
 
 
 class Diff(TableFact, frozen=True):

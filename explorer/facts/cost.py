@@ -44,6 +44,24 @@ OrderName = Literal[
 """Order of the loops over tiles from the outermost in, a dataflow, or the best order."""
 
 
+class HardwareSpec(Spec, frozen=True):
+    """The machine of a cost, as the user requests it.
+
+    Attributes:
+        machine: Name in the config file, preset, or path of a TOML file. None selects no machine.
+    """
+
+    machine: Annotated[
+        str | None,
+        option(
+            "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"
+            "or a TOML file of its own",
+            metavar="FILE|NAME",
+            old="--profile",
+        ),
+    ] = None
+
+
 class OrderSpec(Spec, frozen=True):
     """The loop order of a cost, as the user requests it.
 

@@ -3,15 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 from msgspec.structs import replace
 
+from explorer.base.checked import Spec
 from explorer.base.fact import Fact, TableFact
+from explorer.base.options import option
 from explorer.facts.mapping import Objective
 from explorer.facts.pareto_front import find_nondominated
 
 FrontFigure = Literal["cycles", "traffic"]
+
+
+class MappingSweepSpec(Spec, frozen=True):
+    """Memory sizes of a mapping sweep, as the user requests them.
+
+    Attributes:
+        capacity: Sizes of the first memory on the chip, each combined with each machine: a range, or sizes
+            between commas. Empty takes each machine's own size.
+    """
+
+    capacity: Annotated[
+        str,
+        option(
+            "sizes of each machine's first memory on the chip, with --map: 64K,256K,1M, or a range 64K:1M\n"
+            "(default: the machine's own)",
+            metavar="SIZES",
+        ),
+    ] = ""
 
 
 class MappingRow(Fact, frozen=True, kw_only=True):

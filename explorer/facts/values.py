@@ -31,6 +31,8 @@ class StatisticsSpec(Spec, frozen=True):
             "only layers of this operator or module type, such as Conv or Linear",
             manual="only layers of this operator or module type, such as `Conv` or `Linear`",
             metavar="KIND",
+            label="operators",
+            placeholder="all; Conv, Linear",
             flag="--op",
             old="--type",
         ),
@@ -43,6 +45,8 @@ class StatisticsSpec(Spec, frozen=True):
             manual="[statistics](counting.md#statistics) beside each other, one row a tensor:"
             " `var,absmean,range:3sigma,quantile:0.97`",
             metavar="NAMES",
+            label="statistics",
+            placeholder="var, absmax, zeros, quantile:0.97",
             reader="statistics",
         ),
     ] = None
@@ -51,6 +55,8 @@ class StatisticsSpec(Spec, frozen=True):
         option(
             "statistics of each index of this axis, such as 0 for the output channels of a weight",
             metavar="N",
+            label="axis",
+            placeholder="none; 0 tells output channels apart",
             reader="axis",
         ),
     ] = None

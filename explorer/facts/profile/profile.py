@@ -94,6 +94,28 @@ class ProfileSpec(Spec, frozen=True):
     record: Natural = 0
 
 
+ProfileSort = Literal["time", "order", "calls", "mac-rate", "byte-rate", "limit", "roof", "memory"]
+"""Order of the layers of a profile; see `_KEYS`."""
+
+
+class ProfileViewSpec(Spec, frozen=True):
+    """Order of the layers of a profile.
+
+    Attributes:
+        sort: Figure by which the layers are sorted, the largest first.
+    """
+
+    sort: Annotated[
+        ProfileSort,
+        option(
+            "layers with the largest first: order is as they run, limit the least time, roof that over\n"
+            "the measured one",
+            manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
+            " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
+        ),
+    ] = "time"
+
+
 class Spread(Fact, frozen=True):
     """Distribution of a time in seconds over several samples.
 
