@@ -59,7 +59,7 @@ async def press_keys(engine):
         await wait_until(lambda: app.screen.query("#share"))
         assert app.screen.query_one("#box").border_title == "Prune"
         await pilot.press("backspace", "backspace", "backspace", *"0.75", "enter")
-        await wait_until(lambda: len(store.history.entries) == 2)
+        await wait_until(lambda: store.history is not None and len(store.history.entries) == 2)
         assert store.history.entries[1].label == "75% pruned"
 
 if __name__ == "__main__":
