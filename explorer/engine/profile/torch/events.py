@@ -192,13 +192,13 @@ class ExpectedCall(NamedTuple):
     Attributes:
         function: Name of the function.
         row: Id of the row of its calls.
-        count: Number of calls.
+        calls: Number of calls.
         alternates: Whether the calls may alternate with the calls of later rows, because the row has several.
     """
 
     function: str
     row: int
-    count: int
+    calls: int
     alternates: bool
 
 
@@ -243,7 +243,7 @@ def take_call(expected: list[ExpectedCall], function: str) -> int | None:
         return None
     call = expected[index]
     alternating = [earlier for earlier in expected[:index] if earlier.alternates]
-    remaining = [call._replace(count=call.count - 1)] if call.count > 1 else []
+    remaining = [call._replace(calls=call.calls - 1)] if call.calls > 1 else []
     expected[: index + 1] = [*alternating, *remaining]
     return call.row
 
