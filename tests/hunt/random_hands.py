@@ -18,6 +18,7 @@ import shutil
 import string
 import sys
 import time
+import traceback
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -141,6 +142,7 @@ def hunt(seed: int) -> tuple[str, Case]:
                 what = asyncio.run(_play(case, lost))
             except Exception as error:  # the program's own faults are what is hunted for
                 what = f"{type(error).__name__}: {error}"
+                case.done.append(traceback.format_exc())
             gc.collect()
         lost += [str(one.message) for one in warned if "never awaited" in str(one.message)]
     finally:
@@ -324,19 +326,20 @@ async def _end(app: ExplorerApp, case: Case) -> str:
         if _is_over(app):
             return ""
         if isinstance(app.screen, MainScreen) and app.screen.store.jobs.current is None:
-            break
+            if not await _rests(app):
+                busy = [worker.name for worker in app.workers if not worker.is_finished]
+                return "" if _is_over(app) else f"the program never rests: {', '.join(busy)}"
+            main = app.screen if not _is_over(app) else None
+            if isinstance(main, MainScreen):
+                return await _fault_of_main(app, main)
+            continue  # the last key opens a dialog late
+        if app.main is None:
+            return ""
         _press(app, case, ["escape"])
         await asyncio.sleep(0.05)
         if what := await _answers(app):
             return what
-    if _is_over(app) or app.main is None:
-        return ""
-    if not isinstance(app.screen, MainScreen):
-        return f"Esc, {_CLOSES} times, does not close {type(app.screen).__name__}"
-    if not await _rests(app):
-        busy = [worker.name for worker in app.workers if not worker.is_finished]
-        return "" if _is_over(app) else f"the program never rests: {', '.join(busy)}"
-    return await _fault_of_main(app, app.screen)
+    return "" if _is_over(app) else f"Esc, {_CLOSES} times, does not close {type(app.screen).__name__}"
 
 
 async def _rests(app: ExplorerApp) -> bool:
