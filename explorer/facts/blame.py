@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import Literal
 
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
+
 from explorer.facts import Shape
 
 ProbeState = Literal["equal", "rounding", "inherited", "coarser", "introduced", "unjudged"]
@@ -32,7 +33,7 @@ no single change explains it. '': no change is known.
 """
 
 
-class Probe(Fact, frozen=True):
+class Probe(Struct, frozen=True):
     """One value that both models compute. Probes are in the execution order of the first model.
 
     Errors compare the second model's value with the first's, over all draws, in float64. A relative error is
@@ -99,7 +100,7 @@ class Probe(Fact, frozen=True):
     change: Change = ""
 
 
-class Blame(TableFact, frozen=True):
+class Blame(Struct, frozen=True):
     """Where two models start to differ, and how the error grows along the graph.
 
     Attributes:
@@ -122,8 +123,6 @@ class Blame(TableFact, frozen=True):
         chunks: Number of chunks in which the values were examined.
         held_bytes: Estimated peak bytes of values in memory at the same time.
     """
-
-    ROWS: ClassVar[str] = "probes"
 
     kind: BlameKind
     same: bool

@@ -7,10 +7,11 @@ Sizes are bytes and cycles are whole numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from explorer.base.checked import Count, Positive, Spec
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 
 Bound = Literal["compute", "memory", ""]
@@ -29,39 +30,6 @@ during the innermost loop: C (the output), B (the weight) or A (the input).
 """
 
 
-OrderName = Literal[
-    "best",
-    "mnk",
-    "nmk",
-    "knm",
-    "nkm",
-    "mkn",
-    "kmn",
-    "output-stationary",
-    "weight-stationary",
-    "input-stationary",
-]
-"""Order of the loops over tiles from the outermost in, a dataflow, or the best order."""
-
-
-class HardwareSpec(Spec, frozen=True):
-    """The machine of a cost, as the user requests it.
-
-    Attributes:
-        machine: Name in the config file, preset, or path of a TOML file. None selects no machine.
-    """
-
-    machine: Annotated[
-        str | None,
-        option(
-            "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"
-            "or a TOML file of its own",
-            metavar="FILE|NAME",
-            old="--profile",
-        ),
-    ] = None
-
-
 class OrderSpec(Spec, frozen=True):
     """The loop order of a cost, as the user requests it.
 
@@ -71,7 +39,18 @@ class OrderSpec(Spec, frozen=True):
     """
 
     order: Annotated[
-        OrderName,
+        Literal[
+            "best",
+            "mnk",
+            "nmk",
+            "knm",
+            "nkm",
+            "mkn",
+            "kmn",
+            "output-stationary",
+            "weight-stationary",
+            "input-stationary",
+        ],
         option(
             "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"
             "the one with the least traffic at each matmul",
@@ -120,7 +99,7 @@ class Hardware(Spec, frozen=True):
     origin: str = ""
 
 
-class OrderCost(Fact, frozen=True):
+class OrderCost(Struct, frozen=True):
     """Cost of one run of a site with its loops in one order.
 
     Attributes:
@@ -152,7 +131,7 @@ class OrderCost(Fact, frozen=True):
     seconds: float | None
 
 
-class Systolic(Fact, frozen=True):
+class Systolic(Struct, frozen=True):
     """Cycles of one product on a systolic array.
 
     Attributes:
@@ -175,7 +154,7 @@ class Systolic(Fact, frozen=True):
     seconds: float | None
 
 
-class Formula(Fact, frozen=True):
+class Formula(Struct, frozen=True):
     """The formula of a figure: `rule` in letters, `filled` with the numbers of the site, and the `value`."""
 
     name: str
@@ -185,7 +164,7 @@ class Formula(Fact, frozen=True):
     unit: str = ""
 
 
-class SiteCost(Fact, frozen=True):
+class SiteCost(Struct, frozen=True):
     """Cost of one run of a site, its full batch together.
 
     Attributes:
@@ -252,7 +231,7 @@ class SiteCost(Fact, frozen=True):
         return next(cost for cost in self.orders if cost.order == self.order)
 
 
-class OrderTotal(Fact, frozen=True):
+class OrderTotal(Struct, frozen=True):
     """Cost of all sites one after the other, every call of each.
 
     Attributes:
@@ -271,7 +250,7 @@ class OrderTotal(Fact, frozen=True):
     memory_bound: int | None
 
 
-class PlanCost(TableFact, frozen=True):
+class PlanCost(Struct, frozen=True):
     """Cost of a plan.
 
     Sums are over all sites and all calls of each. They do not include untiled operators.
@@ -292,8 +271,6 @@ class PlanCost(TableFact, frozen=True):
         macs_total: Multiply-accumulates of the full model with the untiled operators, or None unless all are
             known.
     """
-
-    ROWS: ClassVar[str] = "sites"
 
     hardware: Hardware
     order: str
@@ -321,7 +298,7 @@ class PlanCost(TableFact, frozen=True):
         return "<= " if any(site.at_most and site.calls for site in self.sites) else ""
 
 
-class TileStep(Fact, frozen=True):
+class TileStep(Struct, frozen=True):
     """One tile product of a site. Steps follow the order of the loops.
 
     Attributes:
@@ -363,7 +340,7 @@ class TileStep(Fact, frozen=True):
         return self.a_bytes + self.b_bytes + self.c_read_bytes + self.c_write_bytes
 
 
-class TileSteps(TableFact, frozen=True):
+class TileSteps(Struct, frozen=True):
     """Some steps of one run of a site.
 
     Attributes:
@@ -375,8 +352,6 @@ class TileSteps(TableFact, frozen=True):
         steps: Requested steps.
         dims: Sizes of open dimensions to which the figures apply, if they are known.
     """
-
-    ROWS: ClassVar[str] = "steps"
 
     site: str
     order: str

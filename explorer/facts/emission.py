@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
-from explorer.base.fact import Fact, TableFact
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.mapping import GroupForm, MemoryMachine, SiteMapping
 
@@ -27,7 +26,7 @@ CodeRunner = Literal["cc", "numpy", ""]
 _FileName = Annotated[str, Meta(pattern=r"^(site_\d{3,6}\.c)?$")]
 
 
-class CodeCounter(Fact, frozen=True):
+class CodeCounter(Struct, frozen=True):
     """A counter of bytes moved, as the plan has it.
 
     Attributes:
@@ -44,7 +43,7 @@ class CodeCounter(Fact, frozen=True):
     bytes: int
 
 
-class CodeSite(Fact, frozen=True):
+class CodeSite(Struct, frozen=True):
     """A matrix product of a manifest.
 
     Attributes:
@@ -64,7 +63,7 @@ class CodeSite(Fact, frozen=True):
     counters: tuple[CodeCounter, ...]
 
 
-class CodeManifest(Fact, frozen=True, forbid_unknown_fields=True):
+class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
     """Content of `mapping.json`: the machine, and the loop nest of each matrix product.
 
     Attributes:
@@ -92,7 +91,7 @@ class CodeManifest(Fact, frozen=True, forbid_unknown_fields=True):
     grouped: GroupForm = "leave"
 
 
-class CounterDifference(Fact, frozen=True):
+class CounterDifference(Struct, frozen=True):
     """A counter whose bytes differ from the plan.
 
     Attributes:
@@ -112,7 +111,7 @@ BELOW_ZERO = 1 << 63
 """Value from which an unsigned counter of 64 bits ran below zero."""
 
 
-class CodeEvidence(Fact, frozen=True):
+class CodeEvidence(Struct, frozen=True):
     """Runs of the nest of one site, compared with the product and with the plan.
 
     Attributes:
@@ -154,7 +153,7 @@ class CodeEvidence(Fact, frozen=True):
     seconds: float
 
 
-class CodeProof(TableFact, frozen=True):
+class CodeProof(Struct, frozen=True):
     """Emitted code of a model, and its proof.
 
     Attributes:
@@ -168,8 +167,6 @@ class CodeProof(TableFact, frozen=True):
         verdict: Verdict in one sentence.
         seconds: Seconds of everything.
     """
-
-    ROWS: ClassVar[str] = "sites"
 
     output: str
     form: CodeForm

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
+
 from explorer.facts import Status, TensorInfo
 
 
-class MemoryStep(Fact, frozen=True):
+class MemoryStep(Struct, frozen=True):
     """One step of the execution order.
 
     Attributes:
@@ -30,7 +31,7 @@ class MemoryStep(Fact, frozen=True):
     layer: int | None = None
 
 
-class Lifetime(Fact, frozen=True):
+class Lifetime(Struct, frozen=True):
     """One activation and the steps during which it is live, both ends included.
 
     `offset` is its address in bytes in the arena (`Memory.arena_bytes`) that a first-fit allocator fills.
@@ -43,7 +44,7 @@ class Lifetime(Fact, frozen=True):
     offset: int
 
 
-class Memory(TableFact, frozen=True):
+class Memory(Struct, frozen=True):
     """Activation memory of one forward pass, step by step.
 
     Attributes:
@@ -60,8 +61,6 @@ class Memory(TableFact, frozen=True):
         assumed: Whether the figures of status 'bound' rest on the assumption that `reason` names. The true
             figures may be larger or smaller.
     """
-
-    ROWS: ClassVar[str] = "lifetimes"
 
     steps: tuple[MemoryStep, ...]
     lifetimes: tuple[Lifetime, ...]

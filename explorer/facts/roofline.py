@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
+
 from explorer.facts.cost import Hardware
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.machine import MeasuredMachine
@@ -14,7 +15,7 @@ __all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]
 Limit = Literal["compute", "memory", "unknown"]
 
 
-class NamedMachine(Fact, frozen=True):
+class NamedMachine(Struct, frozen=True):
     """A machine that `--machine` accepts by name.
 
     Attributes:
@@ -34,7 +35,7 @@ class NamedMachine(Fact, frozen=True):
     measured: MeasuredMachine | None = None
 
 
-class Machines(Fact, frozen=True):
+class Machines(Struct, frozen=True):
     """All machines that have a name.
 
     Attributes:
@@ -46,7 +47,7 @@ class Machines(Fact, frozen=True):
     machines: tuple[NamedMachine, ...]
 
 
-class RooflinePoint(Fact, frozen=True):
+class RooflinePoint(Struct, frozen=True):
     """One layer (never a group) on the roofline.
 
     Attributes:
@@ -72,7 +73,7 @@ class RooflinePoint(Fact, frozen=True):
     share: float
 
 
-class Roofline(TableFact, frozen=True):
+class Roofline(Struct, frozen=True):
     """Every layer on the roofline of one machine, in execution order.
 
     Attributes:
@@ -86,8 +87,6 @@ class Roofline(TableFact, frozen=True):
         unknown: Number of layers with an unknown limit.
         coverage: Share of layers whose time is known, 0 to 1.
     """
-
-    ROWS: ClassVar[str] = "points"
 
     machine: Machine
     ridge: float

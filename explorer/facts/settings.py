@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
 
 
-class SiteSettings(Fact, frozen=True):
+class SiteSettings(Struct, frozen=True):
     """Effective tiling settings of one site.
 
     Attributes:
@@ -32,7 +31,7 @@ class SiteSettings(Fact, frozen=True):
     origins: Mapping[str, str]
 
 
-class UnusedRule(Fact, frozen=True):
+class UnusedRule(Struct, frozen=True):
     """A rule that matches no site of this model. `near` is a similar site name, or ''."""
 
     origin: str
@@ -40,7 +39,7 @@ class UnusedRule(Fact, frozen=True):
     near: str = ""
 
 
-class Settings(TableFact, frozen=True):
+class Settings(Struct, frozen=True):
     """Effective tiling settings of a model.
 
     Attributes:
@@ -50,15 +49,13 @@ class Settings(TableFact, frozen=True):
         unused: Rules that match no site.
     """
 
-    ROWS: ClassVar[str] = "sites"
-
     grouped: str
     grouped_origin: str
     sites: tuple[SiteSettings, ...]
     unused: tuple[UnusedRule, ...] = ()
 
 
-class LayerSettings(Fact, frozen=True):
+class LayerSettings(Struct, frozen=True):
     """Effective quantization settings of one layer.
 
     Attributes:
@@ -98,15 +95,13 @@ class LayerSettings(Fact, frozen=True):
         return self.origins.get("block" if self.block else "granularity", "")
 
 
-class QuantizeSettings(TableFact, frozen=True):
+class QuantizeSettings(Struct, frozen=True):
     """Effective quantization settings of a model.
 
     Attributes:
         layers: Settings of all layers that multiply or hold weights, in the order of the graph.
         unused: Rules that match no layer.
     """
-
-    ROWS: ClassVar[str] = "layers"
 
     layers: tuple[LayerSettings, ...]
     unused: tuple[UnusedRule, ...] = ()

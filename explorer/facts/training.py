@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from explorer.base.checked import Count, Spec, Words
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values, memory_word
 from explorer.facts import Status
@@ -75,7 +76,7 @@ Phase = Literal["forward", "backward", "step"]
 Holding = Literal["parameters", "optimizer", "inputs", "activations", "gradients", "temporary"]
 
 
-class LayerTraining(Fact, frozen=True):
+class LayerTraining(Struct, frozen=True):
     """One layer (never a group) in a training step. Every figure is for the full batch.
 
     Attributes:
@@ -109,7 +110,7 @@ class LayerTraining(Fact, frozen=True):
     backward_elementwise_ops: int | None = 0
 
 
-class TrainingMoment(Fact, frozen=True):
+class TrainingMoment(Struct, frozen=True):
     """Moment of one phase at which one module reaches its highest memory. Every figure is in bytes.
 
     Attributes:
@@ -136,7 +137,7 @@ class TrainingMoment(Fact, frozen=True):
     live_bytes: int
 
 
-class TrainingHolder(Fact, frozen=True):
+class TrainingHolder(Struct, frozen=True):
     """Memory of one kind that a module holds at the peak."""
 
     path: str
@@ -144,7 +145,7 @@ class TrainingHolder(Fact, frozen=True):
     bytes: int
 
 
-class MeasuredMemory(Fact, frozen=True):
+class MeasuredMemory(Struct, frozen=True):
     """Memory in use during a training step that ran on the CPU, as torch's profiler reports it.
 
     Attributes:
@@ -163,7 +164,7 @@ class MeasuredMemory(Fact, frozen=True):
     step: tuple[int, ...]
 
 
-class StepMemory(Fact, frozen=True):
+class StepMemory(Struct, frozen=True):
     """Memory of one training step at one batch size.
 
     Attributes:
@@ -199,7 +200,7 @@ class StepMemory(Fact, frozen=True):
     measured: MeasuredMemory | None = None
 
 
-class TrainingMemory(Fact, frozen=True):
+class TrainingMemory(Struct, frozen=True):
     """Memory of training steps at several batch sizes.
 
     Attributes:
@@ -222,7 +223,7 @@ class TrainingMemory(Fact, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Training(TableFact, frozen=True):
+class Training(Struct, frozen=True):
     """Cost of one training step of a model at one batch size, per layer and in total.
 
     Attributes:
@@ -241,8 +242,6 @@ class Training(TableFact, frozen=True):
         backward_elementwise_ops: Elementwise operations of the backward pass.
         memory: Memory while the step runs, if it was requested.
     """
-
-    ROWS: ClassVar[str] = "layers"
 
     batch: int | None
     optimizer: Optimizer

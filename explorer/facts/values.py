@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, ClassVar
+from typing import Annotated
 
-from msgspec import field
+from msgspec import Struct, field
 
 from explorer.base.checked import Count, Spec
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.facts import Shape, TensorInfo
 
@@ -31,8 +30,6 @@ class StatisticsSpec(Spec, frozen=True):
             "only layers of this operator or module type, such as Conv or Linear",
             manual="only layers of this operator or module type, such as `Conv` or `Linear`",
             metavar="KIND",
-            label="operators",
-            placeholder="all; Conv, Linear",
             flag="--op",
             old="--type",
         ),
@@ -45,8 +42,6 @@ class StatisticsSpec(Spec, frozen=True):
             manual="[statistics](counting.md#statistics) beside each other, one row a tensor:"
             " `var,absmean,range:3sigma,quantile:0.97`",
             metavar="NAMES",
-            label="statistics",
-            placeholder="var, absmax, zeros, quantile:0.97",
             reader="statistics",
         ),
     ] = None
@@ -55,15 +50,13 @@ class StatisticsSpec(Spec, frozen=True):
         option(
             "statistics of each index of this axis, such as 0 for the output channels of a weight",
             metavar="N",
-            label="axis",
-            placeholder="none; 0 tells output channels apart",
             reader="axis",
         ),
     ] = None
     bins: Annotated[Count, option("intervals of a histogram", metavar="N")] = 32
 
 
-class Histogram(Fact, frozen=True):
+class Histogram(Struct, frozen=True):
     """A histogram: `counts[i]` values lie in [edges[i], edges[i + 1]).
 
     The last interval includes its right edge. NaN and Inf are not counted.
@@ -73,7 +66,7 @@ class Histogram(Fact, frozen=True):
     counts: tuple[int, ...]
 
 
-class TensorStats(Fact, frozen=True):
+class TensorStats(Struct, frozen=True):
     """Statistics of the values of one tensor.
 
     Figures are over the finite values, computed in float64. They are None if no value is finite or the dtype
@@ -117,7 +110,7 @@ class TensorStats(Fact, frozen=True):
     chosen: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
-class StatisticsRow(Fact, frozen=True):
+class StatisticsRow(Struct, frozen=True):
     """Requested statistics of one tensor, or of one index of an axis of it, with properties of its layer.
 
     Attributes:
@@ -148,7 +141,7 @@ class StatisticsRow(Fact, frozen=True):
     values: Mapping[str, float | None]
 
 
-class Weights(TableFact, frozen=True):
+class Weights(Struct, frozen=True):
     """Statistics of stored tensors.
 
     Attributes:
@@ -159,8 +152,6 @@ class Weights(TableFact, frozen=True):
         statistics: Requested statistics with properties of the layers.
     """
 
-    ROWS: ClassVar[str] = "tensors"
-
     source: str
     tensors: tuple[TensorStats, ...]
     tied: tuple[tuple[str, ...], ...] = ()
@@ -169,7 +160,7 @@ class Weights(TableFact, frozen=True):
     statistics: tuple[StatisticsRow, ...] = ()
 
 
-class Activations(TableFact, frozen=True):
+class Activations(Struct, frozen=True):
     """Outputs of the layers of a model for one input.
 
     Attributes:
@@ -185,8 +176,6 @@ class Activations(TableFact, frozen=True):
         statistics: Requested statistics, as in `Weights`.
     """
 
-    ROWS: ClassVar[str] = "tensors"
-
     source: str
     inputs: tuple[str, ...]
     tensors: tuple[TensorStats, ...]
@@ -198,7 +187,7 @@ class Activations(TableFact, frozen=True):
     statistics: tuple[StatisticsRow, ...] = ()
 
 
-class ValuesBefore(Fact, frozen=True):
+class ValuesBefore(Struct, frozen=True):
     """The same slice of a tensor in another model, and its differences.
 
     Attributes:
@@ -230,7 +219,7 @@ class ValuesBefore(Fact, frozen=True):
     largest_ulps: int | None
 
 
-class TensorValues(Fact, frozen=True):
+class TensorValues(Struct, frozen=True):
     """Values of a slice of one tensor.
 
     Attributes:
@@ -276,7 +265,7 @@ class TensorValues(Fact, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Outlier(Fact, frozen=True):
+class Outlier(Struct, frozen=True):
     """A value of a tensor that is far from its mean. `deviations` is the distance in standard deviations."""
 
     index: tuple[int, ...]
@@ -284,7 +273,7 @@ class Outlier(Fact, frozen=True):
     deviations: float | None
 
 
-class HeatMap(Fact, frozen=True):
+class HeatMap(Struct, frozen=True):
     """A tensor reduced to a small matrix: each cell covers several rows and columns.
 
     Attributes:

@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from explorer.base.checked import Spec
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
 
@@ -48,7 +47,7 @@ class Tolerance(Spec, frozen=True):
     ] = None
 
 
-class OutputEvidence(Fact, frozen=True):
+class OutputEvidence(Struct, frozen=True):
     """Comparison of one output of two graphs over all draws, and of each with a float64 run.
 
     Attributes:
@@ -105,7 +104,7 @@ class OutputEvidence(Fact, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("void",)
 
 
-class SiteEvidence(Fact, frozen=True):
+class SiteEvidence(Struct, frozen=True):
     """Evidence for one tiled site: the comparison of its tiles with the weight, and a run against float64.
 
     Attributes:
@@ -153,7 +152,7 @@ class SiteEvidence(Fact, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("saturates", "finding")
 
 
-class RegionEvidence(Fact, frozen=True):
+class RegionEvidence(Struct, frozen=True):
     """Evidence for a changed region, which ran alone in both graphs on the same values.
 
     Attributes:
@@ -179,7 +178,7 @@ class RegionEvidence(Fact, frozen=True):
     equal: bool = False
 
 
-class Verification(TableFact, frozen=True):
+class Verification(Struct, frozen=True):
     """Evidence that two graphs compute the same.
 
     Attributes:
@@ -203,8 +202,6 @@ class Verification(TableFact, frozen=True):
             tolerance, only outputs are compared.
         torch: Comparison of the torch model's own outputs with `after`, for an nn.Module.
     """
-
-    ROWS: ClassVar[str] = "outputs"
 
     passed: bool
     verdict: str

@@ -13,12 +13,10 @@ FEATURES = (
     "split",
     "convert",
     "compare",
-    "check",
     "profile",
     "values",
     "graph",
     "sizes",
     "training",
     "sweep",
-    "notebook",
 )

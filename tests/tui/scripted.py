@@ -645,8 +645,7 @@ class ScriptedEngine:
     def stop(self, job: _Job) -> None:
         """Fail the job as a stopped one."""
         self.waiting = [w for w in self.waiting if w[0] is not job]
-        if not job.future.done():
-            job.future.set_exception(Cancelled())
+        job.future.set_exception(Cancelled())
 
     def die(self) -> None:
         """Fail what waits as when the process was killed."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from explorer.base.checked import Count, Spec
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values
 
@@ -73,7 +74,7 @@ class EvaluateSpec(SampleSpec, frozen=True):
     batch: Annotated[Count, option("samples that run together", metavar="N")] = 64
 
 
-class ClassScore(Fact, frozen=True):
+class ClassScore(Struct, frozen=True):
     """Score of one class: the number of its samples, and the number that a model classified correctly."""
 
     label: int
@@ -81,7 +82,7 @@ class ClassScore(Fact, frozen=True):
     correct: int
 
 
-class Confusion(Fact, frozen=True):
+class Confusion(Struct, frozen=True):
     """Number of samples of one class that a model assigned to another class."""
 
     label: int
@@ -89,7 +90,7 @@ class Confusion(Fact, frozen=True):
     count: int
 
 
-class ModelAgreement(Fact, frozen=True):
+class ModelAgreement(Struct, frozen=True):
     """Comparison of the scored output with the first model's.
 
     Attributes:
@@ -113,7 +114,7 @@ class ModelAgreement(Fact, frozen=True):
     top5: float | None
 
 
-class ModelScore(Fact, frozen=True):
+class ModelScore(Struct, frozen=True):
     """Score of one model.
 
     Attributes:
@@ -153,7 +154,7 @@ class ModelScore(Fact, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Evaluation(TableFact, frozen=True):
+class Evaluation(Struct, frozen=True):
     """Scores of models side by side on the samples of a file.
 
     Attributes:
@@ -167,8 +168,6 @@ class Evaluation(TableFact, frozen=True):
         outputs: Number of classes, or of predicted numbers for each sample.
         models: Scores of the models in the order in which the user named them.
     """
-
-    ROWS: ClassVar[str] = "models"
 
     data: str
     samples: int

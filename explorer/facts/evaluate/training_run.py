@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from explorer.base.checked import Count, Natural, Positive, Spec
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 
 
@@ -35,7 +34,7 @@ class TrainSpec(Spec, frozen=True):
     seed: Annotated[Natural, option("seed of shuffling, held out samples, dropout", metavar="S")] = 0
 
 
-class EpochScore(Fact, frozen=True):
+class EpochScore(Struct, frozen=True):
     """Score after one epoch.
 
     `loss` is the loss on the training samples during the epoch. `held_loss` and `accuracy` are those of the
@@ -49,7 +48,7 @@ class EpochScore(Fact, frozen=True):
     seconds: float
 
 
-class TrainingRun(TableFact, frozen=True, kw_only=True):
+class TrainingRun(Struct, frozen=True, kw_only=True):
     """A training run of one model.
 
     Attributes:
@@ -69,8 +68,6 @@ class TrainingRun(TableFact, frozen=True, kw_only=True):
         output: Path of the file with the weights of the best epoch, or '' if no file was requested.
         weights: Origin of the weights at the start of the first epoch.
     """
-
-    ROWS: ClassVar[str] = "epochs"
 
     source: str
     data: str

@@ -8,15 +8,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
-from explorer.base.fact import Fact
 from explorer.facts import Layer, Shape, TensorInfo
 
 InputSource = Literal["layer", "input", "stored", "unknown"]
 
 
-class LayerRef(Fact, frozen=True):
+class LayerRef(Struct, frozen=True):
     """A reference to a layer: its id in the layer tree, its path and its kind."""
 
     id: int
@@ -24,7 +23,7 @@ class LayerRef(Fact, frozen=True):
     kind: str
 
 
-class InputConnection(Fact, frozen=True):
+class InputConnection(Struct, frozen=True):
     """A tensor that a layer reads.
 
     Attributes:
@@ -42,7 +41,7 @@ class InputConnection(Fact, frozen=True):
     constant: bool = False
 
 
-class OutputConnection(Fact, frozen=True):
+class OutputConnection(Struct, frozen=True):
     """A tensor that a layer produces.
 
     Attributes:
@@ -60,7 +59,7 @@ class OutputConnection(Fact, frozen=True):
     constant: bool = False
 
 
-class Connections(Fact, frozen=True):
+class Connections(Struct, frozen=True):
     """Inputs of a layer with their producers, and outputs of the layer with their readers.
 
     Attributes:

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import field
+from msgspec import Struct, field
 
-from explorer.base.fact import Fact
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.external.overlay import OutsideFigure
 
@@ -38,7 +37,7 @@ def collect_figures(layer: Layer) -> dict[str, int | None]:
     return {name: getattr(layer, field) for name, field in FIGURES.items()}
 
 
-class GraphBox(Fact, frozen=True):
+class GraphBox(Struct, frozen=True):
     """A box of a drawing.
 
     Attributes:
@@ -103,7 +102,7 @@ class GraphBox(Fact, frozen=True):
         return f"{self.kind}{', tiled' * bool(self.tiles)}{call_text}{f' ×{self.repeat}' * (self.repeat > 1)}"
 
 
-class GraphEdge(Fact, frozen=True):
+class GraphEdge(Struct, frozen=True):
     """An edge: tensors that one box produces and another box reads.
 
     Attributes:
@@ -126,7 +125,7 @@ class GraphEdge(Fact, frozen=True):
     points: tuple[tuple[int, int], ...] = ()
 
 
-class GraphRoute(Fact, frozen=True):
+class GraphRoute(Struct, frozen=True):
     """All paths from one layer or group to another.
 
     Attributes:
@@ -146,7 +145,7 @@ class GraphRoute(Fact, frozen=True):
     paths: int | None
 
 
-class GraphDrawing(Fact, frozen=True):
+class GraphDrawing(Struct, frozen=True):
     """Layout of a model, of a group, or of the neighborhood of a layer.
 
     Attributes:
@@ -177,7 +176,7 @@ class GraphDrawing(Fact, frozen=True):
     same_name: tuple[str, ...] = ()
 
 
-class NodeFigures(Fact, frozen=True):
+class NodeFigures(Struct, frozen=True):
     """One figure of every node of a graph, for the graph viewer of another program.
 
     Attributes:

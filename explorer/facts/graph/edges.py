@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from explorer.base.fact import Fact
+from msgspec import Struct
 
 
-class RowEdges(Fact, frozen=True):
+class RowEdges(Struct, frozen=True):
     """Downward edges between rows.
 
     If names put rows in another order than the execution order, an edge can point upward. Such edges are

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import field
+from msgspec import Struct
 
-from explorer.base.fact import Fact
 from explorer.facts import Shape, TensorInfo
 from explorer.facts.graph.connections import InputSource
 
 
-class ValueRecord(Fact, frozen=True):
+class ValueRecord(Struct, frozen=True):
     """A value that flows between rows of the layer tree.
 
     `maker` is the id of the row that produces it, or -1 for none. `readers` are the ids of the rows that read
@@ -23,7 +22,7 @@ class ValueRecord(Fact, frozen=True):
     is_output: bool
 
 
-class FlowRecord(Fact, frozen=True):
+class FlowRecord(Struct, frozen=True):
     """All values of a model.
 
     `made` and `read` map a row id to the indices of the values that the row produces and reads. `declared`
@@ -33,4 +32,4 @@ class FlowRecord(Fact, frozen=True):
     values: tuple[ValueRecord, ...]
     made: dict[int, tuple[int, ...]]
     read: dict[int, tuple[int, ...]]
-    declared: dict[str, Shape] = field(default_factory=dict)
+    declared: dict[str, Shape] = {}

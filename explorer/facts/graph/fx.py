@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
 
-from msgspec import field
+from msgspec import Struct, field
 
-from explorer.base.fact import Fact, TableFact
 from explorer.facts import Shape, TensorInfo
 
 
-class FxNode(Fact, frozen=True):
+class FxNode(Struct, frozen=True):
     """One node of a torch.fx graph.
 
     Attributes:
@@ -39,7 +37,7 @@ class FxNode(Fact, frozen=True):
     values: Mapping[str, float | None] = field(default_factory=dict)
 
 
-class FxGraph(TableFact, frozen=True):
+class FxGraph(Struct, frozen=True):
     """The torch.fx graph of a module.
 
     Attributes:
@@ -50,8 +48,6 @@ class FxGraph(TableFact, frozen=True):
         nodes: Nodes in the order of the graph.
         inputs_from: Origin of each input, if statistics were requested.
     """
-
-    ROWS: ClassVar[str] = "nodes"
 
     traced_by: str
     reason: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from explorer.base.fact import Fact
+from msgspec import Struct
 
 __all__ = ["ModuleCode"]
 
 
-class ModuleCode(Fact, frozen=True):
+class ModuleCode(Struct, frozen=True):
     """The text of one module of a TorchScript file.
 
     Attributes:

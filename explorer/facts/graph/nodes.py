@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
-from msgspec import field
+from msgspec import Struct, field
 
-from explorer.base.fact import Fact, TableFact
 from explorer.facts import Shape
 
 
-class NodeTensor(Fact, frozen=True):
+class NodeTensor(Struct, frozen=True):
     """A tensor that a node reads or writes.
 
     Attributes:
@@ -33,7 +32,7 @@ class NodeTensor(Fact, frozen=True):
     values: Any = None
 
 
-class FileNode(Fact, frozen=True):
+class FileNode(Struct, frozen=True):
     """A node of the file.
 
     Attributes:
@@ -60,7 +59,7 @@ class FileNode(Fact, frozen=True):
     outputs: tuple[NodeTensor, ...]
 
 
-class NodeTable(TableFact, frozen=True):
+class NodeTable(Struct, frozen=True):
     """The header of an ONNX file, and its nodes.
 
     Attributes:
@@ -76,8 +75,6 @@ class NodeTable(TableFact, frozen=True):
             the nodes of a function follow all other nodes.
         total_nodes: Number of all nodes in the file.
     """
-
-    ROWS: ClassVar[str] = "nodes"
 
     graph_name: str
     model_version: int | None

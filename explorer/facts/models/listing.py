@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
 
 
-class StoredType(Fact, frozen=True):
+class StoredType(Struct, frozen=True):
     """Tensors of one number type in a file.
 
     Attributes:
@@ -23,7 +21,7 @@ class StoredType(Fact, frozen=True):
     bytes: int | None
 
 
-class ModelFile(Fact, frozen=True):
+class ModelFile(Struct, frozen=True):
     """A model as its header describes it. Reading it loads no model and infers no shapes.
 
     Attributes:
@@ -53,7 +51,7 @@ class ModelFile(Fact, frozen=True):
     context: int | None = None
 
 
-class RecentModel(Fact, frozen=True):
+class RecentModel(Struct, frozen=True):
     """A model that was recently opened on the screen.
 
     Attributes:
@@ -71,7 +69,7 @@ class RecentModel(Fact, frozen=True):
     missing: bool = False
 
 
-class KeptSession(Fact, frozen=True):
+class KeptSession(Struct, frozen=True):
     """A session that can be resumed.
 
     Attributes:
@@ -91,7 +89,7 @@ class KeptSession(Fact, frozen=True):
     kept: str = ""
 
 
-class NamedModel(Fact, frozen=True):
+class NamedModel(Struct, frozen=True):
     """A model of torchvision.
 
     Attributes:
@@ -103,7 +101,7 @@ class NamedModel(Fact, frozen=True):
     params: int | None = None
 
 
-class ModelListing(TableFact, frozen=True):
+class ModelListing(Struct, frozen=True):
     """Models and sessions that can be opened.
 
     Attributes:
@@ -114,8 +112,6 @@ class ModelListing(TableFact, frozen=True):
         recent: Recently opened models, newest first.
         torchvision: Models of torchvision, or None if it is not installed or was not requested.
     """
-
-    ROWS: ClassVar[str] = "models"
 
     folder: str
     models: tuple[ModelFile, ...]

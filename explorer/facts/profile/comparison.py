@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from msgspec import Struct
 
-from explorer.base.fact import Fact, TableFact
 from explorer.facts.profile.profile import Profile, Spread
 
 
-class LayerChange(Fact, frozen=True):
+class LayerChange(Struct, frozen=True):
     """A row of one or both models, with the time of the layers in it.
 
     Attributes:
@@ -37,7 +36,7 @@ class LayerChange(Fact, frozen=True):
     significant: bool | None
 
 
-class ProfileComparison(TableFact, frozen=True):
+class ProfileComparison(Struct, frozen=True):
     """Comparison of two models that were timed in turn.
 
     Attributes:
@@ -49,8 +48,6 @@ class ProfileComparison(TableFact, frozen=True):
         significant: Whether the difference exceeds the noise, as in `LayerChange`.
         notes: Further remarks, in words.
     """
-
-    ROWS: ClassVar[str] = "layers"
 
     names: tuple[str, str]
     difference: float

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from explorer.base.fact import Fact
+from msgspec import Struct
+
 from explorer.facts.profile.profile import Spread
 
 
-class KernelTime(Fact, frozen=True):
+class KernelTime(Struct, frozen=True):
     """One kernel that was timed alone.
 
     Attributes:
@@ -31,7 +32,7 @@ class KernelTime(Fact, frozen=True):
     bytes_per_second: float
 
 
-class PeakRate(Fact, frozen=True):
+class PeakRate(Struct, frozen=True):
     """Highest multiply-accumulate rate of one number type over all tried sizes.
 
     Attributes:
@@ -47,7 +48,7 @@ class PeakRate(Fact, frozen=True):
     sizes: tuple[int, ...]
 
 
-class CacheLevel(Fact, frozen=True):
+class CacheLevel(Struct, frozen=True):
     """A data cache as the operating system reports it, with its measured bandwidth.
 
     Attributes:
@@ -64,7 +65,7 @@ class CacheLevel(Fact, frozen=True):
     ways: int = 0
 
 
-class CopyRate(Fact, frozen=True):
+class CopyRate(Struct, frozen=True):
     """Rate at which one thread copies an array with NumPy.
 
     Attributes:
@@ -78,7 +79,7 @@ class CopyRate(Fact, frozen=True):
     bytes_per_second: float
 
 
-class MeasuredCore(Fact, frozen=True):
+class MeasuredCore(Struct, frozen=True):
     """Measurements of one core.
 
     Attributes:
@@ -92,7 +93,7 @@ class MeasuredCore(Fact, frozen=True):
     copies: tuple[CopyRate, ...]
 
 
-class MeasuredMachine(Fact, frozen=True):
+class MeasuredMachine(Struct, frozen=True):
     """Measurements of the machine on which the program ran.
 
     Attributes:

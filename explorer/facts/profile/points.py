@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from explorer.base.fact import Fact
+from msgspec import Struct
+
 from explorer.facts.profile.profile import Profile
 
 
-class MeasuredPoint(Fact, frozen=True):
+class MeasuredPoint(Struct, frozen=True):
     """One timed layer that has MACs and moves bytes, with the layers that its kernel also computes.
 
     Attributes:

@@ -8,12 +8,11 @@ layer has its time, and the other layers refer to this layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from explorer.base.checked import Count, Natural, PathText, Spec, Words
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
@@ -94,29 +93,7 @@ class ProfileSpec(Spec, frozen=True):
     record: Natural = 0
 
 
-ProfileSort = Literal["time", "order", "calls", "mac-rate", "byte-rate", "limit", "roof", "memory"]
-"""Order of the layers of a profile; see `_KEYS`."""
-
-
-class ProfileViewSpec(Spec, frozen=True):
-    """Order of the layers of a profile.
-
-    Attributes:
-        sort: Figure by which the layers are sorted, the largest first.
-    """
-
-    sort: Annotated[
-        ProfileSort,
-        option(
-            "layers with the largest first: order is as they run, limit the least time, roof that over\n"
-            "the measured one",
-            manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
-            " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
-        ),
-    ] = "time"
-
-
-class Spread(Fact, frozen=True):
+class Spread(Struct, frozen=True):
     """Distribution of a time in seconds over several samples.
 
     Attributes:
@@ -143,7 +120,7 @@ class Spread(Fact, frozen=True):
         return self.count >= SURE
 
 
-class LayerTime(Fact, frozen=True):
+class LayerTime(Struct, frozen=True):
     """Time of one layer. A group has the time of its own kernels only: a Loop without its body.
 
     Attributes:
@@ -209,7 +186,7 @@ class LayerTime(Fact, frozen=True):
         return self.predicted_seconds / self.seconds.median - 1
 
 
-class OperatorTime(Fact, frozen=True):
+class OperatorTime(Struct, frozen=True):
     """Time of all kernels of one operator, with those that belong to no layer.
 
     Attributes:
@@ -236,7 +213,7 @@ class OperatorTime(Fact, frozen=True):
     total_bytes: int | None = None
 
 
-class ModuleTime(Fact, frozen=True):
+class ModuleTime(Struct, frozen=True):
     """Time of a group of layers, or of a module that contains other modules.
 
     Attributes:
@@ -255,7 +232,7 @@ class ModuleTime(Fact, frozen=True):
     calls: int
 
 
-class OtherTime(Fact, frozen=True):
+class OtherTime(Struct, frozen=True):
     """Time of kernels that belong to no layer, such as copies and layout conversions."""
 
     name: str
@@ -264,7 +241,7 @@ class OtherTime(Fact, frozen=True):
     share: float
 
 
-class PhaseTime(Fact, frozen=True):
+class PhaseTime(Struct, frozen=True):
     """Time of one phase of a training step without a profiler: 'forward', 'loss', 'backward', ..."""
 
     name: str
@@ -272,7 +249,7 @@ class PhaseTime(Fact, frozen=True):
     share: float
 
 
-class Profile(TableFact, frozen=True):
+class Profile(Struct, frozen=True):
     """Measured time of one model, and its distribution over the layers.
 
     Attributes:
@@ -317,8 +294,6 @@ class Profile(TableFact, frozen=True):
         recording: Recorded runs under the profiler, if they were requested.
     """
 
-    ROWS: ClassVar[str] = "layers"
-
     wall_seconds: float
     wall: Spread
     overhead_seconds: float
@@ -357,7 +332,7 @@ class Profile(TableFact, frozen=True):
         return None if self.limit_seconds is None else self.limit_seconds / self.wall_seconds
 
 
-class BatchTime(Fact, frozen=True):
+class BatchTime(Struct, frozen=True):
     """Time of one batch size.
 
     Attributes:
@@ -378,7 +353,7 @@ class BatchTime(Fact, frozen=True):
     settled: bool
 
 
-class ProfileSeries(Fact, frozen=True):
+class ProfileSeries(Struct, frozen=True):
     """Profiles of one model at several batch sizes: a table of the times, and each profile."""
 
     batches: tuple[BatchTime, ...]

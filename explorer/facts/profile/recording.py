@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from explorer.base.fact import Fact
+from msgspec import Struct
 
 
-class RecordedEvent(Fact, frozen=True, array_like=True):
+class RecordedEvent(Struct, frozen=True, array_like=True):
     """An event of a run: a phase, a module call or a kernel.
 
     Attributes:
@@ -26,7 +26,7 @@ class RecordedEvent(Fact, frozen=True, array_like=True):
     layer: int | None = None
 
 
-class RecordedRun(Fact, frozen=True):
+class RecordedRun(Struct, frozen=True):
     """One run under the profiler.
 
     Attributes:

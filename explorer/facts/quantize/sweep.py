@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
 from explorer.base.errors import find_failed_models
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values
 from explorer.facts.quantize.spec import QuantizeSpec
@@ -68,7 +69,7 @@ class FormatSweepSpec(Spec, frozen=True):
     ] = "weights"
 
 
-class FormatRow(Fact, frozen=True):
+class FormatRow(Struct, frozen=True):
     """One choice of number formats for one model.
 
     Attributes:
@@ -126,7 +127,7 @@ class FormatRow(Fact, frozen=True):
     pareto: bool = False
 
 
-class MixedPrecision(Fact, frozen=True):
+class MixedPrecision(Struct, frozen=True):
     """Result of the search for a mixed precision of one model.
 
     Attributes:
@@ -147,7 +148,7 @@ class MixedPrecision(Fact, frozen=True):
     cost: FormatCost = "weights"
 
 
-class FormatSweep(TableFact, frozen=True):
+class FormatSweep(Struct, frozen=True):
     """The answer of `explorer sweep --quantize`.
 
     Attributes:
@@ -162,8 +163,6 @@ class FormatSweep(TableFact, frozen=True):
         notes: Further remarks, in words.
         open: Number of known rows that were not computed because the time limit was reached.
     """
-
-    ROWS: ClassVar[str] = "rows"
 
     rows: tuple[FormatRow, ...]
     mixed: tuple[MixedPrecision, ...] = ()

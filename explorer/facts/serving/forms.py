@@ -5,10 +5,10 @@ A sliding window of attention ends a range.
 
 from __future__ import annotations
 
-from explorer.base.fact import Fact
+from msgspec import Struct
 
 
-class FormPiece(Fact, frozen=True):
+class FormPiece(Struct, frozen=True):
     """A polynomial over a range of sizes.
 
     Attributes:
@@ -24,7 +24,7 @@ class FormPiece(Fact, frozen=True):
     text: str
 
 
-class ClosedForm(Fact, frozen=True):
+class ClosedForm(Struct, frozen=True):
     """Closed form of one figure over the number of tokens.
 
     Attributes:

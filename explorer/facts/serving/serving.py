@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
+
 from explorer.facts import Reach
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
@@ -16,7 +17,7 @@ _SIGNS: Mapping[Reach, str] = {"bound": "<= ", "assumed": "~ ", "unknown": ">= "
 ServingLimit = Literal["compute", "weights", "cache", "links", "unknown"]
 
 
-class ServedPart(Fact, frozen=True):
+class ServedPart(Struct, frozen=True):
     """Parameters of one kind of layer.
 
     Attributes:
@@ -40,7 +41,7 @@ class ServedPart(Fact, frozen=True):
     dtype: str
 
 
-class PassFigures(Fact, frozen=True):
+class PassFigures(Struct, frozen=True):
     """Work of one pass for one sequence. A figure is None if it is unknown.
 
     Attributes:
@@ -67,7 +68,7 @@ class PassFigures(Fact, frozen=True):
         return _SIGNS.get(self.status, "")
 
 
-class ServedLayer(Fact, frozen=True):
+class ServedLayer(Struct, frozen=True):
     """A layer that multiplies or reads the cache (never a group), with its work in prefill and decode."""
 
     path: str
@@ -78,7 +79,7 @@ class ServedLayer(Fact, frozen=True):
     cache_bytes: int
 
 
-class CacheGroup(Fact, frozen=True):
+class CacheGroup(Struct, frozen=True):
     """Layers that have the same kind of cache.
 
     Attributes:
@@ -99,7 +100,7 @@ class CacheGroup(Fact, frozen=True):
     elements: int
 
 
-class ServedCache(Fact, frozen=True):
+class ServedCache(Struct, frozen=True):
     """Cache of one sequence, as the model's own code allocates it.
 
     Attributes:
@@ -118,7 +119,7 @@ class ServedCache(Fact, frozen=True):
     passes_weights: int | None
 
 
-class ServingTime(Fact, frozen=True):
+class ServingTime(Struct, frozen=True):
     """Least times of one batch at one context on one machine, limited only by computation and transfers.
 
     Attributes:
@@ -149,7 +150,7 @@ class ServingTime(Fact, frozen=True):
     token_predicted: float | None = None
 
 
-class DeviceShare(Fact, frozen=True):
+class DeviceShare(Struct, frozen=True):
     """Share of the model on each device of one stage of a layout. All devices of a stage have equal shares.
 
     Attributes:
@@ -173,7 +174,7 @@ class DeviceShare(Fact, frozen=True):
     limit: ServingLimit
 
 
-class DeviceLayout(Fact, frozen=True):
+class DeviceLayout(Struct, frozen=True):
     """One way to distribute a model over devices, at one context and batch.
 
     Attributes:
@@ -213,7 +214,7 @@ class DeviceLayout(Fact, frozen=True):
     shares: tuple[DeviceShare, ...] = ()
 
 
-class Serving(TableFact, frozen=True):
+class Serving(Struct, frozen=True):
     """Cost of running a language model.
 
     Attributes:
@@ -241,8 +242,6 @@ class Serving(TableFact, frozen=True):
         notes: Further remarks, in words.
         uncut: Reasons why the model cannot be distributed over more devices.
     """
-
-    ROWS: ClassVar[str] = "times"
 
     spec: ServingSpec
     architecture: str

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Literal
+from typing import Literal
 
-from msgspec import field
+from msgspec import Struct
 
-from explorer.base.fact import Fact, TableFact
 from explorer.facts.roofline import Machine
 
 CurveName = Literal["macs", "moved", "activations", "weights", "kv_cache", "compute", "memory", "time"]
@@ -16,7 +15,7 @@ rate; 'memory': seconds of all bytes at the full bandwidth; 'time': least second
 """
 
 
-class SizeCurve(Fact, frozen=True):
+class SizeCurve(Struct, frozen=True):
     """One figure as a function of the size.
 
     Attributes:
@@ -30,7 +29,7 @@ class SizeCurve(Fact, frozen=True):
     form: str = ""
 
 
-class Crossing(Fact, frozen=True):
+class Crossing(Struct, frozen=True):
     """A size at which one figure becomes larger than another.
 
     At `size`, `above` is larger than `below`; one size before, it is not. `counted` tells whether both sizes
@@ -43,7 +42,7 @@ class Crossing(Fact, frozen=True):
     counted: bool
 
 
-class SizeCurves(TableFact, frozen=True):
+class SizeCurves(Struct, frozen=True):
     """Figures of a model as functions of one size, with all other sizes fixed.
 
     Attributes:
@@ -64,8 +63,6 @@ class SizeCurves(TableFact, frozen=True):
         notes: Further remarks, in words.
     """
 
-    ROWS: ClassVar[str] = "curves"
-
     name: str
     low: int
     high: int
@@ -77,7 +74,7 @@ class SizeCurves(TableFact, frozen=True):
     machine: Machine | None
     counted: tuple[int, ...]
     closed: bool
-    names: dict[str, int | None] = field(default_factory=dict)
+    names: dict[str, int | None] = {}
     notes: tuple[str, ...] = ()
 
     def curve(self, name: CurveName) -> SizeCurve | None:

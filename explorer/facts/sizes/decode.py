@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
-from explorer.base.fact import Fact, TableFact
+from msgspec import Struct
 
 
-class DecodeTotals(Fact, frozen=True):
+class DecodeTotals(Struct, frozen=True):
     """Figures of a prefill pass or a decode step, as in `Totals`."""
 
     macs: int | None
@@ -17,7 +15,7 @@ class DecodeTotals(Fact, frozen=True):
     activation_bytes_peak: int | None
 
 
-class DecodeRow(Fact, frozen=True):
+class DecodeRow(Struct, frozen=True):
     """A layer (never a group) in prefill and decode.
 
     Attributes:
@@ -40,7 +38,7 @@ class DecodeRow(Fact, frozen=True):
     kv_cache_bytes: int | None
 
 
-class Decode(TableFact, frozen=True):
+class Decode(Struct, frozen=True):
     """A prefill pass over `tokens` tokens, and the decode step that follows it.
 
     Attributes:
@@ -59,8 +57,6 @@ class Decode(TableFact, frozen=True):
             it.
         unchecked: Reason why it could not be checked, such as a position table that is too short, or ''.
     """
-
-    ROWS: ClassVar[str] = "rows"
 
     tokens: int
     how: str

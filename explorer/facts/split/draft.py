@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from explorer.base.fact import Fact
+from msgspec import Struct
+
 from explorer.facts import Layer
 from explorer.facts.split.split import Split
 
 
-class CutPlaces(Fact, frozen=True):
+class CutPlaces(Struct, frozen=True):
     """Positions where a model can be cut.
 
     A cut lies between two units. A unit is an operator, in the order of the file.
@@ -23,7 +24,7 @@ class CutPlaces(Fact, frozen=True):
     named: tuple[int, ...]
 
 
-class SplitDraft(Fact, frozen=True):
+class SplitDraft(Struct, frozen=True):
     """Stages of a model between cuts that the user may still move.
 
     Attributes:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
+
+from msgspec import Struct
 
 from explorer.base.checked import Spec
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values
 from explorer.facts.verification import Verification
@@ -38,7 +39,7 @@ class FoldSpec(Spec, frozen=True):
     ] = FOLDS
 
 
-class FoldedNode(Fact, frozen=True):
+class FoldedNode(Struct, frozen=True):
     """A node that a fold removed.
 
     Attributes:
@@ -55,7 +56,7 @@ class FoldedNode(Fact, frozen=True):
     op_into: str = ""
 
 
-class NodeLeft(Fact, frozen=True):
+class NodeLeft(Struct, frozen=True):
     """A node of a foldable kind that was not folded, with the reason."""
 
     name: str
@@ -63,7 +64,7 @@ class NodeLeft(Fact, frozen=True):
     reason: str
 
 
-class FoldStep(Fact, frozen=True):
+class FoldStep(Struct, frozen=True):
     """All rewrites of one kind. They make one state of the history.
 
     Attributes:
@@ -91,7 +92,7 @@ class FoldStep(Fact, frozen=True):
     output: str = ""
 
 
-class Fold(TableFact, frozen=True):
+class Fold(Struct, frozen=True):
     """Result of a fold, kind by kind.
 
     Attributes:
@@ -99,8 +100,6 @@ class Fold(TableFact, frozen=True):
         left: Nodes that were kept, of the kinds that folded nothing.
         output: Path of the written file, or '' if no file was written.
     """
-
-    ROWS: ClassVar[str] = "steps"
 
     steps: tuple[FoldStep, ...]
     left: tuple[NodeLeft, ...] = ()

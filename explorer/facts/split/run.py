@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from msgspec import Struct
 
-from explorer.base.fact import Fact, TableFact
 from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
 
 
-class StageRun(Fact, frozen=True):
+class StageRun(Struct, frozen=True):
     """A stage that ran in its own process.
 
     Attributes:
@@ -28,7 +27,7 @@ class StageRun(Fact, frozen=True):
     worker: str = ""
 
 
-class PipelineRun(TableFact, frozen=True):
+class PipelineRun(Struct, frozen=True):
     """A run of a pipeline and its measurements.
 
     Attributes:
@@ -40,8 +39,6 @@ class PipelineRun(TableFact, frozen=True):
         threads: Number of threads for the operators of each stage.
         output: Path of the file that holds the outputs, or '' if none was written.
     """
-
-    ROWS: ClassVar[str] = "stages"
 
     stages: tuple[StageRun, ...]
     micro_batches: int

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Literal
 
-from msgspec import Meta
+from msgspec import Meta, Struct
 
 from explorer.base.checked import Count, Positive, Spec, Words
-from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import memory_word
 from explorer.facts import OutputEvidence, TensorInfo, Verification
@@ -90,7 +89,7 @@ class SplitSpec(Spec, frozen=True):
     optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("optimizer whose memory counts")] = "sgd"
 
 
-class StageTraining(Fact, frozen=True):
+class StageTraining(Struct, frozen=True):
     """Memory that one stage needs in a training step.
 
     Attributes:
@@ -111,7 +110,7 @@ class StageTraining(Fact, frozen=True):
     total: int
 
 
-class Stage(Fact, frozen=True):
+class Stage(Struct, frozen=True):
     """One stage of a split model.
 
     Attributes:
@@ -148,7 +147,7 @@ class Stage(Fact, frozen=True):
     data_sha256: str = ""
 
 
-class StageCut(Fact, frozen=True):
+class StageCut(Struct, frozen=True):
     """The cut between two neighboring stages.
 
     Attributes:
@@ -165,7 +164,7 @@ class StageCut(Fact, frozen=True):
     seconds: float | None = None
 
 
-class StageCount(Fact, frozen=True):
+class StageCount(Struct, frozen=True):
     """Figures of a split into another number of stages.
 
     Attributes:
@@ -183,7 +182,7 @@ class StageCount(Fact, frozen=True):
     period: float | None = None
 
 
-class StepProof(Fact, frozen=True):
+class StepProof(Struct, frozen=True):
     """Proof that a training step of torch stages in separate processes matches a step of the full model.
 
     Attributes:
@@ -197,7 +196,7 @@ class StepProof(Fact, frozen=True):
     gradients: tuple[OutputEvidence, ...]
 
 
-class Split(TableFact, frozen=True):
+class Split(Struct, frozen=True):
     """A model that is split into stages.
 
     Attributes:
@@ -223,8 +222,6 @@ class Split(TableFact, frozen=True):
         steps: Proof of a training step of torch stages, one for each schedule.
         notes: Further remarks, in words.
     """
-
-    ROWS: ClassVar[str] = "stages"
 
     by: SplitBy
     unit: str

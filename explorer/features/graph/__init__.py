@@ -20,7 +20,4 @@ FEATURE = Feature(
     commands={
         "graph": "keys.COMMANDS",
     },
-    blocks={
-        "NodeTable": "nodes_words.nodes_blocks",
-    },
 )

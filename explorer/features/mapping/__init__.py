@@ -16,7 +16,4 @@ FEATURE = Feature(
     commands={
         "mapping": "keys.COMMANDS",
     },
-    blocks={
-        "ModelMapping": "map_words.mapping_blocks",
-    },
 )

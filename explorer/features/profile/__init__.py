@@ -27,7 +27,4 @@ FEATURE = Feature(
     sections={
         "time": "profile_report.SECTION",
     },
-    blocks={
-        "Profile": "profile_words.summary_blocks",
-    },
 )

@@ -32,7 +32,4 @@ FEATURE = Feature(
     words={
         "quantize_settings": "quantize_words.quantize_settings",
     },
-    blocks={
-        "Quantization": "quantize_words.quantize_blocks",
-    },
 )

@@ -57,12 +57,8 @@ def weights_blocks(fact: Weights) -> list[Block]:
 
 def activations(about: Info, fact: Activations) -> list[Block]:
     """Build the output of `explorer activations`: inputs, statistics, layers without values."""
-    return [*title(about.model), *activations_blocks(fact)]
-
-
-def activations_blocks(fact: Activations) -> list[Block]:
-    """Build the notes, the inputs, the statistics, and the layers without values."""
-    blocks: list[Block] = [
+    blocks = [
+        *title(about.model),
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
         *(Paragraph(text, "quiet") for text in fact.inputs),

@@ -19,7 +19,6 @@ from explorer.session.parts import figures as computed
 from explorer.session.parts.figures import Batches
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 from explorer.settings import filter
-from explorer.settings.columns import StyleName
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
@@ -260,7 +259,7 @@ def layers(
     query: str | None = "",
     columns: Sequence[str] | None = (),
     *,
-    style: StyleName | None = "tree",
+    style: str | None = "tree",
     sort: str | None = "",
     depth: int | None = None,
     flat: bool = False,
@@ -300,7 +299,7 @@ def layers(
     plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
     placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
-    table = computed.table(
+    return computed.table(
         models,
         query or "",
         columns or (),
@@ -312,7 +311,6 @@ def layers(
         table_figures=computed.collect_figures(models, machine, plan, overlay, placement, index),
         index=index,
     )
-    return replace(table, modules=models.list_own_modules(index)) if models.module is not None else table
 
 
 def _table_plan(
