@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         Verification,
         to_json,
     )
+    from explorer.facts.check import CheckSpec
     from explorer.facts.cost import Hardware, PlanCost
     from explorer.facts.profile.profile import ProfileSpec
     from explorer.facts.quantize import FormatSweepSpec, QuantizeSpec
@@ -47,18 +48,23 @@ if TYPE_CHECKING:
     from explorer.facts.split.edit import EditStep
     from explorer.facts.split.part import PartSpec
     from explorer.facts.split.split import SplitSpec
+    from explorer.facts.summary import Counts, Summary
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
     from explorer.facts.verification import Tolerance
     from explorer.session import (
         Session,
         blame_files,
+        check_files,
         compare_files,
+        count,
         diff_files,
         evaluate_files,
         list_models,
         make_model,
         measure_machine,
+        progress_bar,
         run_pipeline,
+        summary,
         sweep_files,
         sweep_formats,
         sweep_serving,
@@ -70,6 +76,8 @@ __all__ = [
     "Analysis",
     "BadModel",
     "Cancelled",
+    "CheckSpec",
+    "Counts",
     "Diff",
     "EditStep",
     "EngineDied",
@@ -90,6 +98,7 @@ __all__ = [
     "ServingSpec",
     "ServingSweepSpec",
     "SplitSpec",
+    "Summary",
     "Sweep",
     "SweepRow",
     "SweepSpec",
@@ -100,13 +109,17 @@ __all__ = [
     "Verification",
     "__version__",
     "blame_files",
+    "check_files",
     "compare_files",
+    "count",
     "diff_files",
     "evaluate_files",
     "list_models",
     "make_model",
     "measure_machine",
+    "progress_bar",
     "run_pipeline",
+    "summary",
     "sweep_files",
     "sweep_formats",
     "sweep_serving",
@@ -130,6 +143,7 @@ _NAMES_BY_MODULE = {
         *("Analysis", "Diff", "Info", "Layer", "Plan", "TileResult", "TileRule", "TileSpec"),
         *("Verification", "to_json"),
     ),
+    "explorer.facts.check": ("CheckSpec",),
     "explorer.facts.cost": ("Hardware", "PlanCost"),
     "explorer.facts.split.edit": ("EditStep",),
     "explorer.facts.profile.profile": ("ProfileSpec",),
@@ -139,11 +153,22 @@ _NAMES_BY_MODULE = {
     "explorer.facts.serving.sweep": ("ServingSweepSpec",),
     "explorer.facts.split.part": ("PartSpec",),
     "explorer.facts.split.split": ("SplitSpec",),
+    "explorer.facts.summary": ("Counts", "Summary"),
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
     "explorer.facts.verification": ("Tolerance",),
     "explorer.session": (
-        *("Session", "blame_files", "compare_files", "diff_files", "evaluate_files"),
-        *("list_models", "make_model", "measure_machine", "run_pipeline", "sweep_files", "sweep_formats"),
+        *("Session", "blame_files", "check_files", "compare_files", "count", "diff_files"),
+        *(
+            "evaluate_files",
+            "summary",
+            "list_models",
+            "make_model",
+            "measure_machine",
+            "progress_bar",
+            "run_pipeline",
+            "sweep_files",
+            "sweep_formats",
+        ),
         *("sweep_serving", "tree_diff_files", "verify_files"),
     ),
 }

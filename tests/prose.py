@@ -176,9 +176,11 @@ def _reads(node: ast.AST, constants: Mapping[str, ast.expr]) -> bool:
         if any(_has_phrase(one, constants) for one in sides):
             return not any(isinstance(one, ast.Dict) for one in sides)
         where = node.comparators[-1]
-        among = isinstance(node.ops[-1], ast.In | ast.NotIn) and is_message(where)
+        is_search = isinstance(node.ops[-1], ast.In | ast.NotIn)
+        if is_search and isinstance(node.left, ast.Attribute) and is_message(node.left):
+            return True  # a row is told by its text
         # whether a note is among others is asked to say it once
-        return among and (not _is_plural(where) or _is_constant(node.left))
+        return is_search and is_message(where) and (not _is_plural(where) or _is_constant(node.left))
     return isinstance(node, ast.MatchValue) and _has_phrase(node.value, constants)
 
 

@@ -10,9 +10,11 @@ from typing import assert_type
 
 import explorer
 from explorer import Session, TileSpec
-from explorer.facts import Info, Plan, TileResult, Verification
+from explorer.facts import Info, LayerRow, Plan, TileResult, Verification
 from explorer.facts.split.edit import Edit, EditSpec, EditStep
 from explorer.facts.split.fold import Fold, FoldSpec
+from explorer.facts.split.split import Split, SplitSpec
+from explorer.facts.summary import Counts, Summary
 from explorer.facts.training import Training
 
 
@@ -29,11 +31,18 @@ def use(session: Session) -> None:
     assert_type(session.edit([step]), Edit)
     assert_type(session.edit(EditSpec((step,))), Edit)
     assert_type(explorer.verify_files("a.onnx", "b.onnx"), Verification)
+    assert_type(session.layers(style="torchinfo")[0], LayerRow)
+    assert_type(explorer.summary("resnet18", (1, 3, 224, 224)), Summary)
+    assert_type(explorer.count("a.onnx"), Counts)
+    _, split = session.split_module(SplitSpec(stages=2), devices=("cpu",))
+    assert_type(split, Split)
 
 
 def misuse(session: Session) -> None:
     """Wrong calls: a type checker refuses each."""
     session.tile("64x64x64")  # pyright: ignore[reportArgumentType]
     session.fold(("everything",))  # pyright: ignore[reportArgumentType, reportCallIssue]
+    session.layers(style="torchinf")  # pyright: ignore[reportArgumentType]
+    explorer.summary("resnet18", mode="test")  # pyright: ignore[reportArgumentType]
     session.plan()  # pyright: ignore[reportCallIssue]
     session.tilt(TileSpec())  # pyright: ignore[reportAttributeAccessIssue, reportUnknownMemberType]

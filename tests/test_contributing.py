@@ -35,9 +35,41 @@ with Session(model) as session:
     assert session.history().entries[1].label == "25% pruned"
     assert fact.command.endswith("--share 0.25"), fact.command
     session.undo()
-from explorer.tui.commands.key_table import find_command
-assert find_command("prune").__name__ == "prune"
 """
+SCREEN = """
+import asyncio
+import sys
+import time
+from explorer.process.client import EngineProcess
+from explorer.tui.program import ExplorerApp
+
+async def press_keys(engine):
+    app = ExplorerApp(sys.argv[1], engine)
+
+    async def wait_until(is_reached):
+        end = time.monotonic() + 60
+        while not is_reached():
+            assert time.monotonic() < end, app.screen
+            await pilot.pause(0.05)
+
+    async with app.run_test(size=(100, 30)) as pilot:
+        store = app.screen.store
+        await wait_until(lambda: store.analysis is not None)
+        await pilot.press("J")
+        await wait_until(lambda: app.screen.query("#share"))
+        assert app.screen.query_one("#box").border_title == "Prune"
+        await pilot.press("backspace", "backspace", "backspace", *"0.75", "enter")
+        await wait_until(lambda: store.history is not None and len(store.history.entries) == 2)
+        assert store.history.entries[1].label == "75% pruned"
+
+if __name__ == "__main__":
+    engine = EngineProcess(sys.argv[1])
+    try:
+        asyncio.run(press_keys(engine))
+    finally:
+        engine.close()
+"""
+"""Presses the key of the verb on the screen, types a share, and waits for the new state."""
 
 
 @pytest.fixture
@@ -61,16 +93,28 @@ def copy(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_the_verb_of_the_page_is_four_files_and_two_tables() -> None:
+def test_the_verb_of_the_page_is_three_files_and_two_tables() -> None:
     assert sorted(FILES) == sorted(
-        ["prune_record.py", "prune.py", "prune_command.py", "prune_screen.py", "__init__.py", "keys.py"]
+        ["prune_record.py", "prune.py", "prune_command.py", "__init__.py", "keys.py"]
     )
 
 
-def test_the_verb_of_the_page_works(copy: Path) -> None:
-    words = (sys.executable, "-c", SCRIPT, str(ROOT / "sample_models/lenet.onnx"), "pruned.onnx")
+def run_script(copy: Path, script: str) -> subprocess.CompletedProcess[str]:
+    """Runs a script on the copy of the program."""
+    path = copy / "script.py"
+    path.write_text(script, encoding="utf-8")
+    words = (sys.executable, str(path), str(ROOT / "sample_models/lenet.onnx"), "pruned.onnx")
     environment = {**os.environ, "PYTHONPATH": str(copy)}
-    done = subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True)
+    return subprocess.run(words, cwd=copy, env=environment, capture_output=True, text=True)
+
+
+def test_the_key_of_the_verb_asks_for_its_options_and_makes_a_state(copy: Path) -> None:
+    done = run_script(copy, SCREEN)
+    assert not done.returncode, done.stderr
+
+
+def test_the_verb_of_the_page_works(copy: Path) -> None:
+    done = run_script(copy, SCRIPT)
     assert not done.returncode, done.stderr
     assert "written  pruned.onnx   55,323 numbers are zero" in done.stdout
     assert "--share: '2' is not a number between 0 and 1" in done.stderr

@@ -31,6 +31,7 @@ def test_no_logic_reads_the_words_of_a_message() -> None:
         "from a import DIED\ndef f(info): return DIED in info.notes",
         "def f(one, name): return one.startswith(f'weight {name} ')",
         "def f(rows): return [row for row in rows if row.label in ('Activations, sum',)]",
+        "def f(rows, texts): return [row for row in rows if row.what not in texts]",
         "import re\ndef f(note): return re.match('[0-9]+ of', note)",
         "def f(error):\n    match error.what:\n        case 'no node':\n            return 1",
     ],

@@ -246,6 +246,9 @@ def wrap_checked(function: _Function, find: Find) -> _Function:
         find: Function that resolves names that only type checkers import. An annotation with an unknown name
             is not checked.
     """
+    if "session" in function.__annotations__:
+        # what a notebook shows as the type of the first argument
+        function.__annotations__["session"] = "Session"
     code = function.__code__
     names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
     positional = names[: code.co_argcount]

@@ -35,6 +35,9 @@ if TYPE_CHECKING:
             pictures: Pictures that matplotlib draws: functions that take axes, the model's totals and a fact.
             sections: Sections of the HTML report: records of type `report.html.page.Section`.
             words: Texts for the answer of another feature's verb: functions that build blocks from a fact.
+            blocks: Blocks of facts, by the type of the fact: functions that build blocks from a fact.
+            displays: Functions that show a fact where Python runs, see `base.fact`: "html", "frame", "text",
+                "document".
         """
 
         verbs: Targets
@@ -50,6 +53,8 @@ if TYPE_CHECKING:
         pictures: Targets
         sections: Targets
         words: Targets
+        blocks: Targets
+        displays: Targets
 
 
 _ROOM = "explorer.features"

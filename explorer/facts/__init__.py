@@ -13,11 +13,12 @@ for an unknown dimension. A shape of None means that even the rank is unknown.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar, Literal
 
 from msgspec import Struct, field
 
+from explorer.base.fact import Fact, TableFact
 from explorer.base.version import SCHEMA_VERSION
 from explorer.facts.external.overlay import Overlay
 from explorer.facts.external.placement import Placement
@@ -52,6 +53,7 @@ __all__ = [
     "HistoryEntry",
     "Info",
     "Layer",
+    "LayerRow",
     "LayerTable",
     "LeftOver",
     "ModelInfo",
@@ -89,7 +91,7 @@ Status = Literal["exact", "bound", "unknown"]
 Reach = Literal["exact", "bound", "assumed", "unknown"]
 
 
-class TensorInfo(Struct, frozen=True):
+class TensorInfo(Fact, frozen=True):
     """A named tensor: its dtype in numpy's spelling ('float32'), its shape, and the origin of both.
 
     `origin` is one of 'declared' (written in the file), 'inferred' (by shape inference), 'observed' (seen in
@@ -105,7 +107,7 @@ class TensorInfo(Struct, frozen=True):
     conflict: str = ""
 
 
-class Layer(Struct, frozen=True):
+class Layer(Fact, frozen=True):
     """One row of the layer tree: an operator, a leaf module, or a group that carries totals.
 
     Layers are listed in pre-order: parents before children, siblings in execution order. `id` is the index in
@@ -181,6 +183,18 @@ class Layer(Struct, frozen=True):
         return f"{self.kind}{', tiled' * self.tiled}{f'{bound_text} ×{self.calls}' * (self.calls > 1)}"
 
 
+class LayerRow(Layer, frozen=True):
+    """A layer of a `LayerTable`.
+
+    Attributes:
+        module: Module of the layer in the user's own nn.Module, or None for another model and for a function.
+    """
+
+    module: Any = None
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = (*Layer.NOT_IN_JSON, "module")
+
+
 NOTHING_KNOWN: Mapping[str, Any] = {
     "macs": None,
     "elementwise_ops": None,
@@ -201,7 +215,7 @@ def is_assumed(reason: str) -> bool:
     return reason.startswith("assumed")
 
 
-class Totals(Struct, frozen=True):
+class Totals(Fact, frozen=True):
     """Figures of the full model.
 
     Each figure sums the known nodes, and `coverage` is the share of known nodes.
@@ -308,7 +322,7 @@ def stored_totals(params: int, trainable_params: int | None, weight_bytes: int) 
     )
 
 
-class ModelInfo(Struct, frozen=True):
+class ModelInfo(Fact, frozen=True):
     """Source, format, inputs and outputs of a model.
 
     Attributes:
@@ -338,7 +352,7 @@ class ModelInfo(Struct, frozen=True):
         return self.format == "onnx" or self.opset is not None
 
 
-class Info(Struct, frozen=True):
+class Info(Fact, frozen=True):
     """The answer of `explorer info`.
 
     `assumptions` holds the assumptions behind the numbers: {'dims': {'batch': 8}, 'weights': 'random, seed
@@ -357,14 +371,16 @@ class Info(Struct, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("random_weights",)
 
 
-class Analysis(Struct, frozen=True):
+class Analysis(TableFact, frozen=True):
     """Complete analysis of a model: its totals and every row of the layer tree."""
+
+    ROWS: ClassVar[str] = "layers"
 
     info: Info
     layers: tuple[Layer, ...]
 
 
-class LayerTable(Struct, frozen=True):
+class LayerTable(TableFact, frozen=True):
     """Rows of the layer tree after filtering, folding and sorting, with the requested columns.
 
     Attributes:
@@ -380,7 +396,12 @@ class LayerTable(Struct, frozen=True):
         style: Style of the column headers.
         overlay: Figures from outside the program, if some were given. `values` holds those of the rows.
         placement: Provider of onnxruntime that runs each layer, if it was requested.
+        modules: Modules of the user's own nn.Module by path, or {} for another model. A pickle has none.
     """
+
+    ROWS: ClassVar[str] = "layers"
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("modules",)
 
     info: Info
     columns: tuple[str, ...]
@@ -393,6 +414,22 @@ class LayerTable(Struct, frozen=True):
     style: str = "tree"
     overlay: Overlay | None = None
     placement: Placement | None = None
+    modules: Mapping[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.layers)
+
+    def __getitem__(self, index: int) -> LayerRow:
+        layer = self.layers[index]
+        values = {name: getattr(layer, name) for name in Layer.__struct_fields__}
+        return LayerRow(**values, module=self.modules.get(layer.path))
+
+    def __iter__(self) -> Iterator[LayerRow]:
+        return (self[index] for index in range(len(self.layers)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        names = self.__struct_fields__
+        return type(self), tuple(getattr(self, name) for name in names if name != "modules")
 
 
 def all_activations(totals: Totals) -> int | None:
@@ -431,7 +468,7 @@ def whole_model(
     )
 
 
-class Range(Struct, frozen=True):
+class Range(Fact, frozen=True):
     """Values of one attribute over all nodes of one operator type.
 
     `minimum` and `maximum` are ints, floats, or lists of the extremes at each position. `values` holds the
@@ -444,7 +481,7 @@ class Range(Struct, frozen=True):
     values: tuple[tuple[Any, int], ...]
 
 
-class OpStat(Struct, frozen=True):
+class OpStat(Fact, frozen=True):
     """One operator type: the number of its nodes, their cost, and the range of every attribute.
 
     The attributes of convolution and pooling windows have ONNX's names for an nn.Module, too.
@@ -458,7 +495,7 @@ class OpStat(Struct, frozen=True):
     attributes: Mapping[str, Range]
 
 
-class OpDiff(Struct, frozen=True):
+class OpDiff(Fact, frozen=True):
     """Nodes of one operator type: `total` nodes before, and the counts of their changes."""
 
     op: str
@@ -469,7 +506,7 @@ class OpDiff(Struct, frozen=True):
     removed: int
 
 
-class NodeDiff(Struct, frozen=True):
+class NodeDiff(Fact, frozen=True):
     """One row of a diff.
 
     Attributes:
@@ -490,7 +527,10 @@ class NodeDiff(Struct, frozen=True):
         became: New form of a tiled or quantized node, as in `what`.
         contents: Names of attributes that differ in their content, such as the body of a loop.
         weights: Names of weights that differ.
-        otherwise: Whether the node also differs in something else.
+        has_other_changes: Whether the node also differs in something other than `contents` and `weights`.
+        function: Domain, name and overload of a function. In a row about a function, this function. In the
+            row of a call, the called function if its body is the only difference. None in other rows.
+        is_helper: Whether the node is one that only one graph has, and that only tiled sites read.
     """
 
     status: str
@@ -505,13 +545,24 @@ class NodeDiff(Struct, frozen=True):
     became: str = ""
     contents: tuple[str, ...] = ()
     weights: tuple[str, ...] = ()
-    otherwise: bool = True
+    has_other_changes: bool = True
+    function: tuple[str, str, str] | None = None
+    is_helper: bool = False
 
-    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("became", "contents", "weights", "otherwise")
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = (
+        "became",
+        "contents",
+        "weights",
+        "has_other_changes",
+        "function",
+        "is_helper",
+    )
 
 
-class Diff(Struct, frozen=True):
+class Diff(TableFact, frozen=True):
     """Differences between two graphs."""
+
+    ROWS: ClassVar[str] = "nodes"
 
     before: str
     after: str
@@ -522,7 +573,7 @@ class Diff(Struct, frozen=True):
     totals_after: Totals
 
 
-class TileResult(Struct, frozen=True):
+class TileResult(Fact, frozen=True):
     """The answer of `explorer tile`. `verification` is None if none was requested."""
 
     plan: Plan
@@ -532,7 +583,7 @@ class TileResult(Struct, frozen=True):
     command: str
 
 
-class Progress(Struct, frozen=True):
+class Progress(Fact, frozen=True):
     """Progress of a job: `done` steps of `total`. `total` is 0 while it is unknown."""
 
     phase: str

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import ClassVar, Literal
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact, TableFact
 from explorer.facts import Shape
 
 ProbeState = Literal["equal", "rounding", "inherited", "coarser", "introduced", "unjudged"]
@@ -33,7 +32,7 @@ no single change explains it. '': no change is known.
 """
 
 
-class Probe(Struct, frozen=True):
+class Probe(Fact, frozen=True):
     """One value that both models compute. Probes are in the execution order of the first model.
 
     Errors compare the second model's value with the first's, over all draws, in float64. A relative error is
@@ -100,7 +99,7 @@ class Probe(Struct, frozen=True):
     change: Change = ""
 
 
-class Blame(Struct, frozen=True):
+class Blame(TableFact, frozen=True):
     """Where two models start to differ, and how the error grows along the graph.
 
     Attributes:
@@ -123,6 +122,8 @@ class Blame(Struct, frozen=True):
         chunks: Number of chunks in which the values were examined.
         held_bytes: Estimated peak bytes of values in memory at the same time.
     """
+
+    ROWS: ClassVar[str] = "probes"
 
     kind: BlameKind
     same: bool

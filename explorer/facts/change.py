@@ -8,12 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from msgspec import Struct
-
 from explorer.base.checked import Count, Natural, PathText, Spec
+from explorer.base.fact import Fact
 
 
-class ChangeRecord(Struct, frozen=True):
+class ChangeRecord(Fact, frozen=True):
     """Settings of a change, and the results that its states keep.
 
     Properties hold what every part of the program may read. The fields of a subclass belong to the feature

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal, get_args
-
-from msgspec import Struct
+from typing import ClassVar, Literal, get_args
 
 from explorer.base.errors import Misuse
+from explorer.base.fact import Fact, TableFact
 from explorer.base.units import sizes_text
 from explorer.base.verdicts import WEAKEST_FIRST, VerdictKind
 from explorer.facts import Info, NodeDiff, Shape, Totals
@@ -72,14 +71,14 @@ modules.
 """
 
 
-class FigureValue(Struct, frozen=True):
+class FigureValue(Fact, frozen=True):
     """A figure of one model. `value` is None if it is unknown. `sign` is that of `Totals.sign`."""
 
     value: float | str | None
     sign: str = ""
 
 
-class FigureRow(Struct, frozen=True):
+class FigureRow(Fact, frozen=True):
     """One figure of several models.
 
     Attributes:
@@ -103,7 +102,7 @@ class FigureRow(Struct, frozen=True):
     unranked: str = ""
 
 
-class FigureTable(Struct, frozen=True):
+class FigureTable(TableFact, frozen=True):
     """Figures of models, states or tilings side by side.
 
     Attributes:
@@ -111,6 +110,8 @@ class FigureTable(Struct, frozen=True):
         machine: Machine to which times and cycles apply, or '' for none.
         notes: Remarks that are needed to read the table.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     names: tuple[str, ...]
     rows: tuple[FigureRow, ...]
@@ -266,7 +267,7 @@ def _compute_ratios(values: Sequence[FigureValue | None]) -> tuple[float | None,
 
 def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[int, ...]:
     """Returns the indices of the values that no other value can beat, even where exact values are unknown."""
-    ranges = {index: _compute_range(figure) for index, figure in enumerate(values) if figure is not None}
+    ranges = {index: compute_range(figure) for index, figure in enumerate(values) if figure is not None}
     if len(ranges) < 2 or not better or len(set(ranges.values())) == 1:
         return ()
     if better == "more":
@@ -278,7 +279,7 @@ def _find_best(values: Sequence[FigureValue | None], better: Better) -> tuple[in
     )
 
 
-def _compute_range(figure: FigureValue) -> tuple[float, float]:
+def compute_range(figure: FigureValue) -> tuple[float, float]:
     """Returns the least and the greatest possible value of a figure. Figures are never negative."""
     if isinstance(figure.value, str):
         place = WEAKEST_FIRST.index(figure.value) if figure.value in get_args(VerdictKind) else 0
@@ -291,7 +292,7 @@ def _compute_range(figure: FigureValue) -> tuple[float, float]:
     )
 
 
-class Difference(Struct, frozen=True):
+class Difference(Fact, frozen=True):
     """One difference of a model from the first model of the comparison, with its cause.
 
     All differences of one model and figure add up to the total difference.
@@ -313,7 +314,7 @@ class Difference(Struct, frozen=True):
     why: str
 
 
-class Comparison(Struct, frozen=True):
+class Comparison(Fact, frozen=True):
     """Totals of several models side by side.
 
     Attributes:
@@ -331,7 +332,7 @@ class Comparison(Struct, frozen=True):
     figures: FigureTable = FigureTable((), ())
 
 
-class TorchinfoDifference(Struct, frozen=True):
+class TorchinfoDifference(Fact, frozen=True):
     """A number of torchinfo that differs from Explorer's, with the reason why Explorer's is correct.
 
     Attributes:
@@ -347,7 +348,7 @@ class TorchinfoDifference(Struct, frozen=True):
     why: str
 
 
-class TorchinfoLayout(Struct, frozen=True):
+class TorchinfoLayout(Fact, frozen=True):
     """The columns, depth and rows of torchinfo's table, in torchinfo's own words.
 
     Attributes:
@@ -363,7 +364,7 @@ class TorchinfoLayout(Struct, frozen=True):
     rows: tuple[str, ...] = ()
 
 
-class TorchinfoTable(Struct, frozen=True):
+class TorchinfoTable(Fact, frozen=True):
     """The table that torchinfo itself prints, and the numbers that differ from Explorer's."""
 
     text: str
@@ -371,7 +372,7 @@ class TorchinfoTable(Struct, frozen=True):
     differences: tuple[TorchinfoDifference, ...]
 
 
-class RowSide(Struct, frozen=True, gc=False):
+class RowSide(Fact, frozen=True, gc=False):
     """A row of one of two trees side by side, with the figures of its `Layer`.
 
     Attributes:
@@ -392,7 +393,7 @@ class RowSide(Struct, frozen=True, gc=False):
     elementwise_ops: int | None
 
 
-class RowPair(Struct, frozen=True, gc=False):
+class RowPair(Fact, frozen=True, gc=False):
     """A pair of matching rows of two trees.
 
     Attributes:
@@ -434,7 +435,7 @@ class RowPair(Struct, frozen=True, gc=False):
         return None if old is None or new is None else new - old
 
 
-class TreeDiff(Struct, frozen=True):
+class TreeDiff(TableFact, frozen=True):
     """Two layer trees side by side, row by row.
 
     Attributes:
@@ -449,6 +450,8 @@ class TreeDiff(Struct, frozen=True):
             ONNX; 'rows': modules or tensors as they were opened.
         values_compared: Whether the values of weights were compared. Otherwise only their shapes were.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     before: str
     after: str

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from msgspec import Struct
-
 from explorer.base.checked import Count, Spec, Words
+from explorer.base.fact import Fact
 from explorer.base.options import option
 from explorer.base.units import join_values
 from explorer.base.verdicts import PASSED, find_weakest
@@ -108,7 +107,7 @@ class RebatchSpec(Spec, frozen=True):
     ] = {}
 
 
-class StoredEvidence(Struct, frozen=True):
+class StoredEvidence(Fact, frozen=True):
     """Byte-for-byte comparison of the stored tensors of two models.
 
     Attributes:
@@ -129,7 +128,7 @@ class StoredEvidence(Struct, frozen=True):
     seconds: float = 0.0
 
 
-class Conversion(Struct, frozen=True):
+class Conversion(Fact, frozen=True):
     """A model that was written in another format, with the evidence that the file holds the same model.
 
     Attributes:

@@ -7,11 +7,10 @@ Sizes are bytes and cycles are whole numbers.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
-
-from msgspec import Struct
+from typing import Annotated, ClassVar, Literal
 
 from explorer.base.checked import Count, Positive, Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 
 Bound = Literal["compute", "memory", ""]
@@ -30,6 +29,39 @@ during the innermost loop: C (the output), B (the weight) or A (the input).
 """
 
 
+OrderName = Literal[
+    "best",
+    "mnk",
+    "nmk",
+    "knm",
+    "nkm",
+    "mkn",
+    "kmn",
+    "output-stationary",
+    "weight-stationary",
+    "input-stationary",
+]
+"""Order of the loops over tiles from the outermost in, a dataflow, or the best order."""
+
+
+class HardwareSpec(Spec, frozen=True):
+    """The machine of a cost, as the user requests it.
+
+    Attributes:
+        machine: Name in the config file, preset, or path of a TOML file. None selects no machine.
+    """
+
+    machine: Annotated[
+        str | None,
+        option(
+            "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"
+            "or a TOML file of its own",
+            metavar="FILE|NAME",
+            old="--profile",
+        ),
+    ] = None
+
+
 class OrderSpec(Spec, frozen=True):
     """The loop order of a cost, as the user requests it.
 
@@ -39,18 +71,7 @@ class OrderSpec(Spec, frozen=True):
     """
 
     order: Annotated[
-        Literal[
-            "best",
-            "mnk",
-            "nmk",
-            "knm",
-            "nkm",
-            "mkn",
-            "kmn",
-            "output-stationary",
-            "weight-stationary",
-            "input-stationary",
-        ],
+        OrderName,
         option(
             "loops over tiles from the outermost in, such as mnk, or output-stationary; best (default) is\n"
             "the one with the least traffic at each matmul",
@@ -99,7 +120,7 @@ class Hardware(Spec, frozen=True):
     origin: str = ""
 
 
-class OrderCost(Struct, frozen=True):
+class OrderCost(Fact, frozen=True):
     """Cost of one run of a site with its loops in one order.
 
     Attributes:
@@ -131,7 +152,7 @@ class OrderCost(Struct, frozen=True):
     seconds: float | None
 
 
-class Systolic(Struct, frozen=True):
+class Systolic(Fact, frozen=True):
     """Cycles of one product on a systolic array.
 
     Attributes:
@@ -154,7 +175,7 @@ class Systolic(Struct, frozen=True):
     seconds: float | None
 
 
-class Formula(Struct, frozen=True):
+class Formula(Fact, frozen=True):
     """The formula of a figure: `rule` in letters, `filled` with the numbers of the site, and the `value`."""
 
     name: str
@@ -164,7 +185,7 @@ class Formula(Struct, frozen=True):
     unit: str = ""
 
 
-class SiteCost(Struct, frozen=True):
+class SiteCost(Fact, frozen=True):
     """Cost of one run of a site, its full batch together.
 
     Attributes:
@@ -231,7 +252,7 @@ class SiteCost(Struct, frozen=True):
         return next(cost for cost in self.orders if cost.order == self.order)
 
 
-class OrderTotal(Struct, frozen=True):
+class OrderTotal(Fact, frozen=True):
     """Cost of all sites one after the other, every call of each.
 
     Attributes:
@@ -250,7 +271,7 @@ class OrderTotal(Struct, frozen=True):
     memory_bound: int | None
 
 
-class PlanCost(Struct, frozen=True):
+class PlanCost(TableFact, frozen=True):
     """Cost of a plan.
 
     Sums are over all sites and all calls of each. They do not include untiled operators.
@@ -271,6 +292,8 @@ class PlanCost(Struct, frozen=True):
         macs_total: Multiply-accumulates of the full model with the untiled operators, or None unless all are
             known.
     """
+
+    ROWS: ClassVar[str] = "sites"
 
     hardware: Hardware
     order: str
@@ -298,7 +321,7 @@ class PlanCost(Struct, frozen=True):
         return "<= " if any(site.at_most and site.calls for site in self.sites) else ""
 
 
-class TileStep(Struct, frozen=True):
+class TileStep(Fact, frozen=True):
     """One tile product of a site. Steps follow the order of the loops.
 
     Attributes:
@@ -340,7 +363,7 @@ class TileStep(Struct, frozen=True):
         return self.a_bytes + self.b_bytes + self.c_read_bytes + self.c_write_bytes
 
 
-class TileSteps(Struct, frozen=True):
+class TileSteps(TableFact, frozen=True):
     """Some steps of one run of a site.
 
     Attributes:
@@ -352,6 +375,8 @@ class TileSteps(Struct, frozen=True):
         steps: Requested steps.
         dims: Sizes of open dimensions to which the figures apply, if they are known.
     """
+
+    ROWS: ClassVar[str] = "steps"
 
     site: str
     order: str

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
+from explorer.base.fact import Fact, TableFact
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.mapping import GroupForm, MemoryMachine, SiteMapping
 
@@ -26,7 +27,7 @@ CodeRunner = Literal["cc", "numpy", ""]
 _FileName = Annotated[str, Meta(pattern=r"^(site_\d{3,6}\.c)?$")]
 
 
-class CodeCounter(Struct, frozen=True):
+class CodeCounter(Fact, frozen=True):
     """A counter of bytes moved, as the plan has it.
 
     Attributes:
@@ -43,7 +44,7 @@ class CodeCounter(Struct, frozen=True):
     bytes: int
 
 
-class CodeSite(Struct, frozen=True):
+class CodeSite(Fact, frozen=True):
     """A matrix product of a manifest.
 
     Attributes:
@@ -63,7 +64,7 @@ class CodeSite(Struct, frozen=True):
     counters: tuple[CodeCounter, ...]
 
 
-class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
+class CodeManifest(Fact, frozen=True, forbid_unknown_fields=True):
     """Content of `mapping.json`: the machine, and the loop nest of each matrix product.
 
     Attributes:
@@ -91,7 +92,7 @@ class CodeManifest(Struct, frozen=True, forbid_unknown_fields=True):
     grouped: GroupForm = "leave"
 
 
-class CounterDifference(Struct, frozen=True):
+class CounterDifference(Fact, frozen=True):
     """A counter whose bytes differ from the plan.
 
     Attributes:
@@ -111,7 +112,7 @@ BELOW_ZERO = 1 << 63
 """Value from which an unsigned counter of 64 bits ran below zero."""
 
 
-class CodeEvidence(Struct, frozen=True):
+class CodeEvidence(Fact, frozen=True):
     """Runs of the nest of one site, compared with the product and with the plan.
 
     Attributes:
@@ -153,7 +154,7 @@ class CodeEvidence(Struct, frozen=True):
     seconds: float
 
 
-class CodeProof(Struct, frozen=True):
+class CodeProof(TableFact, frozen=True):
     """Emitted code of a model, and its proof.
 
     Attributes:
@@ -167,6 +168,8 @@ class CodeProof(Struct, frozen=True):
         verdict: Verdict in one sentence.
         seconds: Seconds of everything.
     """
+
+    ROWS: ClassVar[str] = "sites"
 
     output: str
     form: CodeForm

@@ -7,16 +7,15 @@ the first branch stays. Undo and redo move along one line of the tree; `go` jump
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
-
-from msgspec import Struct
+from typing import Any, ClassVar
 
 from explorer.base.errors import Misuse
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.profile.profile import Profile
 from explorer.facts.verification import Verification
 
 
-class HistoryEntry(Struct, frozen=True):
+class HistoryEntry(Fact, frozen=True):
     """One state of the session: the model as opened, or the result of a change.
 
     Attributes:
@@ -67,7 +66,7 @@ _BEFORE = {
 """Former field names that programs may still read, with the value if the record has no such field."""
 
 
-class History(Struct, frozen=True):
+class History(TableFact, frozen=True):
     """All states in the order in which they were made, and the index of the current state.
 
     Attributes:
@@ -75,6 +74,8 @@ class History(Struct, frozen=True):
         tip: Index of the last state of the line along which undo and redo move. None selects the newest
             descendant of the current state.
     """
+
+    ROWS: ClassVar[str] = "entries"
 
     entries: tuple[HistoryEntry, ...]
     current: int

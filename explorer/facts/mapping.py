@@ -8,11 +8,11 @@ cycles are whole numbers; energies are picojoules.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Struct
-
-from explorer.base.checked import Count, Natural, Positive, Spec, Words
+from explorer.base.checked import Count, Natural, PathText, Positive, Spec, Words
+from explorer.base.fact import Fact, TableFact
+from explorer.base.options import option
 from explorer.facts.cost import Formula, Hardware
 from explorer.facts.tiling import TileSpec
 
@@ -38,6 +38,65 @@ Overlap = Literal["ideal", "none", "double"]
 'ideal' has no fill or drain. 'none' fills and drains the array for each stationary tile. 'double' loads the
 next stationary tile while the current one is in use.
 """
+
+
+class MapSpec(Spec, frozen=True):
+    """Settings of a mapping of the matrix products of a model, as the user requests them.
+
+    Attributes:
+        objective: Figure to minimize.
+        constrain: Constraints on the tile of the first memory on the chip, such as 'n%32 k<=256 order=mnk'.
+        fuse: 'epilogue' to count the operators after a product as fused into it. None fuses nothing.
+        grouped: Handling of grouped convolutions. None takes that of the mapping file, or 'batch'.
+        mapping: Path of a mapping file whose cost is computed, or None to search.
+        capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
+            between commas.
+        formulas: Whether to add the formula of each figure, with its numbers.
+    """
+
+    objective: Annotated[
+        Objective, option("what to minimize: cycles, energy, traffic, or edp (energy x cycles)")
+    ] = "cycles"
+    constrain: Annotated[
+        str,
+        option(
+            "limits on the tile of the first memory on the chip and its loop order: 'n%32 k<=256 order=mnk'",
+            metavar="WORDS",
+        ),
+    ] = ""
+    fuse: Annotated[
+        Literal["epilogue"] | None,
+        option(
+            "apply what follows a matmul to its finished sums: bias, activation, requantization, residual"
+        ),
+    ] = None
+    grouped: Annotated[
+        GroupForm | None,
+        option(
+            "map each group of a convolution as a matmul (batch, the default), pack groups into one unit of\n"
+            "the array, or leave grouped and depthwise convolutions out",
+            manual="grouped and depthwise convolutions: `batch` (the default) maps a batch with one matmul"
+            " for each group, `pack` packs as many groups as fit into one unit of the array, `leave` leaves"
+            " them out; with `--mapping` the default is that of the file",
+        ),
+    ] = None
+    mapping: Annotated[
+        PathText | None,
+        option(
+            "mapping file, as explorer map -o writes one, to use instead of a search",
+            metavar="FILE",
+        ),
+    ] = None
+    capacity: Annotated[
+        str,
+        option(
+            "table of the least traffic for each size of the first memory on the chip, a range or a list",
+            metavar="LOW:HIGH",
+        ),
+    ] = ""
+    formulas: Annotated[bool, option("print the formula of each figure of the matmul with the most MACs")] = (
+        False
+    )
 
 
 class Buffers(Spec, frozen=True):
@@ -208,7 +267,7 @@ def products_spec(grouped: GroupForm, unit: Sizes, sites: tuple[str, ...] = ()) 
     return TileSpec(tile=unit if grouped == "pack" else (1, 1, 1), sites=sites, grouped="pack")
 
 
-class LevelMoves(Struct, frozen=True):
+class LevelMoves(Fact, frozen=True):
     """Bytes that move between a level and the next memory outside of it that holds the operand.
 
     Attributes:
@@ -234,7 +293,7 @@ class LevelMoves(Struct, frozen=True):
     transfers: int = 0
 
 
-class MemoryCost(Struct, frozen=True):
+class MemoryCost(Fact, frozen=True):
     """Use of one memory by a mapping.
 
     Attributes:
@@ -260,7 +319,7 @@ class MemoryCost(Struct, frozen=True):
     pj: float | None
 
 
-class MappingCost(Struct, frozen=True):
+class MappingCost(Fact, frozen=True):
     """Cost of one run of a mapped site, its batch included.
 
     Attributes:
@@ -303,7 +362,7 @@ class MappingCost(Struct, frozen=True):
         return None if self.pj is None or self.cycles is None else self.pj * self.cycles
 
 
-class MappingSearch(Struct, frozen=True):
+class MappingSearch(Fact, frozen=True):
     """Result of a search for the best mapping of a site.
 
     Attributes:
@@ -329,7 +388,7 @@ class MappingSearch(Struct, frozen=True):
     seconds: float
 
 
-class MappedSite(Struct, frozen=True):
+class MappedSite(Fact, frozen=True):
     """A matrix product of a model with its mapping.
 
     Attributes:
@@ -347,7 +406,7 @@ class MappedSite(Struct, frozen=True):
     search: MappingSearch | None = None
 
 
-class CapacityPoint(Struct, frozen=True):
+class CapacityPoint(Fact, frozen=True):
     """Least traffic for a size of the first memory.
 
     Attributes:
@@ -361,7 +420,7 @@ class CapacityPoint(Struct, frozen=True):
     lower_bound: int
 
 
-class ModelMapping(Struct, frozen=True):
+class ModelMapping(TableFact, frozen=True):
     """Mappings of the matrix products of a model to a machine.
 
     Sums are over all sites and all runs of each; sites whose number of runs is unknown are in no sum.
@@ -380,6 +439,8 @@ class ModelMapping(Struct, frozen=True):
         assumptions: Assumptions behind the figures, in words.
         grouped: Handling of grouped convolutions.
     """
+
+    ROWS: ClassVar[str] = "sites"
 
     machine: MemoryMachine
     objective: Objective

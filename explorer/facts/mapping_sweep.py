@@ -3,18 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.checked import Spec
+from explorer.base.fact import Fact, TableFact
+from explorer.base.options import option
 from explorer.facts.mapping import Objective
 from explorer.facts.pareto_front import find_nondominated
 
 FrontFigure = Literal["cycles", "traffic"]
 
 
-class MappingRow(Struct, frozen=True, kw_only=True):
+class MappingSweepSpec(Spec, frozen=True):
+    """Memory sizes of a mapping sweep, as the user requests them.
+
+    Attributes:
+        capacity: Sizes of the first memory on the chip, each combined with each machine: a range, or sizes
+            between commas. Empty takes each machine's own size.
+    """
+
+    capacity: Annotated[
+        str,
+        option(
+            "sizes of each machine's first memory on the chip, with --map: 64K,256K,1M, or a range 64K:1M\n"
+            "(default: the machine's own)",
+            metavar="SIZES",
+        ),
+    ] = ""
+
+
+class MappingRow(Fact, frozen=True, kw_only=True):
     """The best mappings of a model to a machine with one size of its first memory on the chip.
 
     Figures are sums over all matrix products and all runs of each, as in `ModelMapping`.
@@ -62,7 +82,7 @@ class MappingRow(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class MappingSweep(Struct, frozen=True, kw_only=True):
+class MappingSweep(TableFact, frozen=True, kw_only=True):
     """The answer of `explorer sweep --map`.
 
     Attributes:
@@ -75,6 +95,8 @@ class MappingSweep(Struct, frozen=True, kw_only=True):
         workers: Number of worker processes, or 0 if this process did the work.
         seconds: Seconds of the sweep.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     rows: tuple[MappingRow, ...]
     front: FrontFigure = "cycles"

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact, TableFact
 from explorer.facts import Status, TensorInfo
 
 
-class MemoryStep(Struct, frozen=True):
+class MemoryStep(Fact, frozen=True):
     """One step of the execution order.
 
     Attributes:
@@ -31,7 +30,7 @@ class MemoryStep(Struct, frozen=True):
     layer: int | None = None
 
 
-class Lifetime(Struct, frozen=True):
+class Lifetime(Fact, frozen=True):
     """One activation and the steps during which it is live, both ends included.
 
     `offset` is its address in bytes in the arena (`Memory.arena_bytes`) that a first-fit allocator fills.
@@ -44,7 +43,7 @@ class Lifetime(Struct, frozen=True):
     offset: int
 
 
-class Memory(Struct, frozen=True):
+class Memory(TableFact, frozen=True):
     """Activation memory of one forward pass, step by step.
 
     Attributes:
@@ -61,6 +60,8 @@ class Memory(Struct, frozen=True):
         assumed: Whether the figures of status 'bound' rest on the assumption that `reason` names. The true
             figures may be larger or smaller.
     """
+
+    ROWS: ClassVar[str] = "lifetimes"
 
     steps: tuple[MemoryStep, ...]
     lifetimes: tuple[Lifetime, ...]

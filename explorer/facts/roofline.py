@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.cost import Hardware
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.machine import MeasuredMachine
@@ -15,7 +14,7 @@ __all__ = ["Machine", "Machines", "NamedMachine", "Roofline", "RooflinePoint"]
 Limit = Literal["compute", "memory", "unknown"]
 
 
-class NamedMachine(Struct, frozen=True):
+class NamedMachine(Fact, frozen=True):
     """A machine that `--machine` accepts by name.
 
     Attributes:
@@ -35,7 +34,7 @@ class NamedMachine(Struct, frozen=True):
     measured: MeasuredMachine | None = None
 
 
-class Machines(Struct, frozen=True):
+class Machines(Fact, frozen=True):
     """All machines that have a name.
 
     Attributes:
@@ -47,7 +46,7 @@ class Machines(Struct, frozen=True):
     machines: tuple[NamedMachine, ...]
 
 
-class RooflinePoint(Struct, frozen=True):
+class RooflinePoint(Fact, frozen=True):
     """One layer (never a group) on the roofline.
 
     Attributes:
@@ -73,7 +72,7 @@ class RooflinePoint(Struct, frozen=True):
     share: float
 
 
-class Roofline(Struct, frozen=True):
+class Roofline(TableFact, frozen=True):
     """Every layer on the roofline of one machine, in execution order.
 
     Attributes:
@@ -87,6 +86,8 @@ class Roofline(Struct, frozen=True):
         unknown: Number of layers with an unknown limit.
         coverage: Share of layers whose time is known, 0 to 1.
     """
+
+    ROWS: ClassVar[str] = "points"
 
     machine: Machine
     ridge: float

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from msgspec import Struct
+from explorer.base.fact import Fact, TableFact
 
 
-class SiteSettings(Struct, frozen=True):
+class SiteSettings(Fact, frozen=True):
     """Effective tiling settings of one site.
 
     Attributes:
@@ -31,7 +32,7 @@ class SiteSettings(Struct, frozen=True):
     origins: Mapping[str, str]
 
 
-class UnusedRule(Struct, frozen=True):
+class UnusedRule(Fact, frozen=True):
     """A rule that matches no site of this model. `near` is a similar site name, or ''."""
 
     origin: str
@@ -39,7 +40,7 @@ class UnusedRule(Struct, frozen=True):
     near: str = ""
 
 
-class Settings(Struct, frozen=True):
+class Settings(TableFact, frozen=True):
     """Effective tiling settings of a model.
 
     Attributes:
@@ -49,13 +50,15 @@ class Settings(Struct, frozen=True):
         unused: Rules that match no site.
     """
 
+    ROWS: ClassVar[str] = "sites"
+
     grouped: str
     grouped_origin: str
     sites: tuple[SiteSettings, ...]
     unused: tuple[UnusedRule, ...] = ()
 
 
-class LayerSettings(Struct, frozen=True):
+class LayerSettings(Fact, frozen=True):
     """Effective quantization settings of one layer.
 
     Attributes:
@@ -95,13 +98,15 @@ class LayerSettings(Struct, frozen=True):
         return self.origins.get("block" if self.block else "granularity", "")
 
 
-class QuantizeSettings(Struct, frozen=True):
+class QuantizeSettings(TableFact, frozen=True):
     """Effective quantization settings of a model.
 
     Attributes:
         layers: Settings of all layers that multiply or hold weights, in the order of the graph.
         unused: Rules that match no layer.
     """
+
+    ROWS: ClassVar[str] = "layers"
 
     layers: tuple[LayerSettings, ...]
     unused: tuple[UnusedRule, ...] = ()

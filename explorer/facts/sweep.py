@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
-from explorer.base.checked import Count, Spec
+from explorer.base.checked import Count, PathText, Spec
 from explorer.base.errors import Misuse, find_failed_models
+from explorer.base.fact import Fact, TableFact
+from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
 from explorer.facts.cost import Hardware
 from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
@@ -38,7 +40,70 @@ class SweepSpec(Spec, frozen=True):
     base: TileSpec = TileSpec()
 
 
-class SweepRow(Struct, frozen=True):
+class SweepRunSpec(Spec, frozen=True):
+    """Processes that compute the rows of a sweep, and the file that stores the rows.
+
+    Attributes:
+        output: Path of the file. Rows that it already contains are not computed again.
+        workers: Number of processes on this machine. 1 uses only this process.
+        scheduler: Address of a Dask cluster that computes the rows, 'tcp://host:port'.
+    """
+
+    output: Annotated[
+        PathText | None,
+        option(
+            "SQLite file that keeps the rows; the same command continues an interrupted sweep",
+            metavar="FILE",
+            short="-o",
+        ),
+    ] = None
+    workers: Annotated[
+        Count | None,
+        option(
+            "processes that share the work; 1 uses only this one (default: one for each processor if that is"
+            " faster; 1 for serving)",
+            metavar="N",
+        ),
+    ] = None
+    scheduler: Annotated[
+        str | None,
+        option(
+            "address of a Dask cluster that does the work, fully trusted: tcp://host:8786", metavar="ADDRESS"
+        ),
+    ] = None
+
+
+SortName = Literal[
+    "asked",
+    "cycles",
+    "time",
+    "traffic",
+    "buffer",
+    "products",
+    "utilisation",
+    "padded",
+    "error",
+    "pareto",
+]
+"""Order of the rows of a sweep; see `SORTS`."""
+
+
+class SweepViewSpec(Spec, frozen=True):
+    """Selection and order of the rows of a sweep.
+
+    Attributes:
+        sort: Figure by which the rows are sorted, or None for the order of the combinations.
+        beside: Tilings that are compared: 'all', 'front' (the Pareto front), or tile sizes. None for none.
+    """
+
+    sort: Annotated[SortName | None, option("what the rows are sorted by (default: as asked)")] = None
+    beside: Annotated[
+        str | None,
+        option("compare tilings with the first of them: their tiles, all, or front", metavar="TILES"),
+    ] = None
+
+
+class SweepRow(Fact, frozen=True):
     """One tiling of one model. Figures are sums over all sites and all calls of each.
 
     Attributes:
@@ -121,7 +186,7 @@ class SweepRow(Struct, frozen=True):
         return self.macs / self.macs_total
 
 
-class SweepLayer(Struct, frozen=True):
+class SweepLayer(Fact, frozen=True):
     """A product of a model, without a tiling: `batch` products of this size in each of `calls` runs."""
 
     model: str
@@ -133,7 +198,7 @@ class SweepLayer(Struct, frozen=True):
     calls: int | None = 1
 
 
-class Sweep(Struct, frozen=True):
+class Sweep(TableFact, frozen=True):
     """The answer of `explorer sweep`.
 
     Attributes:
@@ -147,6 +212,8 @@ class Sweep(Struct, frozen=True):
         workers: Number of worker processes, or 0 if this process did the work.
         notes: Remarks about the execution of the sweep.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     rows: tuple[SweepRow, ...]
     hardware: Hardware

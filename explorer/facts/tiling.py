@@ -9,9 +9,10 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
 from explorer.base.checked import Count, Natural, Spec, Words
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import sizes_text
 from explorer.facts.quantize import Accumulator
@@ -159,7 +160,7 @@ class TileSpec(Spec, frozen=True):
         return f"tile {' '.join(parts)}"
 
 
-class SitePlan(Struct, frozen=True):
+class SitePlan(Fact, frozen=True):
     """One matrix product (M,K) x (K,N), or `batch` products of this size, and its grid of tiles.
 
     Attributes:
@@ -254,7 +255,7 @@ class SitePlan(Struct, frozen=True):
         return sum(times * macs * rows // self.M for times, rows in self.rows or ((self.calls, self.M),))
 
 
-class SkippedSite(Struct, frozen=True):
+class SkippedSite(Fact, frozen=True):
     """A matrix product that is not tiled, with the reason.
 
     Attributes:
@@ -271,7 +272,7 @@ class SkippedSite(Struct, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("switched_off",)
 
 
-class Plan(Struct, frozen=True):
+class Plan(TableFact, frozen=True):
     """Plan of a tiling, independent of the form of the resulting graph.
 
     Attributes:
@@ -288,6 +289,8 @@ class Plan(Struct, frozen=True):
         accumulator_bits: Bits of the hardware's accumulator, or 0 if none was given.
         overflows: Names of sites with sums that do not fit into the accumulator for some input.
     """
+
+    ROWS: ClassVar[str] = "sites"
 
     tile: tuple[int, int, int]
     edges: str
@@ -318,7 +321,7 @@ def find_scope(name: str) -> str:
     return scope
 
 
-class LeftOver(Struct, frozen=True):
+class LeftOver(Fact, frozen=True):
     """Operators of one type that have MACs but do not run on tiles, all for the same reason.
 
     Attributes:
@@ -336,7 +339,7 @@ class LeftOver(Struct, frozen=True):
     reason: str
 
 
-class TiledMacs(Struct, frozen=True):
+class TiledMacs(Fact, frozen=True):
     """Share of a model's MACs that run on tiles.
 
     Attributes:

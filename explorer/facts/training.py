@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from msgspec import Struct
+from typing import Annotated, ClassVar, Literal
 
 from explorer.base.checked import Count, Spec, Words
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values, memory_word
 from explorer.facts import Status
@@ -76,7 +75,7 @@ Phase = Literal["forward", "backward", "step"]
 Holding = Literal["parameters", "optimizer", "inputs", "activations", "gradients", "temporary"]
 
 
-class LayerTraining(Struct, frozen=True):
+class LayerTraining(Fact, frozen=True):
     """One layer (never a group) in a training step. Every figure is for the full batch.
 
     Attributes:
@@ -110,7 +109,7 @@ class LayerTraining(Struct, frozen=True):
     backward_elementwise_ops: int | None = 0
 
 
-class TrainingMoment(Struct, frozen=True):
+class TrainingMoment(Fact, frozen=True):
     """Moment of one phase at which one module reaches its highest memory. Every figure is in bytes.
 
     Attributes:
@@ -137,7 +136,7 @@ class TrainingMoment(Struct, frozen=True):
     live_bytes: int
 
 
-class TrainingHolder(Struct, frozen=True):
+class TrainingHolder(Fact, frozen=True):
     """Memory of one kind that a module holds at the peak."""
 
     path: str
@@ -145,7 +144,7 @@ class TrainingHolder(Struct, frozen=True):
     bytes: int
 
 
-class MeasuredMemory(Struct, frozen=True):
+class MeasuredMemory(Fact, frozen=True):
     """Memory in use during a training step that ran on the CPU, as torch's profiler reports it.
 
     Attributes:
@@ -164,7 +163,7 @@ class MeasuredMemory(Struct, frozen=True):
     step: tuple[int, ...]
 
 
-class StepMemory(Struct, frozen=True):
+class StepMemory(Fact, frozen=True):
     """Memory of one training step at one batch size.
 
     Attributes:
@@ -200,7 +199,7 @@ class StepMemory(Struct, frozen=True):
     measured: MeasuredMemory | None = None
 
 
-class TrainingMemory(Struct, frozen=True):
+class TrainingMemory(Fact, frozen=True):
     """Memory of training steps at several batch sizes.
 
     Attributes:
@@ -223,7 +222,7 @@ class TrainingMemory(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Training(Struct, frozen=True):
+class Training(TableFact, frozen=True):
     """Cost of one training step of a model at one batch size, per layer and in total.
 
     Attributes:
@@ -242,6 +241,8 @@ class Training(Struct, frozen=True):
         backward_elementwise_ops: Elementwise operations of the backward pass.
         memory: Memory while the step runs, if it was requested.
     """
+
+    ROWS: ClassVar[str] = "layers"
 
     batch: int | None
     optimizer: Optimizer

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from msgspec import Struct, field
+from msgspec import field
 
 from explorer.base.checked import Count, Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.facts import Shape, TensorInfo
 
@@ -30,6 +31,8 @@ class StatisticsSpec(Spec, frozen=True):
             "only layers of this operator or module type, such as Conv or Linear",
             manual="only layers of this operator or module type, such as `Conv` or `Linear`",
             metavar="KIND",
+            label="operators",
+            placeholder="all; Conv, Linear",
             flag="--op",
             old="--type",
         ),
@@ -42,6 +45,8 @@ class StatisticsSpec(Spec, frozen=True):
             manual="[statistics](counting.md#statistics) beside each other, one row a tensor:"
             " `var,absmean,range:3sigma,quantile:0.97`",
             metavar="NAMES",
+            label="statistics",
+            placeholder="var, absmax, zeros, quantile:0.97",
             reader="statistics",
         ),
     ] = None
@@ -50,13 +55,15 @@ class StatisticsSpec(Spec, frozen=True):
         option(
             "statistics of each index of this axis, such as 0 for the output channels of a weight",
             metavar="N",
+            label="axis",
+            placeholder="none; 0 tells output channels apart",
             reader="axis",
         ),
     ] = None
     bins: Annotated[Count, option("intervals of a histogram", metavar="N")] = 32
 
 
-class Histogram(Struct, frozen=True):
+class Histogram(Fact, frozen=True):
     """A histogram: `counts[i]` values lie in [edges[i], edges[i + 1]).
 
     The last interval includes its right edge. NaN and Inf are not counted.
@@ -66,7 +73,7 @@ class Histogram(Struct, frozen=True):
     counts: tuple[int, ...]
 
 
-class TensorStats(Struct, frozen=True):
+class TensorStats(Fact, frozen=True):
     """Statistics of the values of one tensor.
 
     Figures are over the finite values, computed in float64. They are None if no value is finite or the dtype
@@ -110,7 +117,7 @@ class TensorStats(Struct, frozen=True):
     chosen: Mapping[str, tuple[float | None, ...]] = field(default_factory=dict)
 
 
-class StatisticsRow(Struct, frozen=True):
+class StatisticsRow(Fact, frozen=True):
     """Requested statistics of one tensor, or of one index of an axis of it, with properties of its layer.
 
     Attributes:
@@ -141,7 +148,7 @@ class StatisticsRow(Struct, frozen=True):
     values: Mapping[str, float | None]
 
 
-class Weights(Struct, frozen=True):
+class Weights(TableFact, frozen=True):
     """Statistics of stored tensors.
 
     Attributes:
@@ -152,6 +159,8 @@ class Weights(Struct, frozen=True):
         statistics: Requested statistics with properties of the layers.
     """
 
+    ROWS: ClassVar[str] = "tensors"
+
     source: str
     tensors: tuple[TensorStats, ...]
     tied: tuple[tuple[str, ...], ...] = ()
@@ -160,7 +169,7 @@ class Weights(Struct, frozen=True):
     statistics: tuple[StatisticsRow, ...] = ()
 
 
-class Activations(Struct, frozen=True):
+class Activations(TableFact, frozen=True):
     """Outputs of the layers of a model for one input.
 
     Attributes:
@@ -176,6 +185,8 @@ class Activations(Struct, frozen=True):
         statistics: Requested statistics, as in `Weights`.
     """
 
+    ROWS: ClassVar[str] = "tensors"
+
     source: str
     inputs: tuple[str, ...]
     tensors: tuple[TensorStats, ...]
@@ -187,7 +198,7 @@ class Activations(Struct, frozen=True):
     statistics: tuple[StatisticsRow, ...] = ()
 
 
-class ValuesBefore(Struct, frozen=True):
+class ValuesBefore(Fact, frozen=True):
     """The same slice of a tensor in another model, and its differences.
 
     Attributes:
@@ -219,7 +230,7 @@ class ValuesBefore(Struct, frozen=True):
     largest_ulps: int | None
 
 
-class TensorValues(Struct, frozen=True):
+class TensorValues(Fact, frozen=True):
     """Values of a slice of one tensor.
 
     Attributes:
@@ -265,7 +276,7 @@ class TensorValues(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Outlier(Struct, frozen=True):
+class Outlier(Fact, frozen=True):
     """A value of a tensor that is far from its mean. `deviations` is the distance in standard deviations."""
 
     index: tuple[int, ...]
@@ -273,7 +284,7 @@ class Outlier(Struct, frozen=True):
     deviations: float | None
 
 
-class HeatMap(Struct, frozen=True):
+class HeatMap(Fact, frozen=True):
     """A tensor reduced to a small matrix: each cell covers several rows and columns.
 
     Attributes:

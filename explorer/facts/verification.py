@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from explorer.base.checked import Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
 
@@ -47,7 +48,7 @@ class Tolerance(Spec, frozen=True):
     ] = None
 
 
-class OutputEvidence(Struct, frozen=True):
+class OutputEvidence(Fact, frozen=True):
     """Comparison of one output of two graphs over all draws, and of each with a float64 run.
 
     Attributes:
@@ -104,7 +105,7 @@ class OutputEvidence(Struct, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("void",)
 
 
-class SiteEvidence(Struct, frozen=True):
+class SiteEvidence(Fact, frozen=True):
     """Evidence for one tiled site: the comparison of its tiles with the weight, and a run against float64.
 
     Attributes:
@@ -152,7 +153,7 @@ class SiteEvidence(Struct, frozen=True):
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("saturates", "finding")
 
 
-class RegionEvidence(Struct, frozen=True):
+class RegionEvidence(Fact, frozen=True):
     """Evidence for a changed region, which ran alone in both graphs on the same values.
 
     Attributes:
@@ -178,7 +179,7 @@ class RegionEvidence(Struct, frozen=True):
     equal: bool = False
 
 
-class Verification(Struct, frozen=True):
+class Verification(TableFact, frozen=True):
     """Evidence that two graphs compute the same.
 
     Attributes:
@@ -202,6 +203,8 @@ class Verification(Struct, frozen=True):
             tolerance, only outputs are compared.
         torch: Comparison of the torch model's own outputs with `after`, for an nn.Module.
     """
+
+    ROWS: ClassVar[str] = "outputs"
 
     passed: bool
     verdict: str

@@ -13,10 +13,12 @@ FEATURES = (
     "split",
     "convert",
     "compare",
+    "check",
     "profile",
     "values",
     "graph",
     "sizes",
     "training",
     "sweep",
+    "notebook",
 )

@@ -13,14 +13,15 @@ from explorer.base.errors import Misuse, suggest_name
 from explorer.host import input_files
 
 GROUPS: dict[str, tuple[str, ...]] = {
-    "Start": ("tutorial", "labs", "tasks"),
+    "Start": ("tutorial", "labs", "tasks", "notebooks"),
     "Look at a model": ("counting", "filter", "overlay", "profile", "cost", "formats"),
     "Change a model": ("tiling", "mapping", "quantize", "number_formats", "fold", "edit", "split"),
     "Prove a change": ("proof",),
     "Language models": ("serving",),
+    "Teams": ("ci",),
     "Other machines": ("ssh", "cluster"),
     "Reference": ("glossary", "verbs", "options", "keys", "json", "python"),
-    "Inside": ("versions", "speed", "changes"),
+    "Inside": ("versions", "speed", "beside", "changes"),
 }
 """Pages in reading order, by the title of their group. `index.md` has the same groups for the web site."""
 

@@ -116,6 +116,7 @@ class Table(Struct, frozen=True, eq=False):
             them. A table without it shows all rows.
         more: Where the user finds all rows.
         around: Index of a row that must be among the visible rows.
+        depths: Level of each row in a tree, or () for a table without a tree. A cell of a notebook folds it.
     """
 
     columns: Sequence[Column]
@@ -124,6 +125,7 @@ class Table(Struct, frozen=True, eq=False):
     what: str = ""
     more: str = "--csv has all"
     around: int = 0
+    depths: Sequence[int] = ()
 
 
 class Chart(Struct, frozen=True):

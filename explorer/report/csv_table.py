@@ -24,23 +24,35 @@ def csv_lines(rows: Iterable[Mapping[str, Any]], top: int | None = None) -> Iter
             becomes several columns, such as `seconds_median`. Tensors are written as `name float32
             1x3x224x224`, separated by semicolons. Other nested values are JSON.
     """
+    parts = _list_parts(rows)
+    heads = _list_heads(parts)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    for cells in chain(
+        [heads], ([*map(_format_cell, _list_values(row, parts))] for row in islice(rows, top))
+    ):
+        writer.writerow(cells)
+        yield text.getvalue()
+        text.seek(0)
+        text.truncate()
+
+
+def _list_parts(rows: Iterable[Mapping[str, Any]]) -> dict[str, tuple[str, ...]]:
+    """Return the keys of all records. A time with several measurements has a column for each of its parts."""
     parts: dict[str, tuple[str, ...]] = {}
     for row in rows:
         for key, value in row.items():
             if not parts.get(key):
                 parts[key] = tuple(value) if _is_spread(value) else ()
-    heads = [
+    return parts
+
+
+def _list_heads(parts: Mapping[str, tuple[str, ...]]) -> list[str]:
+    return [
         name
         for key, part_names in parts.items()
         for name in ([f"{key}_{part}" for part in part_names] or [key])
     ]
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    for cells in chain([heads], ([*_format_cells(row, parts)] for row in islice(rows, top))):
-        writer.writerow(cells)
-        yield text.getvalue()
-        text.seek(0)
-        text.truncate()
 
 
 def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -48,14 +60,14 @@ def csv_text(rows: Iterable[Mapping[str, Any]]) -> str:
     return "".join(csv_lines(rows))
 
 
-def _format_cells(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
-    """Yield the cells of a row. Keys with parts have several columns."""
+def _list_values(row: Mapping[str, Any], parts: Mapping[str, Sequence[str]]) -> Iterator[Any]:
+    """Yield the values of a row. Keys with parts have several columns."""
     for key, part_names in parts.items():
         value = row.get(key)
         if part_names:
-            yield from (_format_cell((value or {}).get(part)) for part in part_names)
+            yield from ((value or {}).get(part) for part in part_names)
         else:
-            yield _format_cell(value)
+            yield value
 
 
 def _is_spread(value: Any) -> bool:
@@ -89,3 +101,23 @@ def _format_tensor(tensor: Mapping[str, Any]) -> str:
     shape = tensor["shape"]
     sizes = "?" if shape is None else "x".join("?" if d is None else str(d) for d in shape) or "scalar"
     return f"{tensor['name']} {tensor['dtype'] or '?'} {sizes}"
+
+
+def list_columns(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """Convert records to columns for a data frame, with the names and the order of `csv_lines`.
+
+    Args:
+        rows: Records of a document, iterated twice. Each key of any record becomes a column.
+
+    Returns:
+        The values by column. Numbers stay numbers, an unknown figure is None, and tensors and nested values
+            are texts, as in a CSV file.
+    """
+    parts = _list_parts(rows)
+    heads = _list_heads(parts)
+    columns: dict[str, list[Any]] = {head: [] for head in heads}
+    for row in rows:
+        for head, value in zip(heads, _list_values(row, parts), strict=True):
+            nested = isinstance(value, (list, Mapping))
+            columns[head].append(_format_cell(value) if nested else value)
+    return columns

@@ -44,6 +44,7 @@ class Session(_Base):
         inputs: Inputs with which to call an nn.Module object: a tensor or array, a tuple of them, or a dict
             of keyword inputs. Tensors may be nested in tuples, lists and dicts. None guesses them from the
             model.
+        kwargs: Keyword inputs of an nn.Module object, beside the positional ones in `inputs`.
         weights: Name of trained weights in torchvision, or None for random, seeded weights.
         weights_file: Path of a file of weights for a module: a state_dict, safetensors, or a trainer's
             checkpoint. No code in it runs.
@@ -69,6 +70,7 @@ class Session(_Base):
         source: str | os.PathLike[str] | nn.Module,
         *,
         inputs: Any = None,
+        kwargs: Mapping[str, Any] | None = None,
         weights: str | None = None,
         weights_file: PathText | None = None,
         dims: Mapping[str, int] | None = None,
@@ -93,7 +95,7 @@ class Session(_Base):
             "observe": observe,
             "past": past,
         }
-        models = Models(source, inputs, options, workdir, cache)
+        models = Models(source, inputs, options, workdir, cache, kwargs)
         models.partial = partial
         self.parts = SessionParts(models)
 
@@ -102,6 +104,29 @@ class Session(_Base):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def __repr__(self) -> str:
+        models, entries = self.parts.models, self.parts.models.history.entries
+        info, entry = models.current_info, entries[models.current]
+        state = f", state {models.current} of {len(entries) - 1}: {entry.name or entry.label}" * (
+            len(entries) > 1
+        )
+        figures = ", not analyzed yet"
+        if info is not None:
+            sign, macs = info.totals.sign, info.totals.macs
+            counts = f"{sign}{macs:,} MACs" if macs is not None else "unknown MACs"
+            figures = f", {counts}, {info.totals.stored_sign}{info.totals.params:,} parameters"
+        return f"<Session of '{self.source}'{state}{figures}>"
+
+    def _repr_html_(self) -> str | None:
+        """HTML of the totals and the states for a notebook, or None if the model is not analyzed yet."""
+        models = self.parts.models
+        info = models.current_info
+        if info is None or "html" not in list_offers("displays"):
+            return None
+        draw = load("displays", "html")
+        history = models.history if len(models.history.entries) > 1 else None
+        return "".join(draw(fact) for fact in (info, history) if fact is not None)
 
     def close(self) -> None:
         """Releases the models and removes the session's temporary folder."""
@@ -208,8 +233,9 @@ class _Method:
 
 _ARGUMENTS = {
     "collections.abc": ("Callable", "Iterable", "Mapping", "Sequence"),
+    "explorer.facts.check": ("CheckSpec",),
     "explorer.facts.conversion": ("ExporterName", "ScriptMethod"),
-    "explorer.facts.cost": ("Hardware",),
+    "explorer.facts.cost": ("Hardware", "OrderName"),
     "explorer.facts.evaluate.evaluation": ("Task",),
     "explorer.facts.external.machine": ("Machine",),
     "explorer.facts.models.listing": ("ModelFile",),

@@ -149,6 +149,11 @@ def _share(layer: Layer, figures: ColumnFigures) -> float | None:
     return layer.macs / total if layer.macs is not None and total else None
 
 
+def _compute_params_share(layer: Layer, figures: ColumnFigures) -> float | None:
+    total = None if figures.totals is None else figures.totals.params
+    return layer.params / total if total else None
+
+
 def _find_bits(layer: Layer, _: ColumnFigures) -> float | None:
     return 8 * layer.weight_bytes / layer.params if layer.params else None
 
@@ -235,6 +240,7 @@ _TABLE = (
     _build_field_column(
         "weights", "weights", "bytes", "weight_bytes", "bytes of the parameters", stored=True
     ),
+    LayerColumn("params_share", "of params", "share", _compute_params_share, "of the model's parameters"),
     LayerColumn(
         *("bits", "bits", "ratio", _find_bits, "a parameter, as it is stored"), stored=True, blank=True
     ),
@@ -389,6 +395,8 @@ class Style(Struct, frozen=True):
     heads: Mapping[str, str] = field(default_factory=dict)
     sums: bool = False
 
+
+StyleName = Literal["tree", "torchinfo", "torchsummary", "keras", "sizes"]
 
 STYLES: Mapping[str, Style] = {
     "tree": Style(("kind", "output", "params", "weights", "macs", "share", "activations")),

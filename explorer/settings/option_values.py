@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.base.options import DeclaredOption, find_option, list_declared_options
 from explorer.base.units import sizes_text
+from explorer.settings.budgets import BudgetUnit, check_budget
 from explorer.settings.parse import (
     parse_axes,
     parse_axis,
@@ -265,13 +266,20 @@ def _token_count(value: Any, where: str) -> int:
     return counts[0]
 
 
+def _read_budget(unit: BudgetUnit) -> Reader:
+    return lambda value, where: check_budget(value, unit, where)
+
+
 _READERS: Mapping[str, Reader] = {
     "accumulator": _read_accumulator,
     "axes": parse_axes,
     "axis": lambda value, where: parse_axis(str(value), where),
     "batch": lambda value, where: parse_batch(str(value), where),
     "block": _read_block,
+    "bytes_budget": _read_budget("bytes"),
     "card": lambda value, where: parse_card(read_text(value, where), where),
+    "count_budget": _read_budget("count"),
+    "coverage_budget": _read_budget("share"),
     "dynamic": parse_dynamic,
     "map_size": lambda value, where: parse_map_size(read_text(value, where), where),
     "names": lambda value, where: parse_names(read_text(value, where), where),
@@ -279,6 +287,7 @@ _READERS: Mapping[str, Reader] = {
     "place": lambda value, where: parse_place(read_text(value, where), where),
     "rate": lambda value, where: parse_rate(read_text(value, where), where=where),
     "seconds": _read_seconds,
+    "seconds_budget": _read_budget("seconds"),
     "shape": read_shape,
     "share": lambda value, where: parse_share(str(value), where),
     "sizes": lambda value, where: parse_sizes(read_text(value, where), where),

@@ -51,7 +51,7 @@ class SettingsFile:
         text, self.content = input_files.parse_toml(toml, path)
         self.path = path
         self._name = printable(os.path.basename(path))
-        self._lines = _find_lines(text)
+        self._lines = find_lines(text)
         for key in self.content:
             if key not in (*TABLES, *_MACHINE_KEYS):
                 where = self._find_place((key,), self.path)
@@ -139,7 +139,7 @@ def read_content(path: str) -> bytes:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _find_lines(text: str) -> dict[tuple[str | int, ...], int]:
+def find_lines(text: str) -> dict[tuple[str | int, ...], int]:
     """Finds the line number, from 1, of every table and entry in a TOML text, by path (see `Key`).
 
     Entries of inline tables and lists have no lines of their own.

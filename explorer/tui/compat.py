@@ -40,9 +40,9 @@ class ReportingApp(App[R]):
     `_fatal_error` and ends with `_close_messages_no_wait`. It has `_exit`, `_clipboard` and `_driver`. A
     terminal driver stores the previous terminal settings in `attrs_before`.
     Seen: textual 8.2.8.
-    Otherwise: A failure is reported in one line without its cause, or on Textual's own page. A key after the
-    last one is handled. A text is not sent to the terminal's clipboard. After a disconnect the terminal keeps
-    the screen's settings.
+    Otherwise: A failure is reported in one line without its cause, or on Textual's own page. An error of a
+    node that is being removed ends the program. A key after the last one is handled. A text is not sent to
+    the terminal's clipboard. After a disconnect the terminal keeps the screen's settings.
     """
 
     @property
@@ -54,10 +54,20 @@ class ReportingApp(App[R]):
 
     def fail_with(self, error: Exception) -> None:
         """End the application with an error."""
-        handle = getattr(self, "_handle_exception", None)
+        # the caller has looked whose error it is; the context is that of whoever started its task
+        handle = getattr(super(), "_handle_exception", None)
         if handle is None:
             raise error
         handle(error)
+
+    def _handle_exception(self, error: Exception) -> None:
+        """End the application with an error, unless it comes from a node that is being removed.
+
+        Such a node handles the messages that it already has, after nodes that it needs are gone.
+        """
+        node = _find_message_node()
+        if node is None or node is self or not is_being_removed(node):
+            super()._handle_exception(error)
 
     def _fatal_error(self) -> None:
         """End the application without Textual's traceback page, because the caller reports the error."""
@@ -95,8 +105,11 @@ def find_active_node() -> Any:
     Otherwise: None is returned. A dialog appears above the visible model, even if it belongs to another one.
     """
     worker = active_worker.get(None)
-    if worker is not None:
-        return worker.node
+    return worker.node if worker is not None else _find_message_node()
+
+
+def _find_message_node() -> Any:
+    """Return the node that handles the current message; see `find_active_node`."""
     try:
         from textual._context import active_message_pump
     except ImportError:

@@ -1,9 +1,10 @@
-"""Web server of the screen (textual-serve, aiohttp) with authentication, and one session per visitor.
+"""Web server that shows the terminal interface in a browser, with authentication and a session per visitor.
 
-textual-serve has no authentication. Here each path and the web socket require a visitor's cookie, which only
-the printed link with the token sets. A browser can send only keys, sizes and focus, but no options of the
-program. Connections pass a gate (`web.gate`). The server answers only requests that name it in `Host`. With
-another name in `Host`, a malicious page has redirected its own host name to this address.
+The server is based on textual-serve and aiohttp. textual-serve has no authentication. Here each path and the
+web socket require a visitor's cookie, which only the printed link with the token sets. A browser can send
+only keys, sizes and focus, but no options of the program. `web.gate` limits the number of connections and the
+time of each request. The server answers only requests that name it in `Host`. This prevents DNS rebinding, in
+which a malicious page resolves its own host name to the address of this server.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from explorer.web.gate import Gate
 from explorer.web.visitor import BrowserPage, VisitorSession
 
 _SESSION_SECONDS = 3600.0
-"""Seconds for which a session without a page waits for one. Then its program ends."""
+"""Seconds after which a session, with its program, ends if no page connects to it."""
 _MAX_SESSIONS = 16
 """Maximum number of sessions; each one has an engine process."""
 _MAX_VISITORS = 256
@@ -62,6 +63,18 @@ _HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([\w.-]+))(?::[0-9]{1,5})?", re.ASC
 """Host header of a request: an IPv6 address in brackets, or a name or IPv4 address; and an optional port."""
 _FONT_LINK = re.compile(r"<link[^>]*//fonts\.googleapis\.com[^>]*>")
 """Link to a Google font in the template. It is removed: the page loads nothing from other servers."""
+_SEND_SCRIPT = (
+    "<script>const send = WebSocket.prototype.send; WebSocket.prototype.send = function (data) {"
+    " if (this.readyState === WebSocket.OPEN) send.call(this, data);"
+    " else if (this.readyState === WebSocket.CONNECTING)"
+    " this.addEventListener('open', () => send.call(this, data), {once: true}); }</script>"
+)
+"""Script that keeps what the page sends before its web socket is open, and drops what it sends afterwards.
+
+The page's own script sends focus and sizes in any state, which is an error in the browser's console.
+"""
+_ICON = '<link rel="icon" href="data:,">'
+"""Empty icon of the page. Without it a browser asks for one and reports an error in its console."""
 _FOCUS_SCRIPT = (
     "<script>addEventListener('load', () => "
     "document.querySelector('.xterm-helper-textarea')?.focus())</script>"
@@ -92,7 +105,7 @@ class ScreenServer(Server):
     """Serves a program to visitors that have the token.
 
     Args:
-        words: Command line of a visitor's program.
+        command: Command line of a visitor's program.
         folder: Working folder of the program, and the only folder in which it may open files.
         title: Title of the page.
         host: Address to listen on.
@@ -100,13 +113,13 @@ class ScreenServer(Server):
     """
 
     def __init__(
-        self, words: Sequence[str], folder: str, *, title: str, host: str = "127.0.0.1", port: int = 0
+        self, command: Sequence[str], folder: str, *, title: str, host: str = "127.0.0.1", port: int = 0
     ) -> None:
         super().__init__(title, host=host, port=port, title=title)
         self.token = secrets.token_urlsafe(32)
-        self._words, self._folder = words, folder
-        self._states = scratch.Folder()
-        self._numbers = itertools.count()
+        self._command, self._folder = command, folder
+        self._state_folder = scratch.Folder()
+        self._session_ids = itertools.count()
         self._visitors: dict[str, VisitorSession] = {}
         self._gate: Gate | None = None
 
@@ -146,7 +159,7 @@ class ScreenServer(Server):
             if self._gate is not None:
                 self._gate.close()
             await runner.cleanup()
-            self._states.remove()
+            self._state_folder.remove()
 
     def disable_logging(self) -> None:
         """Disable logging of client errors. Clients could fill the log, and libraries add tracebacks."""
@@ -195,7 +208,7 @@ class ScreenServer(Server):
 
     async def _answer(self, request: web.Request, handler: _Handler) -> web.StreamResponse:
         if not self._is_own_host(request.headers.getall("Host", [])):
-            text = "This is no address of `explorer serve`; open the link that it printed.\n"
+            text = "This is not an address of `explorer serve`. Open the link that it printed.\n"
             return web.Response(status=421, text=text)
         origin = request.headers.get("Origin")
         is_known = request.cookies.get(self.cookie) in self._visitors
@@ -218,15 +231,15 @@ class ScreenServer(Server):
     def _is_own_host(self, hosts: Sequence[str]) -> bool:
         """Whether the host header names this server: by address, or by a name of this machine.
 
-        An address cannot be redirected by a name server. The port may belong to a tunnel, so it is not
-        compared.
+        Any IP address is accepted, because DNS rebinding needs a name. The port is not compared, because a
+        tunnel may use another port.
         """
         if len(hosts) != 1:
             return False
-        matched = _HOST.fullmatch(hosts[0])
-        if matched is None:
+        host_match = _HOST.fullmatch(hosts[0])
+        if host_match is None:
             return False
-        name = (matched[1] or matched[2]).lower()
+        name = (host_match[1] or host_match[2]).lower()
         try:
             ipaddress.ip_address(name)
         except ValueError:
@@ -234,7 +247,7 @@ class ScreenServer(Server):
         return True
 
     def _welcome(self, is_known: bool) -> web.Response:
-        """Set the cookie and lead from the link to the page, so that the token leaves the address bar.
+        """Set the cookie and load the page without the token in the address bar.
 
         An HTTP redirect would not work: after a link from another site, the browser would not send the
         cookie.
@@ -244,15 +257,15 @@ class ScreenServer(Server):
             text=f"{text}<title>{html.escape(self.title)}</title>", content_type="text/html", headers=_HEADERS
         )
         if not is_known:
-            self._forget()
+            self._forget_idle_visitors()
             visitor = secrets.token_urlsafe(32)
-            state = os.path.join(self._states.path, str(next(self._numbers)))
-            self._visitors[visitor] = VisitorSession(self._words, self._folder, state)
+            state = os.path.join(self._state_folder.path, str(next(self._session_ids)))
+            self._visitors[visitor] = VisitorSession(self._command, self._folder, state)
             response.set_cookie(self.cookie, visitor, httponly=True, samesite="Strict")
         return response
 
-    def _forget(self) -> None:
-        """Forget the oldest visitors without a session, because each use of the link creates one."""
+    def _forget_idle_visitors(self) -> None:
+        """Forget the oldest visitors that have no session. Each use of the link creates a visitor."""
         idle = [key for key, visitor in self._visitors.items() if not visitor.running and not visitor.watched]
         for key in idle[: max(len(self._visitors) + 1 - _MAX_VISITORS, 0)]:
             del self._visitors[key]
@@ -267,7 +280,8 @@ class ScreenServer(Server):
             "application": {"name": self.title},
         }
         page = aiohttp_jinja2.render_template("app_index.html", request, context)
-        page.text = _FONT_LINK.sub("", page.text or "").replace("</body>", f"{_FOCUS_SCRIPT}</body>")
+        text = _FONT_LINK.sub("", page.text or "").replace("<head>", f"<head>{_SEND_SCRIPT}{_ICON}")
+        page.text = text.replace("</body>", f"{_FOCUS_SCRIPT}</body>")
         return page
 
     async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
@@ -276,8 +290,8 @@ class ScreenServer(Server):
         width, height = (to_int(request.query.get(name, ""), 80) for name in ("width", "height"))
         visitor = self._visitors[request.cookies[self.cookie]]
         await websocket.prepare(request)
-        self._keep(request, visitor)
-        if not visitor.running and not await self._has_room():
+        self._limit_sockets(request, visitor)
+        if not visitor.running and not await self._make_room():
             await websocket.send_bytes(b"explorer: too many sessions are open here; come back later\r\n")
             await websocket.close()
             return websocket
@@ -291,7 +305,7 @@ class ScreenServer(Server):
         await websocket.close()
         return websocket
 
-    def _keep(self, request: web.Request, visitor: VisitorSession) -> None:
+    def _limit_sockets(self, request: web.Request, visitor: VisitorSession) -> None:
         """Keep the web socket of a visitor open, and close the visitor's oldest web sockets."""
         if self._gate is None or request.transport is None:
             return
@@ -300,13 +314,16 @@ class ScreenServer(Server):
         while len(visitor.sockets) > _MAX_SOCKETS:
             self._gate.drop(visitor.sockets.pop(0))
 
-    async def _has_room(self) -> bool:
-        """Whether another session may start. If necessary, a session without a page is ended."""
+    async def _make_room(self) -> bool:
+        """End a session without a page if too many sessions run; return whether another one may start."""
         running = [visitor for visitor in self._visitors.values() if visitor.running]
-        if len(running) >= _MAX_SESSIONS and (unwatched := next((v for v in running if not v.watched), None)):
-            await unwatched.stop()
+        if len(running) < _MAX_SESSIONS:
             return True
-        return len(running) < _MAX_SESSIONS
+        unwatched = next((visitor for visitor in running if not visitor.watched), None)
+        if unwatched is None:
+            return False
+        await unwatched.stop()
+        return True
 
     async def on_shutdown(self, app: web.Application) -> None:
         """End all sessions."""

@@ -46,20 +46,20 @@ class VisitorSession(AppService):
     """A program, and the page that shows it, if any.
 
     Args:
-        words: Command line of the program.
+        command: Command line of the program.
         folder: Working folder of the program, and the only folder in which it may open files.
         state: Folder for the program's saved sessions. Only this visitor can resume them.
     """
 
-    def __init__(self, words: Sequence[str], folder: str, state: str) -> None:
+    def __init__(self, command: Sequence[str], folder: str, state: str) -> None:
         super().__init__(
-            shlex.join(words),
+            shlex.join(command),
             write_bytes=self._write_bytes,
             write_str=self._write_str,
             close=self._close_page,
             download_manager=DownloadManager(),
         )
-        self._words, self._folder, self._state = words, folder, state
+        self._command, self._folder, self._state = command, folder, state
         self._page: BrowserPage | None = None
         self._run: asyncio.Task[None] | None = None
         self._program: Process | None = None
@@ -191,7 +191,7 @@ class VisitorSession(AppService):
 
     async def _start_process(self, width: int, height: int) -> None:
         self._program = await asyncio.create_subprocess_exec(
-            *self._words,
+            *self._command,
             stdin=PIPE,
             stdout=PIPE,
             stderr=PIPE,

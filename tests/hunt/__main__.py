@@ -1,6 +1,7 @@
 """`python -m tests.hunt KIND [--minutes N | --seed N]`: tries random cases, keeps the files of finds.
 
-`faults` plants thirty faults in fifteen real models instead, and says how many `blame` names.
+`screen` presses random keys, and keeps what was pressed before a find. `faults` plants thirty faults in
+fifteen real models instead, and says how many `blame` names.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ def main() -> int:
     """Hunts; the exit code is 1 if there was a find, 2 if nothing was tried."""
     parser = argparse.ArgumentParser(prog="python -m tests.hunt", description=__doc__)
     parser.add_argument(
-        "kind", choices=(*KINDS, "faults"), help="tile random graphs, change them, or plant faults"
+        "kind",
+        choices=(*KINDS, "screen", "faults"),
+        help="tile random graphs, change them, press random keys, or plant faults",
     )
     parser.add_argument("--minutes", type=float, default=1.0, help="how long (default 1)")
     parser.add_argument("--seed", type=int, help="this case alone")
@@ -35,6 +38,8 @@ def main() -> int:
     if given.kind == "faults":
         return plant(seed)
     end = time.monotonic() + 60 * given.minutes
+    if given.kind == "screen":
+        return press(seed, end, given.keep, once=given.seed is not None)
     tried = finds = 0
     with tempfile.TemporaryDirectory() as scratch:
         while time.monotonic() < end:
@@ -52,6 +57,32 @@ def main() -> int:
             if given.seed is not None:
                 break
             seed += 1
+    print(f"{tried} tried, {finds} found")
+    return 2 if not tried else 1 if finds else 0
+
+
+def press(seed: int, end: float, keep: Path, *, once: bool) -> int:
+    """Plays cases of random keys until `end`; the exit code is as for `main`."""
+    from tests.hunt import random_hands  # imported here: it takes a second
+
+    keep, tried, finds = keep.resolve(), 0, 0
+    while time.monotonic() < end:
+        with tempfile.TemporaryDirectory() as scratch, random_hands.playground(Path(scratch)):
+            what, case = random_hands.hunt(seed)
+        tried += 1
+        if what:
+            finds += 1
+            keep.mkdir(parents=True, exist_ok=True)
+            actions = "".join(f"{action}\n" for action in case.done)
+            (keep / f"screen-{seed}.txt").write_text(f"{case.model}\n{what}\n{actions}", encoding="utf-8")
+            print(f"seed {seed}, {case.model}, after {len(case.done)} actions: {what}", flush=True)
+            print(
+                f"  {keep / f'screen-{seed}.txt'}; again: python -m tests.hunt screen --seed {seed}",
+                flush=True,
+            )
+        if once:
+            break
+        seed += 1
     print(f"{tried} tried, {finds} found")
     return 2 if not tried else 1 if finds else 0
 

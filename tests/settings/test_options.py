@@ -17,6 +17,7 @@ from explorer.cli.arguments.declared import record_of
 from explorer.cli.arguments.records import quantize_spec, tile_spec
 from explorer.cli.commands import VERBS
 from explorer.facts import TileRule, TileSpec
+from explorer.facts.check import CheckSpec
 from explorer.facts.conversion import ConversionOptions, RebatchSpec
 from explorer.facts.cost import OrderSpec
 from explorer.facts.evaluate.evaluation import EvaluateSpec, SampleSpec
@@ -41,6 +42,7 @@ from explorer.settings.option_values import build_table_readers, read_option, wr
 from explorer.settings.parse import write_opening_words, write_path_word
 
 RECORDS: dict[str, type[Struct]] = {
+    "check": CheckSpec,
     "tile": TileSpec,
     "verify": Tolerance,
     "convert": ConversionOptions,
@@ -81,7 +83,10 @@ BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "axis": AXES,
     "batch": st.integers(1, 10**9 - 1) | st.sampled_from(("N", "batch_2")),
     "block": st.just(0) | st.integers(2, 1 << 16),
+    "bytes_budget": st.sampled_from(("25MiB", "8k", "0", "+5%")),
     "card": st.integers(1, 1 << 50),
+    "count_budget": st.sampled_from(("4.1G", "12", "+0%", "-5%")),
+    "coverage_budget": st.sampled_from(("95%", "0.5", "1")),
     "dynamic": st.dictionaries(
         NAMES, st.dictionaries(AXES, st.sampled_from(("batch", "h_2")), min_size=1, max_size=3), max_size=3
     ),
@@ -95,6 +100,7 @@ BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "tokens": st.lists(st.integers(1, 1 << 40), min_size=1, unique=True, max_size=3).map(tuple),
     "share": st.floats(0, 1, exclude_min=True, exclude_max=True),
     "seconds": st.integers(1, 10**5).map(float),
+    "seconds_budget": st.sampled_from(("20ms", "0.02", "+10%")),
     "span": st.tuples(*[st.integers(0, 1 << 30)] * 2),
     "statistics": st.sampled_from(("var", "absmax,range:3sigma", "quantile:0.97")),
     "tile": st.tuples(*[st.integers(1, 1 << 16)] * 3),

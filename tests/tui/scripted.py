@@ -645,7 +645,8 @@ class ScriptedEngine:
     def stop(self, job: _Job) -> None:
         """Fail the job as a stopped one."""
         self.waiting = [w for w in self.waiting if w[0] is not job]
-        job.future.set_exception(Cancelled())
+        if not job.future.done():
+            job.future.set_exception(Cancelled())
 
     def die(self) -> None:
         """Fail what waits as when the process was killed."""

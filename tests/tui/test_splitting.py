@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -62,8 +61,7 @@ def title(hands: Hands) -> str:
 def rows(hands: Hands) -> dict[str, str]:
     """Name of each row to what stands behind it."""
     tree = shown(hands).query_one(LayerTree)
-    texts = (line_text(tree.row_line(at, 72)) for at in range(tree.row_count))
-    lines = [re.sub("[▾█▏▎▍▌▋▊▉]", " ", text).split() for text in texts]
+    lines = (line_text(tree.row_line(at, 72)).replace("▾", " ").split() for at in range(tree.row_count))
     return {line[0]: " ".join(line[1:]) for line in lines}
 
 

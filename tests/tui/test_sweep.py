@@ -134,6 +134,16 @@ async def test_the_first_time_it_asks_and_says_how_many_tilings_these_are() -> N
         assert hands.pilot.app.screen is hands.main
 
 
+async def test_a_model_without_a_matmul_to_tile_is_refused_before_the_form() -> None:
+    refusal = Misuse("no matmul can be tiled (tiled already)")
+    async with screen(SweepEngine(errors={"plan": refusal})) as hands:
+        await hands.press("S")
+        assert not isinstance(hands.pilot.app.screen, SweepDialog)
+        assert "no matmul can be tiled (tiled already)" in hands.dialog()
+        await hands.press("escape")
+        assert hands.pilot.app.screen is hands.main
+
+
 async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_path: Path) -> None:
     (tmp_path / "npu.toml").write_text("macs_per_cycle = 4096\nbytes_per_cycle = 64\n")
     async with screen(SweepEngine(), size=(140, 40)) as hands:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -79,6 +80,59 @@ def test_a_colleague_opens_the_link_tiles_the_model_and_reloads_the_verdict(
     shown.until(lambda text: "Proven equal" in text and "lenet.onnx" in text and "39 tile matmuls" in text)
     assert not page.query_selector("body.-closed")
     assert all(url.startswith(served.address) for url in asked if not url.startswith("data:"))
+
+
+_KEYS = (
+    *"tSQHdvIGDVfmZieczsFRMrux&=!|#%BLyTnN123456.-[]<>0",
+    *(("Enter",) * 8),
+    *(("Escape",) * 8),
+    *("ArrowDown", "ArrowUp", "ArrowLeft", "ArrowRight", "Tab", "PageDown", "PageUp", "End", "Home", "Space"),
+)
+"""Without q, which ends the session, and / and ~, which begin a path outside of the folder."""
+
+
+def test_a_minute_of_random_hands_leaves_no_error_in_the_console(served: Served, page: Any) -> None:
+    seed = int(time.time() * 1000) % 10**9
+    print(f"seed {seed}")
+    rng, errors = random.Random(seed), list[str]()
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    page.on("console", lambda told: told.type == "error" and errors.append(f"{told.text} {told.location}"))
+    shown = Shown(page)
+    page.goto(served.link)
+    page.wait_for_selector("body.-first-byte")
+    shown.until(lambda text: "MACs 416" in text)
+    end, done = time.monotonic() + 60, list[str]()
+    while time.monotonic() < end and not errors:
+        action = rng.choice(
+            (*["key"] * 8, "text", "click", "size", "wheel", *["reload"] * (rng.random() < 0.1))
+        )
+        width, height = page.viewport_size["width"], page.viewport_size["height"]
+        done.append(action)
+        if action == "key":
+            done[-1] = rng.choice(_KEYS)
+            page.keyboard.press(done[-1])
+        elif action == "text":
+            page.keyboard.insert_text(
+                rng.choice(("16", "conv", "8x4x8", "int8", "\u4e2d\U0001f600", "a" * 3000))
+            )
+        elif action == "click":
+            page.mouse.click(rng.randrange(width), rng.randrange(height))
+        elif action == "wheel":
+            page.mouse.wheel(0, rng.choice((-300, 300)))
+        elif action == "size":
+            page.set_viewport_size({"width": rng.randrange(60, 2400), "height": rng.randrange(40, 1400)})
+        else:
+            page.reload()
+            page.wait_for_selector("body.-first-byte")
+        page.wait_for_timeout(10 * 100 ** (rng.random() ** 2.5))
+    assert not errors, (seed, errors, done[-40:])
+    page.set_viewport_size({"width": 1100, "height": 700})
+    for _ in range(15):
+        page.keyboard.press("Escape")
+        page.wait_for_timeout(200)
+    shown.until(lambda text: "lenet.onnx" in text and "params" in text)
+    assert not page.query_selector("body.-closed"), done[-40:]
+    assert not errors, (seed, errors)
 
 
 def test_without_the_token_the_browser_shows_no_screen(served: Served, page: Any) -> None:

@@ -92,7 +92,7 @@ class Option:
         return getattr(parse, f"parse_{self.reads}")(typed, where=self.flag, **choices, **minimum)
 
 
-WRITTEN = ("--output", "--plot", "--scalesim", "--take")
+WRITTEN = ("--output", "--plot", "--scalesim", "--take", "--junit")
 """Options with a path to write to. Other options with a FILE value read the file."""
 
 OPENING = (
@@ -101,17 +101,7 @@ OPENING = (
     *("--memory", "--no-cache"),
 )
 MACHINE = ("--machine", "--peak-macs", "--bandwidth")
-KEPT_IN = Option(
-    "--output",
-    "SQLite file that keeps the rows; the same command continues an interrupted sweep",
-    "FILE",
-    short="-o",
-)
-"""Option of sweeps: the file that stores the rows."""
-SCHEDULER = Option(
-    "--scheduler", "address of a Dask cluster that does the work, fully trusted: tcp://host:8786", "ADDRESS"
-)
-"""Option of sweeps: the cluster that runs them."""
+
 MACHINE_SETTINGS = (
     *("--peak-macs", "--bandwidth", "--macs-per-cycle", "--bytes-per-cycle", "--clock"),
     *("--buffer", "--array"),
@@ -277,31 +267,4 @@ SEVERAL_SIZES = Option(
     many=True,
     reads="dim_sizes",
 )
-FUSE = Option(
-    "--fuse",
-    "apply what follows a matmul to its finished sums: bias, activation, requantization, residual",
-    choices=("epilogue",),
-)
-GROUPED = Option(
-    "--grouped",
-    "map each group of a convolution as a matmul (batch, the default), pack groups into one unit of\n"
-    "the array, or leave grouped and depthwise convolutions out",
-    choices=("batch", "pack", "leave"),
-    manual="grouped and depthwise convolutions: `batch` (the default) maps a batch with one matmul for each"
-    " group, `pack` packs as many groups as fit into one unit of the array, `leave` leaves them out;"
-    " with `--mapping` the default is that of the file",
-)
-OBJECTIVE = Option(
-    "--objective",
-    "what to minimize: cycles, energy, traffic, or edp (energy x cycles)",
-    choices=("cycles", "energy", "traffic", "edp"),
-    default="cycles",
-)
-HARDWARE = Option(
-    "--machine",
-    "the machine that the cost is for: a name in the config file, a preset (explorer machines),\n"
-    "or a TOML file of its own",
-    "FILE|NAME",
-    old="--profile",
-)
-"""Variants of shared options for some commands."""
+"""Variant of a shared option for some commands."""

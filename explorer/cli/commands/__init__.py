@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _ORDER = """
 info layers ops nodes memory roofline sizes outline list formats weights activations values graph plot
-report compare diff verify blame evaluate tile plan map settings sweep quantize fold edit convert
+report compare check diff verify blame evaluate tile plan map settings sweep quantize fold edit convert
 rebatch extract split pipeline train make history profile training machines serving decode help
 schema doctor serve cache completion man
 """

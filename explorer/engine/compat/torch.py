@@ -50,6 +50,58 @@ def stage_boundary() -> Any:
     return torch.ops.pippy._pipe_split.default
 
 
+# -- TorchScript
+
+_DEVICE_QUESTIONS = ("prim::device", "prim::is_cpu", "prim::is_meta")
+"""Operators of TorchScript whose answers differ between the meta device and the CPU."""
+
+
+def script_classes() -> tuple[type, ...]:
+    """Returns the classes of compiled functions and methods, whose calls torch's modes do not see.
+
+    Assumes: `torch.jit.ScriptFunction` and `torch._C.ScriptMethod` are these classes.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: no class is returned, and a branch on the device in TorchScript is not detected.
+    """
+    classes = (getattr(torch.jit, "ScriptFunction", None), getattr(torch._C, "ScriptMethod", None))
+    return tuple(cls for cls in classes if isinstance(cls, type))
+
+
+def branches_on_device(function: Any) -> bool:
+    """Whether a branch or a loop in TorchScript depends on whether a tensor is on the CPU.
+
+    Assumes: `inlined_graph` of a function, or `graph` of a method with `inlineCalls`, has nodes with blocks,
+    kinds, inputs and outputs, as in `torch.jit` of the versions below.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: False, and a branch on the device in TorchScript is not detected.
+    """
+    try:
+        graph = function.graph.copy()
+        torch._C._jit_pass_inline(graph)
+        return _has_branch_on_device(graph, set())
+    except (AttributeError, TypeError):
+        return False
+
+
+def _has_branch_on_device(block: Any, answers: set[str]) -> bool:
+    """Whether a block branches on an answer about a device. Names of such answers are added to `answers`."""
+    for node in block.nodes():
+        inputs, outputs = list(node.inputs()), list(node.outputs())
+        if node.kind() in ("prim::If", "prim::Loop") and any(v.debugName() in answers for v in inputs):
+            return True
+        constants = [v.toIValue() for v in inputs if v.node().kind() == "prim::Constant"]
+        # a comparison with 'cuda' has the same result on the CPU and on the meta device
+        is_decided = any(
+            isinstance(c, (str, torch.device)) and not str(c).startswith(("cpu", "meta")) for c in constants
+        )
+        is_asked = node.kind() in _DEVICE_QUESTIONS or any(v.debugName() in answers for v in inputs)
+        if is_asked and not is_decided:
+            answers.update(v.debugName() for v in outputs if str(v.type()) != "Tensor")
+        if any(_has_branch_on_device(inner, answers) for inner in node.blocks()):
+            return True
+    return False
+
+
 # -- tensors
 
 

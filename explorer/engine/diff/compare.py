@@ -1,8 +1,8 @@
 """Compares two graphs and returns rows of differences, a summary by operator, and a verdict.
 
 The comparison has three steps. `match` pairs the nodes, `describe` compares each pair, and `sites`
-condenses a tiled site into one row. This module orders the rows and counts them. The graphs may come
-from this program or from any other tool.
+condenses the nodes of a tiled site into one row. (A site is a matrix product that can be tiled.) This
+module orders the rows and counts them. The graphs may come from this program or from any other tool.
 
 Two graphs are equal if they differ only in internal names. A node is listed as 'renamed' if only its own
 name or the names of its values or weights changed. Such a node counts as unchanged, because it computes
@@ -21,27 +21,27 @@ from msgspec.structs import replace
 from explorer.base.units import many_text, shape_text
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer, describe_tensor_change
+from explorer.engine.diff.folding import locate_replacement
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import Matching, match
 from explorer.engine.diff.pairing import (
-    FOLDED,
     NodePairing,
-    Tell,
+    ReportPhase,
     ValuePair,
     find_helper_nodes,
-    open_calls_like,
+    inline_calls_if_named_in,
     pair_nodes,
 )
 from explorer.engine.diff.rounding import OPERATORS, QUANTIZERS
 from explorer.engine.diff.sites import (
     SitePair,
+    collect_known_pairs,
     collect_site_nodes,
-    collect_ties,
     find_nested_sites,
     pair_sites,
 )
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
-from explorer.engine.graph.model import Model, Value
+from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.shapes.subgraphs import find_view, name_function
@@ -50,11 +50,12 @@ from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
 """Texts that replace the operator in rows about the graph itself."""
 
-_IN_RANGE_TEXT = "done by the range of the integers behind, to the same values"
-_SHARED_CONSTANT_TEXT = "read from one of equal value, under another name"
-"""Descriptions of nodes whose effect the other graph gets from another node."""
+_IN_RANGE_TEXT = "replaced by the integer range of the quantizer that follows, with the same values"
+_SHARED_CONSTANT_TEXT = "replaced by a Constant of equal value with another name"
+"""Texts about nodes that one graph lacks because another node of that graph does their work."""
 
-_STEP = 1024
+_REPORT_INTERVAL = 1024
+"""Number of compared nodes between two reports of progress."""
 
 
 def diff(
@@ -81,15 +82,15 @@ def diff(
         of `before`; an added node follows its predecessor in `after`. The status of a row is one of:
 
         - 'changed', 'added', 'removed' or 'renamed'.
-        - 'folded': all rewrites of one kind.
+        - 'folded': one row for all nodes that one kind of rewrite removed.
         - 'tiled': a site that is tiled in `after`.
         - 'merged': a site that is tiled in `before`.
         - 'quantized': only number formats differ.
 
         The summary counts each node of `before` once, as changed, unchanged or removed. A node of `after`
-        without a counterpart counts as added. Nodes of a tiled site count as the product that they
-        replace. Nodes that only round an input of a layer count as part of the layer. Graph inputs and
-        outputs are counted as 'Input' and 'Output'.
+        without a counterpart counts as added. All nodes of a tiled site count as one node: the matrix
+        product that they replace. Nodes that only round an input of a layer count as part of the layer.
+        Graph inputs and outputs are counted as 'Input' and 'Output'.
 
     Raises:
         Cancelled: `cancel` returned True.
@@ -98,68 +99,77 @@ def diff(
     rows = _list_rows(before, after, tally, partial(report, on_progress, cancel), cancel)
     for row in rows:
         if row.op_before in (_OPSET, _FUNCTION) or row.op_after in (_OPSET, _FUNCTION):
-            tally.count(row, row.op_before or row.op_after or "")
+            tally.count_row(row, row.op_before or row.op_after or "")
     return Diff(
         before=before_analysis.info.model.source or before.path,
         after=after_analysis.info.model.source or after.path,
         equal=all(row.status == "renamed" for row in rows),
-        summary=tally.summary(),
+        summary=tally.summarize(),
         nodes=tuple(rows),
         totals_before=before_analysis.info.totals,
         totals_after=after_analysis.info.totals,
     )
 
 
-def _list_rows(before: Model, after: Model, tally: _Tally, tell: Tell, cancel: Cancel) -> list[NodeDiff]:
+def _list_rows(
+    before: Model, after: Model, tally: _Tally, report_phase: ReportPhase, cancel: Cancel
+) -> list[NodeDiff]:
     """Lists the differences in display order, and counts nodes, inputs and outputs in `tally`."""
-    before, after = open_calls_like(before, after), open_calls_like(after, before)
-    pairing = pair_nodes(before, after, tell, cancel)
-    site_paths = find_nested_sites(before) | find_nested_sites(after)
-    before, after = pairing.before.model, pairing.after.model  # without the folded nodes
-    rows = [*_list_opset_rows(before, after, _find_silent_domains(pairing, bool(site_paths)))]
+    inlined_before = inline_calls_if_named_in(before, after)
+    inlined_after = inline_calls_if_named_in(after, before)
+    pairing = pair_nodes(inlined_before, inlined_after, report_phase, cancel)
+    has_nested_sites = bool(find_nested_sites(inlined_before) or find_nested_sites(inlined_after))
+    folded_models = pairing.before.model, pairing.after.model
+    rows = [*_list_opset_rows(*folded_models, _find_silent_domains(pairing, has_nested_sites))]
     for row, op in _list_input_rows(pairing):
-        tally.count(row, op)
+        tally.count_row(row, op)
         rows += [row] if row else []
-    rows += _fold_rows(pairing, tally)
-    replaced_nodes = (
-        (_IN_RANGE_TEXT, pairing.absorbed_activations()),
-        (_SHARED_CONSTANT_TEXT, pairing.shared()),
+    rows += _list_fold_rows(pairing, tally)
+    replacements_by_text = {
+        _IN_RANGE_TEXT: pairing.find_absorbed_activations(),
+        _SHARED_CONSTANT_TEXT: pairing.find_equal_constants(),
+    }
+    for text, replacements in replacements_by_text.items():
+        for side in (0, 1):
+            if replacements[side]:
+                rows.append(_build_replaced_row(pairing, side, replacements[side], text, tally))
+    excluded_before, excluded_after = (
+        pairing.excluded_nodes[side].union(*(nodes[side] for nodes in replacements_by_text.values()))
+        for side in (0, 1)
     )
-    for phrase, sides in replaced_nodes:
-        rows += [
-            _build_replaced_row(pairing, side, sides[side], phrase, tally) for side in (0, 1) if sides[side]
-        ]
-    replaced_indices = [{i for _, sides in replaced_nodes for i in sides[side]} for side in (0, 1)]
-    excluded_nodes = (
-        pairing.excluded_nodes[0] | replaced_indices[0],
-        pairing.excluded_nodes[1] | replaced_indices[1],
-    )
-    nodes = _list_node_rows(
-        *(pairing.before, pairing.after, pairing.matching, pairing.describer, pairing.sites, excluded_nodes),
+    node_rows = _list_node_rows(
+        pairing.before,
+        pairing.after,
+        pairing.matching,
+        pairing.describer,
+        pairing.sites,
+        (excluded_before, excluded_after),
         tally,
-        tell,
+        report_phase,
     )
-    rows += _expand_bodies(nodes, (before, after), (), site_paths, pairing.forms, tell)
+    rows += _expand_bodies(node_rows, folded_models, (), pairing.forms, report_phase)
     for row, op in _list_output_rows(pairing):
-        tally.count(row, op)
+        tally.count_row(row, op)
         rows += [row] if row else []
-    differing = list(
-        _list_function_rows(before, after, pairing.describer, pairing.excluded_nodes, bool(site_paths))
+    function_rows = list(
+        _list_function_rows(
+            *folded_models, pairing.describer, pairing.excluded_nodes, has_nested_sites=has_nested_sites
+        )
     )
-    functions = _expand_bodies(differing, (before, after), (), site_paths, pairing.forms, tell)
-    covered = {f"function {row.before} differs" for row in differing if row not in functions}
+    expanded_function_rows = _expand_bodies(function_rows, folded_models, (), pairing.forms, report_phase)
     # the row of a call is redundant if tiling is the only change in the called function
-    return [*(row for row in rows if row.status != "changed" or row.what not in covered), *functions]
+    tiled_functions = {row.function for row in function_rows if row not in expanded_function_rows}
+    return [*(row for row in rows if row.function not in tiled_functions), *expanded_function_rows]
 
 
 def list_graph_changes(pairing: NodePairing) -> list[NodeDiff]:
     """Lists the differences of opsets, graph inputs and graph outputs, without differences of nodes."""
     before, after = pairing.before.model, pairing.after.model
     has_nested_sites = bool(find_nested_sites(before) or find_nested_sites(after))
-    ends = (*_list_input_rows(pairing), *_list_output_rows(pairing))
+    input_output_rows = (*_list_input_rows(pairing), *_list_output_rows(pairing))
     return [
         *_list_opset_rows(before, after, _find_silent_domains(pairing, has_nested_sites)),
-        *(row for row, _ in ends if row is not None),
+        *(row for row, _ in input_output_rows if row is not None),
     ]
 
 
@@ -168,43 +178,48 @@ def _list_input_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, st
 
 
 def _list_output_rows(pairing: NodePairing) -> Iterator[tuple[NodeDiff | None, str]]:
-    def source(a: str, b: str) -> list[str]:
+    def describe_source(a: str, b: str) -> list[str]:
         return _describe_source_change(a, b, pairing.describer)
 
-    return _list_value_rows(pairing.outputs, pairing.after.outputs, _OUTPUT, source)
+    return _list_value_rows(pairing.outputs, pairing.after.outputs, _OUTPUT, describe_source)
 
 
-def _fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
+def _list_fold_rows(pairing: NodePairing, tally: _Tally) -> Iterator[NodeDiff]:
     """Yields one row for each kind of rewrite, such as folded constants, and counts the folded nodes."""
     for side, folds in enumerate(pairing.folds):
         if folds is not None:
             for node in folds.folding.folded:
                 tally.add(node.op, "added" if side else "removed")
-            yield from folds.rows(side == 1)
+            yield from folds.list_rows(side == 1)
 
 
 def _build_replaced_row(
-    pairing: NodePairing, side_index: int, opposite_by_node: Mapping[int, int], phrase: str, tally: _Tally
+    pairing: NodePairing, side_index: int, replacements: Mapping[int, int], text: str, tally: _Tally
 ) -> NodeDiff:
-    """Summarizes in one row the nodes that the opposite graph replaces by other nodes.
+    """Summarizes in one row the nodes of one graph that the opposite graph replaces by other nodes.
 
-    `opposite_by_node` has the index of the replacing node in the opposite graph, by node index.
+    Args:
+        pairing: Pairs of the two graphs.
+        side_index: Graph with the replaced nodes: 0 for the first, 1 for the second.
+        replacements: Index of the replacing node in the opposite graph, by index of the replaced node.
+        text: Text about the replacement.
+        tally: Receives the number of replaced nodes.
     """
     side, opposite = ((pairing.before, pairing.after), (pairing.after, pairing.before))[side_index]
-    ops = Counter(side.nodes[i].op for i in opposite_by_node)
-    for op, count in ops.items():
+    op_counts = Counter(side.nodes[i].op for i in replacements)
+    for op, count in op_counts.items():
         tally.add(op, "added" if side_index else "removed", count)
-    first = next(iter(opposite_by_node))
-    names = side.nodes[first].label, opposite.model.graph.nodes[opposite_by_node[first]].label
-    kinds = side.nodes[first].op, opposite.model.graph.nodes[opposite_by_node[first]].op
-    op_counts = ", ".join(f"{count:,} {op}" for op, count in ops.most_common())
+    replaced_index, replacing_index = next(iter(replacements.items()))
+    replaced, replacing = side.nodes[replaced_index], opposite.model.graph.nodes[replacing_index]
+    first, second = (replacing, replaced) if side_index else (replaced, replacing)
+    ops_text = ", ".join(f"{count:,} {op}" for op, count in op_counts.most_common())
     return NodeDiff(
         status="folded",
-        before=names[side_index],
-        after=names[1 - side_index],
-        what=f"{'before: ' * side_index}{op_counts} {phrase}",
-        op_before=kinds[side_index],
-        op_after=kinds[1 - side_index],
+        before=first.label,
+        after=second.label,
+        what=locate_replacement(f"{ops_text} {text}", side_index == 1),
+        op_before=first.op,
+        op_after=second.op,
     )
 
 
@@ -214,59 +229,56 @@ class _Tally:
     def __init__(self) -> None:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
 
-    def add(self, op: str, fate: str, count: int = 1) -> None:
-        self.counts[op][fate] += count
+    def add(self, op: str, status: str, count: int = 1) -> None:
+        self.counts[op][status] += count
 
-    def count(self, row: NodeDiff | None, op: str) -> None:
+    def count_row(self, row: NodeDiff | None, op: str) -> None:
         """Counts one row about `op`; a `row` of None is a pair without a difference."""
         status = "unchanged" if row is None or row.status == "renamed" else row.status
         status = "changed" if status == "quantized" else status
         self.add(op, status)
 
-    def summary(self) -> tuple[OpDiff, ...]:
-        """Sorts operators with differences first, then by number of nodes; rows about the graph come last."""
+    def summarize(self) -> tuple[OpDiff, ...]:
+        """Returns one row for each operator.
+
+        Operators with differences come first, then those with more nodes. Rows about the graph come last.
+        """
         diffs = []
-        for op, fates in self.counts.items():
-            changed, unchanged, removed = fates["changed"], fates["unchanged"], fates["removed"]
+        for op, counts in self.counts.items():
+            changed, unchanged, removed = counts["changed"], counts["unchanged"], counts["removed"]
             total = changed + unchanged + removed
-            diffs.append(OpDiff(op, total, changed, unchanged, fates["added"], removed))
-        graph_rows = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
+            diffs.append(OpDiff(op, total, changed, unchanged, counts["added"], removed))
+        graph_ops = (_INPUT, _OUTPUT, _OPSET, _FUNCTION)
 
-        def place(row: OpDiff) -> tuple[int, bool, int, str]:
+        def sort_key(row: OpDiff) -> tuple[int, bool, int, str]:
             is_unchanged = not (row.changed or row.added or row.removed)
-            return (
-                (graph_rows.index(row.op) if row.op in graph_rows else -1),
-                is_unchanged,
-                -(row.total + row.added),
-                row.op,
-            )
+            graph_position = graph_ops.index(row.op) if row.op in graph_ops else -1
+            return graph_position, is_unchanged, -(row.total + row.added), row.op
 
-        diffs.sort(key=place)
-        return tuple(diffs)
+        return tuple(sorted(diffs, key=sort_key))
 
 
 def _expand_bodies(
     rows: Sequence[NodeDiff],
     models: tuple[Model, Model],
     path: tuple[str, ...],
-    site_paths: set[tuple[str, ...]],
     forms: Forms,
-    tell: Tell,
+    report_phase: ReportPhase,
 ) -> list[NodeDiff]:
     """Replaces each row about a body (subgraph or function) that differs only by tiling.
 
     The rows of the tiled sites in the body replace it. `path` is the path of the graph to which `rows`
-    belong. `site_paths` are the paths of all nested sites and of the bodies that contain them.
+    belong.
     """
-    opened_rows: list[NodeDiff] = []
+    expanded_rows: list[NodeDiff] = []
     for row in rows:
         bodies = _list_changed_bodies(row, find_view(models[0], path))
-        rows_by_body = [_build_tiled_rows(models, (*path, body), site_paths, forms, tell) for body in bodies]
-        if bodies and all(rows_by_body):
-            opened_rows += [inner for some in rows_by_body for inner in some or ()]
+        rows_of_bodies = [_list_tiled_rows(models, (*path, body), forms, report_phase) for body in bodies]
+        if bodies and all(rows_of_bodies):
+            expanded_rows += [body_row for body_rows in rows_of_bodies for body_row in body_rows]
         else:
-            opened_rows.append(row)
-    return opened_rows
+            expanded_rows.append(row)
+    return expanded_rows
 
 
 def _list_changed_bodies(row: NodeDiff, graph_model: Model | None) -> list[str]:
@@ -278,63 +290,58 @@ def _list_changed_bodies(row: NodeDiff, graph_model: Model | None) -> list[str]:
     input_names = {
         name for node in graph_model.graph.nodes if node.label == row.before for name in node.inputs
     }
-    # a weight that only a body reads is compared with the body
-    if row.otherwise or not input_names.isdisjoint(row.weights):
+    # another difference: of the node itself, or of a weight that the node itself reads
+    if row.has_other_changes or not input_names.isdisjoint(row.weights):
         return []
     return [f"{row.before}.{name}" for name in row.contents]
 
 
-def _build_tiled_rows(
-    models: tuple[Model, Model],
-    path: tuple[str, ...],
-    site_paths: set[tuple[str, ...]],
-    forms: Forms,
-    tell: Tell,
-) -> list[NodeDiff] | None:
-    """Returns the rows of the graph at `path` if tiling is its only change, or None otherwise."""
-    views = [find_view(model, path) for model in models]
-    value_names = [_ends(model, graph, path[-1]) for model, graph in zip(models, views, strict=True)]
-    if (
-        views[0] is None
-        or views[1] is None
-        or any(len(a) != len(b) for a, b in zip(*value_names, strict=True))
-    ):
-        return None
-    inputs, outputs = (list(zip(a, b, strict=True)) for a, b in zip(*value_names, strict=True))
-    first, second = DefUse(views[0]), DefUse(views[1])
+def _list_tiled_rows(
+    models: tuple[Model, Model], path: tuple[str, ...], forms: Forms, report_phase: ReportPhase
+) -> list[NodeDiff]:
+    """Returns the rows of the body at `path` if tiling is its only change, or [] otherwise."""
+    body_before, body_after = (find_view(model, path) for model in models)
+    if body_before is None or body_after is None:
+        return []
+    inputs_before, outputs_before = _list_input_output_names(models[0], body_before, path[-1])
+    inputs_after, outputs_after = _list_input_output_names(models[1], body_after, path[-1])
+    if len(inputs_before) != len(inputs_after) or len(outputs_before) != len(outputs_after):
+        return []
+    inputs = list(zip(inputs_before, inputs_after, strict=True))
+    outputs = list(zip(outputs_before, outputs_after, strict=True))
+    first, second = DefUse(body_before), DefUse(body_after)
     sites = pair_sites(first, second, forms)
     shared_outer_values = [
         (name, name) for name in sorted(_find_outer_values(first) & _find_outer_values(second))
     ]
-    input_pairs = [*inputs, *shared_outer_values, *collect_ties(sites)]
-    excluded_nodes = collect_site_nodes(sites)
+    input_pairs = [*inputs, *shared_outer_values, *collect_known_pairs(sites)]
+    site_nodes = collect_site_nodes(sites)
     # in a body, weights may be Constant nodes; Constant nodes of a tiled site are not matched
-    unmatched_nodes = tuple(
-        site_nodes | find_helper_nodes(side, [None] * len(side.nodes), site_nodes).keys()
-        for side, site_nodes in zip((first, second), excluded_nodes, strict=True)
+    site_and_helper_nodes = (
+        site_nodes[0] | find_helper_nodes(first, [None] * len(first.nodes), site_nodes[0]).keys(),
+        site_nodes[1] | find_helper_nodes(second, [None] * len(second.nodes), site_nodes[1]).keys(),
     )
     matching = match(
         first,
         second,
         forms,
-        excluded_nodes=(unmatched_nodes[0], unmatched_nodes[1]),
-        ties=[*input_pairs, *outputs],
+        excluded_nodes=site_and_helper_nodes,
+        known_pairs=[*input_pairs, *outputs],
     )
     describer = Describer(first, second, forms, matching, set(input_pairs))
-    rows = _list_node_rows(first, second, matching, describer, sites, excluded_nodes, _Tally(), tell)
-    rows = _expand_bodies(rows, models, path, site_paths, forms, tell)
-    rows = [row for row in rows if row.what not in FOLDED]
+    rows = _list_node_rows(first, second, matching, describer, sites, site_nodes, _Tally(), report_phase)
+    rows = [row for row in _expand_bodies(rows, models, path, forms, report_phase) if not row.is_helper]
     if any(row.status not in ("tiled", "merged") for row in rows):
-        return None
+        return []
     if any(_describe_source_change(a, b, describer) for a, b in outputs):
-        return None
+        return []
     # the view of a body includes outer nodes that it depends on; they have rows of their own
     prefix = "/".join(path)
     body_rows = [row for row in rows if prefix in (row.before or "") + (row.after or "")]
     return [
         replace(row, before=_add_prefix(prefix, row.before), after=_add_prefix(prefix, row.after))
         for row in body_rows
-    ] or None
+    ]
 
 
 def _find_outer_values(side: DefUse) -> set[str]:
@@ -347,14 +354,18 @@ def _add_prefix(prefix: str, name: str | None) -> str | None:
     return name if name is None or name.startswith(prefix) else f"{prefix}/{name}"
 
 
-def _ends(model: Model, graph_model: Model | None, name: str) -> tuple[list[str], list[str]]:
-    """Returns the input and output names of the function called `name`, or of `graph_model`."""
+def _list_input_output_names(model: Model, body: Model, name: str) -> tuple[list[str], list[str]]:
+    """Returns the input names and the output names of a body.
+
+    Args:
+        model: Model that contains the body.
+        body: View of the body as a model.
+        name: Last part of the body's path: the name of a function, or of a node and its attribute.
+    """
     function = next((f for f in model.functions.values() if name_function(model, f) == name), None)
     if function is not None:
         return list(function.inputs), list(function.outputs)
-    if graph_model is None:
-        return [], []
-    return [v.name for v in graph_model.graph.inputs], [v.name for v in graph_model.graph.outputs]
+    return [value.name for value in body.graph.inputs], [value.name for value in body.graph.outputs]
 
 
 def _list_node_rows(
@@ -365,35 +376,38 @@ def _list_node_rows(
     sites: Sequence[SitePair],
     excluded_nodes: tuple[set[int], set[int]],
     tally: _Tally,
-    tell: Tell,
+    report_phase: ReportPhase,
 ) -> list[NodeDiff]:
     """Returns the rows of nodes in order; an added node follows the last pair before it."""
-    placed: list[tuple[tuple[int, int, int], NodeDiff]] = []
+    rows_with_positions: list[tuple[tuple[int, int, int], NodeDiff]] = []
     for site in sites:
-        placed.append(((min(site.before), 0, 0), site.row))
+        rows_with_positions.append(((min(site.before), 0, 0), site.row))
         for i in site.before:
             tally.add(before.nodes[i].op, "changed")
-    fold_texts = find_helper_nodes(before, matching.before, excluded_nodes[0]) if sites else {}
+    helper_texts_before = find_helper_nodes(before, matching.before, excluded_nodes[0]) if sites else {}
     total = len(before.nodes)
     for a, b in enumerate(matching.before):
-        if a % _STEP == 0:
-            tell("comparing nodes", a, total)
+        if a % _REPORT_INTERVAL == 0:
+            report_phase("comparing nodes", a, total)
         node = before.nodes[a]
         if b is not None:
-            row = describer.row(a, b)
-            original_op = describer.targets[0].get(a, node.op)
-            if (row is None or row.status == "renamed") and describer.is_target(a, b):
+            row = describer.describe_pair(a, b)
+            original_op = describer.original_ops[0].get(a, node.op)
+            if (row is None or row.status == "renamed") and describer.has_folded_nodes(a, b):
+                # a node that absorbed folded nodes has changed, even without a row of its own
                 tally.add(original_op, "changed")
             else:
-                tally.count(row, original_op)
+                tally.count_row(row, original_op)
             if row is not None:
                 row = replace(row, op_before=original_op)
-                placed.append(((a, 0, 0), row))
+                rows_with_positions.append(((a, 0, 0), row))
         elif a not in excluded_nodes[0]:
-            row = _build_one_sided_row(node.op, node.label, fold_texts.get(a, ""), removed=True)
-            tally.count(row, node.op)
-            placed.append(((a, 0, 0), row))
-    unfolded = find_helper_nodes(after, matching.after, excluded_nodes[1], True) if sites else {}
+            row = _build_node_row(node, helper_texts_before.get(a), is_removed=True)
+            tally.count_row(row, node.op)
+            rows_with_positions.append(((a, 0, 0), row))
+    helper_texts_after = (
+        find_helper_nodes(after, matching.after, excluded_nodes[1], is_second=True) if sites else {}
+    )
     # use the highest partner so far, so that one moved node does not move the added nodes with it
     partner_of_site = {i: min(site.before) for site in sites for i in site.after}
     last_partner = -1
@@ -404,24 +418,31 @@ def _list_node_rows(
         elif b in excluded_nodes[1]:
             last_partner = max(last_partner, partner_of_site.get(b, last_partner))
         else:
-            row = _build_one_sided_row(node.op, node.label, unfolded.get(b, ""), removed=False)
-            tally.count(row, node.op)
-            placed.append(((last_partner, 1, b), row))
-    placed.sort(key=lambda entry: entry[0])
-    return [row for _, row in placed]
+            row = _build_node_row(node, helper_texts_after.get(b), is_removed=False)
+            tally.count_row(row, node.op)
+            rows_with_positions.append(((last_partner, 1, b), row))
+    rows_with_positions.sort(key=lambda row_with_position: row_with_position[0])
+    return [row for _, row in rows_with_positions]
 
 
 def _list_value_rows(
-    pairs: Sequence[ValuePair], after: Sequence[Value], op: str, find_changes: Callable[[str, str], list[str]]
+    pairs: Sequence[ValuePair], after: Sequence[Value], op: str, list_changes: Callable[[str, str], list[str]]
 ) -> Iterator[tuple[NodeDiff | None, str]]:
-    """Yields the operator text with a row for each input or output, or with None if nothing differs."""
+    """Yields a row, or None if nothing differs, and `op` for each pair of inputs or outputs.
+
+    Args:
+        pairs: Pairs of inputs, or pairs of outputs.
+        after: Inputs or outputs of the second graph, in order.
+        op: Text that the row shows as operator: 'Input' or 'Output'.
+        list_changes: Returns texts about further changes, from the names of a pair.
+    """
     moved = _find_moves(pairs, after)
     for a, b in pairs:
         if a is None or b is None:
             value = a or b
             assert value is not None
             text = f"{value.dtype or '?'} {shape_text(value.shape)}"
-            yield _build_one_sided_row(op, value.name, text, removed=b is None), op
+            yield _build_one_sided_row(op, value.name, text, is_removed=b is None), op
             continue
         changes = []
         if a.name != b.name:
@@ -432,7 +453,7 @@ def _list_value_rows(
             changes.append(f"shape {shape_text(a.shape)} -> {shape_text(b.shape)}")
         if a.name in moved:
             changes.append("position {} -> {}".format(*moved[a.name]))
-        changes += find_changes(a.name, b.name)
+        changes += list_changes(a.name, b.name)
         if not changes:
             yield None, op
             continue
@@ -441,11 +462,17 @@ def _list_value_rows(
         yield NodeDiff("changed", a.name, b.name, "; ".join(changes), op, op, match, confidence), op
 
 
-def _build_one_sided_row(op: str, name: str, text: str, *, removed: bool) -> NodeDiff:
-    """Returns the row of a part that only one graph has."""
-    if removed:
+def _build_one_sided_row(op: str, name: str, text: str, *, is_removed: bool) -> NodeDiff:
+    """Returns the row of a node, value, opset or function that only one graph has."""
+    if is_removed:
         return NodeDiff("removed", name, None, text, op, None)
     return NodeDiff("added", None, name, text, None, op)
+
+
+def _build_node_row(node: Node, helper_text: str | None, *, is_removed: bool) -> NodeDiff:
+    """Returns the row of a node that only one graph has; `helper_text` is None if it is no helper node."""
+    row = _build_one_sided_row(node.op, node.label, helper_text or "", is_removed=is_removed)
+    return replace(row, is_helper=helper_text is not None)
 
 
 def _find_moves(pairs: Sequence[ValuePair], after: Sequence[Value]) -> dict[str, tuple[int, int]]:
@@ -467,16 +494,14 @@ def _describe_source_change(a: str, b: str, describer: Describer) -> list[str]:
         change = describe_tensor_change(a, before.stored[a], after.stored[b], describer.forms)
         return [change] if change else []
 
-    def producer_label(side: DefUse, name: str) -> str:
+    def get_source_label(side: DefUse, name: str) -> str:
         producer = side.producer.get(name)
         return side.nodes[producer[0]].label if producer else name
 
-    label_before, label_after = producer_label(before, a), producer_label(after, b)
-    return [
-        f"given by {label_before} -> {label_after}"
-        if label_before != label_after
-        else f"given by another {label_after}"
-    ]
+    label_before, label_after = get_source_label(before, a), get_source_label(after, b)
+    if label_before == label_after:
+        return [f"comes from another node with the name {label_after}"]
+    return [f"comes from {label_before} -> {label_after}"]
 
 
 def _find_silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozenset[str]:
@@ -484,24 +509,30 @@ def _find_silent_domains(pairing: NodePairing, has_nested_sites: bool) -> frozen
 
     `has_nested_sites` tells whether bodies contain tiled sites.
     """
-    fused = any(
+    has_fused_activations = any(
         side_folds is not None and "activation" in side_folds.folding.kinds for side_folds in pairing.folds
     )
-    tiled = (DOMAIN,) if pairing.sites or has_nested_sites else ()
-    rounded = QUANTIZERS if pairing.describer.rounded is not None else ()
-    return frozenset((*tiled, *rounded, *((FUSED_DOMAIN,) if fused else ())))
+    domains: set[str] = set()
+    if pairing.sites or has_nested_sites:
+        domains.add(DOMAIN)
+    if pairing.describer.rounded is not None:
+        domains |= QUANTIZERS
+    if has_fused_activations:
+        domains.add(FUSED_DOMAIN)
+    return frozenset(domains)
 
 
-def _list_opset_rows(before: Model, after: Model, silent: Collection[str]) -> Iterator[NodeDiff]:
+def _list_opset_rows(before: Model, after: Model, silent_domains: Collection[str]) -> Iterator[NodeDiff]:
+    """Yields a row for each changed opset of a domain that nodes use, without `silent_domains`."""
     used_domains = _list_domains(before) | _list_domains(after)
     for domain in dict.fromkeys((*before.opsets, *after.opsets)):
         version_before, version_after = before.opsets.get(domain), after.opsets.get(domain)
-        if version_before == version_after or domain not in used_domains or domain in silent:
+        if version_before == version_after or domain not in used_domains or domain in silent_domains:
             continue
         name = domain or "ai.onnx"
         text = f"opset {version_before or 'none'} -> {version_after or 'none'}"
         if version_before is None or version_after is None:
-            yield _build_one_sided_row(_OPSET, name, text, removed=version_after is None)
+            yield _build_one_sided_row(_OPSET, name, text, is_removed=version_after is None)
         else:
             yield NodeDiff("changed", name, name, text, _OPSET, _OPSET, "name")
 
@@ -516,25 +547,26 @@ def _list_function_rows(
     after: Model,
     describer: Describer,
     excluded_nodes: tuple[set[int], set[int]],
+    *,
     has_nested_sites: bool,
 ) -> Iterator[NodeDiff]:
     """Yields rows of added, removed and changed functions, except functions that only tiled sites use."""
-    silent = _find_site_only_functions(
-        before, excluded_nodes[0], has_nested_sites
-    ) | _find_site_only_functions(after, excluded_nodes[1], has_nested_sites)
+    site_only_functions = _find_site_only_functions(before, excluded_nodes[0], has_nested_sites)
+    site_only_functions |= _find_site_only_functions(after, excluded_nodes[1], has_nested_sites)
     for key in dict.fromkeys((*before.functions, *after.functions)):
         _, name, _ = key
         if key not in after.functions or key not in before.functions:
-            removed = key in before.functions
-            if key not in silent:
-                text = _describe_nodes(before if removed else after, key)
-                yield _build_one_sided_row(_FUNCTION, name, text, removed=removed)
+            is_removed = key in before.functions
+            if key not in site_only_functions:
+                text = _count_nodes_text(before if is_removed else after, key)
+                yield _build_one_sided_row(_FUNCTION, name, text, is_removed=is_removed)
         elif describer.function_differs(key):
-            text = f"body: {_describe_nodes(before, key)} -> {_describe_nodes(after, key)}"
-            yield NodeDiff("changed", name, name, text, _FUNCTION, _FUNCTION, "name")
+            text = f"body: {_count_nodes_text(before, key)} -> {_count_nodes_text(after, key)}"
+            yield NodeDiff("changed", name, name, text, _FUNCTION, _FUNCTION, "name", function=key)
 
 
-def _describe_nodes(model: Model, key: tuple[str, str, str]) -> str:
+def _count_nodes_text(model: Model, key: tuple[str, str, str]) -> str:
+    """Returns the number of nodes of a function as text: '3 nodes'."""
     return many_text(len(model.functions[key].nodes), "node")
 
 

@@ -58,10 +58,10 @@ class Describer(Struct):
         equal_values: Pairs of equal values that matched nodes do not compute: graph inputs and the outputs of
             tiled sites.
         rounded: The quantized graph with its roundings, or None if not exactly one graph is quantized.
-        folded: Magnitudes of the weights that the diff folded, by (is second graph, weight name). See
-            `folded_weights.describe_folded_change`.
-        targets: Original operator of each node into which the diff folded other nodes, by node index, for
-            the first and the second graph. Such a node has the output names of the folded nodes.
+        folded_magnitudes: Magnitudes of the weights that the diff folded, by (is second graph, weight name).
+            See `folded_weights.describe_folded_change`.
+        original_ops: Original operator of each node into which the diff folded other nodes, by node index,
+            for the first and the second graph. Such a node has the output names of the folded nodes.
     """
 
     before: DefUse
@@ -70,28 +70,35 @@ class Describer(Struct):
     matching: Matching
     equal_values: set[tuple[str, str]]
     rounded: RoundedSide | None = None
-    folded: Mapping[tuple[bool, str], Array | None] = field(default_factory=dict)
-    targets: tuple[Mapping[int, str], Mapping[int, str]] = field(default_factory=lambda: ({}, {}))
+    folded_magnitudes: Mapping[tuple[bool, str], Array | None] = field(default_factory=dict)
+    original_ops: tuple[Mapping[int, str], Mapping[int, str]] = field(default_factory=lambda: ({}, {}))
     _functions: dict[tuple[str, str, str], bool] = field(default_factory=dict)
 
-    def row(self, a: int, b: int) -> NodeDiff | None:
+    def describe_pair(self, a: int, b: int) -> NodeDiff | None:
         """Returns the row of a matched pair, or None if the nodes and all their names are equal."""
         first, second = self.before.nodes[a], self.after.nodes[b]
-        quantized = self.quantized(a, b)
-        blocked = quantized is not None and BLOCKED in (first.op, second.op)
-        operator_changes = [] if blocked else self.operator(first, second)
+        rounded_node = self.get_rounding(a, b)
+        is_blocked = rounded_node is not None and BLOCKED in (first.op, second.op)
+        operator_changes = [] if is_blocked else self.list_operator_changes(first, second)
         contents: list[str] = []
         if operator_changes and first.key == second.key:
-            contents = [change.name for change in self.attributes(first, second) if change.is_content]
-        weights, links, agreement, renames = self.inputs(a, b, quantized)
+            contents = [
+                change.name for change in self.list_attribute_changes(first, second) if change.is_content
+            ]
+        weights, links, agreement, renames = self.compare_inputs(a, b, rounded_node)
         changes = [*operator_changes, *links, *(weight.text for weight in weights)]
-        renamed = "" if self.is_target(a, b) and first.name == second.name else self.names(first, second)
-        name_changes = list(filter(None, (renamed, *renames)))
-        if not changes and not name_changes and quantized is None:
+        name_change = (
+            ""
+            if self.has_folded_nodes(a, b) and first.name == second.name
+            else self.describe_name_change(first, second)
+        )
+        name_changes = list(filter(None, (name_change, *renames)))
+        if not changes and not name_changes and rounded_node is None:
             return None
-        match, confidence = self.evidence(a, b, not operator_changes, not weights, agreement)
-        if quantized is not None:
-            return self._build_quantized_row(a, b, quantized, changes, match, confidence)
+        match, confidence = self.rate_match(a, b, not operator_changes, not weights, agreement)
+        if rounded_node is not None:
+            return self._build_quantized_row(a, b, rounded_node, changes, match, confidence)
+        has_same_function = first.key != second.key or not self.function_differs(first.key)
         return NodeDiff(
             status="changed" if changes else "renamed",
             before=first.label,
@@ -103,23 +110,26 @@ class Describer(Struct):
             confidence=confidence,
             contents=tuple(contents),
             weights=tuple(weight.name for weight in weights),
-            otherwise=bool(links) or len(operator_changes) > len(contents),
+            has_other_changes=bool(links) or len(operator_changes) > len(contents),
+            function=None if has_same_function or len(changes) > 1 else first.key,
         )
 
-    def is_target(self, a: int, b: int) -> bool:
+    def has_folded_nodes(self, a: int, b: int) -> bool:
         """Whether the diff folded another node into a node of the pair."""
-        return a in self.targets[0] or b in self.targets[1]
+        return a in self.original_ops[0] or b in self.original_ops[1]
 
     def _describe_weight_change(self, va: str, vb: str) -> NamedDifference | None:
         """Returns the difference of two weights if the diff folded one of them, or None for other weights."""
         first, second = self.before.stored[va], self.after.stored[vb]
-        if (False, va) in self.folded:
-            return NamedDifference(va, describe_folded_change(va, first, second, self.folded[False, va]))
-        if (True, vb) in self.folded:
-            return NamedDifference(vb, describe_folded_change(vb, second, first, self.folded[True, vb]))
+        if (False, va) in self.folded_magnitudes:
+            magnitudes = self.folded_magnitudes[False, va]
+            return NamedDifference(va, describe_folded_change(va, first, second, magnitudes))
+        if (True, vb) in self.folded_magnitudes:
+            magnitudes = self.folded_magnitudes[True, vb]
+            return NamedDifference(vb, describe_folded_change(vb, second, first, magnitudes))
         return None
 
-    def quantized(self, a: int, b: int) -> RoundedNode | None:
+    def get_rounding(self, a: int, b: int) -> RoundedNode | None:
         """Returns the rounding of the pair's quantized node, or None if neither node is quantized."""
         if self.rounded is None:
             return None
@@ -157,8 +167,8 @@ class Describer(Struct):
             became=formats if is_after_quantized else node.op,
         )
 
-    def operator(self, first: Node, second: Node) -> list[str]:
-        """Lists the differences in operator, number of outputs and attributes."""
+    def list_operator_changes(self, first: Node, second: Node) -> list[str]:
+        """Lists the differences in operator, called function, number of outputs and attributes."""
         if first.key != second.key:
             op_before, op_after = _name_operator(first, second), _name_operator(second, first)
             return [f"operator {op_before} -> {op_after}"]
@@ -171,9 +181,9 @@ class Describer(Struct):
         )
         if outputs_before != outputs_after and sum(outputs_before) != sum(outputs_after):
             differences.append(f"outputs {sum(outputs_before)} -> {sum(outputs_after)}")
-        return differences + [difference.text for difference in self.attributes(first, second)]
+        return differences + [difference.text for difference in self.list_attribute_changes(first, second)]
 
-    def attributes(self, first: Node, second: Node) -> list[NamedDifference]:
+    def list_attribute_changes(self, first: Node, second: Node) -> list[NamedDifference]:
         """Lists the differences in attributes, with both values if they are short."""
         if _has_same_record(first, second):
             return []
@@ -234,10 +244,10 @@ class Describer(Struct):
             self._functions[key] = differs
         return self._functions[key]
 
-    def inputs(
-        self, a: int, b: int, quantized: RoundedNode | None = None
+    def compare_inputs(
+        self, a: int, b: int, rounded_node: RoundedNode | None = None
     ) -> tuple[list[NamedDifference], list[str], float, list[str]]:
-        """Compares the inputs of a pair.
+        """Compares the inputs of a pair. Differences of inputs that `rounded_node` rounds are left out.
 
         Returns:
             Differences of weights, texts about changed connections, the share of connections that agree
@@ -247,16 +257,16 @@ class Describer(Struct):
         links: list[str] = []
         renames: list[str] = []
         inputs_before, inputs_after = self.before.input_names[a], self.after.input_names[b]
-        agreement_count = compared = 0
+        agreement_count = compared_count = 0
         for slot in range(max(len(inputs_before), len(inputs_after))):
             va = inputs_before[slot] if slot < len(inputs_before) else ""
             vb = inputs_after[slot] if slot < len(inputs_after) else ""
             if va in self.before.stored and vb in self.after.stored:
-                if quantized is not None and slot in quantized.inputs:
+                if rounded_node is not None and slot in rounded_node.inputs:
                     continue
-                folded = self._describe_weight_change(va, vb)
-                if folded is not None:
-                    weights += [folded] if folded.text else []
+                folded_change = self._describe_weight_change(va, vb)
+                if folded_change is not None:
+                    weights += [folded_change] if folded_change.text else []
                     continue
                 change = describe_tensor_change(va, self.before.stored[va], self.after.stored[vb], self.forms)
                 if change:
@@ -266,7 +276,7 @@ class Describer(Struct):
                 continue
             if not va and not vb:
                 continue
-            compared += 1
+            compared_count += 1
             if self.is_same_value(va, vb) or self.has_absorbed_activation(va, vb):
                 agreement_count += 1
             else:
@@ -275,9 +285,9 @@ class Describer(Struct):
         for slot in range(min(len(self.before.nodes[a].outputs), len(self.after.nodes[b].outputs))):
             users = self.before.users.get(self.before.nodes[a].outputs[slot], ())
             readers_after = {i for i, _ in self.after.users.get(self.after.nodes[b].outputs[slot], ())}
-            compared += max(len(users), len(readers_after))
+            compared_count += max(len(users), len(readers_after))
             agreement_count += sum(self.matching.before[i] in readers_after for i, _ in users)
-        return weights, links, agreement_count / compared if compared else 1.0, renames
+        return weights, links, agreement_count / compared_count if compared_count else 1.0, renames
 
     def is_same_value(self, va: str, vb: str) -> bool:
         """Whether two values are paired graph inputs, or come from matched nodes or equal Constants."""
@@ -292,9 +302,11 @@ class Describer(Struct):
         ):
             return True
         node_before, node_after = self.before.nodes[producer_before[0]], self.after.nodes[producer_after[0]]
-        return node_before.op == node_after.op == "Constant" and not self.operator(node_before, node_after)
+        return node_before.op == node_after.op == "Constant" and not self.list_operator_changes(
+            node_before, node_after
+        )
 
-    def shared(self, a: int, *, is_second: bool = False) -> int | None:
+    def find_equal_constant(self, a: int, *, is_second: bool = False) -> int | None:
         """Finds the Constant of the other graph that replaces Constant `a` for all of its readers.
 
         Returns:
@@ -302,16 +314,18 @@ class Describer(Struct):
         """
         side, opposite = (self.after, self.before) if is_second else (self.before, self.after)
         partners = self.matching.after if is_second else self.matching.before
+        if side.nodes[a].op != "Constant":
+            return None
+        name = side.nodes[a].outputs[0]
         equal_constant = None
-        for user, slot in (
-            side.users.get(side.nodes[a].outputs[0], ()) if side.nodes[a].op == "Constant" else ()
-        ):
+        for user, slot in side.users.get(name, ()):
             partner = partners[user]
             input_names = opposite.input_names[partner] if partner is not None else ()
-            pair = side.nodes[a].outputs[0], input_names[slot] if slot < len(input_names) else ""
-            if not self.is_same_value(*(pair[::-1] if is_second else pair)):
+            opposite_name = input_names[slot] if slot < len(input_names) else ""
+            pair = (opposite_name, name) if is_second else (name, opposite_name)
+            if not self.is_same_value(*pair):
                 return None
-            equal_constant = opposite.producer[pair[1]][0]
+            equal_constant = opposite.producer[opposite_name][0]
         return equal_constant
 
     def has_absorbed_activation(self, va: str, vb: str) -> bool:
@@ -331,7 +345,7 @@ class Describer(Struct):
                 return True
         return False
 
-    def names(self, first: Node, second: Node) -> str:
+    def describe_name_change(self, first: Node, second: Node) -> str:
         """Describes a new name of the node or of its outputs; '' if they are equal."""
         if first.name != second.name:
             return "another name"  # the row has both
@@ -340,7 +354,7 @@ class Describer(Struct):
             return ", ".join(f"output {x} is now {y}" for x, y in pairs if x != y)
         return ""
 
-    def evidence(
+    def rate_match(
         self, a: int, b: int, is_same_operator: bool, has_same_weights: bool, agreement: float
     ) -> tuple[str, float]:
         """Returns the kind of evidence for a match, and a confidence from 0 to 1.

@@ -80,12 +80,12 @@ class SideFolds(Struct, eq=False):
     side: DefUse
     differing: set[int]
 
-    def texts(self) -> dict[int, str]:
+    def describe_folded_nodes(self) -> dict[int, str]:
         """Returns a text about each folded node, by node index in the original graph."""
         texts = (f"folded into {', '.join(n.into)}" if n.into else "folded" for n in self.folding.folded)
         return dict(zip((position for position, _ in self.folding.places), texts, strict=True))
 
-    def targets(self) -> dict[int, str]:
+    def describe_absorbing_nodes(self) -> dict[int, str]:
         """Returns a text about each node into which others were folded, by node index after the folding."""
         ops_by_position: dict[int, list[str]] = {}
         for (_, into), node in zip(self.folding.places, self.folding.folded, strict=True):
@@ -96,7 +96,7 @@ class SideFolds(Struct, eq=False):
             for position, ops in ops_by_position.items()
         }
 
-    def rows(self, is_second: bool) -> Iterator[NodeDiff]:
+    def list_rows(self, is_second: bool) -> Iterator[NodeDiff]:
         """Yields one row for each kind of rewrite.
 
         `is_second` tells whether the folded nodes are in the second graph.
@@ -119,10 +119,19 @@ class SideFolds(Struct, eq=False):
                 status="folded",
                 before=names[is_second],
                 after=names[1 - is_second],
-                what=f"{'before: ' if is_second else ''}{text}{_CHECK_TEXT[kind] if is_checked else ''}",
+                what=locate_replacement(f"{text}{_CHECK_TEXT[kind] if is_checked else ''}", is_second),
                 op_before=ops[is_second],
                 op_after=ops[1 - is_second],
             )
+
+
+def locate_replacement(text: str, is_second: bool) -> str:
+    """Adds to the text about replaced nodes where the replacement is.
+
+    Nodes of the first graph are replaced in the second graph. A reader of a diff expects this order, so the
+    text names the graph only if nodes of the second graph (`is_second`) are replaced in the first.
+    """
+    return f"in the first graph: {text}" if is_second else text
 
 
 def find_rejected_folds(
@@ -172,7 +181,8 @@ def find_rejected_folds(
 
 def _differs_in_activation(describer: Describer, pair: tuple[int, int]) -> bool:
     """Whether the fused activations of a pair or their parameters differ."""
-    differences = describer.attributes(describer.before.nodes[pair[0]], describer.after.nodes[pair[1]])
+    first, second = describer.before.nodes[pair[0]], describer.after.nodes[pair[1]]
+    differences = describer.list_attribute_changes(first, second)
     return any(difference.name.startswith("activation") for difference in differences)
 
 
@@ -181,11 +191,12 @@ def _list_weights(
 ) -> Iterator[tuple[str, str]]:
     """Yields the names of a pair's folded weights, each with the name in the other graph ('' if absent)."""
     opposite = describer.before if is_second else describer.after
-    theirs = opposite.input_names[pair[not is_second]]
-    quantized = describer.quantized(*pair)
+    opposite_names = opposite.input_names[pair[not is_second]]
+    rounded_node = describer.get_rounding(*pair)
     for slot, name in enumerate(folds.side.input_names[pair[is_second]]):
-        if name in folds.folding.sizes and not (quantized is not None and slot in quantized.inputs):
-            yield name, theirs[slot] if slot < len(theirs) else ""
+        is_rounded = rounded_node is not None and slot in rounded_node.inputs
+        if name in folds.folding.sizes and not is_rounded:
+            yield name, opposite_names[slot] if slot < len(opposite_names) else ""
 
 
 def _differs_from_expected(
@@ -194,11 +205,11 @@ def _differs_from_expected(
     """Whether the weights of the node in the other graph differ from the expected folded weights."""
     opposite_tensors = (describer.before if is_second else describer.after).stored
     return any(
-        theirs not in opposite_tensors
+        opposite_name not in opposite_tensors
         or describe_folded_change(
-            name, folds.side.stored[name], opposite_tensors[theirs], folds.folding.sizes[name]
+            name, folds.side.stored[name], opposite_tensors[opposite_name], folds.folding.sizes[name]
         )
-        for name, theirs in _list_weights(folds, describer, pair, is_second)
+        for name, opposite_name in _list_weights(folds, describer, pair, is_second)
     )
 
 
@@ -207,11 +218,12 @@ def _is_unchanged(folds: SideFolds, describer: Describer, pair: tuple[int, int],
     opposite = describer.before if is_second else describer.after
     original, label = folds.original.graph, folds.side.nodes[pair[is_second]].label
     original_node = next((node for node in original.nodes if node.label == label), None)
-    theirs = opposite.input_names[pair[not is_second]]
-    if original_node is None or len(original_node.inputs) < 2 or len(theirs) < 2:
+    opposite_names = opposite.input_names[pair[not is_second]]
+    if original_node is None or len(original_node.inputs) < 2 or len(opposite_names) < 2:
         return True
-    weight, other_weight = original.initializers.get(original_node.inputs[1]), opposite.stored.get(theirs[1])
-    return weight is None or other_weight is None or describer.forms.equal_content(weight, other_weight)
+    weight = original.initializers.get(original_node.inputs[1])
+    opposite_weight = opposite.stored.get(opposite_names[1])
+    return weight is None or opposite_weight is None or describer.forms.equal_content(weight, opposite_weight)
 
 
 def collect_magnitudes(

@@ -14,7 +14,13 @@ from msgspec import Struct, field
 
 from explorer.engine.costs.value_flow import FlowingValue, ValueFlow
 from explorer.engine.diff.compare import list_graph_changes
-from explorer.engine.diff.pairing import NodePairing, Tell, find_helper_nodes, open_calls_like, pair_nodes
+from explorer.engine.diff.pairing import (
+    NodePairing,
+    ReportPhase,
+    find_helper_nodes,
+    inline_calls_if_named_in,
+    pair_nodes,
+)
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value
 from explorer.engine.progress import Cancel
 from explorer.facts import Info, Layer, NodeDiff, TensorInfo
@@ -84,7 +90,11 @@ class TreePlaces(Struct, frozen=True, eq=False):
 
 
 def link_graphs(
-    before: Model, after: Model, places: tuple[TreePlaces, TreePlaces], tell: Tell, cancel: Cancel
+    before: Model,
+    after: Model,
+    places: tuple[TreePlaces, TreePlaces],
+    report_phase: ReportPhase,
+    cancel: Cancel,
 ) -> RowLinks:
     """Pairs the rows of two ONNX graphs.
 
@@ -92,12 +102,12 @@ def link_graphs(
         before: The first graph.
         after: The second graph.
         places: Positions of the rows of both trees.
-        tell: Receives the phase and the progress.
+        report_phase: Receives the phase and the progress.
         cancel: Callback between steps; the comparison stops when it returns True.
     """
     # the rows of an inlined function call have the paths of the function's nodes
-    before, after = open_calls_like(before, after), open_calls_like(after, before)
-    pairing = pair_nodes(before, after, tell, cancel)
+    before, after = inline_calls_if_named_in(before, after), inline_calls_if_named_in(after, before)
+    pairing = pair_nodes(before, after, report_phase, cancel)
     graphs = pairing.before.nodes, pairing.after.nodes
     rows = _map_nodes_to_rows(graphs[0], places[0].rows), _map_nodes_to_rows(graphs[1], places[1].rows)
     all_rows = sorted(rows[0].values()), sorted(rows[1].values())
@@ -118,7 +128,9 @@ def link_graphs(
         if folds is not None:
             row_by_node = _map_nodes_to_rows(folds.original.graph.nodes, places[side].rows)
             text_by_row = {
-                row_by_node[index]: text for index, text in folds.texts().items() if index in row_by_node
+                row_by_node[index]: text
+                for index, text in folds.describe_folded_nodes().items()
+                if index in row_by_node
             }
             unpaired_texts = {
                 row: text for row, text in text_by_row.items() if row not in links.covered[side]
@@ -128,15 +140,17 @@ def link_graphs(
     return links
 
 
-_IN_RANGE = "done by the range of the integers behind"
+_IN_RANGE_TEXT = "replaced by the integer range of the quantizer that follows"
 
 
-def link_rows(before: Model, after: Model, rows: tuple[list[int], list[int]], tell: Tell) -> RowLinks:
+def link_rows(
+    before: Model, after: Model, rows: tuple[list[int], list[int]], report_phase: ReportPhase
+) -> RowLinks:
     """Pairs the rows of two trees whose graphs `build_row_graph` built.
 
     `rows` has the row of each node, for both graphs.
     """
-    pairing = pair_nodes(before, after, tell, None)
+    pairing = pair_nodes(before, after, report_phase, None)
     links = RowLinks(graph=list_graph_changes(pairing))
     _add_links(links, pairing, (rows[0].__getitem__, rows[1].__getitem__))
     return links
@@ -148,20 +162,21 @@ def _add_links(
     row_of: tuple[Callable[[int], int | None], Callable[[int], int | None]],
 ) -> None:
     """Adds the rows of paired and of unpaired nodes to `links`; `row_of` maps node indices to rows."""
-    fold_texts = [folds.targets() if folds is not None else {} for folds in pairing.folds]
+    fold_texts_before, fold_texts_after = (
+        folds.describe_absorbing_nodes() if folds is not None else {} for folds in pairing.folds
+    )
     for a, b in enumerate(pairing.matching.before):
         if b is not None:
-            row = pairing.describer.row(a, b)
-            state = (row.status, row.what) if row else ("same", "")
-            if state[0] in ("same", "renamed") and (text := fold_texts[0].get(a) or fold_texts[1].get(b)):
-                state = "folded", text
-            links.add_pair(row_of[0](a), row_of[1](b), *state)
-    partners, absorbed_activations = (
-        (pairing.matching.before, pairing.matching.after),
-        pairing.absorbed_activations(),
-    )
+            row = pairing.describer.describe_pair(a, b)
+            status, text = (row.status, row.what) if row else ("same", "")
+            fold_text = fold_texts_before.get(a) or fold_texts_after.get(b)
+            if status in ("same", "renamed") and fold_text:
+                status, text = "folded", fold_text
+            links.add_pair(row_of[0](a), row_of[1](b), status, text)
+    partners = pairing.matching.before, pairing.matching.after
+    absorbed_activations = pairing.find_absorbed_activations()
     for side, graph in enumerate((pairing.before, pairing.after)):
-        site_texts = (
+        helper_texts = (
             find_helper_nodes(graph, partners[side], pairing.excluded_nodes[side], side == 1)
             if pairing.sites
             else {}
@@ -171,7 +186,7 @@ def _add_links(
             if partner is None and i not in pairing.excluded_nodes[side] and row_index is not None:
                 links.covered[side].add(row_index)
                 links.unpaired_texts[side][row_index] = (
-                    _IN_RANGE if i in absorbed_activations[side] else site_texts.get(i, "")
+                    _IN_RANGE_TEXT if i in absorbed_activations[side] else helper_texts.get(i, "")
                 )
 
 

@@ -21,7 +21,8 @@ from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.graph.model import Node
 
-_ROUNDS = 3
+_REFINEMENT_ROUNDS = 3
+"""Number of times that the colors of the neighbors refine the color of a node."""
 
 Colors = tuple[Mapping[int, int], Mapping[int, int]]
 """Colors of the nodes of the first and of the second graph, by node index."""
@@ -37,27 +38,27 @@ class Matching:
         before: Partner of each node of the first graph, or None.
         after: Partner of each node of the second graph, or None.
         guessed: Nodes of the first graph whose partner is one of several equal candidates.
-        ties: Names of values that correspond without a node pair: graph inputs, graph outputs, and outputs of
-            tiled sites.
+        known_pairs: Names of values that correspond without a node pair: graph inputs, graph outputs, and
+            outputs of tiled sites.
     """
 
     def __init__(self, before: DefUse, after: DefUse) -> None:
         self.before: list[int | None] = [None] * len(before.nodes)
         self.after: list[int | None] = [None] * len(after.nodes)
         self.guessed: set[int] = set()
-        self.ties: list[tuple[str, str]] = []
+        self.known_pairs: list[tuple[str, str]] = []
 
     def add(self, a: int, b: int) -> None:
         """Pairs node `a` of the first graph with node `b` of the second. Both must be unpaired."""
         self.before[a], self.after[b] = b, a
 
-    def swapped(self) -> Matching:
+    def swap_graphs(self) -> Matching:
         """Returns the same pairs with the two graphs swapped."""
-        reverse = Matching.__new__(Matching)
-        reverse.before, reverse.after = self.after, self.before
-        reverse.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
-        reverse.ties = [(b, a) for a, b in self.ties]
-        return reverse
+        swapped = Matching.__new__(Matching)
+        swapped.before, swapped.after = self.after, self.before
+        swapped.guessed = {b for a in self.guessed if (b := self.before[a]) is not None}
+        swapped.known_pairs = [(b, a) for a, b in self.known_pairs]
+        return swapped
 
 
 def match(
@@ -66,7 +67,7 @@ def match(
     forms: Forms,
     *,
     excluded_nodes: tuple[set[int], set[int]],
-    ties: Iterable[tuple[str, str]],
+    known_pairs: Iterable[tuple[str, str]],
     on_phase: Callable[[str], None] | None = None,
 ) -> Matching:
     """Pairs the nodes of two graphs.
@@ -76,7 +77,7 @@ def match(
         after: The second graph.
         forms: Canonical forms of attributes and weights.
         excluded_nodes: Nodes of each graph that are not matched, because they belong to a tiled site.
-        ties: Names of corresponding values: graph inputs, graph outputs, and outputs of tiled sites.
+        known_pairs: Names of corresponding values: graph inputs, graph outputs, and outputs of tiled sites.
         on_phase: Receives the phase.
 
     Returns:
@@ -84,17 +85,17 @@ def match(
     """
     # the first graph decides between equally good pairs, so always start with the same graph
     is_swapped = _sort_key(after) < _sort_key(before)
-    pairs = [(b, a) if is_swapped else (a, b) for a, b in ties]
+    pairs = [(b, a) if is_swapped else (a, b) for a, b in known_pairs]
     sides = (after, before) if is_swapped else (before, after)
     matcher = _Matcher(*sides, forms, excluded_nodes[::-1] if is_swapped else excluded_nodes, pairs)
-    tell = on_phase or (lambda _: None)
-    tell("matching names")
+    report_phase = on_phase or (lambda _: None)
+    report_phase("matching names")
     matcher.match_by_name(lambda node: node.name)
     matcher.match_by_name(lambda node: next((o for o in node.outputs if o), ""), same_operator=True)
     for kind in ("everything", "shapes", "operator"):
         if not matcher.has_unmatched():
             break
-        tell("matching structure")
+        report_phase("matching structure")
         matcher.match_by_structure(kind)
     if matcher.has_unmatched():
         matcher.match_by_name(
@@ -102,7 +103,7 @@ def match(
         )  # no match contradicts the names
         matcher.match_constants()
         matcher.match_replacements()
-    return matcher.matching.swapped() if is_swapped else matcher.matching
+    return matcher.matching.swap_graphs() if is_swapped else matcher.matching
 
 
 def _sort_key(side: DefUse) -> list[tuple[str, str, tuple[str, ...], tuple[str, ...]]]:
@@ -119,29 +120,31 @@ class _Matcher:
         after: DefUse,
         forms: Forms,
         excluded_nodes: tuple[set[int], set[int]],
-        ties: list[tuple[str, str]],
+        known_pairs: list[tuple[str, str]],
     ) -> None:
         self.sides = before, after
         self.forms = forms
         self.excluded_nodes = excluded_nodes
         self.matching = Matching(before, after)
-        self.matching.ties = ties
-        # corresponding values have the same color in both graphs
-        self.tied: tuple[dict[str, int], dict[str, int]] = ({}, {})
-        for i, (a, b) in enumerate(ties):
+        self.matching.known_pairs = known_pairs
+        # color of each value of `known_pairs`, by name; corresponding values have the same color
+        self.known_colors: tuple[dict[str, int], dict[str, int]] = ({}, {})
+        for i, (a, b) in enumerate(known_pairs):
             number = forms.number(("tie", i))
-            self.tied[0].setdefault(a, number)
-            self.tied[1].setdefault(b, number)
+            self.known_colors[0].setdefault(a, number)
+            self.known_colors[1].setdefault(b, number)
 
-    def unmatched(self, side: int) -> list[int]:
+    def list_unmatched(self, side: int) -> list[int]:
         """Returns the nodes of one side that have no partner and may get one."""
         excluded_nodes = self.excluded_nodes[side]
         return [
-            i for i, partner in enumerate(self.partners(side)) if partner is None and i not in excluded_nodes
+            i
+            for i, partner in enumerate(self.get_partners(side))
+            if partner is None and i not in excluded_nodes
         ]
 
     def has_unmatched(self) -> bool:
-        return bool(self.unmatched(0)) and bool(self.unmatched(1))
+        return bool(self.list_unmatched(0)) and bool(self.list_unmatched(1))
 
     def match_by_name(
         self, name_of: Callable[[Node], str], *, same_operator: bool = False, check_numbered: bool = True
@@ -154,8 +157,8 @@ class _Matcher:
             check_numbered: Whether a name that an exporter numbered counts only if the neighbors agree.
         """
         before, after = self.sides
-        names_before = _index_unique_names(before.nodes, self.unmatched(0), name_of)
-        names_after = _index_unique_names(after.nodes, self.unmatched(1), name_of)
+        names_before = _index_unique_names(before.nodes, self.list_unmatched(0), name_of)
+        names_after = _index_unique_names(after.nodes, self.list_unmatched(1), name_of)
         for name, a in names_before.items():
             b = names_after.get(name)
             if b is None:
@@ -178,17 +181,21 @@ class _Matcher:
             after.input_names[b],
         ):
             return False
-        return self.weights(0, a, self.forms.sample) == self.weights(1, b, self.forms.sample)
+        return self.list_weight_forms(0, a, self.forms.sample) == self.list_weight_forms(
+            1, b, self.forms.sample
+        )
 
-    def weights(self, side: int, i: int, form_of: Callable[[Any], Hashable]) -> tuple[Hashable, ...]:
-        """Applies `form_of` to each weight of a node; returns (input slot, result) pairs."""
+    def list_weight_forms(
+        self, side: int, i: int, get_form: Callable[[Any], Hashable]
+    ) -> tuple[Hashable, ...]:
+        """Applies `get_form` to each weight of a node; returns (input slot, result) pairs."""
         graph = self.sides[side]
         weights = graph.stored
         return tuple(
-            (k, form_of(weights[name])) for k, name in enumerate(graph.input_names[i]) if name in weights
+            (k, get_form(weights[name])) for k, name in enumerate(graph.input_names[i]) if name in weights
         )
 
-    def signature(self, side: int, i: int, kind: str) -> int:
+    def compute_signature(self, side: int, i: int, kind: str) -> int:
         """Returns the initial color of a node, without its neighbors.
 
         `kind` is 'everything', 'shapes' (weights by type and shape only) or 'operator'.
@@ -199,24 +206,28 @@ class _Matcher:
             return self.forms.number(("op only", *node.key))
         operator = self.forms.operator(graph.model, node)
         if kind == "shapes":
-            shapes = self.weights(side, i, lambda t: (t.dtype, t.shape))
+            shapes = self.list_weight_forms(side, i, lambda t: (t.dtype, t.shape))
             return self.forms.number(("shapes", operator, shapes))
         attributes = self.forms.attributes(graph.model, node)
-        weights = self.weights(side, i, self.forms.sample)
+        weights = self.list_weight_forms(side, i, self.forms.sample)
         return self.forms.number(("everything", operator, attributes, weights, len(node.outputs)))
 
     def match_by_structure(self, kind: str) -> None:
+        """Pairs nodes by their colors, which get more precise in each round.
+
+        `kind` tells which parts of the nodes must be equal; see `compute_signature`.
+        """
         signatures: tuple[dict[int, int], dict[int, int]] = ({}, {})
         for side in (0, 1):
-            for i in self.unmatched(side):
-                signatures[side][i] = self.signature(side, i, kind)
+            for i in self.list_unmatched(side):
+                signatures[side][i] = self.compute_signature(side, i, kind)
         if kind == "operator":
             # an equal operator alone is weak evidence, so it counts only next to matched nodes
-            self.propagate(self.frontier(), signatures)
-            self.propagate(self.frontier(), signatures, greedy=True)
+            self.propagate(self.list_frontier(), signatures)
+            self.propagate(self.list_frontier(), signatures, greedy=True)
             return
         colors = signatures
-        for depth in range(_ROUNDS + 1):
+        for depth in range(_REFINEMENT_ROUNDS + 1):
             if depth:
                 open_before, open_after = (
                     self.filter_unmatched(0, colors[0]),
@@ -224,7 +235,7 @@ class _Matcher:
                 )
                 if not open_before or not open_after:
                     return
-                colors = self.refine(0, open_before), self.refine(1, open_after)
+                colors = self.refine_colors(0, open_before), self.refine_colors(1, open_after)
             # A color that occurs once in both graphs stays unique in later rounds. Matching it early cannot
             # prevent a better match, and leaves fewer nodes to refine.
             classes = (
@@ -240,7 +251,7 @@ class _Matcher:
                     pairs.append((members[0], members_after[0]))
             self.add_pairs(pairs)
             if depth:
-                self.propagate(self.frontier() if depth == 1 else pairs, signatures)
+                self.propagate(self.list_frontier() if depth == 1 else pairs, signatures)
         # nothing distinguishes the nodes of one color, so pair them in order if their numbers are equal
         classes = (
             _group_by_color(colors[0], self.matching.before),
@@ -255,10 +266,10 @@ class _Matcher:
                 self.propagate(pairs, signatures)
 
     def filter_unmatched(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
-        partners = self.partners(side)
+        partners = self.get_partners(side)
         return {i: color for i, color in colors.items() if partners[i] is None}
 
-    def partners(self, side: int) -> Sequence[int | None]:
+    def get_partners(self, side: int) -> Sequence[int | None]:
         return self.matching.after if side else self.matching.before
 
     def has_unique_weight(self, a: int, kind: str) -> bool:
@@ -275,7 +286,7 @@ class _Matcher:
             if self.matching.before[a] is None and self.matching.after[b] is None:
                 self.matching.add(a, b)
 
-    def color(self, side: int, name: str, colors: Mapping[int, int]) -> Hashable:
+    def get_value_color(self, side: int, name: str, colors: Mapping[int, int]) -> Hashable:
         """Returns the color of a value that a node reads."""
         if not name:
             return _ABSENT
@@ -285,20 +296,20 @@ class _Matcher:
         producer = graph.producer.get(name)
         if producer is not None:
             i, slot = producer
-            partner = self.partners(side)[i]
+            partner = self.get_partners(side)[i]
             if partner is not None:
                 return "pair", (partner if side else i), slot
             if i in colors:
                 return colors[i], slot
-        return self.tied[side].get(name, _OPEN)
+        return self.known_colors[side].get(name, _OPEN)
 
-    def refine(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
+    def refine_colors(self, side: int, colors: Mapping[int, int]) -> dict[int, int]:
         """Returns the colors of the next round: each color combined with the colors of the neighbors."""
-        graph, partners = self.sides[side], self.partners(side)
+        graph, partners = self.sides[side], self.get_partners(side)
         number = self.forms.number
         refined: dict[int, int] = {}
         for i, color in colors.items():
-            input_colors = tuple(self.color(side, name, colors) for name in graph.input_names[i])
+            input_colors = tuple(self.get_value_color(side, name, colors) for name in graph.input_names[i])
             reader_colors = []
             for slot, name in enumerate(graph.nodes[i].outputs):
                 readers: list[tuple[int, int, int]] = []
@@ -311,15 +322,15 @@ class _Matcher:
                     else:
                         readers.append((2, 0, slot_index))
                 readers.sort()
-                reader_colors.append((slot, self.tied[side].get(name, _OPEN), tuple(readers)))
+                reader_colors.append((slot, self.known_colors[side].get(name, _OPEN), tuple(readers)))
             refined[i] = number(("round", color, input_colors, tuple(reader_colors)))
         return refined
 
-    def frontier(self) -> list[tuple[int, int]]:
+    def list_frontier(self) -> list[tuple[int, int]]:
         """Returns the pairs with a neighbor in the first graph that has no partner."""
         before = self.sides[0]
         neighbors: dict[int, None] = {}
-        for i in self.unmatched(0):
+        for i in self.list_unmatched(0):
             for name in before.input_names[i]:
                 producer = before.producer.get(name)
                 if producer is not None:
@@ -339,23 +350,23 @@ class _Matcher:
         before, after = self.sides
         queue = deque(pairs)
 
-        def record(a: int, b: int) -> None:
+        def add_pair(a: int, b: int) -> None:
             self.matching.add(a, b)
             queue.append((a, b))
 
-        for va, vb in self.matching.ties:
-            self.match_producers(va, vb, signatures, record)
-            self.match_readers(va, vb, signatures, record, greedy)
+        for va, vb in self.matching.known_pairs:
+            self.match_producers(va, vb, signatures, add_pair)
+            self.match_readers(va, vb, signatures, add_pair, greedy)
         while queue:
             a, b = queue.popleft()
             first, second = before.nodes[a], after.nodes[b]
             for va, vb in zip(first.outputs, second.outputs, strict=False):
-                self.match_readers(va, vb, signatures, record, greedy)
+                self.match_readers(va, vb, signatures, add_pair, greedy)
             for va, vb in zip(before.input_names[a], after.input_names[b], strict=False):
-                self.match_producers(va, vb, signatures, record)
+                self.match_producers(va, vb, signatures, add_pair)
 
     def match_producers(
-        self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None]
+        self, va: str, vb: str, signatures: Colors, add_pair: Callable[[int, int], None]
     ) -> None:
         """Matches the producers of two corresponding values."""
         producer_before, producer_after = self.sides[0].producer.get(va), self.sides[1].producer.get(vb)
@@ -365,10 +376,10 @@ class _Matcher:
         if self.matching.before[a] is None and self.matching.after[b] is None:
             color = signatures[0].get(a)
             if color is not None and color == signatures[1].get(b):
-                record(a, b)
+                add_pair(a, b)
 
     def match_readers(
-        self, va: str, vb: str, signatures: Colors, record: Callable[[int, int], None], greedy: bool
+        self, va: str, vb: str, signatures: Colors, add_pair: Callable[[int, int], None], greedy: bool
     ) -> None:
         """Matches the nodes that read two corresponding values at the same input."""
         groups_before = self.group_readers(0, va, signatures[0])
@@ -383,12 +394,12 @@ class _Matcher:
                 if self.matching.before[a] is None and self.matching.after[b] is None:
                     if not is_unique:
                         self.matching.guessed.add(a)
-                    record(a, b)
+                    add_pair(a, b)
 
     def group_readers(
         self, side: int, name: str, signatures: Mapping[int, int]
     ) -> dict[tuple[int, int], list[int]]:
-        partners = self.partners(side)
+        partners = self.get_partners(side)
         groups: dict[tuple[int, int], list[int]] = {}
         for i, slot in self.sides[side].users.get(name, ()):
             if partners[i] is None and i in signatures:
@@ -399,9 +410,9 @@ class _Matcher:
         """Matches nodes without inputs, such as Constants, that have equal attributes."""
         classes: list[dict[int, list[int]]] = [{}, {}]
         for side in (0, 1):
-            for i in self.unmatched(side):
+            for i in self.list_unmatched(side):
                 if not self.sides[side].input_names[i]:
-                    signature = self.signature(side, i, "everything")
+                    signature = self.compute_signature(side, i, "everything")
                     classes[side].setdefault(signature, []).append(i)
         for signature, members in classes[0].items():
             members_after = classes[1].get(signature, [])
@@ -415,18 +426,18 @@ class _Matcher:
         keys: list[dict[Hashable, list[int]]] = [{}, {}]
         for side in (0, 1):
             graph = self.sides[side]
-            for i in self.unmatched(side):
+            for i in self.list_unmatched(side):
                 input_colors = [
                     color
                     for name in graph.input_names[i]
-                    if (color := self.color(side, name, {})) not in (_ABSENT, _STORED)
+                    if (color := self.get_value_color(side, name, {})) not in (_ABSENT, _STORED)
                 ]
                 reader_colors = set()
                 for slot, name in enumerate(graph.nodes[i].outputs):
-                    if name in self.tied[side]:
-                        reader_colors.add((slot, "tie", self.tied[side][name]))
+                    if name in self.known_colors[side]:
+                        reader_colors.add((slot, "tie", self.known_colors[side][name]))
                     for user, _ in graph.users.get(name, ()):
-                        partner = self.partners(side)[user]
+                        partner = self.get_partners(side)[user]
                         reader_colors.add(
                             (slot, "pair", -1 if partner is None else (partner if side else user))
                         )
@@ -434,7 +445,7 @@ class _Matcher:
                     input_colors
                     and reader_colors
                     and _OPEN not in input_colors
-                    and all(end[2] != -1 for end in reader_colors)
+                    and all(partner != -1 for _, _, partner in reader_colors)
                 ):
                     keys[side].setdefault((tuple(input_colors), frozenset(reader_colors)), []).append(i)
         for key, members in keys[0].items():

@@ -12,10 +12,11 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
+from explorer.base.units import many_text
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.forms import Forms
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
@@ -30,13 +31,13 @@ class SitePair(Struct, frozen=True):
 
     Attributes:
         before, after: Indices of the site's nodes in the first and in the second graph.
-        ties: Pairs of names of the site's outputs in both graphs.
+        output_pairs: Names of each output of the site in the first and in the second graph.
         row: Row of the diff.
     """
 
     before: tuple[int, ...]
     after: tuple[int, ...]
-    ties: tuple[tuple[str, str], ...]
+    output_pairs: tuple[tuple[str, str], ...]
     row: NodeDiff
 
 
@@ -71,9 +72,9 @@ def pair_sites(before: DefUse, after: DefUse, forms: Forms) -> list[SitePair]:
     return pairs
 
 
-def collect_ties(sites: Sequence[SitePair]) -> list[tuple[str, str]]:
-    """Returns the pairs of output names of all sites."""
-    return [tie for site in sites for tie in site.ties]
+def collect_known_pairs(sites: Sequence[SitePair]) -> list[tuple[str, str]]:
+    """Returns the output names of all sites as pairs, which are known before nodes are matched."""
+    return [pair for site in sites for pair in site.output_pairs]
 
 
 def collect_site_nodes(sites: Sequence[SitePair]) -> tuple[set[int], set[int]]:
@@ -162,22 +163,22 @@ def _build_pair(
 ) -> SitePair:
     name_before = before.nodes[nodes_before[0]].label if len(nodes_before) == 1 else site
     name_after = after.nodes[nodes_after[0]].label if len(nodes_after) == 1 and status == "merged" else site
-    text_before, op_before, ops_before = _describe_side(before, site, nodes_before)
-    text_after, op_after, ops_after = _describe_side(after, site, nodes_after)
-    text = f"{text_before} -> {text_after}"
-    if text_before == text_after:
-        status, text = "changed", f"{text_before} before and after, but what is inside differs"
+    form_before = _summarize_form(before, site, nodes_before)
+    form_after = _summarize_form(after, site, nodes_after)
+    text = f"{form_before.text()} -> {form_after.text()}"
+    if form_before.has_same_text(form_after):
+        status, text = "changed", f"{form_before.text()} in both graphs, but their nodes differ"
     row = NodeDiff(
         status=status,
         before=name_before,
         after=name_after,
         what=text,
-        op_before=op_before,
-        op_after=op_after,
+        op_before=form_before.op,
+        op_after=form_after.op,
         match="name" if name_before == name_after else "outputs",
         confidence=1.0 if name_before == name_after else 0.95,
-        children=tuple((ops_before if status == "merged" else ops_after).most_common()),
-        became=text_after,
+        children=tuple((form_before if status == "merged" else form_after).op_counts.most_common()),
+        became=form_after.text(),
     )
     return SitePair(
         tuple(nodes_before), tuple(nodes_after), _pair_outputs(before, nodes_before, after, nodes_after), row
@@ -200,25 +201,59 @@ def _pair_outputs(
     return ((_find_output(before, nodes_before), _find_output(after, nodes_after)),)
 
 
-def _describe_side(side: DefUse, site: str, members: Sequence[int]) -> tuple[str, str, Counter[str]]:
-    """Describes a site in one graph: returns a text, its operator, and the counts of its operators."""
+class _SiteForm(NamedTuple):
+    """A site in one graph: one operator, or the tile products that replace it.
+
+    Attributes:
+        op: Operator of the site, or of its tile products.
+        op_counts: Number of nodes of each operator.
+        is_tiled: Whether the site consists of tile products.
+        product_count: Number of tile products, or None if it is unknown.
+        is_exact: Whether the trip counts of all loops are known.
+    """
+
+    op: str
+    op_counts: Counter[str]
+    is_tiled: bool = False
+    product_count: int | None = None
+    is_exact: bool = True
+
+    def has_same_text(self, opposite: _SiteForm) -> bool:
+        """Whether two forms have the same text, although their nodes may differ."""
+        if self.is_tiled and opposite.is_tiled and self.product_count is not None:
+            return (self.product_count, self.is_exact) == (opposite.product_count, opposite.is_exact)
+        return (self.op, self.is_tiled, self.product_count) == (
+            opposite.op,
+            opposite.is_tiled,
+            opposite.product_count,
+        )
+
+    def text(self) -> str:
+        """Returns the form in words: 'Gemm', '9,216 products', or 'products by 2DMM_64x64x64'."""
+        if not self.is_tiled:
+            return self.op
+        if self.product_count is None:
+            return f"products by {self.op}"
+        # the body of a loop with an unknown trip count is counted once
+        loops_text = "" if self.is_exact else ", listed once for each loop"
+        return many_text(self.product_count, "product") + loops_text
+
+
+def _summarize_form(side: DefUse, site: str, members: Sequence[int]) -> _SiteForm:
+    """Summarizes the nodes of a site in one graph."""
     first = side.nodes[members[0]]
     if SITE_KEY not in first.metadata:
-        return first.op, first.op, Counter({first.op: 1})
+        return _SiteForm(first.op, Counter({first.op: 1}))
     op_counts, is_exact = count_inside(side.model, [side.nodes[i] for i in members])
     operators = [op for op in op_counts if op.startswith(_PRODUCT_PREFIX)]
-    products = (
+    product_count = (
         sum(op_counts[op] for op in operators)
         if is_exact and operators
         else _count_planned_products(side.model, site)
     )
     product_ops = (side.nodes[i].op for i in members if MNK_KEY in side.nodes[i].metadata)
     op = operators[0] if operators else next(product_ops, first.op)
-    if products is None:
-        return f"products by {op}", op, op_counts
-    # the body of a loop with an unknown trip count is counted once
-    loops = "" if is_exact else ", listed once for each loop"
-    return f"{products:,} product{'' if products == 1 else 's'}{loops}", op, op_counts
+    return _SiteForm(op, op_counts, True, product_count, is_exact)
 
 
 def _count_planned_products(model: Model, site: str) -> int | None:

@@ -53,21 +53,21 @@ def compare_trees(
     Raises:
         Cancelled: `cancel` returned True.
     """
-    tell = partial(report, on_progress, cancel)
-    tell("reading both trees", 0, 0)
+    report_phase = partial(report, on_progress, cancel)
+    report_phase("reading both trees", 0, 0)
     tree_before, tree_after = _Tree(before.layers), _Tree(after.layers)
     if graphs is not None:
         places = tree_before.places(), tree_after.places()
-        links = link_graphs(*graphs, places, tell, cancel)
+        links = link_graphs(*graphs, places, report_phase, cancel)
     else:
         first, rows = build_row_graph(before.info, tree_before.layers, tree_before.end, flows[0])
         second, rows_after = build_row_graph(after.info, tree_after.layers, tree_after.end, flows[1])
-        links = link_rows(first, second, (rows, rows_after), tell)
+        links = link_rows(first, second, (rows, rows_after), report_phase)
         paths = {layer.path: layer.id for layer in before.layers} if value_states else {}
         links.states.update(
             (paths[path], state) for path, state in (value_states or {}).items() if path in paths
         )
-    tell("aligning both trees", 0, 0)
+    report_phase("aligning both trees", 0, 0)
     merge = _Merge(tree_before, tree_after, links, cancel)
     merge.pair_quantized_groups()
     merge.pair_groups()

@@ -140,7 +140,7 @@ class DataFile(Struct, frozen=True):
             raise Misuse(f"a sample of {name} is {texts[0]} there and {texts[1]} in {model}", where=self.path)
 
 
-def feed(values: Array, spec: InputSpec) -> Array:
+def convert_samples(values: Array, spec: InputSpec) -> Array:
     """Converts samples to the dtype of a model's input, and rows of a table to its shape."""
     array = values if spec.dtype is None else values.astype(spec.dtype)
     sample = None if spec.shape is None else spec.shape[1:]

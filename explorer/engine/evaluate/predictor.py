@@ -9,7 +9,7 @@ import numpy as np
 
 from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.units import printable, shape_text
-from explorer.engine.evaluate.data_file import feed
+from explorer.engine.evaluate.data_file import convert_samples
 from explorer.engine.graph.model import Model
 from explorer.engine.runtime.input_files import Array, InputSpec
 from explorer.engine.runtime.onnxruntime import RuntimeSession
@@ -62,7 +62,7 @@ class Predictor:
             Misuse: There is no output with that name, or its first axis is not the batch.
             BadModel: The model fails.
         """
-        feeds = {spec.name: feed(samples[self.parts[spec.name]], spec) for spec in self.inputs}
+        feeds = {spec.name: convert_samples(samples[self.parts[spec.name]], spec) for spec in self.inputs}
         rows = len(next(iter(feeds.values())))
         began = time.perf_counter()
         try:

@@ -1,8 +1,9 @@
 """Interprets ONNX nodes on values of different kinds.
 
-The proof runs a graph twice: with symbols, to find which tile meets which slice of a weight (`structure`),
-and with float64 numbers, to measure how far float32 is from the exact result (`float64`). Both share the
-scopes, local functions and control flow in this module. A `Domain` defines the values and the operators.
+The proof of a tiling runs a graph twice. With symbols it finds the slice of the weight that each tile
+multiplies (`proof.structure`). With float64 numbers it measures the distance of float32 from the exact result
+(`proof.float64`). Both share the scopes, local functions and control flow in this module. `Semantics` defines
+the values and the operators.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from explorer.engine.graph.repeated_nodes import list_stored_nodes
 _CONTROL = frozenset(("If", "Loop", "Scan"))
 
 
-class Domain(Protocol):
+class Semantics(Protocol):
     """Defines the values of an interpretation, and the results of operators on them."""
 
     def convert_constant(self, tensor: Tensor) -> Any:
@@ -45,12 +46,12 @@ class ValueScope(dict[str, Any]):
         super().__init__()
         self.parent = parent
         self.constants = constants or {}
-        self.domain: Domain | None = parent.domain if parent else None
+        self.semantics: Semantics | None = parent.semantics if parent else None
 
     def __missing__(self, name: str) -> Any:
         tensor = self.constants.get(name)
-        if tensor is not None and self.domain is not None:
-            value = self[name] = self.domain.convert_constant(tensor)
+        if tensor is not None and self.semantics is not None:
+            value = self[name] = self.semantics.convert_constant(tensor)
             return value
         if self.parent is None:
             raise KeyError(name)
@@ -58,22 +59,22 @@ class ValueScope(dict[str, Any]):
 
 
 class Interpreter:
-    """Runs nodes in a domain.
+    """Runs nodes.
 
     Args:
-        domain: Definition of values and operators.
+        semantics: Definition of values and operators.
         functions: Local functions of the model.
-        bodies: Function that runs the nodes of a body in its scope, or None for `run`.
+        run_body: Callback that runs the nodes of a body in a scope. By default `run` does.
     """
 
     def __init__(
         self,
-        domain: Domain,
+        semantics: Semantics,
         functions: Mapping[tuple[str, str, str], Function],
-        bodies: Callable[[Interpreter, Graph, ValueScope], None] | None = None,
+        run_body: Callable[[Interpreter, Graph, ValueScope], None] | None = None,
     ) -> None:
-        self.domain = domain
-        self.bodies = bodies
+        self.semantics = semantics
+        self.run_body = run_body
         self.functions = functions
         self.aliases = {
             key: alias
@@ -86,7 +87,7 @@ class Interpreter:
     def create_scope(self, constants: Mapping[str, Tensor], values: Mapping[str, Any]) -> ValueScope:
         """Creates an outermost scope with input values; initializers become values at first access."""
         scope = ValueScope(None, constants)
-        scope.domain = self.domain
+        scope.semantics = self.semantics
         scope.update(values)
         return scope
 
@@ -127,36 +128,37 @@ class Interpreter:
             self.calls.append(node)
             alias = self.aliases.get(key)
             if alias is not None and len(args) == len(alias.inputs):
-                results = self.domain.apply(alias, alias.attributes, args)
+                results = self.semantics.apply(alias, alias.attributes, args)
             else:
                 results = self._run_function(self.functions[key], attributes, args)
             self.calls.pop()
             return results
         if node.op in _CONTROL and not node.domain:
             return getattr(self, f"_run_{node.op.lower()}")(attributes, args, scope)  # type: ignore[no-any-return]
-        return self.domain.apply(node, attributes, args)
+        return self.semantics.apply(node, attributes, args)
 
     def _run_function(
         self, function: Function, attributes: Mapping[str, Any], args: Sequence[Any]
     ) -> Sequence[Any]:
         scope = ValueScope()
-        scope.domain = self.domain
+        scope.semantics = self.semantics
         padded = [*args, *[None] * (len(function.inputs) - len(args))]
         scope.update(zip(function.inputs, padded, strict=False))
         self.run(function.nodes, scope, {**function.defaults, **attributes})
         return [scope[name] for name in function.outputs]
 
     def _run_body(self, graph: Graph, args: Sequence[Any], scope: ValueScope) -> list[Any]:
-        inner = ValueScope(scope, graph.initializers)
-        inner.update(zip((v.name for v in graph.inputs), args, strict=True))
-        if self.bodies is not None:
-            self.bodies(self, graph, inner)
+        """Runs a branch or the body of a loop once; returns the values of its outputs."""
+        body_scope = ValueScope(scope, graph.initializers)
+        body_scope.update(zip((v.name for v in graph.inputs), args, strict=True))
+        if self.run_body is not None:
+            self.run_body(self, graph, body_scope)
         else:
-            self.run(graph.nodes, inner)
-        return [inner[v.name] for v in graph.outputs]
+            self.run(graph.nodes, body_scope)
+        return [body_scope[v.name] for v in graph.outputs]
 
     def _run_if(self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope) -> Sequence[Any]:
-        branch = "then_branch" if self.domain.read_number(args[0]) else "else_branch"
+        branch = "then_branch" if self.semantics.read_number(args[0]) else "else_branch"
         return self._run_body(attributes[branch], (), scope)
 
     def _run_loop(
@@ -165,48 +167,50 @@ class Interpreter:
         import numpy as np
 
         body: Graph = attributes["body"]
-        limit = self.domain.read_number(args[0]) if args[0] is not None else None
-        continues = bool(self.domain.read_number(args[1])) if len(args) > 1 and args[1] is not None else True
+        limit = self.semantics.read_number(args[0]) if args[0] is not None else None
+        continues = (
+            bool(self.semantics.read_number(args[1])) if len(args) > 1 and args[1] is not None else True
+        )
         state = list(args[2:])
-        collected: list[list[Any]] = [[] for _ in body.outputs[1 + len(state) :]]
+        scan_outputs: list[list[Any]] = [[] for _ in body.outputs[1 + len(state) :]]
         trip = 0
         while continues and (limit is None or trip < limit):
             results = self._run_body(body, [np.int64(trip), np.bool_(True), *state], scope)
-            continues = bool(self.domain.read_number(results[0]))
+            continues = bool(self.semantics.read_number(results[0]))
             state = results[1 : 1 + len(state)]
-            for stacked, value in zip(collected, results[1 + len(state) :], strict=True):
-                stacked.append(value)
+            for values, value in zip(scan_outputs, results[1 + len(state) :], strict=True):
+                values.append(value)
             trip += 1
-        return [*state, *(self.domain.stack(values, 0) for values in collected)]
+        return [*state, *(self.semantics.stack(values, 0) for values in scan_outputs)]
 
     def _run_scan(
         self, attributes: Mapping[str, Any], args: Sequence[Any], scope: ValueScope
     ) -> Sequence[Any]:
         body: Graph = attributes["body"]
-        count = int(attributes["num_scan_inputs"])
-        states = len(args) - count
-        state, sequences = list(args[:states]), args[states:]
-        axes = _pad_list(attributes.get("scan_input_axes"), count)
-        reverse = _pad_list(attributes.get("scan_input_directions"), count)
-        outputs = len(body.outputs) - states
-        out_axes = _pad_list(attributes.get("scan_output_axes"), outputs)
-        out_reverse = _pad_list(attributes.get("scan_output_directions"), outputs)
-        trips = int(sequences[0].shape[axes[0]])
-        collected: list[list[Any]] = [[] for _ in range(outputs)]
+        scan_input_count = int(attributes["num_scan_inputs"])
+        state_count = len(args) - scan_input_count
+        scan_output_count = len(body.outputs) - state_count
+        state, scan_inputs = list(args[:state_count]), args[state_count:]
+        input_axes = _fill_with_zeros(attributes.get("scan_input_axes"), scan_input_count)
+        input_directions = _fill_with_zeros(attributes.get("scan_input_directions"), scan_input_count)
+        output_axes = _fill_with_zeros(attributes.get("scan_output_axes"), scan_output_count)
+        output_directions = _fill_with_zeros(attributes.get("scan_output_directions"), scan_output_count)
+        trips = int(scan_inputs[0].shape[input_axes[0]])
+        scan_outputs: list[list[Any]] = [[] for _ in range(scan_output_count)]
         for trip in range(trips):
             slices = [
-                self.domain.take(value, axis, trips - 1 - trip if is_reversed else trip)
-                for value, axis, is_reversed in zip(sequences, axes, reverse, strict=True)
+                self.semantics.take(value, axis, trips - 1 - trip if is_reversed else trip)
+                for value, axis, is_reversed in zip(scan_inputs, input_axes, input_directions, strict=True)
             ]
             results = self._run_body(body, [*state, *slices], scope)
-            state = results[:states]
-            for pieces, value in zip(collected, results[states:], strict=True):
-                pieces.append(value)
-        stacked = [
-            self.domain.stack(values[::-1] if is_reversed else values, axis)
-            for values, axis, is_reversed in zip(collected, out_axes, out_reverse, strict=True)
+            state = results[:state_count]
+            for values, value in zip(scan_outputs, results[state_count:], strict=True):
+                values.append(value)
+        stacked_outputs = [
+            self.semantics.stack(values[::-1] if is_reversed else values, axis)
+            for values, axis, is_reversed in zip(scan_outputs, output_axes, output_directions, strict=True)
         ]
-        return [*state, *stacked]
+        return [*state, *stacked_outputs]
 
 
 def _find_alias(function: Function, functions: Mapping[tuple[str, str, str], Function]) -> Node | None:
@@ -222,7 +226,8 @@ def _find_alias(function: Function, functions: Mapping[tuple[str, str, str], Fun
     return node if passes_values and is_operator and not node.attributes else None
 
 
-def _pad_list(values: Sequence[int] | None, count: int) -> Sequence[int]:
+def _fill_with_zeros(values: Sequence[int] | None, count: int) -> Sequence[int]:
+    """Returns the values of an attribute, or `count` zeros if the node omits it."""
     return values if values else (0,) * count
 
 
@@ -246,13 +251,13 @@ def list_reads(node: Node) -> Iterator[str]:
 
 def list_free_names(graph: Graph) -> Iterator[str]:
     """Yields the names of the values that a body reads from the enclosing graph."""
-    defined = {v.name for v in graph.inputs} | set(graph.initializers)
-    for node in list_stored_nodes(graph.nodes):
+    own_names = {v.name for v in graph.inputs} | set(graph.initializers)
+    for node in list_stored_nodes(graph.nodes):  # a run of repeated nodes is one node here
         for name in list_reads(node):
-            if name not in defined:
+            if name not in own_names:
                 yield name
-        defined.update(node.outputs)
-    yield from (v.name for v in graph.outputs if v.name not in defined)
+        own_names.update(node.outputs)
+    yield from (v.name for v in graph.outputs if v.name not in own_names)
 
 
 class Wiring:
@@ -260,19 +265,19 @@ class Wiring:
 
     Args:
         nodes: Nodes in topological order.
-        known_values: Names of initializers.
+        initializer_names: Names of the graph's initializers.
     """
 
-    def __init__(self, nodes: Sequence[Node], known_values: Iterable[str] = ()) -> None:
+    def __init__(self, nodes: Sequence[Node], initializer_names: Iterable[str] = ()) -> None:
         self.nodes = nodes
-        self.known = frozenset(known_values)
+        self.initializer_names = frozenset(initializer_names)
         self._producer_indices = {o: index for index, node in enumerate(nodes) for o in node.outputs if o}
         self._reads: dict[int, tuple[str, ...]] = {}
         """Names of the values that a node reads, by index; cached because reading bodies is slow."""
 
     @classmethod
     def from_graph(cls, graph: Graph) -> Wiring:
-        """Creates the index of a graph, with its initializers as known values."""
+        """Creates the index of a graph."""
         return cls(graph.nodes, graph.initializers)
 
     @cached_property
@@ -291,14 +296,14 @@ class Wiring:
         """Finds the nodes that `outputs` depend on; the search ends at the values in `stop`.
 
         Returns:
-            The nodes in topological order. Then the names that they read and none of them produces: values in
-            `stop`, inputs of the graph, and unknown values.
+            The needed nodes in topological order, and the names that these nodes read but do not produce.
+            These names are values in `stop`, inputs of the graph, and unknown values.
         """
         ends = set(stop)
         positions, names = self._search(outputs, ends)
         nodes = [self.nodes[position] for position in sorted(positions)]
         outputs_written = {o for node in nodes for o in node.outputs if o not in ends}
-        return nodes, names - outputs_written - self.known
+        return nodes, names - outputs_written - self.initializer_names
 
     def find_needed_indices(self, outputs: Iterable[str]) -> list[int]:
         """Returns the indices of the nodes that `outputs` depend on, in ascending order."""

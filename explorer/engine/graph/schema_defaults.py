@@ -1,7 +1,7 @@
 """Schema defaults: the value of an attribute that a node omits, by operator.
 
 ONNX's own schemas contain these values but take 200 ms to import. A test compares this table with them and
-with onnxruntime's schemas. A default that changed with the opset is a `Since`.
+with onnxruntime's schemas. A default that an opset version changed is a `ChangedDefault`.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from typing import Any
 from msgspec import Struct
 
 
-class Since(Struct, frozen=True):
+class ChangedDefault(Struct, frozen=True):
     """A default that changed with an opset version.
 
     Attributes:
-        before: Value in older opsets.
-        version: Opset version that changed it.
+        before: Value in older opset versions.
+        opset: Opset version that changed the value.
         after: Value from that version on.
     """
 
     before: Any
-    version: int
+    opset: int
     after: Any
 
 
@@ -32,7 +32,7 @@ def _round_to_float32(value: float) -> float:
     return float(struct.unpack("<f", struct.pack("<f", value))[0])
 
 
-_AXIS = {"axis": Since(1, 13, -1)}
+_AXIS = {"axis": ChangedDefault(before=1, opset=13, after=-1)}
 _NORM = {"epsilon": _round_to_float32(1e-5)}
 _POOL = {"auto_pad": "NOTSET", "ceil_mode": 0}
 _CONV = {"auto_pad": "NOTSET", "group": 1}
@@ -70,7 +70,11 @@ _STANDARD: Mapping[str, Mapping[str, Any]] = {
     "Gelu": {"approximate": "none"},
     "Gemm": {**_GEMM, "beta": 1.0},
     "GlobalLpPool": {"p": 2},
-    "GridSample": {"align_corners": 0, "padding_mode": "zeros", "mode": Since("bilinear", 20, "linear")},
+    "GridSample": {
+        "align_corners": 0,
+        "padding_mode": "zeros",
+        "mode": ChangedDefault(before="bilinear", opset=20, after="linear"),
+    },
     "GroupNormalization": {**_NORM, "stash_type": 1},
     "HammingWindow": _WINDOW,
     "HannWindow": _WINDOW,
@@ -174,9 +178,14 @@ def get_default_attributes(domain: str, op: str, opset: int) -> Mapping[str, Any
         opset: Version of the domain's opset that the model imports.
     """
     values = DEFAULTS.get((domain, op), _NONE)
-    if not any(isinstance(value, Since) for value in values.values()):
+    if not any(isinstance(value, ChangedDefault) for value in values.values()):
         return values
     return {
-        name: (value.before if opset < value.version else value.after) if isinstance(value, Since) else value
+        name: _choose_by_opset(value, opset) if isinstance(value, ChangedDefault) else value
         for name, value in values.items()
     }
+
+
+def _choose_by_opset(default: ChangedDefault, opset: int) -> Any:
+    """Returns the value that a default has in an opset version."""
+    return default.before if opset < default.opset else default.after

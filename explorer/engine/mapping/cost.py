@@ -236,16 +236,20 @@ def find_epilogue_level(nest: Nest) -> int:
     """
     last = len(nest.levels) - 1
     split = next((index for index, level in enumerate(nest.levels) if level.split[1] > 1), last + 1)
-    levels = [level for level in nest.holders("C") if level < last and level < split]
+    levels = [level for level in nest.list_holders("C") if level < last and level < split]
     if levels:
         return levels[-1]
-    return last if split > last and nest.holders("C") == [last] else -1
+    return last if split > last and nest.list_holders("C") == [last] else -1
 
 
 def _list_moves(
-    mapping: SiteMapping, machine: MemoryMachine, nest: Nest, widths: _Widths, instance: int = -1
+    mapping: SiteMapping,
+    machine: MemoryMachine,
+    nest: Nest,
+    widths: _Widths,
+    single_instance_level: int = -1,
 ) -> list[LevelMoves]:
-    """Lists the bytes that move at each level, of all instances or of the first instance of a level."""
+    """Lists the bytes that move at each level; `nest.list_core_classes` has `single_instance_level`."""
     groups = memory_levels(machine)
     finishing = find_epilogue_level(nest)
     last = len(nest.levels) - 1
@@ -261,7 +265,12 @@ def _list_moves(
         if block is None:
             return 0
         count = count_moved(
-            nest, operand, level, first_read=machine.first_read, instance=instance, block=block
+            nest,
+            operand,
+            level,
+            reads_initial_sum=machine.first_read,
+            single_instance_level=single_instance_level,
+            block=block,
         )
         return mapping.batch * (count.loads + count.stores)
 
@@ -275,8 +284,14 @@ def _list_moves(
         for operand in OPERAND_AXES:
             if operand not in nest.holds[level]:
                 continue
-            count = count_moved(nest, operand, level, first_read=machine.first_read, instance=instance)
-            outer = [index for index in nest.holders(operand) if index < level]
+            count = count_moved(
+                nest,
+                operand,
+                level,
+                reads_initial_sum=machine.first_read,
+                single_instance_level=single_instance_level,
+            )
+            outer = [index for index in nest.list_holders(operand) if index < level]
             width = widths.of(operand)
             moves.append(
                 LevelMoves(
@@ -535,7 +550,7 @@ class _Pipeline:
                     memory.buffers.out if operand == "C" else 0
                 )
         self.overlaps = {operand: count > 1 for operand, count in buffers.items()}
-        self.outermost = {operand: nest.holders(operand)[0] for operand in OPERAND_AXES}
+        self.outermost = {operand: nest.list_holders(operand)[0] for operand in OPERAND_AXES}
         self.finishing = find_epilogue_level(nest)
         sums = count_moved(nest, "C", self.outermost["C"])
         self.reads_first = machine.first_read and sums.outside_writes > sums.outside_finished
@@ -655,7 +670,7 @@ class _Pipeline:
 
     def _has_one_tile(self, operand: Operand, level: int, lengths: Triple) -> bool:
         """Whether each core needs only one tile of an operand at a level in a step."""
-        if level == len(self.nest.levels) - 1 and not self.nest.registers:
+        if level == len(self.nest.levels) - 1 and not self.nest.has_registers:
             return False
         nest, core = self.nest._replace(size=lengths), _list_first_core(level + 1)
         return all(
@@ -693,8 +708,8 @@ class _Pipeline:
                 for operand in OPERAND_AXES:
                     if operand not in memory.holds:
                         continue
-                    inside = next(level for level in inner.holders(operand) if level >= index)
-                    count = count_moved(inner, operand, inside, instance=index - 1)
+                    inside = next(level for level in inner.list_holders(operand) if level >= index)
+                    count = count_moved(inner, operand, inside, single_instance_level=index - 1)
                     reads += dimensions.count_packed_bytes(count.outside_reads, self.widths.of(operand))
                     writes += dimensions.count_packed_bytes(count.outside_writes, self.widths.of(operand))
                 cycles = max(cycles, compute_transfer_cycles(memory, reads, writes) or Fraction(0))

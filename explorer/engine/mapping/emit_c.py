@@ -156,7 +156,7 @@ class _Emitter:
         self.finishing = find_epilogue_level(self.nest)
         self.last = len(self.nest.levels) - 1
         split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
-        self.adding = None if split is None else min(i for i in self.nest.holders("C") if i >= split)
+        self.adding = None if split is None else min(i for i in self.nest.list_holders("C") if i >= split)
         self.instances = []
         count = 1
         for level in self.nest.levels:
@@ -166,10 +166,10 @@ class _Emitter:
     # -- names and sizes
 
     def outside(self, operand: Operand, level: int) -> int:
-        return max((index for index in self.nest.holders(operand) if index < level), default=-1)
+        return max((index for index in self.nest.list_holders(operand) if index < level), default=-1)
 
     def inside(self, operand: Operand, level: int) -> list[int]:
-        return [index for index in self.nest.holders(operand) if index > level]
+        return [index for index in self.nest.list_holders(operand) if index > level]
 
     def tile(self, operand: Operand, level: int) -> tuple[int, int]:
         """Returns the rows and columns of a buffer."""
@@ -290,7 +290,7 @@ class _Emitter:
 
     def flushes(self) -> Iterator[str]:
         """Writes a function for each level that sends a tile of sums outside, innermost tiles first."""
-        for level in reversed(self.nest.holders("C")):
+        for level in reversed(self.nest.list_holders("C")):
             yield from self.flush(level)
 
     def flush(self, level: int) -> Iterator[str]:
@@ -423,7 +423,7 @@ class _Emitter:
         while depth > 1:
             depth -= 1
             yield "  " * depth + "}"
-        outermost = self.nest.holders("C")[0]
+        outermost = self.nest.list_holders("C")[0]
         firsts = self.first_cores(outermost, -1)
         count = self.instances[outermost]
         yield f"  for (int i = 0; i < {count}; i++) flush{outermost}(i, {firsts}, output);"

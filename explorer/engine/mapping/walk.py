@@ -138,13 +138,13 @@ class _Walker:
         }
         self.finishing, self.last = find_epilogue_level(self.nest), len(self.nest.levels) - 1
         split = next((i for i, level in enumerate(self.nest.levels) if level.split[1] > 1), None)
-        self.adding = None if split is None else min(i for i in self.nest.holders("C") if i >= split)
+        self.adding = None if split is None else min(i for i in self.nest.list_holders("C") if i >= split)
         self.instances = list(
             itertools.accumulate((math.prod(level.split) for level in self.nest.levels), lambda a, b: a * b)
         )
         self.counters = {(level, name): 0 for level in range(self.last + 1) for name in COUNTERS}
         self.outside = {
-            (operand, level): max((i for i in self.nest.holders(operand) if i < level), default=-1)
+            (operand, level): max((i for i in self.nest.list_holders(operand) if i < level), default=-1)
             for operand in OPERAND_AXES
             for level in range(self.last + 1)
         }
@@ -173,7 +173,7 @@ class _Walker:
         self.cores: list[Triple] = [(0, 0, 0)] * (self.last + 1)
         self.ids = [0] * (self.last + 1)
         self._loops(0, (0, 0, 0), self.nest.size, 0)
-        outermost = self.nest.holders("C")[0]
+        outermost = self.nest.list_holders("C")[0]
         for instance in range(self.instances[outermost]):
             self._flush(outermost, instance, self._is_first_core(instance, outermost, -1))
         return self.output
@@ -243,7 +243,7 @@ class _Walker:
         if operand == "C":
             self._flush(level, instance, self._is_first(operand, level))
         else:
-            for inner in self.nest.holders(operand):
+            for inner in self.nest.list_holders(operand):
                 if inner > level:
                     each = self.instances[inner] // self.instances[level]
                     for part in self.tiles[operand, inner][instance * each : (instance + 1) * each]:
@@ -300,7 +300,7 @@ class _Walker:
         tile = self.tiles["C", level][instance]
         if tile.place[0] < 0:
             return
-        inner = next((i for i in self.nest.holders("C") if i > level), None)
+        inner = next((i for i in self.nest.list_holders("C") if i > level), None)
         if inner is not None:
             each = self.instances[inner] // self.instances[level]
             for i in range(each):

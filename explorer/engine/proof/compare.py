@@ -39,6 +39,7 @@ _OCTAVES = 4
 hide an error in small elements."""
 
 _BIN_ELEMENTS = 16
+"""Minimum number of independent errors in a bin that is judged."""
 
 _HALF_ROUNDOFF = 2.0**-12
 """Smallest unit roundoff of a type that is narrower than the type in which its products are computed."""
@@ -280,13 +281,9 @@ class OutputComparison(Struct):
         problem = self.find_problem()
         if problem or self.equal:
             return problem
-        reason = self._describe_worse(
-            ("before", self.rms_before, self.max_before), ("after", self.rms_after, self.max_after)
-        )
+        reason = self._describe_worse(is_swapped=False)
         if not reason and both:
-            reason = self._describe_worse(
-                ("after", self.rms_after, self.max_after), ("before", self.rms_before, self.max_before)
-            )
+            reason = self._describe_worse(is_swapped=True)
         return reason or self._judge_unreferenced()
 
     def _judge_unreferenced(self) -> str:
@@ -322,40 +319,38 @@ class OutputComparison(Struct):
                 return f"RMS difference {difference:.2e} of {elements} in one run, floor {floor:.2e}"
         return ""
 
-    def _describe_worse(
-        self, baseline: tuple[str, float | None, float], candidate: tuple[str, float | None, float]
-    ) -> str:
-        """Describes how the errors of `candidate` exceed the errors of `baseline` beyond chance; '' if not.
+    def _describe_worse(self, *, is_swapped: bool) -> str:
+        """Describes how the errors of `after` exceed the errors of `before` beyond chance; '' if not.
 
-        Both are (name of the side, RMS error, largest error).
+        With `is_swapped` the errors of `before` must not exceed those of `after`.
         """
+        errors = (self.rms_before, self.max_before), (self.rms_after, self.max_after)
+        (rms_floor, max_floor), (rms, largest) = errors[::-1] if is_swapped else errors
         slack = self.growth * _SLACK + self._compute_chance_factor(self.judged)
         rounding = 2 * self.roundoff
-        (_, rms_floor, max_floor), (side, rms, largest) = baseline, candidate
         # a runtime may keep float32 between half-precision operators, unless a function or loop separates
         # them; the effect of one rounding of the inputs is therefore the least noise
         least_noise = self.sensitivity if self.roundoff >= _HALF_ROUNDOFF else 0.0
-        rms_floor, rms, scale = (
-            max(rms_floor or 0.0, least_noise),
-            rms or 0.0,
-            self._compute_rms("true") or 0.0,
-        )
+        rms_floor, rms = max(rms_floor or 0.0, least_noise), rms or 0.0
         max_floor = max(max_floor, _PEAK * least_noise)
+        scale = self._compute_rms("true") or 0.0
         if self._exceeds_limit(rms, slack * rms_floor + rounding * scale):
             return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
         if self._exceeds_limit(largest, slack * max_floor + rounding * self.largest):
             return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
-        for exponent, (count, old, new) in self._bins.items():
+        for exponent, (count, *square_sums) in self._bins.items():
             if self._count_independent_errors(count) < _BIN_ELEMENTS:
                 continue
-            a, b = math.sqrt(old / count), math.sqrt(new / count)
-            a, b = (a, b) if side == "after" else (b, a)
-            a = max(a, least_noise)
-            top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
-            if self._exceeds_limit(
-                b, (self.growth * _SLACK + self._compute_chance_factor(count)) * a + rounding * top
-            ):
-                return f"RMS error of elements below {top:.2g} is {b:.2e}, of the original {a:.2e}"
+            bin_errors = [math.sqrt(square_sum / count) for square_sum in square_sums]
+            bin_floor, bin_rms = bin_errors[::-1] if is_swapped else bin_errors
+            bin_floor = max(bin_floor, least_noise)
+            bin_top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
+            bin_slack = self.growth * _SLACK + self._compute_chance_factor(count)
+            if self._exceeds_limit(bin_rms, bin_slack * bin_floor + rounding * bin_top):
+                return (
+                    f"RMS error of elements below {bin_top:.2g} is {bin_rms:.2e}, of the original"
+                    f" {bin_floor:.2e}"
+                )
         return ""
 
     def _exceeds_limit(self, error: float, allowed: float) -> bool:
@@ -369,12 +364,12 @@ class OutputComparison(Struct):
         problem = self.find_problem()
         if problem or self.equal:
             return problem
-        difference, scale = (self.mse or 0.0) ** 0.5, self._compute_rms("old") or 0.0
+        difference, scale = math.sqrt(self.mse or 0.0), self._compute_rms("old") or 0.0
         # independent rounding errors grow with the square root of their number
         noise = max(self.roundoff * math.sqrt(depth) * scale, self.sensitivity)
         if self._exceeds_limit(difference, self.growth * _SLACK * noise):
             limit = self.growth * _SLACK * noise
-            return f"RMS difference {difference:.2e}, expected of rounding at most {limit:.2e}"
+            return f"RMS difference {difference:.2e}, but rounding causes at most {limit:.2e}"
         return ""
 
     def exceeds_rounding(self, depth: int) -> bool:
@@ -396,21 +391,22 @@ class OutputComparison(Struct):
     def find_problem(self) -> str:
         """Describes a difference that rounding cannot cause, such as a new NaN; '' without one."""
         if self.nonfinite:
-            return f"{self.nonfinite:,} NaN or Inf that the original has not"
+            return f"{self.nonfinite:,} NaN or Inf that the original does not have"
         if self.missing_nonfinite:
             return f"{self.missing_nonfinite:,} elements are finite where the original is NaN or Inf"
         if self.is_void:
             return "not one finite number in any run: NaN against NaN shows nothing"
         if not self.elements and not self.equal:
-            return "nothing finite could be compared"
+            return "no finite number could be compared"
         return ""
 
 
 def _sum_bins(exponents: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
+    """Yields an exponent, the number of elements with it, and the sums of two arrays over these elements."""
     lowest = int(exponents.min())
     shifted = exponents - lowest
     counts = np.bincount(shifted)
-    sums = [np.bincount(shifted, s) for s in squares]
+    sums = [np.bincount(shifted, values) for values in squares]
     for bin_index in np.flatnonzero(counts):
         yield (
             int(bin_index) + lowest,

@@ -1,8 +1,8 @@
 """Computes the accumulator width of an integer matmul: the bits that its sums need for any input.
 
-The matrix unit adds the stored codes in any order. The sum after removing the zero points and adding the bias
-must fit, too. The bounds are tight: an input with the largest code where a weight is positive, and the
-smallest code where it is negative, reaches the upper bound.
+Codes are the stored integers. The matrix unit adds their products in any order. The sum of the codes minus
+their zero points, plus the bias, must fit, too. The bounds are tight: an input reaches the upper bound if it
+has the largest code where a weight is positive, and the smallest code where a weight is negative.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from explorer.facts.quantize import Accumulator
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
-Ends = tuple[int, int]
+CodeRange = tuple[int, int]
 """The smallest and the largest code of an operand."""
 
 _MAX_ELEMENTS = 1 << 20
@@ -31,28 +31,37 @@ def count_signed_bits(low: int, high: int) -> int:
 
 
 def find_accumulator(
-    depth: int, x: Ends, a: int, right: Weight | Ends, b: Array | int, bias: Array | int, any_right: Ends
+    depth: int,
+    left_codes: CodeRange,
+    left_zero: int,
+    right: Weight | CodeRange,
+    right_zeros: Array | int,
+    bias: Array | int,
+    right_type_codes: CodeRange,
 ) -> Accumulator:
     """Computes the accumulator that the sums of a matmul need.
 
     Args:
         depth: K.
-        x: Range of the left operand's codes.
-        a: Zero point of the left operand.
+        left_codes: Range of the left operand's codes.
+        left_zero: Zero point of the left operand.
         right: The stored weight, or the range of the right operand's codes if it is computed.
-        b: Zero points of the right operand: a number, or an array in the product's shape: (N,) or (batch, 1,
-            N).
+        right_zeros: Zero points of the right operand: a number, or an array in the product's shape: (N,) or
+            (batch, 1, N).
         bias: The bias in the same shapes, or (M, N).
-        any_right: Range of the right operand's type.
+        right_type_codes: Range of all codes of the right operand's type.
+
+    Returns:
+        The accumulator for this weight, and for any weight of the type.
     """
-    zeros = int(np.min(b)), int(np.max(b))
-    any_least, any_largest = _bound_sums(depth, x, a, any_right, zeros)
+    zero_range = int(np.min(right_zeros)), int(np.max(right_zeros))
+    any_least, any_largest = _bound_sums(depth, left_codes, left_zero, right_type_codes, zero_range)
     channel = 0
     if isinstance(right, tuple):
-        least, largest = _bound_sums(depth, x, a, right, zeros)
+        least, largest = _bound_sums(depth, left_codes, left_zero, right, zero_range)
         least, largest = least + min(0, int(np.min(bias))), largest + max(0, int(np.max(bias)))
     else:
-        lows, highs = _bound_stored_sums(x, a, right, b)
+        lows, highs = _bound_stored_sums(left_codes, left_zero, right, right_zeros)
         lows[1] += _reduce_bias(bias, right, np.min)
         highs[1] += _reduce_bias(bias, right, np.max)
         lower_by_column, upper_by_column = lows.min(0), highs.max(0)
@@ -67,36 +76,47 @@ def find_accumulator(
     )
 
 
-def _bound_sums(depth: int, x: Ends, a: int, w: Ends, zeros: Ends) -> Ends:
+def _bound_sums(
+    depth: int, left_codes: CodeRange, left_zero: int, right_codes: CodeRange, right_zeros: CodeRange
+) -> tuple[int, int]:
     """Computes the smallest and largest sum for operands in these ranges, with and without zero points."""
-    stored_products = [p * q for p in x for q in w]
-    shifted_products = [(p - a) * (q - b) for p in x for q in w for b in zeros]
+    stored_products = [left * right for left in left_codes for right in right_codes]
+    shifted_products = [
+        (left - left_zero) * (right - right_zero)
+        for left in left_codes
+        for right in right_codes
+        for right_zero in right_zeros
+    ]
     sums = [depth * product for product in (*stored_products, *shifted_products)]
     return min(sums), max(sums)
 
 
-def _bound_stored_sums(x: Ends, a: int, weight: Weight, b: Array | int) -> tuple[Array, Array]:
-    """Computes the smallest and largest sum of each column, (2, batch N), with and without zero points."""
+def _bound_stored_sums(
+    left_codes: CodeRange, left_zero: int, weight: Weight, right_zeros: Array | int
+) -> tuple[Array, Array]:
+    """Computes the smallest and the largest sum of each column of a stored weight.
+
+    Returns:
+        Two arrays (2, batch N). Row 0 is without zero points, row 1 with zero points.
+    """
     lows, highs = [], []
-    zeros = np.broadcast_to(np.asarray(b, np.int64), (weight.batch, 1, weight.N))
-    step = max(1, _MAX_ELEMENTS // max(1, weight.K))
+    zeros = np.broadcast_to(np.asarray(right_zeros, np.int64), (weight.batch, 1, weight.N))
+    column_count = max(1, _MAX_ELEMENTS // max(1, weight.K))
+    left_low, left_high = left_codes
+    left_ranges = (left_codes, (left_low - left_zero, left_high - left_zero))
     for matrix in range(weight.batch):
-        for first in range(0, weight.N, step):
-            codes = view_columns(weight, matrix, first, min(step, weight.N - first)).astype(np.int64)
-            code_variants = codes, codes - zeros[matrix, :, first : first + step]
-            ends = (x, (x[0] - a, x[1] - a))
-            positive_sums = [np.maximum(w, 0).sum(0) for w in code_variants]
-            negative_sums = [np.minimum(w, 0).sum(0) for w in code_variants]
-            highs.append(
-                [p * e[1] + n * e[0] for p, n, e in zip(positive_sums, negative_sums, ends, strict=True)]
-            )
-            lows.append(
-                [p * e[0] + n * e[1] for p, n, e in zip(positive_sums, negative_sums, ends, strict=True)]
-            )
-    least, largest = (
-        np.stack([np.concatenate([part[i] for part in parts]) for i in (0, 1)]) for parts in (lows, highs)
-    )
-    return least, largest
+        for first in range(0, weight.N, column_count):
+            count = min(column_count, weight.N - first)
+            codes = view_columns(weight, matrix, first, count).astype(np.int64)
+            right_variants = codes, codes - zeros[matrix, :, first : first + count]
+            low_rows, high_rows = [], []
+            for right, (low, high) in zip(right_variants, left_ranges, strict=True):
+                positive_sum, negative_sum = np.maximum(right, 0).sum(0), np.minimum(right, 0).sum(0)
+                low_rows.append(positive_sum * low + negative_sum * high)
+                high_rows.append(positive_sum * high + negative_sum * low)
+            lows.append(np.stack(low_rows))
+            highs.append(np.stack(high_rows))
+    return np.concatenate(lows, axis=1), np.concatenate(highs, axis=1)
 
 
 def _reduce_bias(bias: Array | int, weight: Weight, reduce: Callable[..., Any]) -> Array:

@@ -10,11 +10,11 @@ from explorer.facts import SitePlan, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
 DEFAULT = "default"
-OPEN = "open sizes"
-"""Origin of padded edges that open sizes require."""
+_OPEN_SIZES = "open sizes"
+"""Origin of padded edges that symbolic sizes require."""
 
 
-def effective_settings(
+def list_effective_settings(
     spec: TileSpec, all_sites: Sequence[SitePlan], chosen_sites: Sequence[SitePlan]
 ) -> Settings:
     """Returns the settings that `spec` gives all sites.
@@ -32,15 +32,15 @@ def effective_settings(
     sites = []
     for site in all_sites:
         choice = choose(spec, site.name, site.op, (site.M, site.K, site.N))
-        origins = {value: origin or DEFAULT for value, origin in choice.origins.items()}
+        origins = {name: origin or DEFAULT for name, origin in choice.origins.items()}
         is_on = choice.on and site.output in chosen_outputs
         if site.output not in chosen_outputs or (spec.sites and origins["on"] == DEFAULT):
             origins["on"] = spec_origins.get("sites", DEFAULT)
         edges = choice.edges
         if site.dynamic and edges != "padded":
-            edges, origins["edges"] = "padded", OPEN
-        values = choice.tile, edges, choice.form, is_on, origins
-        sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *values))
+            edges, origins["edges"] = "padded", _OPEN_SIZES
+        settings = choice.tile, edges, choice.form, is_on, origins
+        sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *settings))
     rules = tile_rules(spec.rules)
     used_rules = {
         index
@@ -60,6 +60,5 @@ def describe_unused_rule(rule: SiteRule, names: Sequence[str]) -> UnusedRule:
     similar_names = difflib.get_close_matches(rule.site, names, n=1, cutoff=0.6)
     conditions = (("site", rule.site), ("op", rule.op), ("shape", rule.shape))
     text = ", ".join(f"{name} {value}" for name, value in conditions if value)
-    return UnusedRule(
-        rule.origin, text, similar_names[0] if similar_names and similar_names[0] != rule.site else ""
-    )
+    suggestion = next((name for name in similar_names if name != rule.site), "")
+    return UnusedRule(rule.origin, text, suggestion)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from msgspec import Struct
+from typing import Annotated, ClassVar, Literal
 
 from explorer.base.checked import Count, Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values
 
@@ -74,7 +73,7 @@ class EvaluateSpec(SampleSpec, frozen=True):
     batch: Annotated[Count, option("samples that run together", metavar="N")] = 64
 
 
-class ClassScore(Struct, frozen=True):
+class ClassScore(Fact, frozen=True):
     """Score of one class: the number of its samples, and the number that a model classified correctly."""
 
     label: int
@@ -82,7 +81,7 @@ class ClassScore(Struct, frozen=True):
     correct: int
 
 
-class Confusion(Struct, frozen=True):
+class Confusion(Fact, frozen=True):
     """Number of samples of one class that a model assigned to another class."""
 
     label: int
@@ -90,7 +89,7 @@ class Confusion(Struct, frozen=True):
     count: int
 
 
-class ModelAgreement(Struct, frozen=True):
+class ModelAgreement(Fact, frozen=True):
     """Comparison of the scored output with the first model's.
 
     Attributes:
@@ -114,7 +113,7 @@ class ModelAgreement(Struct, frozen=True):
     top5: float | None
 
 
-class ModelScore(Struct, frozen=True):
+class ModelScore(Fact, frozen=True):
     """Score of one model.
 
     Attributes:
@@ -154,7 +153,7 @@ class ModelScore(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-class Evaluation(Struct, frozen=True):
+class Evaluation(TableFact, frozen=True):
     """Scores of models side by side on the samples of a file.
 
     Attributes:
@@ -168,6 +167,8 @@ class Evaluation(Struct, frozen=True):
         outputs: Number of classes, or of predicted numbers for each sample.
         models: Scores of the models in the order in which the user named them.
     """
+
+    ROWS: ClassVar[str] = "models"
 
     data: str
     samples: int

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from explorer.base.checked import Count, Natural, Positive, Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 
 
@@ -34,7 +35,7 @@ class TrainSpec(Spec, frozen=True):
     seed: Annotated[Natural, option("seed of shuffling, held out samples, dropout", metavar="S")] = 0
 
 
-class EpochScore(Struct, frozen=True):
+class EpochScore(Fact, frozen=True):
     """Score after one epoch.
 
     `loss` is the loss on the training samples during the epoch. `held_loss` and `accuracy` are those of the
@@ -48,7 +49,7 @@ class EpochScore(Struct, frozen=True):
     seconds: float
 
 
-class TrainingRun(Struct, frozen=True, kw_only=True):
+class TrainingRun(TableFact, frozen=True, kw_only=True):
     """A training run of one model.
 
     Attributes:
@@ -68,6 +69,8 @@ class TrainingRun(Struct, frozen=True, kw_only=True):
         output: Path of the file with the weights of the best epoch, or '' if no file was requested.
         weights: Origin of the weights at the start of the first epoch.
     """
+
+    ROWS: ClassVar[str] = "epochs"
 
     source: str
     data: str

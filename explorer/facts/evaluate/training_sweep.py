@@ -3,11 +3,39 @@
 from __future__ import annotations
 
 import math
+from typing import Annotated, ClassVar
 
-from msgspec import Struct
+from explorer.base.checked import Count, Spec
+from explorer.base.fact import Fact, TableFact
+from explorer.base.options import option
 
 
-class TrainingTrial(Struct, frozen=True, kw_only=True):
+class TrainingSweepSpec(Spec, frozen=True):
+    """Trials of a training sweep, as the user requests them.
+
+    Attributes:
+        train: Settings and their values or ranges, such as 'lr=1e-4..1e-2,batch=64,256'.
+        trials: Number of trials that are drawn at random from the ranges, or None for all combinations.
+    """
+
+    train: Annotated[
+        str | None,
+        option(
+            "train a small module in each of these ways instead: lr=1e-4..1e-2,batch=64,256\n"
+            "(lr, batch, epochs, optimizer; a range goes by tens, or by doubling)",
+            manual="train a small module on `--data` in each of these ways instead, the best first:"
+            " `lr=1e-4..1e-2,batch=64,256` (`lr`, `batch`, `epochs`, `optimizer`; a range goes by tens, or by"
+            " doubling); `--take 1:best.ckpt` writes the weights of a row",
+            metavar="VALUES",
+        ),
+    ] = None
+    trials: Annotated[
+        Count | None,
+        option("number of trainings, drawn at random from the ranges of --train", metavar="N"),
+    ] = None
+
+
+class TrainingTrial(Fact, frozen=True, kw_only=True):
     """One training run of a sweep.
 
     Attributes:
@@ -60,7 +88,7 @@ class TrainingTrial(Struct, frozen=True, kw_only=True):
         return self.model, self.data, loss, self.rate, self.batch, self.epochs, self.optimizer, self.seed
 
 
-class TrainingSweep(Struct, frozen=True, kw_only=True):
+class TrainingSweep(TableFact, frozen=True, kw_only=True):
     """The answer of `explorer sweep --train`.
 
     Attributes:
@@ -80,6 +108,8 @@ class TrainingSweep(Struct, frozen=True, kw_only=True):
         written: Path of the file with the weights of one trial, or ''.
         workers: Number of worker processes, or 0 if this process did the work.
     """
+
+    ROWS: ClassVar[str] = "trials"
 
     source: str
     data: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 Over = Literal["sum", "mean", "max", "min"]
 """How a group combines the figures of its layers. A mean is over the layers that have a figure."""
@@ -13,7 +13,7 @@ OutsideUnit = Literal["seconds", "bytes", "share", "number"]
 """Unit of the figures after conversion. 'number' is any other unit, with the values of the file."""
 
 
-class OverlayColumn(Struct, frozen=True):
+class OverlayColumn(Fact, frozen=True):
     """A column of figures from outside the program.
 
     Attributes:
@@ -29,7 +29,7 @@ class OverlayColumn(Struct, frozen=True):
     over: Over = "sum"
 
 
-class OutsideFigure(Struct, frozen=True):
+class OutsideFigure(Fact, frozen=True):
     """A figure from outside the program, with the header and the unit of its column."""
 
     value: float
@@ -37,7 +37,7 @@ class OutsideFigure(Struct, frozen=True):
     unit: OutsideUnit
 
 
-class Overlay(Struct, frozen=True):
+class Overlay(Fact, frozen=True):
     """Figures from outside the program, matched to layers.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 
-class Partition(Struct, frozen=True):
+class Partition(Fact, frozen=True):
     """Consecutive layers that run on the same provider, without a layer on another provider between them.
 
     Attributes:
@@ -19,7 +19,7 @@ class Partition(Struct, frozen=True):
     layers: tuple[str, ...]
 
 
-class Boundary(Struct, frozen=True):
+class Boundary(Fact, frozen=True):
     """A tensor that one provider produces and another provider reads.
 
     Attributes:
@@ -42,7 +42,7 @@ class Boundary(Struct, frozen=True):
     bytes: int | None
 
 
-class FusedLayers(Struct, frozen=True):
+class FusedLayers(Fact, frozen=True):
     """Layers that onnxruntime runs as a single operator.
 
     Attributes:
@@ -56,7 +56,7 @@ class FusedLayers(Struct, frozen=True):
     layers: tuple[str, ...]
 
 
-class Placement(Struct, frozen=True):
+class Placement(Fact, frozen=True):
     """The provider that runs each layer, and the tensors that move between providers.
 
     Attributes:

@@ -8,14 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
+from explorer.base.fact import Fact
 from explorer.facts import Layer, Shape, TensorInfo
 
 InputSource = Literal["layer", "input", "stored", "unknown"]
 
 
-class LayerRef(Struct, frozen=True):
+class LayerRef(Fact, frozen=True):
     """A reference to a layer: its id in the layer tree, its path and its kind."""
 
     id: int
@@ -23,7 +24,7 @@ class LayerRef(Struct, frozen=True):
     kind: str
 
 
-class InputConnection(Struct, frozen=True):
+class InputConnection(Fact, frozen=True):
     """A tensor that a layer reads.
 
     Attributes:
@@ -41,7 +42,7 @@ class InputConnection(Struct, frozen=True):
     constant: bool = False
 
 
-class OutputConnection(Struct, frozen=True):
+class OutputConnection(Fact, frozen=True):
     """A tensor that a layer produces.
 
     Attributes:
@@ -59,7 +60,7 @@ class OutputConnection(Struct, frozen=True):
     constant: bool = False
 
 
-class Connections(Struct, frozen=True):
+class Connections(Fact, frozen=True):
     """Inputs of a layer with their producers, and outputs of the layer with their readers.
 
     Attributes:

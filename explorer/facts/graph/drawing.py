@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import field
 
+from explorer.base.fact import Fact
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.external.overlay import OutsideFigure
 
@@ -37,7 +38,7 @@ def collect_figures(layer: Layer) -> dict[str, int | None]:
     return {name: getattr(layer, field) for name, field in FIGURES.items()}
 
 
-class GraphBox(Struct, frozen=True):
+class GraphBox(Fact, frozen=True):
     """A box of a drawing.
 
     Attributes:
@@ -102,7 +103,7 @@ class GraphBox(Struct, frozen=True):
         return f"{self.kind}{', tiled' * bool(self.tiles)}{call_text}{f' ×{self.repeat}' * (self.repeat > 1)}"
 
 
-class GraphEdge(Struct, frozen=True):
+class GraphEdge(Fact, frozen=True):
     """An edge: tensors that one box produces and another box reads.
 
     Attributes:
@@ -125,7 +126,7 @@ class GraphEdge(Struct, frozen=True):
     points: tuple[tuple[int, int], ...] = ()
 
 
-class GraphRoute(Struct, frozen=True):
+class GraphRoute(Fact, frozen=True):
     """All paths from one layer or group to another.
 
     Attributes:
@@ -145,7 +146,7 @@ class GraphRoute(Struct, frozen=True):
     paths: int | None
 
 
-class GraphDrawing(Struct, frozen=True):
+class GraphDrawing(Fact, frozen=True):
     """Layout of a model, of a group, or of the neighborhood of a layer.
 
     Attributes:
@@ -176,7 +177,7 @@ class GraphDrawing(Struct, frozen=True):
     same_name: tuple[str, ...] = ()
 
 
-class NodeFigures(Struct, frozen=True):
+class NodeFigures(Fact, frozen=True):
     """One figure of every node of a graph, for the graph viewer of another program.
 
     Attributes:

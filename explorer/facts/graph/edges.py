@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 
-class RowEdges(Struct, frozen=True):
+class RowEdges(Fact, frozen=True):
     """Downward edges between rows.
 
     If names put rows in another order than the execution order, an edge can point upward. Such edges are

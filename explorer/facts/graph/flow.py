@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from msgspec import field
 
+from explorer.base.fact import Fact
 from explorer.facts import Shape, TensorInfo
 from explorer.facts.graph.connections import InputSource
 
 
-class ValueRecord(Struct, frozen=True):
+class ValueRecord(Fact, frozen=True):
     """A value that flows between rows of the layer tree.
 
     `maker` is the id of the row that produces it, or -1 for none. `readers` are the ids of the rows that read
@@ -22,7 +23,7 @@ class ValueRecord(Struct, frozen=True):
     is_output: bool
 
 
-class FlowRecord(Struct, frozen=True):
+class FlowRecord(Fact, frozen=True):
     """All values of a model.
 
     `made` and `read` map a row id to the indices of the values that the row produces and reads. `declared`
@@ -32,4 +33,4 @@ class FlowRecord(Struct, frozen=True):
     values: tuple[ValueRecord, ...]
     made: dict[int, tuple[int, ...]]
     read: dict[int, tuple[int, ...]]
-    declared: dict[str, Shape] = {}
+    declared: dict[str, Shape] = field(default_factory=dict)

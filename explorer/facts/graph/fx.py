@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import ClassVar
 
-from msgspec import Struct, field
+from msgspec import field
 
+from explorer.base.fact import Fact, TableFact
 from explorer.facts import Shape, TensorInfo
 
 
-class FxNode(Struct, frozen=True):
+class FxNode(Fact, frozen=True):
     """One node of a torch.fx graph.
 
     Attributes:
@@ -37,7 +39,7 @@ class FxNode(Struct, frozen=True):
     values: Mapping[str, float | None] = field(default_factory=dict)
 
 
-class FxGraph(Struct, frozen=True):
+class FxGraph(TableFact, frozen=True):
     """The torch.fx graph of a module.
 
     Attributes:
@@ -48,6 +50,8 @@ class FxGraph(Struct, frozen=True):
         nodes: Nodes in the order of the graph.
         inputs_from: Origin of each input, if statistics were requested.
     """
+
+    ROWS: ClassVar[str] = "nodes"
 
     traced_by: str
     reason: str

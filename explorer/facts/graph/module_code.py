@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 __all__ = ["ModuleCode"]
 
 
-class ModuleCode(Struct, frozen=True):
+class ModuleCode(Fact, frozen=True):
     """The text of one module of a TorchScript file.
 
     Attributes:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
-from msgspec import Struct, field
+from msgspec import field
 
+from explorer.base.fact import Fact, TableFact
 from explorer.facts import Shape
 
 
-class NodeTensor(Struct, frozen=True):
+class NodeTensor(Fact, frozen=True):
     """A tensor that a node reads or writes.
 
     Attributes:
@@ -32,7 +33,7 @@ class NodeTensor(Struct, frozen=True):
     values: Any = None
 
 
-class FileNode(Struct, frozen=True):
+class FileNode(Fact, frozen=True):
     """A node of the file.
 
     Attributes:
@@ -59,7 +60,7 @@ class FileNode(Struct, frozen=True):
     outputs: tuple[NodeTensor, ...]
 
 
-class NodeTable(Struct, frozen=True):
+class NodeTable(TableFact, frozen=True):
     """The header of an ONNX file, and its nodes.
 
     Attributes:
@@ -75,6 +76,8 @@ class NodeTable(Struct, frozen=True):
             the nodes of a function follow all other nodes.
         total_nodes: Number of all nodes in the file.
     """
+
+    ROWS: ClassVar[str] = "nodes"
 
     graph_name: str
     model_version: int | None

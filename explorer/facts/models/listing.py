@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import ClassVar
+
+from explorer.base.fact import Fact, TableFact
 
 
-class StoredType(Struct, frozen=True):
+class StoredType(Fact, frozen=True):
     """Tensors of one number type in a file.
 
     Attributes:
@@ -21,7 +23,7 @@ class StoredType(Struct, frozen=True):
     bytes: int | None
 
 
-class ModelFile(Struct, frozen=True):
+class ModelFile(Fact, frozen=True):
     """A model as its header describes it. Reading it loads no model and infers no shapes.
 
     Attributes:
@@ -51,7 +53,7 @@ class ModelFile(Struct, frozen=True):
     context: int | None = None
 
 
-class RecentModel(Struct, frozen=True):
+class RecentModel(Fact, frozen=True):
     """A model that was recently opened on the screen.
 
     Attributes:
@@ -69,7 +71,7 @@ class RecentModel(Struct, frozen=True):
     missing: bool = False
 
 
-class KeptSession(Struct, frozen=True):
+class KeptSession(Fact, frozen=True):
     """A session that can be resumed.
 
     Attributes:
@@ -89,7 +91,7 @@ class KeptSession(Struct, frozen=True):
     kept: str = ""
 
 
-class NamedModel(Struct, frozen=True):
+class NamedModel(Fact, frozen=True):
     """A model of torchvision.
 
     Attributes:
@@ -101,7 +103,7 @@ class NamedModel(Struct, frozen=True):
     params: int | None = None
 
 
-class ModelListing(Struct, frozen=True):
+class ModelListing(TableFact, frozen=True):
     """Models and sessions that can be opened.
 
     Attributes:
@@ -112,6 +114,8 @@ class ModelListing(Struct, frozen=True):
         recent: Recently opened models, newest first.
         torchvision: Models of torchvision, or None if it is not installed or was not requested.
     """
+
+    ROWS: ClassVar[str] = "models"
 
     folder: str
     models: tuple[ModelFile, ...]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import ClassVar
 
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.profile.profile import Profile, Spread
 
 
-class LayerChange(Struct, frozen=True):
+class LayerChange(Fact, frozen=True):
     """A row of one or both models, with the time of the layers in it.
 
     Attributes:
@@ -36,7 +37,7 @@ class LayerChange(Struct, frozen=True):
     significant: bool | None
 
 
-class ProfileComparison(Struct, frozen=True):
+class ProfileComparison(TableFact, frozen=True):
     """Comparison of two models that were timed in turn.
 
     Attributes:
@@ -48,6 +49,8 @@ class ProfileComparison(Struct, frozen=True):
         significant: Whether the difference exceeds the noise, as in `LayerChange`.
         notes: Further remarks, in words.
     """
+
+    ROWS: ClassVar[str] = "layers"
 
     names: tuple[str, str]
     difference: float

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact
 from explorer.facts.profile.profile import Spread
 
 
-class KernelTime(Struct, frozen=True):
+class KernelTime(Fact, frozen=True):
     """One kernel that was timed alone.
 
     Attributes:
@@ -32,7 +31,7 @@ class KernelTime(Struct, frozen=True):
     bytes_per_second: float
 
 
-class PeakRate(Struct, frozen=True):
+class PeakRate(Fact, frozen=True):
     """Highest multiply-accumulate rate of one number type over all tried sizes.
 
     Attributes:
@@ -48,7 +47,7 @@ class PeakRate(Struct, frozen=True):
     sizes: tuple[int, ...]
 
 
-class CacheLevel(Struct, frozen=True):
+class CacheLevel(Fact, frozen=True):
     """A data cache as the operating system reports it, with its measured bandwidth.
 
     Attributes:
@@ -65,7 +64,7 @@ class CacheLevel(Struct, frozen=True):
     ways: int = 0
 
 
-class CopyRate(Struct, frozen=True):
+class CopyRate(Fact, frozen=True):
     """Rate at which one thread copies an array with NumPy.
 
     Attributes:
@@ -79,7 +78,7 @@ class CopyRate(Struct, frozen=True):
     bytes_per_second: float
 
 
-class MeasuredCore(Struct, frozen=True):
+class MeasuredCore(Fact, frozen=True):
     """Measurements of one core.
 
     Attributes:
@@ -93,7 +92,7 @@ class MeasuredCore(Struct, frozen=True):
     copies: tuple[CopyRate, ...]
 
 
-class MeasuredMachine(Struct, frozen=True):
+class MeasuredMachine(Fact, frozen=True):
     """Measurements of the machine on which the program ran.
 
     Attributes:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact
 from explorer.facts.profile.profile import Profile
 
 
-class MeasuredPoint(Struct, frozen=True):
+class MeasuredPoint(Fact, frozen=True):
     """One timed layer that has MACs and moves bytes, with the layers that its kernel also computes.
 
     Attributes:

@@ -8,11 +8,12 @@ layer has its time, and the other layers refer to this layer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from explorer.base.checked import Count, Natural, PathText, Spec, Words
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.facts.external.machine import Machine
 from explorer.facts.profile.recording import RecordedRun
@@ -93,7 +94,29 @@ class ProfileSpec(Spec, frozen=True):
     record: Natural = 0
 
 
-class Spread(Struct, frozen=True):
+ProfileSort = Literal["time", "order", "calls", "mac-rate", "byte-rate", "limit", "roof", "memory"]
+"""Order of the layers of a profile; see `_KEYS`."""
+
+
+class ProfileViewSpec(Spec, frozen=True):
+    """Order of the layers of a profile.
+
+    Attributes:
+        sort: Figure by which the layers are sorted, the largest first.
+    """
+
+    sort: Annotated[
+        ProfileSort,
+        option(
+            "layers with the largest first: order is as they run, limit the least time, roof that over\n"
+            "the measured one",
+            manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
+            " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
+        ),
+    ] = "time"
+
+
+class Spread(Fact, frozen=True):
     """Distribution of a time in seconds over several samples.
 
     Attributes:
@@ -120,7 +143,7 @@ class Spread(Struct, frozen=True):
         return self.count >= SURE
 
 
-class LayerTime(Struct, frozen=True):
+class LayerTime(Fact, frozen=True):
     """Time of one layer. A group has the time of its own kernels only: a Loop without its body.
 
     Attributes:
@@ -186,7 +209,7 @@ class LayerTime(Struct, frozen=True):
         return self.predicted_seconds / self.seconds.median - 1
 
 
-class OperatorTime(Struct, frozen=True):
+class OperatorTime(Fact, frozen=True):
     """Time of all kernels of one operator, with those that belong to no layer.
 
     Attributes:
@@ -213,7 +236,7 @@ class OperatorTime(Struct, frozen=True):
     total_bytes: int | None = None
 
 
-class ModuleTime(Struct, frozen=True):
+class ModuleTime(Fact, frozen=True):
     """Time of a group of layers, or of a module that contains other modules.
 
     Attributes:
@@ -232,7 +255,7 @@ class ModuleTime(Struct, frozen=True):
     calls: int
 
 
-class OtherTime(Struct, frozen=True):
+class OtherTime(Fact, frozen=True):
     """Time of kernels that belong to no layer, such as copies and layout conversions."""
 
     name: str
@@ -241,7 +264,7 @@ class OtherTime(Struct, frozen=True):
     share: float
 
 
-class PhaseTime(Struct, frozen=True):
+class PhaseTime(Fact, frozen=True):
     """Time of one phase of a training step without a profiler: 'forward', 'loss', 'backward', ..."""
 
     name: str
@@ -249,7 +272,7 @@ class PhaseTime(Struct, frozen=True):
     share: float
 
 
-class Profile(Struct, frozen=True):
+class Profile(TableFact, frozen=True):
     """Measured time of one model, and its distribution over the layers.
 
     Attributes:
@@ -294,6 +317,8 @@ class Profile(Struct, frozen=True):
         recording: Recorded runs under the profiler, if they were requested.
     """
 
+    ROWS: ClassVar[str] = "layers"
+
     wall_seconds: float
     wall: Spread
     overhead_seconds: float
@@ -332,7 +357,7 @@ class Profile(Struct, frozen=True):
         return None if self.limit_seconds is None else self.limit_seconds / self.wall_seconds
 
 
-class BatchTime(Struct, frozen=True):
+class BatchTime(Fact, frozen=True):
     """Time of one batch size.
 
     Attributes:
@@ -353,7 +378,7 @@ class BatchTime(Struct, frozen=True):
     settled: bool
 
 
-class ProfileSeries(Struct, frozen=True):
+class ProfileSeries(Fact, frozen=True):
     """Profiles of one model at several batch sizes: a table of the times, and each profile."""
 
     batches: tuple[BatchTime, ...]

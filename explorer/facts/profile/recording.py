@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 
-class RecordedEvent(Struct, frozen=True, array_like=True):
+class RecordedEvent(Fact, frozen=True, array_like=True):
     """An event of a run: a phase, a module call or a kernel.
 
     Attributes:
@@ -26,7 +26,7 @@ class RecordedEvent(Struct, frozen=True, array_like=True):
     layer: int | None = None
 
 
-class RecordedRun(Struct, frozen=True):
+class RecordedRun(Fact, frozen=True):
     """One run under the profiler.
 
     Attributes:

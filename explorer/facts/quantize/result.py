@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from msgspec import Struct
+from explorer.base.fact import Fact, TableFact
 
 
-class OperatorCount(Struct, frozen=True):
+class OperatorCount(Fact, frozen=True):
     """Number of layers of one operator type: all, and by whether they take a number format."""
 
     op: str
@@ -16,7 +16,7 @@ class OperatorCount(Struct, frozen=True):
     unchanged: int
 
 
-class Bits(Struct, frozen=True):
+class Bits(Fact, frozen=True):
     """Bits per weight and per input element, with the element's share of a block's common values.
 
     A field is None if the layer has no such part or its size is unknown.
@@ -26,7 +26,7 @@ class Bits(Struct, frozen=True):
     input: float | None
 
 
-class Accumulator(Struct, frozen=True):
+class Accumulator(Fact, frozen=True):
     """Accumulator size that the sums of a layer's integer products need.
 
     Attributes:
@@ -44,7 +44,7 @@ class Accumulator(Struct, frozen=True):
     reach: int
 
 
-class QuantizedLayer(Struct, frozen=True):
+class QuantizedLayer(Fact, frozen=True):
     """A layer that multiplies or holds weights, and its quantization.
 
     Attributes:
@@ -126,21 +126,21 @@ class QuantizedLayer(Struct, frozen=True):
         return f"{self.formats}, {shared}"
 
 
-class BeforeAfter(Struct, frozen=True):
+class BeforeAfter(Fact, frozen=True):
     """A figure of the model before and after a change. A value is None if it is unknown."""
 
     before: int | None
     after: int | None
 
 
-class QuantizeTotals(Struct, frozen=True):
+class QuantizeTotals(Fact, frozen=True):
     """Sums over the full model."""
 
     weight_bytes: BeforeAfter
     bitops: BeforeAfter
 
 
-class OutputAgreement(Struct, frozen=True):
+class OutputAgreement(Fact, frozen=True):
     """Comparison of an output of the quantized model with the original's, over all samples.
 
     Attributes:
@@ -161,14 +161,14 @@ class OutputAgreement(Struct, frozen=True):
     samples: int = 0
 
 
-class KernelCount(Struct, frozen=True):
+class KernelCount(Fact, frozen=True):
     """Number of layers that a runtime runs as the same operator."""
 
     op: str
     layers: int
 
 
-class RuntimeKernels(Struct, frozen=True):
+class RuntimeKernels(Fact, frozen=True):
     """Kernels of the quantized layers in a runtime, read from the runtime's optimized form of the file.
 
     Attributes:
@@ -190,7 +190,7 @@ class RuntimeKernels(Struct, frozen=True):
     problem: str = ""
 
 
-class RunTimes(Struct, frozen=True):
+class RunTimes(Fact, frozen=True):
     """Run times of the original and of the quantized model, which ran in turn on the same input.
 
     Attributes:
@@ -213,7 +213,7 @@ class RunTimes(Struct, frozen=True):
         return self.after_min / self.before_min if self.before_min else 1.0
 
 
-class Quantization(Struct, frozen=True):
+class Quantization(TableFact, frozen=True):
     """The answer of `explorer quantize`.
 
     Attributes:
@@ -232,6 +232,8 @@ class Quantization(Struct, frozen=True):
         times: Run times of the original and the quantized model, or None if they were not measured.
         untimed: Reason why the run times were not measured, or ''.
     """
+
+    ROWS: ClassVar[str] = "layers"
 
     by_op: tuple[OperatorCount, ...]
     layers: tuple[QuantizedLayer, ...]

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Literal
-
-from msgspec import Struct
+from typing import Annotated, ClassVar, Literal
 
 from explorer.base.checked import Count, Natural, Positive, Spec, Words
 from explorer.base.errors import find_failed_models
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values
 from explorer.facts.quantize.spec import QuantizeSpec
@@ -69,7 +68,7 @@ class FormatSweepSpec(Spec, frozen=True):
     ] = "weights"
 
 
-class FormatRow(Struct, frozen=True):
+class FormatRow(Fact, frozen=True):
     """One choice of number formats for one model.
 
     Attributes:
@@ -127,7 +126,7 @@ class FormatRow(Struct, frozen=True):
     pareto: bool = False
 
 
-class MixedPrecision(Struct, frozen=True):
+class MixedPrecision(Fact, frozen=True):
     """Result of the search for a mixed precision of one model.
 
     Attributes:
@@ -148,7 +147,7 @@ class MixedPrecision(Struct, frozen=True):
     cost: FormatCost = "weights"
 
 
-class FormatSweep(Struct, frozen=True):
+class FormatSweep(TableFact, frozen=True):
     """The answer of `explorer sweep --quantize`.
 
     Attributes:
@@ -163,6 +162,8 @@ class FormatSweep(Struct, frozen=True):
         notes: Further remarks, in words.
         open: Number of known rows that were not computed because the time limit was reached.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     rows: tuple[FormatRow, ...]
     mixed: tuple[MixedPrecision, ...] = ()

@@ -5,10 +5,10 @@ A sliding window of attention ends a range.
 
 from __future__ import annotations
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 
-class FormPiece(Struct, frozen=True):
+class FormPiece(Fact, frozen=True):
     """A polynomial over a range of sizes.
 
     Attributes:
@@ -24,7 +24,7 @@ class FormPiece(Struct, frozen=True):
     text: str
 
 
-class ClosedForm(Struct, frozen=True):
+class ClosedForm(Fact, frozen=True):
     """Closed form of one figure over the number of tokens.
 
     Attributes:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Literal
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact, TableFact
 from explorer.facts import Reach
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.forms import ClosedForm
@@ -17,7 +16,7 @@ _SIGNS: Mapping[Reach, str] = {"bound": "<= ", "assumed": "~ ", "unknown": ">= "
 ServingLimit = Literal["compute", "weights", "cache", "links", "unknown"]
 
 
-class ServedPart(Struct, frozen=True):
+class ServedPart(Fact, frozen=True):
     """Parameters of one kind of layer.
 
     Attributes:
@@ -41,7 +40,7 @@ class ServedPart(Struct, frozen=True):
     dtype: str
 
 
-class PassFigures(Struct, frozen=True):
+class PassFigures(Fact, frozen=True):
     """Work of one pass for one sequence. A figure is None if it is unknown.
 
     Attributes:
@@ -68,7 +67,7 @@ class PassFigures(Struct, frozen=True):
         return _SIGNS.get(self.status, "")
 
 
-class ServedLayer(Struct, frozen=True):
+class ServedLayer(Fact, frozen=True):
     """A layer that multiplies or reads the cache (never a group), with its work in prefill and decode."""
 
     path: str
@@ -79,7 +78,7 @@ class ServedLayer(Struct, frozen=True):
     cache_bytes: int
 
 
-class CacheGroup(Struct, frozen=True):
+class CacheGroup(Fact, frozen=True):
     """Layers that have the same kind of cache.
 
     Attributes:
@@ -100,7 +99,7 @@ class CacheGroup(Struct, frozen=True):
     elements: int
 
 
-class ServedCache(Struct, frozen=True):
+class ServedCache(Fact, frozen=True):
     """Cache of one sequence, as the model's own code allocates it.
 
     Attributes:
@@ -119,7 +118,7 @@ class ServedCache(Struct, frozen=True):
     passes_weights: int | None
 
 
-class ServingTime(Struct, frozen=True):
+class ServingTime(Fact, frozen=True):
     """Least times of one batch at one context on one machine, limited only by computation and transfers.
 
     Attributes:
@@ -150,7 +149,7 @@ class ServingTime(Struct, frozen=True):
     token_predicted: float | None = None
 
 
-class DeviceShare(Struct, frozen=True):
+class DeviceShare(Fact, frozen=True):
     """Share of the model on each device of one stage of a layout. All devices of a stage have equal shares.
 
     Attributes:
@@ -174,7 +173,7 @@ class DeviceShare(Struct, frozen=True):
     limit: ServingLimit
 
 
-class DeviceLayout(Struct, frozen=True):
+class DeviceLayout(Fact, frozen=True):
     """One way to distribute a model over devices, at one context and batch.
 
     Attributes:
@@ -214,7 +213,7 @@ class DeviceLayout(Struct, frozen=True):
     shares: tuple[DeviceShare, ...] = ()
 
 
-class Serving(Struct, frozen=True):
+class Serving(TableFact, frozen=True):
     """Cost of running a language model.
 
     Attributes:
@@ -242,6 +241,8 @@ class Serving(Struct, frozen=True):
         notes: Further remarks, in words.
         uncut: Reasons why the model cannot be distributed over more devices.
     """
+
+    ROWS: ClassVar[str] = "times"
 
     spec: ServingSpec
     architecture: str

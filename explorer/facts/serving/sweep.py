@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import product
-from typing import Annotated
+from typing import Annotated, ClassVar
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 from msgspec.structs import replace
 
 from explorer.base.checked import Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.pareto_front import find_nondominated
 from explorer.facts.serving.serving import ServingLimit
 from explorer.facts.serving.spec import ServingSpec
@@ -38,7 +39,7 @@ class ServingSweepSpec(Spec, frozen=True):
         ]
 
 
-class ServingRow(Struct, frozen=True, kw_only=True):
+class ServingRow(Fact, frozen=True, kw_only=True):
     """One layout of a model over devices, at one context and batch.
 
     Attributes:
@@ -88,7 +89,7 @@ class ServingRow(Struct, frozen=True, kw_only=True):
     error: str = ""
 
 
-class ServingSweep(Struct, frozen=True, kw_only=True):
+class ServingSweep(TableFact, frozen=True, kw_only=True):
     """The answer of `explorer serving --sweep`.
 
     Attributes:
@@ -98,6 +99,8 @@ class ServingSweep(Struct, frozen=True, kw_only=True):
         output: Path of the results file, or '' for none.
         workers: Number of worker processes, or 0 if this process did the work.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     rows: tuple[ServingRow, ...]
     made: int = 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
-from msgspec import Struct
+from msgspec import field
 
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.roofline import Machine
 
 CurveName = Literal["macs", "moved", "activations", "weights", "kv_cache", "compute", "memory", "time"]
@@ -15,7 +16,7 @@ rate; 'memory': seconds of all bytes at the full bandwidth; 'time': least second
 """
 
 
-class SizeCurve(Struct, frozen=True):
+class SizeCurve(Fact, frozen=True):
     """One figure as a function of the size.
 
     Attributes:
@@ -29,7 +30,7 @@ class SizeCurve(Struct, frozen=True):
     form: str = ""
 
 
-class Crossing(Struct, frozen=True):
+class Crossing(Fact, frozen=True):
     """A size at which one figure becomes larger than another.
 
     At `size`, `above` is larger than `below`; one size before, it is not. `counted` tells whether both sizes
@@ -42,7 +43,7 @@ class Crossing(Struct, frozen=True):
     counted: bool
 
 
-class SizeCurves(Struct, frozen=True):
+class SizeCurves(TableFact, frozen=True):
     """Figures of a model as functions of one size, with all other sizes fixed.
 
     Attributes:
@@ -63,6 +64,8 @@ class SizeCurves(Struct, frozen=True):
         notes: Further remarks, in words.
     """
 
+    ROWS: ClassVar[str] = "curves"
+
     name: str
     low: int
     high: int
@@ -74,7 +77,7 @@ class SizeCurves(Struct, frozen=True):
     machine: Machine | None
     counted: tuple[int, ...]
     closed: bool
-    names: dict[str, int | None] = {}
+    names: dict[str, int | None] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
     def curve(self, name: CurveName) -> SizeCurve | None:

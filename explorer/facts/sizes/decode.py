@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import ClassVar
+
+from explorer.base.fact import Fact, TableFact
 
 
-class DecodeTotals(Struct, frozen=True):
+class DecodeTotals(Fact, frozen=True):
     """Figures of a prefill pass or a decode step, as in `Totals`."""
 
     macs: int | None
@@ -15,7 +17,7 @@ class DecodeTotals(Struct, frozen=True):
     activation_bytes_peak: int | None
 
 
-class DecodeRow(Struct, frozen=True):
+class DecodeRow(Fact, frozen=True):
     """A layer (never a group) in prefill and decode.
 
     Attributes:
@@ -38,7 +40,7 @@ class DecodeRow(Struct, frozen=True):
     kv_cache_bytes: int | None
 
 
-class Decode(Struct, frozen=True):
+class Decode(TableFact, frozen=True):
     """A prefill pass over `tokens` tokens, and the decode step that follows it.
 
     Attributes:
@@ -57,6 +59,8 @@ class Decode(Struct, frozen=True):
             it.
         unchecked: Reason why it could not be checked, such as a position table that is too short, or ''.
     """
+
+    ROWS: ClassVar[str] = "rows"
 
     tokens: int
     how: str

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
-
+from explorer.base.fact import Fact
 from explorer.facts import Layer
 from explorer.facts.split.split import Split
 
 
-class CutPlaces(Struct, frozen=True):
+class CutPlaces(Fact, frozen=True):
     """Positions where a model can be cut.
 
     A cut lies between two units. A unit is an operator, in the order of the file.
@@ -24,7 +23,7 @@ class CutPlaces(Struct, frozen=True):
     named: tuple[int, ...]
 
 
-class SplitDraft(Struct, frozen=True):
+class SplitDraft(Fact, frozen=True):
     """Stages of a model between cuts that the user may still move.
 
     Attributes:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
-from msgspec import Struct
-
 from explorer.base.checked import Spec, Words
+from explorer.base.fact import Fact
 from explorer.base.options import Declaration
 
 EditKind = Literal["rename", "set", "delete", "replace_op", "rename_weights"]
@@ -62,7 +61,7 @@ class EditSpec(Spec, frozen=True):
     each: bool = True
 
 
-class TypeChange(Struct, frozen=True):
+class TypeChange(Fact, frozen=True):
     """A model output with another type or shape after the edit, each as text: 'float32 1x64x56x56'."""
 
     name: Words
@@ -70,7 +69,7 @@ class TypeChange(Struct, frozen=True):
     after: str
 
 
-class Edit(Struct, frozen=True):
+class Edit(Fact, frozen=True):
     """Result of an edit.
 
     Attributes:

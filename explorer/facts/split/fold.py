@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
-
-from msgspec import Struct
+from typing import Annotated, ClassVar, Literal
 
 from explorer.base.checked import Spec
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import join_values
 from explorer.facts.verification import Verification
@@ -39,7 +38,7 @@ class FoldSpec(Spec, frozen=True):
     ] = FOLDS
 
 
-class FoldedNode(Struct, frozen=True):
+class FoldedNode(Fact, frozen=True):
     """A node that a fold removed.
 
     Attributes:
@@ -56,7 +55,7 @@ class FoldedNode(Struct, frozen=True):
     op_into: str = ""
 
 
-class NodeLeft(Struct, frozen=True):
+class NodeLeft(Fact, frozen=True):
     """A node of a foldable kind that was not folded, with the reason."""
 
     name: str
@@ -64,7 +63,7 @@ class NodeLeft(Struct, frozen=True):
     reason: str
 
 
-class FoldStep(Struct, frozen=True):
+class FoldStep(Fact, frozen=True):
     """All rewrites of one kind. They make one state of the history.
 
     Attributes:
@@ -92,7 +91,7 @@ class FoldStep(Struct, frozen=True):
     output: str = ""
 
 
-class Fold(Struct, frozen=True):
+class Fold(TableFact, frozen=True):
     """Result of a fold, kind by kind.
 
     Attributes:
@@ -100,6 +99,8 @@ class Fold(Struct, frozen=True):
         left: Nodes that were kept, of the kinds that folded nothing.
         output: Path of the written file, or '' if no file was written.
     """
+
+    ROWS: ClassVar[str] = "steps"
 
     steps: tuple[FoldStep, ...]
     left: tuple[NodeLeft, ...] = ()

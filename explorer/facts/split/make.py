@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
 from explorer.base.checked import Count, Spec, Words
+from explorer.base.fact import Fact
 from explorer.base.options import option
 from explorer.facts import TensorInfo
 
@@ -36,7 +35,7 @@ class MakeSpec(Spec, frozen=True):
     weight_inputs: Annotated[bool, option("weights are inputs of the graph, not in the file")] = False
 
 
-class MadeModel(Struct, frozen=True):
+class MadeModel(Fact, frozen=True):
     """A model that was built from a line of text.
 
     Attributes:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import Struct
-
 from explorer.base.checked import Spec, Words
+from explorer.base.fact import Fact
 from explorer.base.options import option
 from explorer.facts import OutputEvidence, TensorInfo
 
@@ -54,7 +53,7 @@ class PartSpec(Spec, frozen=True):
     ] = ()
 
 
-class Extraction(Struct, frozen=True):
+class Extraction(Fact, frozen=True):
     """A part of a model that was extracted, with the evidence that it computes the same values.
 
     Attributes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from msgspec import Struct
+from typing import ClassVar
 
+from explorer.base.fact import Fact, TableFact
 from explorer.facts.split.schedule import PipelineForecast, ScheduledWork
 
 
-class StageRun(Struct, frozen=True):
+class StageRun(Fact, frozen=True):
     """A stage that ran in its own process.
 
     Attributes:
@@ -27,7 +28,7 @@ class StageRun(Struct, frozen=True):
     worker: str = ""
 
 
-class PipelineRun(Struct, frozen=True):
+class PipelineRun(TableFact, frozen=True):
     """A run of a pipeline and its measurements.
 
     Attributes:
@@ -39,6 +40,8 @@ class PipelineRun(Struct, frozen=True):
         threads: Number of threads for the operators of each stage.
         output: Path of the file that holds the outputs, or '' if none was written.
     """
+
+    ROWS: ClassVar[str] = "stages"
 
     stages: tuple[StageRun, ...]
     micro_batches: int

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Literal
 
-from msgspec import Struct
+from explorer.base.fact import Fact
 
 Work = Literal["forward", "backward"]
 
 
-class ScheduledWork(Struct, frozen=True):
+class ScheduledWork(Fact, frozen=True):
     """Work of one stage on one micro-batch. `start` and `end` are seconds since the first work began."""
 
     stage: int
@@ -19,7 +19,7 @@ class ScheduledWork(Struct, frozen=True):
     end: float
 
 
-class PipelineForecast(Struct, frozen=True):
+class PipelineForecast(Fact, frozen=True):
     """Speed of a pipeline, computed from the times of its stages and links.
 
     Attributes:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta
 
 from explorer.base.checked import Count, Positive, Spec, Words
+from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.units import memory_word
 from explorer.facts import OutputEvidence, TensorInfo, Verification
@@ -89,7 +90,7 @@ class SplitSpec(Spec, frozen=True):
     optimizer: Annotated[Literal["sgd", "momentum", "adam"], option("optimizer whose memory counts")] = "sgd"
 
 
-class StageTraining(Struct, frozen=True):
+class StageTraining(Fact, frozen=True):
     """Memory that one stage needs in a training step.
 
     Attributes:
@@ -110,7 +111,7 @@ class StageTraining(Struct, frozen=True):
     total: int
 
 
-class Stage(Struct, frozen=True):
+class Stage(Fact, frozen=True):
     """One stage of a split model.
 
     Attributes:
@@ -147,7 +148,7 @@ class Stage(Struct, frozen=True):
     data_sha256: str = ""
 
 
-class StageCut(Struct, frozen=True):
+class StageCut(Fact, frozen=True):
     """The cut between two neighboring stages.
 
     Attributes:
@@ -164,7 +165,7 @@ class StageCut(Struct, frozen=True):
     seconds: float | None = None
 
 
-class StageCount(Struct, frozen=True):
+class StageCount(Fact, frozen=True):
     """Figures of a split into another number of stages.
 
     Attributes:
@@ -182,7 +183,7 @@ class StageCount(Struct, frozen=True):
     period: float | None = None
 
 
-class StepProof(Struct, frozen=True):
+class StepProof(Fact, frozen=True):
     """Proof that a training step of torch stages in separate processes matches a step of the full model.
 
     Attributes:
@@ -196,7 +197,7 @@ class StepProof(Struct, frozen=True):
     gradients: tuple[OutputEvidence, ...]
 
 
-class Split(Struct, frozen=True):
+class Split(TableFact, frozen=True):
     """A model that is split into stages.
 
     Attributes:
@@ -222,6 +223,8 @@ class Split(Struct, frozen=True):
         steps: Proof of a training step of torch stages, one for each schedule.
         notes: Further remarks, in words.
     """
+
+    ROWS: ClassVar[str] = "stages"
 
     by: SplitBy
     unit: str

@@ -32,4 +32,9 @@ FEATURE = Feature(
     commands={
         "compare": "keys.COMMANDS",
     },
+    blocks={
+        "Blame": "blame_words.blame",
+        "Comparison": "compare_words.compare",
+        "TreeDiff": "compare_words.tree_diff",
+    },
 )

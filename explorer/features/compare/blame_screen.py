@@ -116,6 +116,7 @@ class BlameScreen(SubScreen[LayerRequest]):
         )
 
     def _say(self, message: str) -> None:
+        self.has_message = bool(message)
         keys = (*_FOOTER[:-1], *_REMAKE, _FOOTER[-1]) if self._quantized else _FOOTER
         self.query_one(Status).show(lambda width: (keys_line(keys, width, message),))
 

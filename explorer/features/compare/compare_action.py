@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from explorer.features.compare.blame_screen import BlameCommand
 from explorer.tui.dialogs.proof import proof_dialog
+from explorer.tui.terminal.slices import call_after_paint
 
 if TYPE_CHECKING:
     from explorer.facts import Verification
@@ -41,4 +42,4 @@ async def _compare(context: CommandContext) -> None:
     tabs = context.panes.tabs
     tabs.open("diff")
     # a pane that was hidden until now has no height before it is laid out
-    context.panes.call_after_refresh(tabs.tab("diff").view.move_to_first_foldable)
+    call_after_paint(context.panes, tabs.tab("diff").view.move_to_first_foldable)

@@ -6,10 +6,12 @@ import explorer
 from explorer.base.exit_codes import DIFFERENT, DONE, UNPROVEN
 from explorer.base.verdicts import PASSED, find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.declared import list_options
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.records import read_hardware
 from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import HardwareSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -37,7 +39,7 @@ COMMAND = Command(
     "print figures of several models side by side, with reasons",
     ("M1", "M2", "..."),
     (
-        HARDWARE,
+        *list_options(HardwareSpec),
         Option("--verify", "prove that each model computes the same as the first"),
         "--draws",
         "--seed",

@@ -15,4 +15,7 @@ FEATURE = Feature(
         "verify_code": "emit_words.code_proof",
         "code_evidence": "emit_words.code_evidence",
     },
+    blocks={
+        "CodeProof": "emit_words.code_proof",
+    },
 )

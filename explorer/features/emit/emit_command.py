@@ -6,10 +6,12 @@ import explorer
 from explorer.base.exit_codes import IF_PROVED
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options
-from explorer.cli.arguments.options import FUSE, GROUPED, HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import HardwareSpec
+from explorer.facts.mapping import MapSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +51,8 @@ COMMAND = Command(
     "write mapped matmuls as C code, and prove numbers and bytes moved",
     ("MODEL",),
     (
-        Option("--mapping", "mapping file, as explorer map -o writes one", "FILE"),
-        HARDWARE,
+        *list_options(MapSpec, "mapping"),
+        *list_options(HardwareSpec),
         Option(
             "--to",
             "what to write (default c): C files with mapping.json, or mapping.json alone",
@@ -59,8 +61,7 @@ COMMAND = Command(
             manual="what to write: `c`, a C file for each matmul, a driver and `mapping.json`; or `json`,"
             " `mapping.json` alone: machine, mapping and loops, for an emitter of your own",
         ),
-        FUSE,
-        GROUPED,
+        *list_options(MapSpec, "fuse", "grouped"),
         Option("--output", "folder for the code; it is written whole or not at all", "FOLDER", short="-o"),
         *list_options(explorer.TileSpec, "sites"),
         *("--force", "--no-verify", "--seed"),

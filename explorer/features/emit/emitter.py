@@ -32,6 +32,7 @@ from explorer.facts.mapping import (
     MappedSite,
     MappingCost,
     MemoryMachine,
+    ModelMapping,
     Sizes,
     products_spec,
 )
@@ -99,16 +100,56 @@ def emit(
     if machine is None and mapping is None:
         hint = "add --mapping FILE, as explorer map MODEL --machine NAME -o FILE writes it, or --machine NAME"
         raise Misuse("code needs a mapping", where="emit", hint=hint)
-    named = read_mapping(mapping).machine if machine is None and mapping is not None else machine
-    assert named is not None
-    mapped = session.map(named, grouped=grouped, mapping=mapping, sites=sites, on_progress=on_progress)
+    chosen_machine = read_mapping(mapping).machine if machine is None and mapping is not None else machine
+    assert chosen_machine is not None
+    mapped = session.map(
+        chosen_machine, grouped=grouped, mapping=mapping, sites=sites, on_progress=on_progress
+    )
     check_counts(mapped.machine, "--machine")
     for site in mapped.sites:
         _check_fit(site.cost, mapping or "--machine")
     names = tuple(site.name for site in mapped.sites)
     task = _Task(session, names, mapped.grouped, mapped.machine.unit, on_progress)
-    fused = task.epilogues() if fuse else {}
-    manifest = CodeManifest(
+    found_epilogues = task.epilogues() if fuse else {}
+    code_sites = tuple(
+        _code_site(
+            number,
+            site,
+            task.sites[site.name],
+            found_epilogues.get(site.name),
+            mapped.machine,
+            form,
+            mapping or "--machine",
+        )
+        for number, site in enumerate(mapped.sites, 1)
+    )
+    manifest = _build_manifest(session, mapped, code_sites, mapping, fuse)
+    fused = {
+        site.mapping.site: found_epilogues[site.mapping.site]
+        for site in code_sites
+        if site.mapping.epilogue.ops
+    }
+    files = _sources(manifest, fused) if form == "c" else {}
+    if form == "json" or not verify:
+        proof = CodeProof("", form, mapped.machine.hardware.name, len(files), "", (), None, "", 0.0)
+    else:
+        keep_rejected = partial(code_folder.keep_rejected, output, files)
+        proof = task.prove(manifest, files, fused, keep_rejected, seed, cancel)
+    if proof.verdict_kind != "different":
+        code_folder.write(output, files, manifest, overwrite)
+        proof = replace(proof, output=output)
+    return replace(proof, form=form, seconds=time.perf_counter() - started)
+
+
+def _build_manifest(
+    session: Facade,
+    mapped: ModelMapping,
+    code_sites: tuple[CodeSite, ...],
+    mapping: str | None,
+    fuse: CodeFusion,
+) -> CodeManifest:
+    """Return the manifest of the code: versions and digests of its sources, the machine, and the sites."""
+    return CodeManifest(
         MANIFEST_VERSION,
         f"explorer {__version__}",
         session.parts.models.source,
@@ -116,35 +157,10 @@ def emit(
         _digest(mapping) if mapping is not None else "",
         mapped.machine,
         fuse,
-        tuple(
-            _code_site(
-                number,
-                site,
-                task.sites[site.name],
-                fused.get(site.name),
-                mapped.machine,
-                form,
-                mapping or "--machine",
-            )
-            for number, site in enumerate(mapped.sites, 1)
-        ),
+        code_sites,
         machine_digest(mapped.machine),
         mapped.grouped,
     )
-    fused = {
-        site.mapping.site: fused[site.mapping.site] for site in manifest.sites if site.mapping.epilogue.ops
-    }
-    files = _sources(manifest, fused) if form == "c" else {}
-    if form == "json" or not verify:
-        proof = CodeProof("", form, mapped.machine.hardware.name, len(files), "", (), None, "", 0.0)
-    else:
-        proof = task.prove(
-            manifest, files, fused, partial(code_folder.keep_rejected, output, files), seed, cancel
-        )
-    if proof.verdict_kind != "different":
-        code_folder.write(output, files, manifest, overwrite)
-        proof = replace(proof, output=output)
-    return replace(proof, form=form, seconds=time.perf_counter() - started)
 
 
 def epilogues(

@@ -20,4 +20,7 @@ FEATURE = Feature(
     commands={
         "graph": "keys.COMMANDS",
     },
+    blocks={
+        "NodeTable": "nodes_words.nodes_blocks",
+    },
 )

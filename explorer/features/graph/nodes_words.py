@@ -18,7 +18,12 @@ _MAX_ITEMS, _MAX_CHARACTERS = 8, 40
 
 def nodes(about: Info, fact: NodeTable) -> list[Block]:
     """Return the answer of `explorer nodes`."""
-    return [*title(about.model), Line(), Fields(_header_fields(fact)), Line(), _build_table(fact)]
+    return [*title(about.model), Line(), *nodes_blocks(fact)]
+
+
+def nodes_blocks(fact: NodeTable) -> list[Block]:
+    """Return the fields about the file, and a row for each node."""
+    return [Fields(_header_fields(fact)), Line(), _build_table(fact)]
 
 
 def _header_fields(fact: NodeTable) -> list[Field]:

@@ -16,4 +16,7 @@ FEATURE = Feature(
     commands={
         "mapping": "keys.COMMANDS",
     },
+    blocks={
+        "ModelMapping": "map_words.mapping_blocks",
+    },
 )

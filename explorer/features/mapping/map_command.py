@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import DIFFERENT, IF_DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.declared import list_options
-from explorer.cli.arguments.options import FUSE, GROUPED, HARDWARE, OBJECTIVE, OPENING, TABLE, Option
+from explorer.cli.arguments.declared import list_options, record_of
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import HardwareSpec
+from explorer.facts.mapping import MapSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,18 +29,13 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.machine is None:
         hint = "such as --machine gemmini; explorer machines lists machines"
         raise Misuse("a mapping needs a machine with memories", where="map", hint=hint)
+    spec = record_of(args, MapSpec)
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         return info, session.map(
             args.machine,
-            objective=args.objective,
+            **{**asdict(spec), "fuse": spec.fuse or ""},
             sites=args.site or (),
-            constrain=args.constrain or "",
-            fuse=args.fuse or "",
-            grouped=args.grouped,
-            mapping=args.mapping,
-            capacity=args.capacity or "",
-            formulas=bool(args.formulas),
             output=args.output,
             overwrite=args.force,
             on_progress=progress,
@@ -71,25 +70,10 @@ COMMAND = Command(
     "find the best tiles and loop orders for a machine with memories",
     ("MODEL",),
     (
-        HARDWARE,
-        OBJECTIVE,
+        *list_options(HardwareSpec),
+        *list_options(MapSpec, "objective"),
         *list_options(explorer.TileSpec, "sites"),
-        Option(
-            "--constrain",
-            "limits on the tile of the first memory on the chip and its loop order: 'n%32 k<=256 order=mnk'",
-            "WORDS",
-        ),
-        FUSE,
-        GROUPED,
-        Option(
-            "--mapping", "mapping file (as -o writes one) whose cost is computed, without a search", "FILE"
-        ),
-        Option(
-            "--capacity",
-            "table of the least traffic for each size of the first memory on the chip, a range or a list",
-            "LOW:HIGH",
-        ),
-        Option("--formulas", "print the formula of each figure of the matmul with the most MACs"),
+        *list_options(MapSpec, without=("objective",)),
         Option(
             "--output", "TOML file to write the mapping to, for --mapping of map and emit", "FILE", short="-o"
         ),

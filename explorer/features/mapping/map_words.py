@@ -38,9 +38,13 @@ def _with_outer_rate(machine: MemoryMachine) -> Hardware:
 
 def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
     """Build the output of `explorer map`: totals, one row for each kind of site, and the largest site."""
+    return [*title(about.model), *mapping_blocks(fact)]
+
+
+def mapping_blocks(fact: ModelMapping) -> list[Block]:
+    """Build the machine, the totals, one row for each kind of site, and the largest site."""
     largest = max(fact.sites, key=lambda site: site.cost.macs)
     return [
-        *title(about.model),
         Line((hardware_text(_with_outer_rate(fact.machine)),)),
         Line(),
         _totals(fact),

@@ -238,7 +238,7 @@ class MappingView(MappingSearchView):
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
-        self._status_text, self._status_role = message, "text"
+        self._status_text, self._status_role, self.has_message = message, "text", bool(message)
         self._show_status()
 
     def _refuse(self, reason: str) -> None:

@@ -27,4 +27,7 @@ FEATURE = Feature(
     sections={
         "time": "profile_report.SECTION",
     },
+    blocks={
+        "Profile": "profile_words.summary_blocks",
+    },
 )

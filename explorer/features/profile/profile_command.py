@@ -14,7 +14,7 @@ from explorer.cli.arguments.records import read_machine
 from explorer.cli.output.answer import Answer, build_plain_document, document, load_presenter, name_tool
 from explorer.cli.output.model_answer import open_and_answer
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.profile.profile import ProfileSpec
+from explorer.facts.profile.profile import ProfileSpec, ProfileViewSpec
 from explorer.host.output_files import check_target
 
 TYPE_CHECKING = False
@@ -41,15 +41,7 @@ _OPTIONS = (
         manual="size of the open first dimension, or several, such as `1,8,32`: one profile each",
     ),
     *list_options(ProfileSpec, "warmup", "steps", "repeat", "time_limit", "device"),
-    Option(
-        "--sort",
-        "layers with the largest first (default time): order is as they run, limit the least time, roof\n"
-        "that over the measured one",
-        default="time",
-        choices=("time", "order", "calls", "mac-rate", "byte-rate", "limit", "roof", "memory"),
-        manual="layers with the largest first: `time`, `order` (as they run), `calls`, `mac-rate`,"
-        " `byte-rate`, `limit` (least time), `roof` (least over measured), `memory`",
-    ),
+    *list_options(ProfileViewSpec),
     *list_options(ProfileSpec, "train", "optimizer"),
     Option(
         "--trace",

@@ -25,11 +25,17 @@ from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline_words import format_machine
 
 _OPERATORS = 10
+_LAYERS = 20
 
 
 def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
     """Build the output of `explorer profile`, with at most `limit` layers."""
     return [*title(about.model), Line(), *profile_blocks(fact, limit)]
+
+
+def summary_blocks(fact: Profile) -> list[Block]:
+    """Build a profile for a cell of a notebook, with its slowest layers."""
+    return profile_blocks(fact, _LAYERS)
 
 
 def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:

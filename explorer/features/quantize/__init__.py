@@ -32,4 +32,7 @@ FEATURE = Feature(
     words={
         "quantize_settings": "quantize_words.quantize_settings",
     },
+    blocks={
+        "Quantization": "quantize_words.quantize_blocks",
+    },
 )

@@ -29,4 +29,9 @@ FEATURE = Feature(
         "fold": "records.FoldRecord",
         "edit": "records.EditRecord",
     },
+    blocks={
+        "Edit": "rewrite_words.edit_blocks",
+        "Fold": "rewrite_words.fold_blocks",
+        "MadeModel": "rewrite_words.build_made_model",
+    },
 )

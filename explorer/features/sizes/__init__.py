@@ -31,4 +31,10 @@ FEATURE = Feature(
     words={
         "serving_sweep": "serving_sweep_words.serving_sweep",
     },
+    blocks={
+        "Decode": "decode_words.decode_blocks",
+        "Serving": "serving_words.serving_blocks",
+        "ServingSweep": "serving_sweep_words.serving_sweep",
+        "SizeCurves": "sizes_words.sizes_blocks",
+    },
 )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from msgspec.structs import asdict
+
 import explorer
 from explorer.base.errors import Misuse
 from explorer.base.exit_codes import BAD_INPUT, DONE
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, record_of
-from explorer.cli.arguments.options import KEPT_IN, MACHINE, OPENING, SCHEDULER, TABLE, Option
+from explorer.cli.arguments.options import MACHINE, OPENING, TABLE, Option
 from explorer.cli.arguments.records import read_machine
 from explorer.cli.output.answer import (
     Answer,
@@ -20,6 +22,7 @@ from explorer.cli.output.answer import (
 from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
 from explorer.facts.serving.spec import ServingSpec
+from explorer.facts.sweep import SweepRunSpec
 from explorer.host.output_files import check_target, write_atomically
 
 TYPE_CHECKING = False
@@ -45,9 +48,7 @@ _OPTIONS = (
     *list_options(ServingSpec, "card"),
     Option("--plot", "also draw memory over contexts and tokens/s over batches, as SVG or PNG", "FILE"),
     Option("--sweep", "one row for each layout of each type, context, batch and number of devices"),
-    KEPT_IN,
-    Option("--workers", "processes to spread the rows over (default: this one alone)", "N", least=1),
-    SCHEDULER,
+    *list_options(SweepRunSpec),
     *list_options(ServingSpec, "links"),
 )
 
@@ -89,7 +90,7 @@ def _sweep_serving(args: ParsedArgs, machine: Machine | None, progress: Progress
         spec=explorer.ServingSweepSpec(_build_spec_of_types(args), types["dtype"], types["kv_dtype"]),
         machine=machine,
         on_progress=progress,
-        **{name: getattr(args, name) for name in ("output", "scheduler", "workers")},
+        **asdict(record_of(args, SweepRunSpec)),
         **args.opening,
     )
     return Answer(

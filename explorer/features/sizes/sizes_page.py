@@ -7,6 +7,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from explorer.base.units import dims_text
 from explorer.facts.sizes.curves import CurveName, SizeCurve, SizeCurves
 from explorer.features.sizes.sizes_words import build_fields_at, describe_crossing
 from explorer.report.blocks import Fields
@@ -94,8 +95,17 @@ def _slider_lines(fact: SizeCurves, index: int, width: int) -> list[Line]:
         track[_column_of(fact, crossing.size, room)] = "┼"
     slider_column = _column_of(fact, size, room)
     current_note = " as the model is now" if size == fact.at else ""
+    others_note = f"  with {escape_name(dims_text(fact.others))}" if fact.others else ""
     return [
-        ((f" {escape_name(fact.name)} ", "dim"), (f"{size:,}", "strong"), (current_note, "dim")),
+        cut_line(
+            (
+                (f" {escape_name(fact.name)} ", "dim"),
+                (f"{size:,}", "strong"),
+                (current_note, "dim"),
+                (others_note, "text"),
+            ),
+            width,
+        ),
         (
             (f" {fact.low:,} ", "dim"),
             ("".join(track[:slider_column]), "track"),

@@ -48,7 +48,7 @@ SIZES_KEYS = key_group(
     ("size_crossing(-1)", ("N",), "N", "The crossing before", "The same, the other way round"),
     ("size_other", ("tab",), "Tab", "Another size", "Batch, sequence, ..."),
     ("size_machine", ("m",), "m", "Machine…", "Whose least time is drawn"),
-    ("size_bind", ("enter",), "Enter", "Take this size", "Binds what the model leaves open to it"),
+    ("size_bind", ("enter",), "Enter", "Take this size", "Binds it, and the other open sizes to those shown"),
     ("size_type", ("t",), "t", "Type sizes", "Fields for all sizes that the model leaves open"),
     ("size_serving", ("at",), "@", "Serving…", "Of a text: prompt, context, batch, devices"),
 )
@@ -60,10 +60,9 @@ _TEXT = "sequence"
 
 
 class SizeChoice(NamedTuple):
-    """The user's choice: a size to bind, None to enter all sizes, or `serving` for the serving screen."""
+    """The user's choice: sizes to bind, None to enter all sizes, or `serving` for the serving screen."""
 
-    name: str
-    size: int | None
+    sizes: dict[str, int] | None
     serving: bool = False
 
 
@@ -199,27 +198,30 @@ class SizesView(SubScreen[SizeChoice]):
 
     def action_size_bind(self) -> None:
         """Bind the slider's size if the model leaves it open."""
-        if self.fact.name in self._bindable:
-            self.dismiss(SizeChoice(self.fact.name, self.fact.sizes[self.at]))
-        else:
-            self._say(f"{self.fact.name} is fixed in this model: it can be looked at, not taken")
+        fact, bindable = self.fact, self._bindable
+        if fact.name not in bindable:
+            self._say(f"{fact.name} is fixed in this model: it can be looked at, not taken")
+            return
+        # the visible figures rest on all of these sizes
+        others = {name: size for name, size in fact.others.items() if name in bindable}
+        self.dismiss(SizeChoice({**others, fact.name: fact.sizes[self.at]}))
 
     def action_size_type(self) -> None:
         """Open a form for all open sizes."""
         if self._bindable:
-            self.dismiss(SizeChoice("", None))
+            self.dismiss(SizeChoice(None))
         else:
             self._say("this model leaves no dimension open")
 
     def action_size_serving(self) -> None:
         """Open the serving screen."""
         if _TEXT in self.fact.names:
-            self.dismiss(SizeChoice("", None, serving=True))
+            self.dismiss(SizeChoice(None, serving=True))
         else:
             self._say("this model reads no text")
 
     def _say(self, note: str) -> None:
-        self._note = note
+        self._note, self.has_message = note, bool(note)
         self._show()
         self._note = ""
 
@@ -340,11 +342,11 @@ class SizesCommand(ScreenCommand):
     def _handle_choice(self, choice: SizeChoice | None) -> None:
         if choice is not None and choice.serving:
             serving(self.context)
-        elif choice is not None and choice.size is None:
+        elif choice is not None and choice.sizes is None:
             self._type()
-        elif choice is not None:
+        elif choice is not None and choice.sizes is not None:
             bound_sizes = {name: size for name, size in self._open().items() if size is not None}
-            self._start_binding({**bound_sizes, choice.name: choice.size or 1})
+            self._start_binding({**bound_sizes, **choice.sizes})
 
     def _type(self) -> None:
         self.context.ask(SizesDialog(self._open()), self._start_binding)

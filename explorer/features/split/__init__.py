@@ -11,6 +11,7 @@ FEATURE = Feature(
     methods={
         "split": "split_methods.split",
         "split_draft": "split_methods.split_draft",
+        "split_module": "split_methods.split_module",
         "run_stages": "split_methods.run_stages",
         "extract": "split_methods.extract",
     },
@@ -28,5 +29,9 @@ FEATURE = Feature(
     },
     records={
         "extract": "part_record.PartRecord",
+    },
+    blocks={
+        "Split": "split_words.split_blocks",
+        "Extraction": "split_words.part_blocks",
     },
 )

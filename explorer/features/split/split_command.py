@@ -15,6 +15,7 @@ from explorer.cli.output.progress import ProgressLine
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec
+from explorer.facts.sweep import SweepRunSpec
 from explorer.host.output_files import check_target, write_atomically
 
 TYPE_CHECKING = False
@@ -213,9 +214,7 @@ PIPELINE = Command(
         ),
         Option("--batch", "samples of a micro-batch, where the first size is open", "N", least=1),
         Option("--threads", "threads of each stage's operators (default 1)", "N", "1", least=1),
-        Option(
-            "--scheduler", "address of a Dask cluster that runs it, fully trusted: tcp://host:8786", "ADDRESS"
-        ),
+        *list_options(SweepRunSpec, "scheduler"),
         *("--input", "--dim", "--seed"),
         Option("--output", ".npz file for the outputs", "FILE.npz", short="-o"),
         "--force",

@@ -12,6 +12,7 @@ from explorer.session.methods.facade import Facade
 from explorer.session.parts.models import Cancel, OnProgress
 
 if TYPE_CHECKING:
+    from explorer.engine.split.torch.stages import StagePipeline
     from explorer.facts.roofline import Machine
     from explorer.facts.split.draft import SplitDraft
     from explorer.facts.split.part import Extraction, PartSpec
@@ -69,6 +70,41 @@ def split(
         form=form,
         on_progress=on_progress,
         cancel=cancel,
+    )
+
+
+def split_module(
+    session: Facade,
+    spec: SplitSpec,
+    *,
+    devices: Sequence[str] = (),
+    machines: Sequence[Machine] = (),
+    seed: Natural = 0,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+) -> tuple[StagePipeline, Split]:
+    """Split the opened nn.Module into stages that are modules, each on its device.
+
+    The stages have weights of their own. On the CPU, their outputs are those of the module bit for bit.
+
+    Args:
+        spec: Settings as for `split`.
+        devices: Device of each stage, such as 'cuda:0'; one for all; none for the CPU.
+        machines: Machines as for `split`.
+        seed: Seed of the random inputs with which the outputs are compared.
+        on_progress: Callback that receives the progress.
+        cancel: Callback that is polled regularly; the work stops when it returns True.
+
+    Returns:
+        A module that runs all stages, with the list `stages`, and the figures of the split.
+
+    Raises:
+        Misuse: The model is not an nn.Module, the stages are not possible, or there is no such device.
+        BadModel: torch cannot cut the module, or the stages give other outputs.
+        Cancelled: `cancel` returned True.
+    """
+    return session.parts.get_part(Splitter).split_module(
+        spec, machines, devices, seed=seed, on_progress=on_progress, cancel=cancel
     )
 
 

@@ -210,7 +210,7 @@ class SplitScreen(SubScreen[int]):
         return job_line(running.title, running.job.progress, elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
-        self._status_text = message
+        self._status_text, self.has_message = message, bool(message)
         self._show_status()
 
     def page_blocks(self) -> Sequence[Block]:

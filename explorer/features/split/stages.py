@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
+from explorer.engine.convert.job import get_module
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.costs.training import onnx as training_of_graphs
 from explorer.engine.costs.training.step import compute_training
@@ -44,6 +45,7 @@ from explorer.session.parts.models import Models
 from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:
+    from explorer.engine.split.torch.stages import StagePipeline
     from explorer.features.split.torch_stages import TorchSplitter
 
 MODULE_PARTS = (".pt2", ".pt", ".pth")
@@ -109,6 +111,23 @@ class Splitter:
                 subject, fact, parts, output, overwrite, verify, seed, on_progress, cancel
             )
         return replace(fact, seconds=time.perf_counter() - started)
+
+    def split_module(
+        self,
+        spec: SplitSpec,
+        machines: Sequence[Machine],
+        devices: Sequence[str],
+        *,
+        seed: int,
+        on_progress: OnProgress,
+        cancel: Cancel,
+    ) -> tuple[StagePipeline, Split]:
+        """Split the opened module into modules on devices."""
+        get_module(self._models.open_state(0, on_progress))
+        started = time.perf_counter()
+        splitter = self._module_splitter(0, on_progress, cancel)
+        module, fact = splitter.split_module(spec, machines, devices, seed)
+        return module, replace(fact, seconds=time.perf_counter() - started)
 
     def draft(
         self,

@@ -14,11 +14,11 @@ import torch
 from msgspec.structs import replace
 from torch import nn
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.training.step import compute_training
 from explorer.engine.formats.torch_module.arguments import BoundInputs
-from explorer.engine.formats.torch_module.modules import describe_tensors
+from explorer.engine.formats.torch_module.modules import describe_tensors, walk_tensors
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.split import manifest
@@ -33,7 +33,7 @@ from explorer.engine.split.torch.sequence import (
     find_random_calls,
     name_units,
 )
-from explorer.engine.split.torch.stages import ModuleStages, StageModule
+from explorer.engine.split.torch.stages import ModuleStages, StageModule, StagePipeline
 from explorer.engine.values.torch_activations import draw_inputs
 from explorer.engine.values.torch_tensors import build_with_weights
 from explorer.facts import TensorInfo
@@ -41,6 +41,7 @@ from explorer.facts.roofline import Machine
 from explorer.facts.split.split import Split, SplitSpec, Stage
 from explorer.features.split import stage_folder
 from explorer.host import input_files, output_files
+from explorer.host.optional_packages import format_error
 from explorer.session.parts.models import Models
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
@@ -74,8 +75,42 @@ class TorchSplitter:
         seed: int,
     ) -> Split:
         """Split the module into stages; with `output`, also write and verify them."""
-        loaded = self._opened.loaded
         inputs, program, search = self._search(spec, machines)
+        fact, places = self._find_cuts(spec, inputs, search)
+        if output is None:
+            return fact
+        parts, module = self._cut(inputs, program, places)
+        return self._write_stages(fact, parts, module, inputs, output, overwrite, verify, seed)
+
+    def split_module(
+        self, spec: SplitSpec, machines: Sequence[Machine], devices: Sequence[str], seed: int
+    ) -> tuple[StagePipeline, Split]:
+        """Split the module into stages on devices, and compare their outputs with those of the module."""
+        inputs, program, search = self._search(spec, machines)
+        fact, places = self._find_cuts(spec, inputs, search)
+        parts, module = self._cut(inputs, program, places)
+        chosen = _choose_devices(devices, len(parts.stages))
+        report(self._on_progress, self._cancel, "comparing the outputs")
+        feeds, _ = draw_inputs(self._opened.loaded, inputs, seed)
+        args, kwargs = inputs.call(feeds)
+        exact = None
+        with self._opened.loaded.quiet(), torch.no_grad():
+            if not find_random_calls(program.graph.nodes):
+                first = dict(zip(parts.inputs, feeds, strict=True))
+                values = stages.run_stages(parts, [stage.module for stage in parts.stages], first)
+                expected = [tensor for _, tensor in walk_tensors(module(*args, **kwargs))]
+                pairs = zip(parts.outputs, expected, strict=True)
+                exact = all(
+                    torch.allclose(values[name], t, rtol=0, atol=0, equal_nan=True) for name, t in pairs
+                )
+        if exact is False:
+            raise BadModel("the stages give other outputs than the module", where=self._models.source)
+        return StagePipeline(parts, chosen), replace(fact, exact=exact)
+
+    def _find_cuts(
+        self, spec: SplitSpec, inputs: BoundInputs, search: StageSearch
+    ) -> tuple[Split, Sequence[int]]:
+        """Return the figures of the best split, and the number of units before each cut."""
         report(self._on_progress, self._cancel, "searching cuts")
         cuts = search.find_cuts()
         facts = [_describe_stage(search, span) for span in list_stage_spans(search, cuts.places)]
@@ -90,18 +125,21 @@ class TorchSplitter:
             *_describe_shared_weights(shared),
         )
         fact = replace(fact, notes=notes)
-        if output is None:
-            return fact
+        return fact, cuts.places
+
+    def _cut(
+        self, inputs: BoundInputs, program: Any, places: Sequence[int]
+    ) -> tuple[ModuleStages, nn.Module]:
+        """Return the stages, and the whole module with its weights."""
+        loaded = self._opened.loaded
         check(program)
         module = build_with_weights(loaded, lambda: inputs)
         args, kwargs = inputs.build_arguments(device="cpu")
         calls = name_units(program)
         report(self._on_progress, self._cancel, "cutting the module")
         with loaded.quiet():
-            parts = stages.cut_module(
-                module, args, kwargs, {calls[place] for place in cuts.places}, self._models.source
-            )
-        return self._write_stages(fact, parts, module, inputs, output, overwrite, verify, seed)
+            starts = {calls[place] for place in places}
+            return stages.cut_module(module, args, kwargs, starts, self._models.source), module
 
     def draft(self, spec: SplitSpec, machines: Sequence[Machine]) -> StageDraft:
         """Prepare the figures of stages for moving cuts, without cutting the module."""
@@ -250,6 +288,35 @@ class TorchSplitter:
             balance=split.balance,
             shared=tuple(_weights(parts.stages)),
         )
+
+
+def _choose_devices(devices: Sequence[str], stage_count: int) -> list[torch.device]:
+    """Return the device of each stage. One device is for all stages, and none is the CPU.
+
+    Raises:
+        Misuse: There are too few or too many devices, or torch knows no such device.
+    """
+    names = list(devices) or ["cpu"]
+    names = names * stage_count if len(names) == 1 else names
+    if len(names) != stage_count:
+        raise Misuse(
+            f"there are {len(names):,} devices for {stage_count:,} stages",
+            where="split_module(devices)",
+            hint="name one device, or one for each stage",
+        )
+    chosen = []
+    for name in names:
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+        except Exception as error:  # each backend raises an error of its own
+            raise Misuse(
+                f"torch cannot use the device '{name}' ({format_error(error)})",
+                where="split_module(devices)",
+                hint="write 'cpu', 'cuda:0' or 'mps'",
+            ) from error
+        chosen.append(device)
+    return chosen
 
 
 def _describe_shared_weights(shared: Sequence[str]) -> list[str]:

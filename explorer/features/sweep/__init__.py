@@ -23,4 +23,9 @@ FEATURE = Feature(
     commands={
         "sweep": "keys.COMMANDS",
     },
+    blocks={
+        "FormatSweep": "format_sweep_words.format_sweep",
+        "MappingSweep": "mapping_sweep_words.mapping_sweep",
+        "Sweep": "sweep_words.sweep",
+    },
 )

@@ -128,7 +128,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
         return job_line(self._progress(), running.job.progress, elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:
-        self._status_text = message
+        self._status_text, self.has_message = message, bool(message)
         self._show_status()
 
     def action_more(self) -> None:

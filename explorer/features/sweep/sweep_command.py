@@ -14,15 +14,7 @@ from explorer.base.options import find_option
 from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options, read_typed_values, record_of
-from explorer.cli.arguments.options import (
-    HARDWARE,
-    KEPT_IN,
-    OBJECTIVE,
-    OPENING,
-    SCHEDULER,
-    TABLE,
-    Option,
-)
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.quantize_options import FORMAT_SWEEP
 from explorer.cli.arguments.records import read_hardware, read_tiles, tile_spec
 from explorer.cli.arguments.training import TRAINING_SWEEP
@@ -36,8 +28,11 @@ from explorer.cli.output.answer import (
 )
 from explorer.cli.output.computed_rows import say_what_is_kept, warn_missing_figures
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.cost import OrderSpec
+from explorer.facts.cost import HardwareSpec, OrderSpec
 from explorer.facts.evaluate.evaluation import SampleSpec
+from explorer.facts.mapping import MapSpec
+from explorer.facts.mapping_sweep import MappingSweepSpec
+from explorer.facts.sweep import SweepRunSpec, SweepViewSpec
 from explorer.host import output_files
 
 TYPE_CHECKING = False
@@ -98,16 +93,15 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             verify=args.verify,
             draws=args.draws or 1,
             first_seed=args.seed,
-            output=args.output,
-            scheduler=args.scheduler,
-            workers=args.workers,
             layers=args.scalesim is not None,
+            **asdict(record_of(args, SweepRunSpec)),
             **args.opening,
         )
         bad = fact.failed
-    if args.sort is not None:
-        fact = sweep.sort_rows(fact, args.sort)
-    figures = None if args.beside is None else sweep.compare_tilings(fact, args.beside)
+    view = record_of(args, SweepViewSpec)
+    if view.sort is not None:
+        fact = sweep.sort_rows(fact, view.sort)
+    figures = None if view.beside is None else sweep.compare_tilings(fact, view.beside)
     if args.scalesim is not None:
         text = load_presenter("sweep_words", __package__)
         texts_by_path = {
@@ -164,14 +158,14 @@ def _sweep_mappings(args: ParsedArgs, progress: ProgressLine) -> MappingSweep:
     if len(args.models) > 1:
         raise Misuse("one model is mapped at a time", where=args.models[1], hint="leave it out")
     say_what_is_kept(args)
-    options = {name: getattr(args, name) for name in ("objective", "output", "scheduler", "workers")}
     with explorer.Session(args.models[0], **args.opening) as session:
         return session.sweep_mappings(
             machines,
-            capacity=args.capacity or "",
+            **asdict(record_of(args, MappingSweepSpec)),
+            objective=args.objective,
             sites=tuple(args.site or ()),
             on_progress=progress,
-            **options,
+            **asdict(record_of(args, SweepRunSpec)),
         )
 
 
@@ -290,8 +284,10 @@ def _sweep_formats(args: ParsedArgs, progress: ProgressLine) -> FormatSweep:
         draws=args.draws or 4,
         seed=args.seed,
     )
-    options = {name: getattr(args, name) for name in ("output", "scheduler", "workers")}
-    return explorer.sweep_formats(*args.models, spec=spec, on_progress=progress, **options, **args.opening)
+    run_options = asdict(record_of(args, SweepRunSpec))
+    return explorer.sweep_formats(
+        *args.models, spec=spec, on_progress=progress, **run_options, **args.opening
+    )
 
 
 def _answer_trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer | None:
@@ -324,9 +320,8 @@ def _sweep_trainings(args: ParsedArgs, progress: ProgressLine, take: tuple[int, 
     if len(args.models) > 1:
         raise Misuse("one model is trained at a time", where=args.models[1], hint="leave it out")
     say_what_is_kept(args)
-    options = {
-        name: getattr(args, name) for name in ("trials", "seed", "output", "scheduler", "workers", "held")
-    }
+    options = {name: getattr(args, name) for name in ("trials", "seed", "held")}
+    options |= asdict(record_of(args, SweepRunSpec))
     options |= {"take": take, "overwrite": args.force, "on_progress": progress}
     with explorer.Session(args.models[0], **args.opening) as session:
         return session.sweep_training(over=args.train, **asdict(record_of(args, SampleSpec)), **options)
@@ -405,7 +400,7 @@ COMMAND = Command(
             reads="choices",
         ),
         *list_options(explorer.TileSpec, "sites", "grouped", "config"),
-        HARDWARE,
+        *list_options(HardwareSpec),
         Option(
             "--buffer",
             "bytes for the current tiles, such as 512KiB; without a machine only these",
@@ -419,38 +414,14 @@ COMMAND = Command(
             manual="find the best mapping to each machine of `--machine a,b` and each size of `--capacity`,"
             " and mark the Pareto front of cycles over bytes of memory",
         ),
-        Option(
-            "--capacity",
-            "sizes of each machine's first memory on the chip, with --map: 64K,256K,1M, or a range 64K:1M\n"
-            "(default: the machine's own)",
-            "SIZES",
-        ),
-        OBJECTIVE,
+        *list_options(MappingSweepSpec),
+        *list_options(MapSpec, "objective"),
         *FORMAT_SWEEP,
         "--draws",
         "--seed",
-        KEPT_IN,
-        Option(
-            "--sort",
-            "what the rows are sorted by (default: as asked)",
-            choices=(
-                *("asked", "cycles", "time", "traffic", "buffer", "products"),
-                *("utilisation", "padded", "error", "pareto"),
-            ),
-        ),
-        Option(
-            "--beside",
-            "compare tilings with the first of them: their tiles, all, or front",
-            "TILES",
-        ),
-        Option(
-            "--workers",
-            "processes that share the work; 1 uses only this one (default: one for each processor if that"
-            " is faster)",
-            "N",
-            least=1,
-        ),
-        SCHEDULER,
+        *list_options(SweepRunSpec, "output"),
+        *list_options(SweepViewSpec),
+        *list_options(SweepRunSpec, "workers", "scheduler"),
         Option(
             "--scalesim",
             "also write the matmuls for SCALE-Sim (-i gemm)",

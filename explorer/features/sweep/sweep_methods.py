@@ -12,7 +12,7 @@ from explorer.session.parts.models import Cancel, OnProgress
 from explorer.session.session import Session, reopen
 
 if TYPE_CHECKING:
-    from explorer.facts.cost import Hardware
+    from explorer.facts.cost import Hardware, OrderName
     from explorer.facts.evaluate.training_sweep import TrainingSweep
     from explorer.facts.mapping_sweep import MappingSweep
     from explorer.facts.quantize import FormatSweep, FormatSweepSpec
@@ -25,7 +25,7 @@ def sweep(
     spec: SweepSpec,
     *,
     hardware: Hardware | None = None,
-    order: str = "best",
+    order: OrderName = "best",
     verify: bool = False,
     draws: Count = 1,
     seed: Natural = 0,

@@ -381,8 +381,27 @@ def _mark(row: SweepRow) -> tuple[Any, str]:
 
 def sweep(context: CommandContext) -> None:
     """Open the sweep screen for the current model; it asks for tilings if none were tried."""
+    store = context.store
     if not context.ready():
         return
+    # a module has no plan before its export, which takes long
+    if "sweep" in store.on_demand.answers or not store.by_value:
+        _show(context)
+    else:
+        context.start("Sweep", _check_and_show(context))
+
+
+async def _check_and_show(context: CommandContext) -> None:
+    """Open the sweep screen if the model has matmuls to tile.
+
+    Raises:
+        ExplorerError: There is nothing to tile, for example because everything is tiled already.
+    """
+    await context.jobs.run("planning", "plan", TileSpec())
+    _show(context)
+
+
+def _show(context: CommandContext) -> None:
     store = context.store
     tilings: SweepState = store.on_demand.answers.setdefault("sweep", SweepState())
     screen = SweepScreen(store.source, context.jobs.engine, tilings, TileSpec(), hardware=store.hardware)

@@ -36,4 +36,10 @@ FEATURE = Feature(
     fields={
         "tile": "tile_words.state_fields",
     },
+    blocks={
+        "Plan": "tile_words.plan_matmuls",
+        "PlanCost": "plan_words.cost_blocks",
+        "TileResult": "tile_words.result_blocks",
+        "TileSteps": "steps_words.steps_blocks",
+    },
 )

@@ -6,12 +6,12 @@ import explorer
 from explorer.base.errors import Misuse
 from explorer.cli.arguments.command import Command, ParsedArgs
 from explorer.cli.arguments.declared import list_options
-from explorer.cli.arguments.options import HARDWARE, OPENING, TABLE, Option
+from explorer.cli.arguments.options import OPENING, TABLE, Option
 from explorer.cli.arguments.records import read_hardware, tile_spec
 from explorer.cli.output.answer import Answer
 from explorer.cli.output.model_answer import describe_fixed_sizes, open_and_answer
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.cost import OrderSpec
+from explorer.facts.cost import HardwareSpec, OrderSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ COMMAND = Command(
     ("MODEL",),
     (
         *list_options(explorer.TileSpec, without=("accumulator",)),
-        HARDWARE,
+        *list_options(HardwareSpec),
         *list_options(OrderSpec),
         Option("--formulas", "print the formula of each figure of each matmul"),
         Option(

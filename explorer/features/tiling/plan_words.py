@@ -55,10 +55,19 @@ _BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet
 
 def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
     """Build the output of `explorer plan`: totals, loop orders, sites, formulas and assumptions."""
+    return [
+        *title(about.model),
+        *cost_blocks(fact),
+        *([] if about.model.is_graph else [Paragraph(_NAMES, "quiet")]),
+        *([Paragraph(why, "warning")] if (why := explain_missing_time(fact)) else []),
+    ]
+
+
+def cost_blocks(fact: PlanCost) -> list[Block]:
+    """Build the machine, totals, loop orders, sites, formulas and assumptions."""
     machine = fact.hardware
     detailed = [site for site in fact.sites if site.formulas]
     return [
-        *title(about.model),
         *([Line((hardware_text(machine), Span(f"   {machine.origin}", "quiet")))] if machine.origin else []),
         Line(),
         figures(fact),
@@ -69,8 +78,6 @@ def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
         *(block for site in detailed[:_MAX_FORMULAS] for block in (Line(), *detail(site))),
         Line(),
         *_assumptions(fact),
-        *([] if about.model.is_graph else [Paragraph(_NAMES, "quiet")]),
-        *([Paragraph(why, "warning")] if (why := explain_missing_time(fact)) else []),
     ]
 
 

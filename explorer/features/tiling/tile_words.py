@@ -28,7 +28,7 @@ from explorer.report.present.accumulator import overflows
 from explorer.report.present.compare.diff import build_changes
 from explorer.report.present.compare.verify import evidence, suggest_blame
 from explorer.report.present.effective_settings import origin_text, warn_unused_rules
-from explorer.report.present.figures import share_text, utilization
+from explorer.report.present.figures import report_written, share_text, utilization
 from explorer.report.present.row_groups import group_rows, list_first_names
 from explorer.settings.parse import write_option_words, write_path_word
 
@@ -63,6 +63,17 @@ def plan_matmuls(fact: Plan) -> list[Block]:
     if fact.skipped:
         blocks += [Line(), build_skipped_table(fact)[0]]
     return blocks
+
+
+def result_blocks(fact: TileResult) -> list[Block]:
+    """Build the plan of a tiling, its proof, and the written file."""
+    proof = (
+        []
+        if fact.verification is None
+        else [Line(), Line(Span("Proof", "strong")), *evidence(fact.verification)]
+    )
+    written = [Line(), *report_written(fact.output, seconds_text(fact.seconds))] if fact.output else []
+    return [*plan_matmuls(fact.plan), *proof, *written]
 
 
 def headline(fact: Plan) -> Line:

@@ -30,7 +30,7 @@ from explorer.engine.tiling.module_products import trace_products
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products, has_groups
 from explorer.engine.tiling.rules import packing
-from explorer.engine.tiling.settings import effective_settings
+from explorer.engine.tiling.settings import list_effective_settings
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
 from explorer.facts import History, HistoryEntry, Plan, TileResult, TileSpec, Verification
@@ -123,7 +123,7 @@ class Tiler:
         all_sites = _plan_of(products, TileSpec())[0].sites
         named = self._resolve_site_filters(spec, products, self._models.current).sites
         chosen_sites = _plan_of(products, TileSpec(sites=named, origins=spec.origins))[0].sites
-        return effective_settings(spec, all_sites, chosen_sites)
+        return list_effective_settings(spec, all_sites, chosen_sites)
 
     def steps(self, spec: TileSpec, work: Work) -> Steps:
         """Tile the current model; a result whose proof fails is discarded."""

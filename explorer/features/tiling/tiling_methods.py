@@ -17,7 +17,7 @@ from explorer.session.parts.module_job import check_module
 if TYPE_CHECKING:
     from torch import nn
 
-    from explorer.facts.cost import Hardware, PlanCost, TileSteps
+    from explorer.facts.cost import Hardware, OrderName, PlanCost, TileSteps
     from explorer.facts.settings import Settings
 
 
@@ -57,7 +57,7 @@ def cost(
     spec: TileSpec,
     hardware: Hardware | None = None,
     *,
-    order: str = "best",
+    order: OrderName = "best",
     formulas: bool | None = None,
     on_progress: OnProgress = None,
 ) -> PlanCost:
@@ -81,7 +81,7 @@ def cost(
 
 
 def tile_steps(
-    session: Facade, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
+    session: Facade, site: SitePlan, *, order: OrderName = "best", first: Natural = 0, count: Count = 64
 ) -> TileSteps:
     """Return the buffer contents and the bytes moved at some steps of a site; a step is one tile matmul.
 

@@ -34,4 +34,10 @@ FEATURE = Feature(
     words={
         "training_sweep": "train_words.training_sweep",
     },
+    blocks={
+        "Evaluation": "evaluate_words.evaluation",
+        "TrainingMemory": "training_words.memory_blocks",
+        "TrainingRun": "train_words.training_run",
+        "TrainingSweep": "train_words.training_sweep",
+    },
 )

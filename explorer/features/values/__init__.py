@@ -27,4 +27,10 @@ FEATURE = Feature(
     sections={
         "weights": "weights_section.SECTION",
     },
+    blocks={
+        "Activations": "weights_words.activations_blocks",
+        "HeatMap": "tensor_words.heat_map",
+        "TensorValues": "tensor_words.tensor_values",
+        "Weights": "weights_words.weights_blocks",
+    },
 )

@@ -16,6 +16,7 @@ from explorer.features.values.heat_panel import HeatPanel, Palette, Picture
 from explorer.features.values.map_page import build_figure_lines, cell_span, cursor_line, title_lines
 from explorer.features.values.tensor_words import heat_map, scale_of
 from explorer.tui.dialogs.dialogs import SubScreen
+from explorer.tui.terminal.slices import call_after_paint
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import cut_line, escape_name
 from explorer.tui.widgets.line_view import LineView
@@ -152,7 +153,7 @@ class HeatMapView(SubScreen[None]):
         shows_figures = self.size.width >= _WIDE if self._shows_figures is None else self._shows_figures
         self.set_class(shows_figures, "-about")
         self.set_class(self.request.before is not None, "-before")
-        self.call_after_refresh(self._go)
+        call_after_paint(self, self._go)
 
     # drawing
 

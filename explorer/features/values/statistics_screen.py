@@ -12,10 +12,13 @@ from textual.app import ComposeResult
 from textual.binding import BindingType
 
 from explorer.base.errors import Misuse
+from explorer.base.options import DeclaredOption, find_option
+from explorer.facts.values import StatisticsSpec
 from explorer.features.values.weights_words import statistics
 from explorer.report.blocks import Table
 from explorer.report.csv_table import csv_text
 from explorer.report.json_records import statistics_record
+from explorer.settings.option_values import read_option
 from explorer.settings.parse import write_path_word
 from explorer.settings.statistics import parse_statistics
 from explorer.tui.commands.context import ScreenCommand
@@ -33,6 +36,9 @@ if TYPE_CHECKING:
 
 
 WEIGHTS, ACTIVATIONS = "weights", "activations"
+
+_STAT, _KINDS, _AXIS = (find_option(StatisticsSpec, name) for name in ("stat", "kinds", "axis"))
+"""Declared options that have a field in the dialog."""
 
 # fmt: off
 STATISTICS_KEYS = key_group(
@@ -66,13 +72,10 @@ class StatisticsRequest(NamedTuple):
         Raises:
             ExplorerError: The statistics or the axis cannot be parsed, or weights have an input.
         """
-        parse_statistics(self.stat, "statistics")
+        read_option(_STAT, self.stat, _STAT.declared.label)
         if self.input and self.subject == WEIGHTS:
             raise Misuse("weights need none", where="input")
-        try:
-            axis = int(self.axis) if self.axis else None
-        except ValueError:
-            raise Misuse(f"'{self.axis}' is no axis", where="axis", hint="0, or -1 from behind") from None
+        axis = read_option(_AXIS, self.axis, _AXIS.declared.label) if self.axis else None
         choices = {"kinds": words(self.kinds), "stat": self.stat, "axis": axis}
         return words(self.layers), {**choices, "input": self.input} if self.input else choices
 
@@ -99,11 +102,16 @@ class StatisticsDialog(FormDialog[StatisticsRequest]):
     def fields(self) -> ComposeResult:
         """Yield a field for each option."""
         yield OptionField("of the", (WEIGHTS, ACTIVATIONS), self._last.subject, id="of")
-        yield from self.entry("statistics", self._last.stat, "var, absmax, zeros, quantile:0.97", "stat")
+        yield from self._declared_entry(_STAT)
         yield from self.entry("layers", self._last.layers, "all; globs such as *attn*, fc?", "layers")
-        yield from self.entry("operators", self._last.kinds, "all; Conv, Linear", "kinds")
-        yield from self.entry("axis", self._last.axis, "none; 0 tells output channels apart", "axis")
+        yield from self._declared_entry(_KINDS)
+        yield from self._declared_entry(_AXIS)
         yield from self.entry("input", self._last.input, "random; an .npy or .npz file", "input")
+
+    def _declared_entry(self, option: DeclaredOption) -> ComposeResult:
+        """Yield the input of an option of `StatisticsSpec`, with the text that was typed last."""
+        text = getattr(self._last, option.name)
+        yield from self.entry(option.declared.label, text, option.declared.placeholder, option.name)
 
     def meaning(self) -> list[tuple[str, str]]:
         """List the columns of the table, and mention that activations run the model."""

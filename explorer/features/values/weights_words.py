@@ -57,8 +57,12 @@ def weights_blocks(fact: Weights) -> list[Block]:
 
 def activations(about: Info, fact: Activations) -> list[Block]:
     """Build the output of `explorer activations`: inputs, statistics, layers without values."""
-    blocks = [
-        *title(about.model),
+    return [*title(about.model), *activations_blocks(fact)]
+
+
+def activations_blocks(fact: Activations) -> list[Block]:
+    """Build the notes, the inputs, the statistics, and the layers without values."""
+    blocks: list[Block] = [
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
         *(Paragraph(text, "quiet") for text in fact.inputs),

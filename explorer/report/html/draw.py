@@ -7,16 +7,33 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from explorer.base.units import printable
 from explorer.facts import Info
 from explorer.report import plots
-from explorer.report.blocks import Block, Cell, Chart, Column, Fields, Heading, Line, Paragraph, Scatter, Span
-from explorer.report.layout import note_omitted_rows
+from explorer.report.blocks import (
+    Block,
+    Cell,
+    Chart,
+    Column,
+    Fields,
+    Heading,
+    Line,
+    Paragraph,
+    Scatter,
+    Span,
+    Table,
+)
+from explorer.report.layout import Page, note_omitted_rows
 from explorer.report.present.look.info import describe_model
 from explorer.session.headers import label
+
+if TYPE_CHECKING:
+    from jinja2 import Template
 
 Sections = Sequence[tuple[str, Sequence[Block]]]
 """Sections of a page, each with a title and blocks."""
@@ -27,24 +44,44 @@ _MAX_ROWS = 5_000
 _FIELDS = (Column(""), Column("", "right"), Column("", "right"), Column("", role="quiet"))
 
 
+class _TreeRow(Struct, frozen=True):
+    """A row of a tree that folds.
+
+    Attributes:
+        closes: Number of groups that end after the row.
+        open: Whether the rows below a group are visible at first.
+    """
+
+    cells: Sequence[Sequence[Span]]
+    depth: int
+    parent: bool
+    open: bool
+    closes: int
+
+
 class _Part(Struct, frozen=True):
-    """A part of a page for the template: a heading, lines of text, a picture, or a table."""
+    """A part of a page for the template: a heading, lines of text, a picture, a table, or a tree."""
 
     heading: str = ""
     text: Sequence[Span] = ()
+    plain: str = ""
     picture: str = ""
     columns: Sequence[Column] = ()
     rows: Sequence[Sequence[Sequence[Span]]] = ()
     sortable: bool = False
+    tree: Sequence[_TreeRow] = ()
+    widths: str = ""
 
 
-def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
-    """Return an HTML page of sections about one or several models."""
+@cache
+def _load_template(name: str) -> Template:
+    """Load a template of the report, which may import other templates of the report."""
     from importlib.resources import files
 
-    from jinja2 import Environment, StrictUndefined
+    from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-    engine = Environment(
+    environment = Environment(
+        loader=FunctionLoader(lambda path: files("explorer.report").joinpath(path).read_text("utf-8")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -53,9 +90,68 @@ def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
         # terminal
         finalize=lambda value: printable(value) if type(value) is str else value,
     )
-    template = engine.from_string(files("explorer.report").joinpath("page.html.j2").read_text("utf-8"))
+    return environment.get_template(name)
+
+
+def fragment(blocks: Sequence[Block], open_levels: int = 1) -> str:
+    """Return blocks as HTML for a cell of a notebook, without scripts, and with a style for this cell alone.
+
+    Args:
+        blocks: Blocks in display order. Charts are left out, because each would import matplotlib.
+        open_levels: Number of levels of a tree whose groups are open at first, from the top.
+    """
+    parts: list[_Part] = []
+    for block in blocks:
+        if isinstance(block, Table) and block.depths:
+            parts.append(_tree(block, open_levels))
+        elif isinstance(block, Scatter):
+            parts.append(_Part(plain="".join(Page((block,), fit=False).plain())))
+        elif not isinstance(block, Chart):
+            parts += _parts((block,), None)
+    return _load_template("fragment.html.j2").render(parts=parts)
+
+
+def _tree(table: Table, open_levels: int) -> _Part:
+    """Create a tree whose groups fold: a table with a depth for each row."""
+    rows = [[_spans(cell) for cell in row] for row in table.rows[:_MAX_ROWS]]
+    # the indentation of a name is a matter of the style
+    rows = [[[Span(row[0][0].text.lstrip(" "), *row[0][0][1:]), *row[0][1:]], *row[1:]] for row in rows]
+    depths = table.depths[: len(rows)]
+    filled = [
+        i
+        for i, column in enumerate(table.columns)
+        if column.role != "bar" and any(i < len(row) and _join_texts(row[i]) for row in rows)
+    ]
+    widths = []
+    for i in filled:
+        texts = (_join_texts(row[i]) for row in rows if i < len(row))
+        indent = 2 * max(depths, default=0) + 4 if i == 0 else 0
+        widths.append(min(_WIDEST, max(len(table.columns[i].title), *map(len, texts)) + indent))
+    tree, open_groups = [], list[int]()
+    for row, depth, below in zip(rows, depths, (*depths[1:], 0), strict=True):
+        if parent := below > depth:
+            open_groups.append(depth)
+        closes = sum(group >= below for group in open_groups)
+        del open_groups[len(open_groups) - closes :]
+        cells = [row[i] if i < len(row) else [] for i in filled]
+        tree.append(_TreeRow(cells, depth, parent, depth < open_levels, closes))
+    return _Part(
+        columns=[table.columns[i] for i in filled],
+        tree=tree,
+        widths=" ".join(f"{width}ch" for width in widths),
+    )
+
+
+_WIDEST = 60
+"""Largest width of a column of a tree, in characters."""
+
+
+def html(title: str, sections: Sections, info: Info | None, tool: str) -> str:
+    """Return an HTML page of sections about one or several models."""
     parts = [(name, list(_parts(blocks, info))) for name, blocks in sections]
-    return template.render(title=title, subtitle=_subtitle(info), sections=parts, tool=tool)
+    return _load_template("page.html.j2").render(
+        title=title, subtitle=_subtitle(info), sections=parts, tool=tool
+    )
 
 
 def markdown(title: str, sections: Sections, info: Info | None, tool: str) -> str:

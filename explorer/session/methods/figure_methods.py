@@ -19,6 +19,7 @@ from explorer.session.parts import figures as computed
 from explorer.session.parts.figures import Batches
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 from explorer.settings import filter
+from explorer.settings.columns import StyleName
 
 if TYPE_CHECKING:
     from explorer.facts.comparison import TorchinfoTable
@@ -259,7 +260,7 @@ def layers(
     query: str | None = "",
     columns: Sequence[str] | None = (),
     *,
-    style: str | None = "tree",
+    style: StyleName | None = "tree",
     sort: str | None = "",
     depth: int | None = None,
     flat: bool = False,
@@ -299,7 +300,7 @@ def layers(
     plan = _table_plan(session, spec, (query or "", sort or "", *(columns or ())), index, on_progress)
     placement = None if providers is None else session.placement(providers, index=index)
     models = session.parts.models
-    return computed.table(
+    table = computed.table(
         models,
         query or "",
         columns or (),
@@ -311,6 +312,7 @@ def layers(
         table_figures=computed.collect_figures(models, machine, plan, overlay, placement, index),
         index=index,
     )
+    return replace(table, modules=models.list_own_modules(index)) if models.module is not None else table
 
 
 def _table_plan(

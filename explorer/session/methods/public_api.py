@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Mapping, Sequence
-from typing import Any, Unpack, overload
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Unpack, overload
 
+import torch
 from torch import nn
 
 from explorer.base.checked import Count, Natural, PathText, Seconds, Words
+from explorer.engine.split.torch.stages import StagePipeline
 from explorer.facts import (
     Analysis,
     Diff,
@@ -18,6 +21,7 @@ from explorer.facts import (
     LayerTable,
     OpStat,
     Plan,
+    Progress,
     SitePlan,
     TileResult,
     TileSpec,
@@ -25,9 +29,10 @@ from explorer.facts import (
 )
 from explorer.facts.blame import Blame
 from explorer.facts.change import ProofRequest
+from explorer.facts.check import Check, CheckSpec, ModelCheck
 from explorer.facts.comparison import Comparison, FigureTable, TorchinfoTable, TreeDiff
 from explorer.facts.conversion import Conversion, ExporterName, ScriptMethod
-from explorer.facts.cost import Hardware, PlanCost, TileSteps
+from explorer.facts.cost import Hardware, OrderName, PlanCost, TileSteps
 from explorer.facts.emission import CodeForm, CodeFusion, CodeProof
 from explorer.facts.evaluate.evaluation import Evaluation, Task
 from explorer.facts.evaluate.training_run import TrainingRun
@@ -69,6 +74,7 @@ from explorer.facts.split.make import MadeModel
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, StageForm
+from explorer.facts.summary import Counts, Summary
 from explorer.facts.sweep import Sweep, SweepSpec
 from explorer.facts.training import Optimizer, Training, TrainingMemory
 from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
@@ -84,6 +90,7 @@ from explorer.session.parts.keywords import (
 )
 from explorer.session.parts.models import Cancel, Dims, InputShapes, OnProgress
 from explorer.session.parts.session_parts import SessionParts
+from explorer.settings.columns import StyleName
 from explorer.settings.overlay import Outside
 
 
@@ -231,7 +238,7 @@ class PublicMethods:
         query: str | None = "",
         columns: Sequence[str] | None = (),
         *,
-        style: str | None = "tree",
+        style: StyleName | None = "tree",
         sort: str | None = "",
         depth: int | None = None,
         flat: bool = False,
@@ -323,7 +330,7 @@ class PublicMethods:
         spec: TileSpec,
         hardware: Hardware | None = None,
         *,
-        order: str = "best",
+        order: OrderName = "best",
         formulas: bool | None = None,
         on_progress: OnProgress = None,
     ) -> PlanCost:
@@ -331,7 +338,7 @@ class PublicMethods:
         raise NotImplementedError
 
     def tile_steps(
-        self, site: SitePlan, *, order: str = "best", first: Natural = 0, count: Count = 64
+        self, site: SitePlan, *, order: OrderName = "best", first: Natural = 0, count: Count = 64
     ) -> TileSteps:
         """Return the buffer contents and the bytes moved at some steps of a site; a step is one tile matmul."""
         raise NotImplementedError
@@ -642,6 +649,19 @@ class PublicMethods:
         """Return the figures of the stages while the user moves cuts; nothing is written."""
         raise NotImplementedError
 
+    def split_module(
+        self,
+        spec: SplitSpec,
+        *,
+        devices: Sequence[str] = (),
+        machines: Sequence[Machine] = (),
+        seed: Natural = 0,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> tuple[StagePipeline, Split]:
+        """Split the opened nn.Module into stages that are modules, each on its device."""
+        raise NotImplementedError
+
     def run_stages(
         self,
         folder: PathText,
@@ -781,6 +801,19 @@ class PublicMethods:
         cancel: Cancel = None,
     ) -> FigureTable:
         """Build a table of figures with a column for each of two or more states."""
+        raise NotImplementedError
+
+    def check(
+        self,
+        spec: CheckSpec,
+        *,
+        against: PathText | None = None,
+        machine: Machine | None = None,
+        index: int | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> ModelCheck:
+        """Compare the figures of a model with its budgets."""
         raise NotImplementedError
 
     def profile(
@@ -1001,7 +1034,7 @@ class PublicMethods:
         spec: SweepSpec,
         *,
         hardware: Hardware | None = None,
-        order: str = "best",
+        order: OrderName = "best",
         verify: bool = False,
         draws: Count = 1,
         seed: Natural = 0,
@@ -1155,6 +1188,22 @@ def compare_files(
     raise NotImplementedError
 
 
+def check_files(
+    *models: str | os.PathLike[str],
+    spec: CheckSpec | None = None,
+    against: PathText | None = None,
+    update: bool = False,
+    overwrite: bool = False,
+    config: PathText | None = None,
+    machine: Machine | None = None,
+    on_progress: OnProgress = None,
+    cancel: Cancel = None,
+    **options: Unpack[OpeningKeywords],
+) -> Check:
+    """Compare the figures of models with their budgets."""
+    raise NotImplementedError
+
+
 def sweep_serving(
     *sources: str | os.PathLike[str],
     spec: ServingSweepSpec,
@@ -1195,4 +1244,42 @@ def sweep_formats(
     *sources: str | os.PathLike[str], spec: FormatSweepSpec, **options: Unpack[FormatSweepKeywords]
 ) -> FormatSweep:
     """Compute a row for every model and every choice of number formats."""
+    raise NotImplementedError
+
+
+def count(
+    model: nn.Module | str | os.PathLike[str],
+    input_size: Sequence[Any] | None = None,
+    input_data: Any = None,
+    *,
+    dtypes: Sequence[torch.dtype] | None = None,
+    dims: Mapping[str, int] | None = None,
+    **kwargs: Any,
+) -> Counts:
+    """Counts the MACs, parameters and bytes of a model."""
+    raise NotImplementedError
+
+
+def progress_bar() -> AbstractContextManager[Callable[[Progress], None]]:
+    """Draws the progress of a job while a `with` block runs."""
+    raise NotImplementedError
+
+
+def summary(
+    model: nn.Module | str | os.PathLike[str],
+    input_size: Sequence[Any] | None = None,
+    input_data: Any = None,
+    batch_dim: Natural | None = None,
+    cache_forward_pass: bool | None = None,
+    col_names: Sequence[str] | None = None,
+    col_width: Count = 25,
+    depth: Count = 3,
+    device: torch.device | str | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    mode: Literal["eval", "train"] = "eval",
+    row_settings: Sequence[str] | None = None,
+    verbose: Literal[0, 1, 2] | None = None,
+    **kwargs: Any,
+) -> Summary:
+    """Summarizes a model as a table of its layers, with the arguments of torchinfo's `summary`."""
     raise NotImplementedError

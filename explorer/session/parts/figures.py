@@ -166,11 +166,7 @@ def table(
     index: int | None,
 ) -> LayerTable:
     """Builds a table of rows of the tree."""
-    preset = tree_columns.STYLES.get(style)
-    if preset is None:
-        raise Misuse(
-            f"there is no style '{style}'", where="style", hint=suggest_name(style, tree_columns.STYLES)
-        )
+    preset = tree_columns.STYLES[style]
     if depth is not None and depth < 1:
         raise Misuse("a tree has one level at least", where="depth")
     analysis = models.examine_or_refuse(models.resolve_index(index)).analysis

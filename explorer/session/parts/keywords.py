@@ -6,13 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, TypedDict
 
 from explorer.base.checked import Count, Natural, PathText, Positive
-from explorer.facts.cost import Hardware
+from explorer.facts.cost import Hardware, OrderName
 from explorer.facts.evaluate.evaluation import Task
 from explorer.session.parts.models import Cancel, InputShapes, OnProgress
 
 
 class _ModelKeywords(TypedDict, total=False):
     inputs: object
+    kwargs: Mapping[str, object] | None
     weights: str | None
     weights_file: PathText | None
     input_shapes: InputShapes | None
@@ -54,7 +55,7 @@ class SweepKeywords(FormatSweepKeywords, total=False):
     """
 
     hardware: Hardware | None
-    order: str
+    order: OrderName
     verify: bool
     draws: Count
     first_seed: Natural

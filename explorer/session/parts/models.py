@@ -85,6 +85,7 @@ class Models:
         options: Fields of `OpenOptions`, except `own`.
         workdir: Folder for models that are not saved, or None for a temporary one.
         cache: Whether to read and write the analysis cache.
+        keyword_inputs: Keyword inputs of an nn.Module object, beside `inputs`.
 
     Attributes:
         source: A path or a name; the class of an nn.Module object.
@@ -97,12 +98,19 @@ class Models:
     """
 
     def __init__(
-        self, source: Any, inputs: Any, options: dict[str, Any], workdir: str | None, cache: bool = True
+        self,
+        source: Any,
+        inputs: Any,
+        options: dict[str, Any],
+        workdir: str | None,
+        cache: bool = True,
+        keyword_inputs: Mapping[str, Any] | None = None,
     ) -> None:
         is_path_or_name = isinstance(source, (str, os.PathLike))
         self.module, self._inputs = (None if is_path_or_name else source), inputs
+        self._keyword_inputs = keyword_inputs
         self.source: str = os.fspath(source) if is_path_or_name else type(source).__name__
-        if is_path_or_name and inputs is not None:
+        if is_path_or_name and (inputs is not None or keyword_inputs):
             raise Misuse("inputs go with an nn.Module object", hint="for a path or a name: input_shapes=...")
         self.options = options
         self.strict, self.partial = True, False
@@ -341,6 +349,18 @@ class Models:
             return self._graph is None
         parameter_bytes: int = sum(p.numel() * p.element_size() for p in opened.loaded.meta().parameters())
         return self._graph is None and parameter_bytes > _MAX_EXPORT_BYTES
+
+    def list_own_modules(self, index: int | None) -> Mapping[str, Any]:
+        """Lists the modules of the user's own nn.Module by path, or returns {} for a state made from it."""
+        if self.module is None or self.resolve_index(index):
+            return {}
+        return dict(self.module.named_modules(remove_duplicate=False))
+
+    @property
+    def current_info(self) -> Info | None:
+        """Totals of the current state, or None if it is not analyzed yet."""
+        examined = self._results.get(self.current)
+        return None if examined is None else examined.info
 
     def check_no_step(self, state: int, on_progress: OnProgress = None) -> None:
         """Refuses decode mode for a module, because its ONNX export is a full pass."""
@@ -702,7 +722,7 @@ class Models:
         else:
             from explorer.engine.models.torch.module import ModuleObject  # imports torch
 
-            opened = ModuleObject(self.module, self._inputs, options)
+            opened = ModuleObject(self.module, self._inputs, options, self._keyword_inputs)
         if (names := opened.names()) is not None and "" in options.input_shapes:
             shapes = name_only_input(options.input_shapes, names[1])
             self.options = {**self.options, "input_shapes": shapes}

@@ -10,7 +10,8 @@ class CommandKey(Key, frozen=True):
 
     Attributes:
         id: Name of the command, with arguments after colons.
-        runs: Module in `package` and name of the function or class; 'app' for an action of the application.
+        runs: Module in `package` and name of a function or class; 'app' for an action of the application. For
+            a record of options, a plain dialog asks for them, and the change with the name `id` is made.
         footer: Label in the key bar, or '' if it is not listed there.
         where: Panes that show the label: 'tree' and IDs of tabs; empty for all.
         menu: Whether the action menu lists the command.

@@ -1,7 +1,8 @@
 """Key table of the main screen: all commands with their keys.
 
-A command is a function, or a class with a method `run`. It has one entry here or in the `keys.py` of a
-feature. Its module is imported when the command first runs, so that dialogs do not delay the first paint.
+A command is a function, a class with a method `run`, or a record with the options of a change. It has one
+entry here or in the `keys.py` of a feature. Its module is imported when the command first runs, so that
+dialogs do not delay the first paint.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "Add columns from a CSV or JSON file with figures by layer", LOOK,
         "look.overlay_action.ask_overlay", menu=True),
     CommandKey("sort", ("s",), "s", "Sort by a column or order",
-        "Sort by the column: the largest first, the smallest first, or in execution order", LOOK,
+        "The layers by the column, or in the Operators tab the operators by the next figure", LOOK,
         "look.view.sort", footer="sort", where=("tree",)),
     CommandKey("flat", ("F",), "F", "Flat list or tree",
         "Show layers without their groups", LOOK, "look.view.flat"),
@@ -151,7 +152,7 @@ def has_command(id: str) -> bool:
 
 
 def find_command(id: str) -> Any:
-    """Import and return the function or class of a command."""
+    """Import and return the function, the class or the record of a command."""
     command = _COMMANDS[id]
     module, _, name = command.runs.rpartition(".")
     return getattr(import_module(f"{command.package}.{module}"), name)
@@ -160,6 +161,11 @@ def find_command(id: str) -> Any:
 async def run_command(id: str, context: CommandContext) -> None:
     """Run a command. The words after a colon in `id`, as in 'tab:model', are its arguments."""
     command, words = find_command(id), id.split(":")[1:]
+    if isinstance(command, type) and not hasattr(command, "run"):
+        from explorer.tui.commands.change.plain_change import PlainChange  # imported when a dialog opens
+
+        PlainChange(context, _COMMANDS[id], command).run()
+        return
     result = command(context).run(*words) if isinstance(command, type) else command(context, *words)
     if isawaitable(result):
         await result

@@ -370,9 +370,18 @@ class SubScreen(AnsweredOnce[T], Generic[T]):
         """Show the keys in the last line, after an optional message."""
         self.query(Status).last().show(lambda width: (keys_line(self.FOOTER, width, message),))
 
+    has_message = False
+    """Whether the last line shows a message about the last key."""
+
     def _say(self, message: str) -> None:
-        """Show a message in the last line."""
+        """Show a message in the last line, until the next key."""
+        self.has_message = bool(message)
         self.show_keys(message)
+
+    def forget_message(self) -> None:
+        """Remove the message about the key before this one."""
+        if self.has_message:
+            self._say("")
 
     def _refuse(self, reason: str) -> None:
         """Report why a key does nothing."""

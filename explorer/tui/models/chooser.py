@@ -30,6 +30,7 @@ from explorer.session import headers
 from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
 from explorer.tui.models.opening import check_source, is_served
+from explorer.tui.terminal.slices import call_after_paint
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line, cut_middle, escape_name, fit
 from explorer.tui.widgets.line_view import LineList
@@ -104,7 +105,7 @@ class ChooserScreen(Screen[None]):
     def on_mount(self) -> None:
         """Show the folder at once; its models follow as they are found."""
         # the start of the program disables the garbage collector until the first paint
-        self.call_after_refresh(gc.enable)
+        call_after_paint(self, gc.enable)
         self.query_one(Input).cursor_blink = False
         self._begin()
 

@@ -137,8 +137,13 @@ class ExplorerApp(ReportingApp[int]):
             await super().on_event(event)
 
     async def _forward_event(self, event: events.Event) -> None:
-        if not self.is_leaving:
-            await super().on_event(event)
+        if self.is_leaving:
+            return
+        # a dialog has no message about the last key
+        forget_message = getattr(self.screen, "forget_message", None) if self.screen_stack else None
+        if isinstance(event, events.Key) and forget_message is not None:
+            forget_message()
+        await super().on_event(event)
 
     def on_resize(self) -> None:
         """Forget the contents of a resized terminal, so that all cells are sent again."""

@@ -27,7 +27,7 @@ from explorer.tui.screen.model_loader import ModelLoader
 from explorer.tui.screen.saved_view import SavedView
 from explorer.tui.state.store import ScreenStore
 from explorer.tui.tabs.panes import Panes
-from explorer.tui.terminal.slices import MAX_PAINT_SECONDS
+from explorer.tui.terminal.slices import MAX_PAINT_SECONDS, call_after_paint
 from explorer.tui.text.keys import bindings
 from explorer.tui.tree.filter_line import FilterLine
 from explorer.tui.widgets.status_line import StatusLine
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from explorer.process.saved_sessions import ScreenState
     from explorer.tui.models.open_models import SessionKeeper
 
-STACKED_BELOW = 80
-"""Terminal width below which only one pane is shown at a time. Side by side, each has at least 40 cells."""
+STACKED_BELOW = 72
+"""Terminal width below which one pane is above the other."""
 _FIRST = "explorer.tui.tabs.layer"
 """Module that draws the first tab, imported while the engine starts."""
 _LATER = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tui.tabs.diff")
@@ -121,7 +121,7 @@ class MainScreen(Screen[None]):
         self._draw_header()
         self.run_worker(self._open(), group="model", exit_on_error=False)
         self.run_worker(self._loader.preview(), group="preview", exit_on_error=False)
-        self.call_after_refresh(lambda: self.run_worker(self._import_later(), exit_on_error=False))
+        call_after_paint(self, lambda: self.run_worker(self._import_later(), exit_on_error=False))
 
     async def _import_later(self) -> None:
         """Import the modules of the dialogs in the background, without delaying a cached model."""
@@ -133,7 +133,7 @@ class MainScreen(Screen[None]):
 
     async def _open(self) -> None:
         store = self.store
-        self.call_after_refresh(self._painted.set)
+        call_after_paint(self, self._painted.set)
         # Textual does not refresh a screen that has nothing to repaint
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._painted.wait(), MAX_PAINT_SECONDS)
@@ -163,6 +163,10 @@ class MainScreen(Screen[None]):
     def fail(self, error: ExplorerError) -> None:
         """Show an error of a background task."""
         self._command_context.fail("Error", error)
+
+    def forget_message(self) -> None:
+        """Remove the message about the key before this one."""
+        self.store.forget_message()
 
     def view(self) -> ScreenState | None:
         """Return the state of the screen, for resuming it, or None before anything is shown."""

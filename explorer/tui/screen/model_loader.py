@@ -114,6 +114,7 @@ class ModelLoader:
         edges = await store.jobs.ask("edges") if store.on_demand.answers.get("edges") is not None else None
         # the tree already shows these rows, or the first of them
         is_same_tree = ops is None and tree.model.count > 0
+        open_matches = None if is_same_tree else tree.model.open_matches
         ids = {} if is_same_tree else await store.jobs.locate(analysis.layers, tree.paths)
         pending_edges: asyncio.Task[RowEdges] | None = None
         if edges is None:
@@ -142,7 +143,9 @@ class ModelLoader:
             store.on_demand.answers["edges"] = edges
         store.on_demand.edges = pending_edges
         tree.set_model(model, analysis.info.totals, keep_cursor=is_same_tree)
-        await self._filter.filter_again()
+        # groups that the change made stay closed under a filter
+        open_rows = None if open_matches is None else frozenset(ids[p] for p in open_matches if p in ids)
+        await self._filter.filter_again(open_rows)
         if old_layer is not None and row is not None and not is_same_tree and not is_cursor_unmoved:
             tree.move_to(model.index_of(ids.get(old_layer.path), cursor, run=row < 0))
         store.note = ""

@@ -96,7 +96,8 @@ class SavedView:
 
     def _schedule_save(self) -> None:
         """Schedule saving after a change."""
-        if self._save_timer is None and self._store.analysis is not None:
+        is_running = self._screen.is_running  # jobs that end after the model is closed notify, too
+        if is_running and self._save_timer is None and self._store.analysis is not None:
             self._save_timer = self._screen.set_timer(_AFTER, self._save)
 
     async def _save(self) -> None:

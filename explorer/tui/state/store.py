@@ -153,6 +153,11 @@ class ScreenStore:
         self.message, self.last_command = message, command
         self.notify("said")
 
+    def forget_message(self) -> None:
+        """Remove the message from the status line. The command that repeats the last action stays."""
+        if self.message:
+            self.say("", self.last_command)
+
     # the visible model
 
     @property

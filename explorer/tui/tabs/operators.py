@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING
@@ -18,8 +18,31 @@ if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat
 
 
+_ORDERS: tuple[tuple[str, Callable[[OpStat], tuple[object, ...]] | None], ...] = (
+    ("by MACs, the largest first", None),
+    ("by count, the largest first", lambda stat: (-stat.count,)),
+    ("by parameters, the largest first", lambda stat: (-stat.params,)),
+    (
+        "by elementwise operations, the largest first",
+        lambda stat: (stat.elementwise_ops is None, -(stat.elementwise_ops or 0)),
+    ),
+    ("by name", lambda stat: (stat.op.lower(),)),
+)
+"""Description of each order, and the key by which it sorts; None for the order of the engine."""
+
+
 class OperatorsTab(Tab[FoldList]):
     """Lists the operator types of the model."""
+
+    _order = 0
+
+    def sort(self) -> bool:
+        """Show the operators in the next order."""
+        if self.store.analysis is not None and self.store.ops is not None:
+            self._order = (self._order + 1) % len(_ORDERS)
+            self._show(self.store.analysis.info, self.store.ops, keep=False)
+            self.store.say(f"operators {_ORDERS[self._order][0]}")
+        return True
 
     def paint_outline(self) -> None:
         """Show that the operators are unknown while the model is not open."""
@@ -33,8 +56,13 @@ class OperatorsTab(Tab[FoldList]):
             work = self._fetch(store.analysis)
             self.view.screen.run_worker(work, group="operators", exclusive=True)
         else:
-            entries = operator_entries(store.analysis.info, store.ops, store.exact)
-            self.view.set_entries(entries, keep=True)
+            self._show(store.analysis.info, store.ops, keep=True)
+
+    def _show(self, info: Info, stats: Sequence[OpStat], *, keep: bool) -> None:
+        """Show the operators in the current order. `keep` keeps open rows and the cursor."""
+        key = _ORDERS[self._order][1]
+        ordered = stats if key is None else sorted(stats, key=key)
+        self.view.set_entries(operator_entries(info, ordered, self.store.exact), keep=keep)
 
     async def _fetch(self, analysis: Analysis) -> None:
         """Request the operator statistics, which the engine does not compute when it opens a model."""
@@ -46,7 +74,7 @@ class OperatorsTab(Tab[FoldList]):
 
 
 def operator_entries(info: Info, stats: Sequence[OpStat], exact: bool) -> list[FoldEntry]:
-    """Build one entry per operator type, in the order of the engine. An open entry lists attribute values."""
+    """Build one entry per operator type, in the order of `stats`. An open entry lists attribute values."""
     table = operators(info, stats, histogram=True)
 
     def row(index: int, width: int) -> Line:

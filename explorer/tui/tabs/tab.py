@@ -60,6 +60,10 @@ class Tab(Generic[View]):
     def demand(self) -> None:
         """Request missing data from the engine, unless a job is running."""
 
+    def sort(self) -> bool:
+        """Sort the rows by the next figure. Returns whether the tab can be sorted."""
+        return False
+
     def layer_at(self, position: int) -> int | None:
         """Return the layer at the position `position` of the widget's cursor, or None."""
         return None

@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
+
+from explorer.tui.compat import is_being_removed
 
 if TYPE_CHECKING:
     from textual.app import App
+    from textual.dom import DOMNode
     from textual.message_pump import MessagePump
 
 _SLICE_SECONDS, _PAUSE_SECONDS = 0.004, 0.0015
@@ -52,3 +56,16 @@ async def wait_for_paint(pump: MessagePump) -> None:
     pump.call_after_refresh(painted.set)
     with contextlib.suppress(TimeoutError):  # Textual does not refresh a screen that has nothing to repaint
         await asyncio.wait_for(painted.wait(), MAX_PAINT_SECONDS)
+
+
+def call_after_paint(node: DOMNode, call: Callable[[], object]) -> None:
+    """Call a function once pending changes are painted, unless `node` is removed before that.
+
+    Textual alone would call it in any case: on the next screen that is painted, where a key that came in
+    the meantime closed the screen of `node`.
+    """
+
+    def call_unless_removed() -> object:
+        return None if is_being_removed(node) else call()
+
+    node.call_after_refresh(call_unless_removed)

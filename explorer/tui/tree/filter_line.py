@@ -145,20 +145,23 @@ class FilterLine(Horizontal):
         figures = query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
         return query.build_matcher(text, figures)
 
-    async def filter_again(self) -> None:
-        """Apply the current query to another model."""
+    async def filter_again(self, open_rows: frozenset[int] | None = None) -> None:
+        """Apply the current query to another model. `open_rows` as for `TreeModel.set_filter`."""
         text, self._store.query = self._store.query, ""
         if text:
             self._stop_finding()
             try:
-                await self._show_matches(text)
+                await self._show_matches(text, open_rows)
             except ExplorerError as error:  # the query asks for figures that this model does not have
                 self._show_all()
                 self._store.query = ""
                 self._store.say(f"filter removed: {error}")
 
-    async def _show_matches(self, text: str) -> None:
-        """Show the matches of a query while they are found. Key presses interrupt the search."""
+    async def _show_matches(self, text: str, open_rows: frozenset[int] | None = None) -> None:
+        """Show the matches of a query while they are found. Key presses interrupt the search.
+
+        `open_rows` as for `TreeModel.set_filter`.
+        """
         self._store.query = text
         self._clear_report()
         if not text:
@@ -172,14 +175,14 @@ class FilterLine(Horizontal):
                 matches.append(layer.id)
             if slices.is_over():
                 if not is_shown or self._is_worth_drawing(model, len(matches)):
-                    self._show_found(model, matches, is_continued=is_shown)
+                    self._show_found(model, matches, open_rows, is_continued=is_shown)
                     matches, is_shown = [], True
                 await slices.pause()
                 if self._tree.model is not model or self._store.query != text:
                     return
                 if self._typed != typed and not self._fault(self._typed):
                     return  # the search for the new input follows
-        self._show_found(model, matches, is_continued=is_shown)
+        self._show_found(model, matches, open_rows, is_continued=is_shown)
         self._report_no_match(text)
 
     def _report_no_match(self, text: str) -> None:
@@ -222,11 +225,18 @@ class FilterLine(Horizontal):
         self._tree.cursor = model.reveal(layer.id) if layer is not None else 0
         self._draw_tree()
 
-    def _show_found(self, model: TreeModel, matches: Sequence[int], *, is_continued: bool) -> None:
+    def _show_found(
+        self,
+        model: TreeModel,
+        matches: Sequence[int],
+        open_rows: frozenset[int] | None,
+        *,
+        is_continued: bool,
+    ) -> None:
         """Show the matches. With `is_continued`, add them to those that are already shown."""
         tree = self._tree
         if not is_continued:
-            model.set_filter(matches)
+            model.set_filter(matches, open_rows)
         elif not model.add_matches(matches):
             self._store.notify("query")  # the heading shows the number of matches
             return

@@ -6,7 +6,7 @@ The model builds child rows when their parent is opened. It needs no terminal, s
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from heapq import nsmallest
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 
 _OPEN_AT_FIRST = 60
+_LARGE = 20
+"""Number of layers in a group above which it stays closed at first if a filter matches all of them."""
 MATCHES = 2_000
 """Maximum number of matching layers that the tree shows. Further matches are only counted."""
 
@@ -80,7 +82,9 @@ class TreeModel(FoldedRows):
         self._constant_matches = 0
         self._constant_leaves: int | None = None
         self._visible_children: dict[int, list[int]] = {}
-        self._closed: set[int] = set()
+        self._chosen_matches: dict[int, bool] = {}
+        self._whole_matches: set[int] = set()
+        self._open_matches: frozenset[int] | None = None
         self._parents: dict[int, int | None] = {}
         self._depths: dict[int, int] = {}
         self._paths: dict[int, str] = {}
@@ -104,7 +108,12 @@ class TreeModel(FoldedRows):
 
     def is_open(self, row: int) -> bool:
         """Whether the children of the row are visible."""
-        return (row not in self._closed) if self.matches is not None else (row in self.open_rows)
+        if self.matches is None:
+            return row in self.open_rows
+        is_open = row not in self._whole_matches
+        if self._open_matches is not None:
+            is_open = row in self._open_matches
+        return self._chosen_matches.get(row, is_open)
 
     def value(self, row: int) -> tuple[float | None, str]:
         """Value of the row in the current metric, and its sign: '≤', '≥', '≈', or '' for an exact value."""
@@ -238,7 +247,7 @@ class TreeModel(FoldedRows):
 
     def _set_open(self, row: int, opened: bool) -> None:
         if self.matches is not None:
-            (self._closed.discard if opened else self._closed.add)(row)
+            self._chosen_matches[row] = opened
         else:
             (self.open_rows.add if opened else self.open_rows.discard)(row)
 
@@ -254,18 +263,22 @@ class TreeModel(FoldedRows):
     def fold_all(self) -> None:
         """Close all rows."""
         if self.matches is not None:
-            self._closed = set(self._visible_children)
+            self._chosen_matches = dict.fromkeys(self._visible_children, False)
         else:
             self.open_rows.clear()
         self.rebuild()
 
-    def set_filter(self, matches: Iterable[int] | None) -> None:
-        """Show only `matches` and their ancestors; None removes the filter."""
+    def set_filter(self, matches: Iterable[int] | None, open_rows: frozenset[int] | None = None) -> None:
+        """Show only `matches` and their ancestors; None removes the filter.
+
+        Groups are open, except large ones that match with all their layers, as they do when the filter is a
+        part of their path. With `open_rows`, only these groups are open.
+        """
         self.matches = None if matches is None else set()
         self.match_count = self._constant_matches = 0
         self._matching = ([], [])
-        self._closed.clear()
-        self._visible_children = {}
+        self._chosen_matches, self._open_matches = {}, open_rows
+        self._visible_children, self._whole_matches = {}, set()
         if not self.add_matches(matches or ()):
             self.rebuild()
 
@@ -312,6 +325,7 @@ class TreeModel(FoldedRows):
         if self.matches == set(rows_found):
             return False
         self.matches, self._visible_children = set(rows_found), {}
+        self._whole_matches = set(self._find_whole_matches(rows_found))
         visible_children, parent = self._visible_children, self.structure.parent
         for match in rows_found:
             child, row = match, parent[match]
@@ -325,6 +339,24 @@ class TreeModel(FoldedRows):
                     break
                 child, row = row, parent[row]
         return True
+
+    def _find_whole_matches(self, matches: Sequence[int]) -> Iterator[int]:
+        """Yield the large groups among `matches` whose layers match, too, up to the last match."""
+        has_constants = not self._folds or not self._matching[0]
+        for index, row in enumerate(matches):
+            stop = min(self.end[row], matches[-1] + 1)
+            if self.end[row] - row <= _LARGE:
+                continue
+            hidden_count = 0 if has_constants else sum(map(bool, self._folds[row:stop]))
+            if bisect_left(matches, stop) - index == stop - row - hidden_count:
+                yield row
+
+    @property
+    def open_matches(self) -> frozenset[str] | None:
+        """Paths of the groups that are open under the filter, or None without a filter."""
+        if self.matches is None:
+            return None
+        return frozenset(self._path(row) for row in self._visible_children if row >= 0 and self.is_open(row))
 
     @property
     def is_full(self) -> bool:

@@ -115,7 +115,9 @@ class RoleLines(Widget):
                 )
             style = self.rich_style
             for name in filter(None, (background, f"line--{role}" if role else "")):
-                style += self.app.get_component_styles(name).partial_rich_style
+                added = self.app.get_component_styles(name).partial_rich_style
+                # without colors, the gray of each role would become the background of a reversed row
+                style += added.without_color if background and self.app.no_color else added
             self._styles_drawn[role, background] = style
         return style
 

@@ -53,6 +53,7 @@ COMMANDS = [
     "plot lenet.onnx -o memory.svg",
     "report lenet.onnx -o lenet.md",
     "compare lenet.onnx mlp_128.onnx",
+    "check lenet.onnx --max-macs 1M --max-peak 1",
     "diff lenet.onnx mlp_128.onnx",
     "diff --tree lenet.onnx mlp_128.onnx",
     "verify mlp_128.onnx mlp_128.onnx",

@@ -281,10 +281,8 @@ def test_equal_constants_of_another_name_are_no_change() -> None:
         found = compare(one, other) if forth else compare(other, one)
         row = only(found)
         assert row.status == "folded"
-        assert (
-            row.what
-            == f"{'' if forth else 'before: '}2 Constant read from one of equal value, under another name"
-        )
+        place = "" if forth else "in the first graph: "
+        assert row.what == f"{place}2 Constant replaced by a Constant of equal value with another name"
         assert counts(found)["Clip"] == (3, 0, 3, 0, 0)
         assert counts(found)["Constant"] == ((3, 0, 1, 0, 2) if forth else (1, 0, 1, 2, 0))
 
@@ -495,7 +493,7 @@ def test_an_output_given_by_another_node_is_told() -> None:
         return make([op("Exp", "x", first, "e"), op("Neg", "x", second, "n"), op("Abs", "x", "z", "z")])
 
     found = compare(model("y", "q"), model("q", "y"))
-    assert "given by e -> n" in [row.what for row in found.nodes if row.op_before == "Output"]
+    assert "comes from e -> n" in [row.what for row in found.nodes if row.op_before == "Output"]
 
 
 def test_outputs_in_another_order_are_told() -> None:
@@ -652,7 +650,7 @@ def test_a_tile_operator_with_another_body_is_seen(sample: Sample) -> None:
     found = compare(good, replace(good, functions={**good.functions, key: spoiled}))
     assert not found.equal
     assert {(row.status, row.what) for row in found.nodes if row.op_before != "Function"} == {
-        ("changed", "8 products before and after, but what is inside differs")
+        ("changed", "8 products in both graphs, but their nodes differ")
     }
 
 
@@ -678,10 +676,10 @@ def test_the_transpose_of_a_tiled_weight_says_where_it_went(tmp_path: Path) -> N
     path = tmp_path / "m.onnx"
     path.write_bytes(encode(replace(model, graph=graph)))
     there, back = tiled(path, "unrolled", 4)
-    assert ("removed", "turn", "part of a tiled weight now") in [
+    assert ("removed", "turn", "part of a tiled weight in the second graph") in [
         (r.status, r.before, r.what) for r in there.nodes
     ]
-    assert ("added", "turn", "part of a tiled weight before") in [
+    assert ("added", "turn", "part of a tiled weight in the first graph") in [
         (r.status, r.after, r.what) for r in back.nodes
     ]
 

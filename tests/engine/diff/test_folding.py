@@ -46,7 +46,7 @@ def said(fact: Diff) -> list[tuple[str, str]]:
 def test_what_the_runtime_folds_and_fuses_is_a_row_a_kind(tmp_path: Path, turned: bool) -> None:
     other = optimised(NET, tmp_path / "o.onnx", LEVEL.ORT_ENABLE_EXTENDED)
     fact = diff_files(*((other, NET) if turned else (NET, other)))
-    head = "before: " if turned else ""
+    head = "in the first graph: " if turned else ""
     assert said(fact) == [
         ("folded", f"{head}25 BatchNormalization folded into 25 Conv, values within rounding"),
         ("folded", f"{head}34 Constant stored"),

@@ -222,7 +222,9 @@ def test_what_onnxruntime_s_quantizer_made_reads_alike(sample: Any, tmp_path: Pa
     quantized = {row.before: row.what for row in found.nodes if row.status == "quantized"}
     assert quantized["/fc2/Gemm"].startswith("Gemm -> int8, per channel, 4")
     (row,) = [row for row in found.nodes if row.status == "folded"]
-    assert row.what == "4 Relu done by the range of the integers behind, to the same values"
+    assert (
+        row.what == "4 Relu replaced by the integer range of the quantizer that follows, with the same values"
+    )
     assert not {"QuantizeLinear", "DequantizeLinear"} & {row.op for row in found.summary}
     model = onnx.load(after)
     zeros = {node.input[2] for node in model.graph.node if node.op_type == "QuantizeLinear"}
@@ -233,7 +235,7 @@ def test_what_onnxruntime_s_quantizer_made_reads_alike(sample: Any, tmp_path: Pa
     onnx.save(model, tmp_path / "below.onnx")  # what is below zero passes by eight steps
     below = diff_files(before, str(tmp_path / "below.onnx")).nodes
     assert [row.op_before for row in below if row.status == "removed"] == ["Relu"]
-    assert ["3 Relu done" in row.what for row in below if row.status == "folded"] == [True]
+    assert ["3 Relu replaced" in row.what for row in below if row.status == "folded"] == [True]
     back = {row.before: row.what for row in diff_files(after, before).nodes if row.before == "/fc2/Gemm"}
     assert back["/fc2/Gemm"].startswith("int8, per channel, 4")
     assert back["/fc2/Gemm"].partition(" -> ")[2].startswith("Gemm")
@@ -288,7 +290,7 @@ def test_what_rounds_the_input_of_a_tiled_layer_is_no_part_of_a_weight(tmp_path:
     said = {
         what for pair in ((str(tmp_path / "a.onnx"), tiled), (quantized, tiled)) for _, what in rows(*pair)
     }
-    assert "rounds what a tiled matmul reads" in said
+    assert "rounds an input of a tiled matmul" in said
     assert not any("weight" in what for what in said)
 
 

@@ -31,7 +31,7 @@ def walk(nest: Nest) -> Walk:
     seen = defaultdict(set)  # first visits of sums
     epoch: Counter = Counter()  # visits of the level at which the sums of cores are added, per core
     split_k = next((i for i, level in enumerate(nest.levels) if level.split[1] > 1), None)
-    adds = None if split_k is None else min(i for i in nest.holders("C") if i >= split_k)
+    adds = None if split_k is None else min(i for i in nest.list_holders("C") if i >= split_k)
 
     def arrive(level: int, cores: list) -> None:
         for operand, axes in _AXES.items():
@@ -47,7 +47,7 @@ def walk(nest: Nest) -> Walk:
                     if tile in parts:
                         continue
                     parts.add(tile)
-                elif held.get(key) == tile and (nest.registers or level < len(nest.levels) - 1):
+                elif held.get(key) == tile and (nest.has_registers or level < len(nest.levels) - 1):
                     continue
                 else:
                     held[key] = tile
@@ -74,7 +74,7 @@ def walk(nest: Nest) -> Walk:
                         seen[level].add(place)
                 if not fresh:
                     counts.loads[operand, level] += elements
-                outside = max((i for i in nest.holders(operand) if i < level), default=-1)
+                outside = max((i for i in nest.list_holders(operand) if i < level), default=-1)
                 together.setdefault((tile, core[: outside + 1]), elements)
             for (tile, _), elements in together.items():
                 if operand == "C":

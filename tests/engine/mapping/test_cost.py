@@ -22,7 +22,7 @@ def machine_of(nest: Nest, *, first_read: bool) -> MemoryMachine:
         cores = math.prod(level.split)
         memories.append(MachineMemory(f"level{index}", holds=holds, cores=cores, inside=True))
     hardware = Hardware("drawn", macs_per_cycle=1e15)
-    return MemoryMachine(hardware, tuple(memories), first_read=first_read, registers=nest.registers)
+    return MemoryMachine(hardware, tuple(memories), first_read=first_read, registers=nest.has_registers)
 
 
 @settings(max_examples=60, deadline=None)

@@ -41,7 +41,7 @@ def test_numbers_give_the_figure(nest: Nest, overlap: str) -> None:
         tuple(memories),
         mac_pj=0.25,
         overlap=overlap,
-        registers=nest.registers,
+        registers=nest.has_registers,
     )
     mapping = SiteMapping("site", nest.size, nest.levels, batch=3, dtype="int8", accumulator="int32")
     cost = add_formulas(compute_mapping_cost(mapping, machine), machine)

@@ -12,7 +12,7 @@ from tests.engine.mapping.nests import nests, walk
 def test_closed_form_equals_walking_the_loops(nest):
     counts = walk(nest)
     for operand in "ABC":
-        for level in nest.holders(operand):
+        for level in nest.list_holders(operand):
             result = count_moved(nest, operand, level)
             place = operand, level
             assert result.loads == counts.loads[place], (place, "loads")
@@ -25,7 +25,7 @@ def test_closed_form_equals_walking_the_loops(nest):
 
 def _adds(nest, level):
     split = next((index for index, step in enumerate(nest.levels) if step.split[1] > 1), None)
-    return split is not None and level == min(index for index in nest.holders("C") if index >= split)
+    return split is not None and level == min(index for index in nest.list_holders("C") if index >= split)
 
 
 def _cube(size, order, tile):
@@ -35,11 +35,11 @@ def _cube(size, order, tile):
 def test_counts_of_zigzag():
     words = {operand: count_moved(_cube(128, "mkn", 8), operand, 0).loads // 64 for operand in "ABC"}
     assert words == {"A": 256, "B": 4096, "C": 3840}
-    assert count_moved(_cube(128, "mkn", 8), "C", 0, first_read=True).loads // 64 == 4096
+    assert count_moved(_cube(128, "mkn", 8), "C", 0, reads_initial_sum=True).loads // 64 == 4096
     assert count_moved(_cube(128, "mkn", 8), "C", 0).stores // 64 == 4096
     levels = NestLevel("mnk", (32, 32, 32)), NestLevel("mkn", (8, 8, 8))
     nest = Nest((128,) * 3, levels, ("ABC", "ABC"))
-    assert [count_moved(nest, operand, 1, first_read=True).loads // 64 for operand in "ABC"] == [
+    assert [count_moved(nest, operand, 1, reads_initial_sum=True).loads // 64 for operand in "ABC"] == [
         1024,
         4096,
         4096,

@@ -621,7 +621,7 @@ def test_it_says_in_one_line_why_it_is_not_tiled_or_verified_and_what_to_type() 
 def test_without_the_schemas_package_it_says_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
     from explorer.engine.formats.tflite import schema
 
-    for kept_answer in (schema._load_class, schema.list_names, schema.find_options_table):
+    for kept_answer in (schema._load_class, schema.load_names, schema.find_options_table):
         kept_answer.cache_clear()
 
     class Nothing:

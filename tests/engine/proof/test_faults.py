@@ -297,7 +297,7 @@ def test_a_new_nan_or_inf_never_passes(value: float, tmp_path: Path) -> None:
     assert alone.sites == ()
     assert not alone.passed
     assert alone.outputs[0].nonfinite == 4
-    assert "NaN or Inf that the original has not" in alone.outputs[0].reason
+    assert "NaN or Inf that the original does not have" in alone.outputs[0].reason
 
 
 def test_a_graph_that_contradicts_itself_is_refused_without_a_crash(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_a_contents_that_is_not_known_gives_no_shape() -> None:
 
 
 def test_the_tables_name_operators_of_the_schema() -> None:
-    known = set(schema.list_names("BuiltinOperator").values())
+    known = set(schema.load_names("BuiltinOperator").values())
     assert set(RULES) <= known
     assert set(CONTENTS) <= known
 

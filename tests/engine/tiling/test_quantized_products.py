@@ -255,7 +255,7 @@ LEFT: dict[str, tuple[str, QuantizeSpec, str]] = {
     "MatMulNBits of an int8 input": (
         "MatMul",
         QuantizeSpec(weight="int4", input="int8"),
-        "its weight has scales in blocks: no one scale is that of a sum",
+        "its weight has scales in blocks, so a sum has no common scale",
     ),
     "wide codes": (
         "Einsum",

@@ -90,10 +90,19 @@ async def test_tab_goes_to_another_size_and_enter_takes_the_one_on_show(engine: 
         await hands.press("D", "tab")
         assert view(hands).fact.name == "batch"
         await hands.press("up", "up", "up", "enter")
-        assert ("bind", ({"batch": 8},), {}) in hands.engine.asked
-        assert "bound: batch=8" in hands.strip(Status)
+        assert ("bind", ({"sequence": 1, "batch": 8},), {}) in hands.engine.asked
+        assert "bound: sequence=1, batch=8" in hands.strip(Status)
         await hands.press("D", "t")
         assert isinstance(hands.pilot.app.screen, SizesDialog)
+
+
+async def test_every_open_size_that_the_figures_rest_on_is_shown_and_bound(engine: ScriptedEngine) -> None:
+    engine.curves = {"sequence": replace(engine.curves["sequence"], others={"batch": 12, "fixed": 3})}
+    async with screen(engine) as hands:
+        await hands.press("D")
+        assert "with batch=12, fixed=3" in page(hands)
+        await hands.press("enter")
+        assert ("bind", ({"batch": 12, "sequence": 1},), {}) in hands.engine.asked
 
 
 async def test_a_size_that_is_no_open_dimension_cannot_be_bound_and_it_is_said(

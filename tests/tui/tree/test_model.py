@@ -110,6 +110,37 @@ def test_a_filter_shows_matches_and_what_they_lie_in() -> None:
     assert model.rows[at] == match
 
 
+def test_a_large_group_that_matches_as_a_whole_is_one_row_until_it_is_opened() -> None:
+    tiles = [Layer(at, 0, f"conv/tile{at}", f"tile{at}", "MatMul", 1, False) for at in range(1, 31)]
+    layers = (
+        Layer(0, None, "conv", "conv", "tiled", 0, True),
+        *tiles,
+        Layer(31, None, "relu", "relu", "Relu", 0, False),
+    )
+    model = TreeModel(layers)
+    model.set_filter(range(31))
+    assert names(model) == ["conv"]
+    model.toggle(0)
+    assert len(names(model)) == 31
+    model.set_filter(range(0, 31, 2))
+    assert len(names(model)) == 16, "some of its layers were asked for, not the group"
+    model.set_filter([0, *range(1, 5)])
+    assert model.add_matches(range(5, 31))
+    assert names(model) == ["conv"], "also where the matches come little by little"
+
+
+def test_groups_that_are_new_under_a_filter_stay_closed() -> None:
+    model = TreeModel(alexnet().layers)
+    conv = next(x.id for x in model.layers if x.path == "features.3")
+    gemm = next(x.id for x in model.layers if x.path == "classifier.1")
+    model.set_filter([conv, gemm])
+    assert model.open_matches == {"features", "classifier"}
+    model.set_filter([conv, gemm], frozenset([model.structure.parent[gemm]]))
+    assert names(model) == ["features", "classifier", "1"]
+    model.set_filter(None)
+    assert model.open_matches is None
+
+
 def test_after_a_change_the_same_rows_are_open() -> None:
     before = TreeModel(alexnet().layers)
     before.toggle(0)

@@ -10,10 +10,12 @@ from explorer.base.errors import Misuse
 from explorer.base.exit_codes import IF_PROVED
 from explorer.base.verdicts import find_weakest
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import HARDWARE, TABLE, Option
+from explorer.cli.arguments.declared import list_options
+from explorer.cli.arguments.options import TABLE, Option
 from explorer.cli.arguments.records import read_hardware
 from explorer.cli.output.answer import Answer, document, load_presenter, name_tool
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import HardwareSpec
 from explorer.host import output_files
 
 
@@ -90,7 +92,7 @@ COMMAND = Command(
             "compare these states: numbers or names with commas, or all",
             "STATES",
         ),
-        HARDWARE,
+        *list_options(HardwareSpec),
         Option("--verify", "with --beside: prove that each state computes the same as the first"),
         *("--draws", "--seed", "--trust", "--force", "--memory", "--markdown"),
         *TABLE,

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import explorer
 from explorer.cli.arguments.command import Command, ParsedArgs
-from explorer.cli.arguments.options import HARDWARE, MACHINE_SETTINGS, TABLE, Option
+from explorer.cli.arguments.declared import list_options
+from explorer.cli.arguments.options import MACHINE_SETTINGS, TABLE, Option
 from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
+from explorer.facts.cost import HardwareSpec
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,7 +71,7 @@ COMMAND = Command(
     "machines",
     "list the hardware presets for --machine, and add your own",
     (),
-    (*_MEASURING, "--save", HARDWARE, *MACHINE_SETTINGS, "--force", *TABLE),
+    (*_MEASURING, "--save", *list_options(HardwareSpec), *MACHINE_SETTINGS, "--force", *TABLE),
     (
         "explorer machines",
         "explorer machines --json",

@@ -73,7 +73,7 @@ class AtenCall(Struct, frozen=True):
             IndexError: There is no such tensor, or its shape is unknown.
             ValueError: A dimension is unknown.
         """
-        return _numbers(self.shape(selector))
+        return _require_known_sizes(self.shape(selector))
 
     def result_shape(self) -> Shape:
         """Returns the shape of the result.
@@ -87,10 +87,11 @@ class AtenCall(Struct, frozen=True):
 
     def result_sizes(self) -> tuple[int, ...]:
         """Returns the shape of the result, with all sizes known; raises like `result_shape` and `sizes`."""
-        return _numbers(self.result_shape())
+        return _require_known_sizes(self.result_shape())
 
 
-def _numbers(shape: Shape) -> tuple[int, ...]:
+def _require_known_sizes(shape: Shape) -> tuple[int, ...]:
+    """Returns the sizes of a shape; raises ValueError if a size is a symbol or unknown."""
     sizes = tuple(d for d in shape if isinstance(d, int))
     if len(sizes) != len(shape):
         raise ValueError("a dimension is not known")
@@ -104,7 +105,10 @@ def is_complex(tensor: Any) -> bool:
 
 Rule = Callable[[AtenCall], Cost]
 GradientRule = Callable[[AtenCall, int, Callable[[Any], Want]], "Gradient | None"]
-"""Computes gradients from a call, its MACs, and a function that tells why a tensor's gradient is needed."""
+"""Computes the cost of gradients from three arguments: a call, its MACs, and a function.
+
+The function returns the purpose of a tensor's gradient: 'input', 'weight', or '' if no gradient is needed.
+"""
 
 
 class OperatorRecord(Struct, frozen=True):
@@ -112,13 +116,15 @@ class OperatorRecord(Struct, frozen=True):
 
     Attributes:
         cost: Rule for the cost of a call.
-        gradient: Rule for the products of the backward pass, or None if unknown for an operator that
-            multiplies.
+        gradient: Rule for the matrix products of the backward pass. None means that the operator has no
+            product, or that no rule is known for its product.
         one_type: Whether all tensors must have the same dtype.
-        lookup: Whether it reads rows of a table; bytes read then equal the bytes returned.
-        replaces_storage: Whether it gives the argument that it returns another storage or size.
+        lookup: Whether the operator reads rows of a table; bytes read then equal the bytes returned.
+        replaces_storage: Whether the operator changes the storage or the size of an argument and returns this
+            argument, as `resize_` and `set_` do.
         auxiliary: Whether results after the first are for the backward pass only and not activations.
-        has_own_formula: Whether the function's own formula is preferred to the sum over its ATen operators.
+        has_own_formula: Whether `cost` is used instead of the sum over the ATen operators to which torch
+            decomposes this operator.
     """
 
     cost: Rule = lambda call: FREE
@@ -130,14 +136,14 @@ class OperatorRecord(Struct, frozen=True):
     has_own_formula: bool = False
 
 
-def pair_gradient(first: int, second: int) -> GradientRule:
-    """Returns the gradients of a product of two tensors, given by their indices."""
+def build_matmul_gradient_rule(first: int, second: int) -> GradientRule:
+    """Returns the gradient rule of a product. `first` and `second` are indices into `call.tensors()`."""
 
-    def rule(call: AtenCall, macs: int, want: Callable[[Any], Want]) -> Gradient:
+    def compute_gradient(call: AtenCall, macs: int, get_purpose: Callable[[Any], Want]) -> Gradient:
         tensors = call.tensors()
-        return pair(macs, want(tensors[first]), want(tensors[second]))
+        return pair(macs, get_purpose(tensors[first]), get_purpose(tensors[second]))
 
-    return rule
+    return compute_gradient
 
 
 def build_output_rule(label: str, per_element: int = 1) -> Rule:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, is_complex, pair_gradient
+from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, build_matmul_gradient_rule, is_complex
 from explorer.engine.operators import cost_formulas, gradients
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.gradients import Gradient, Want, pair
@@ -159,7 +159,7 @@ DYNAMIC_LINEAR = tuple(
 )
 """Dynamically quantized linear layers, by schema name."""
 
-_PAIR, _ADDED_PAIR = pair_gradient(0, 1), pair_gradient(1, 2)
+_PAIR, _ADDED_PAIR = build_matmul_gradient_rule(0, 1), build_matmul_gradient_rule(1, 2)
 
 _CONV = OperatorRecord(_conv, _PAIR)
 _ONE_TYPE_CONV = OperatorRecord(_conv, _PAIR, one_type=True)

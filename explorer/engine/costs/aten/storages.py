@@ -19,7 +19,12 @@ from typing import Any
 
 import torch
 
-from explorer.engine.compat.torch import replace_attributes, storage_key
+from explorer.engine.compat.torch import (
+    branches_on_device,
+    replace_attributes,
+    script_classes,
+    storage_key,
+)
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.aten.device_questions import (
     CPU,
@@ -94,61 +99,105 @@ def _is_compared_address(frame: FrameType) -> bool:
     return is_only_compared(frame.f_code, frame.f_lasti, without_calls=True)
 
 
-def _reading(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _find_watched_caller() -> FrameType | None:
+    """Returns the frame that uses a replaced attribute, or None if it is not code of a watched model.
+
+    Only the replacements may call this function, directly: it looks at the caller of its caller.
+    """
+    frame = sys._getframe(2)
+    return frame if _CALLBACK.report is not None and is_model_code(frame) else None
+
+
+def _report_read(name: str) -> None:
+    """Reports to the watching run that a method reads the memory of a storage."""
+    if _CALLBACK.report is not None:
+        _CALLBACK.report(name)
+
+
+def _replace_reader(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that reports each read by a watched model; a compared address is answered."""
+
     @functools.wraps(method)
-    def reading_method(storage: Any, *args: Any, **kwargs: Any) -> Any:
-        frame = sys._getframe(1)
-        if _CALLBACK.report is not None and is_model_code(frame):
+    def report_and_read(storage: Any, *args: Any, **kwargs: Any) -> Any:
+        frame = _find_watched_caller()
+        if frame is not None:
             if name == "data_ptr" and storage.device.type == "meta" and _is_compared_address(frame):
                 return _address(storage if isinstance(storage, torch.UntypedStorage) else storage.untyped())
-            _CALLBACK.report(name)
+            _report_read(name)
         return method(storage, *args, **kwargs)
 
-    return reading_method
+    return report_and_read
 
 
-def _answering_device(kind: Any, original: Any) -> property:
-    def device(storage: Any) -> torch.device:
-        actual: torch.device = original.__get__(storage, kind)
-        is_asked = _CALLBACK.report is not None and is_model_code(sys._getframe(1))
-        return CPU if is_asked and actual.type == "meta" else actual
+def _replace_device(storage_class: Any, original: Any) -> property:
+    """Returns a property that gives a watched model the CPU in place of the meta device."""
 
-    return property(device)
+    def get_device(storage: Any) -> torch.device:
+        device: torch.device = original.__get__(storage, storage_class)
+        return CPU if device.type == "meta" and _find_watched_caller() is not None else device
+
+    return property(get_device)
 
 
-def _answering_type(method: Callable[..., Any]) -> Callable[..., Any]:
+def _replace_type(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that names the type of a storage, and reports conversions by a watched model."""
+
     @functools.wraps(method)
-    def type_method(storage: Any, *args: Any, **kwargs: Any) -> Any:
-        is_asked = _CALLBACK.report is not None and is_model_code(sys._getframe(1))
-        if is_asked and not args and not kwargs and storage.device.type == "meta":
-            return f"torch.{storage.pickle_storage_type()}"
-        if is_asked and (args or kwargs) and _CALLBACK.report is not None:
-            _CALLBACK.report("type")  # a conversion copies the numbers
+    def get_type(storage: Any, *args: Any, **kwargs: Any) -> Any:
+        if _find_watched_caller() is not None:
+            if args or kwargs:
+                _report_read("type")  # a conversion copies the numbers
+            elif storage.device.type == "meta":
+                return f"torch.{storage.pickle_storage_type()}"
         return method(storage, *args, **kwargs)
 
-    return type_method
+    return get_type
 
 
-def _answering_storage_type(method: Callable[..., Any]) -> Callable[..., Any]:
+def _replace_storage_type(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method that gives a watched model the storage type that the tensor has on the CPU."""
+
     @functools.wraps(method)
-    def storage_type_method(tensor: torch.Tensor) -> Any:
-        is_asked = _CALLBACK.report is not None and is_model_code(sys._getframe(1))
-        return method(torch.empty(0, dtype=tensor.dtype) if is_asked and tensor.is_meta else tensor)
+    def get_storage_type(tensor: torch.Tensor) -> Any:
+        is_replaced = tensor.is_meta and _find_watched_caller() is not None
+        return method(torch.empty(0, dtype=tensor.dtype) if is_replaced else tensor)
 
-    return storage_type_method
+    return get_storage_type
 
 
-def _replacements() -> Iterator[tuple[Any, str, Any]]:
+def _replace_script_call(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a call of a TorchScript function that fails if the function asks for devices.
+
+    Questions about devices inside of TorchScript cannot be answered here. The call raises a RuntimeError if a
+    branch of the function depends on the device.
+    """
+
+    @functools.wraps(method)
+    def call(function: Any, *args: Any, **kwargs: Any) -> Any:
+        if _CALLBACK.report is not None and branches_on_device(function):
+            raise RuntimeError(
+                f"TorchScript '{function.name}' branches on the device of a tensor, and shapes have none:"
+                " count its Python function, or the saved file"
+            )
+        return method(function, *args, **kwargs)
+
+    return call
+
+
+def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
     """Yields the class, the name and the replacement of each attribute that is watched."""
-    for kind in _STORAGES:
-        yield kind, "device", _answering_device(kind, inspect.getattr_static(kind, "device"))
-        for name in dir(kind):
-            method = inspect.getattr_static(kind, name)
+    for storage_class in _STORAGES:
+        device = inspect.getattr_static(storage_class, "device")
+        yield storage_class, "device", _replace_device(storage_class, device)
+        for name in dir(storage_class):
+            method = inspect.getattr_static(storage_class, name)
             is_reader = name in _SPECIAL_READERS or not name.startswith("_")
             if is_reader and name not in _METADATA and callable(method):
-                yield kind, name, _reading(name, method)
-    yield torch.TypedStorage, "type", _answering_type(torch.TypedStorage.type)
-    yield torch.Tensor, "storage_type", _answering_storage_type(torch.Tensor.storage_type)
+                yield storage_class, name, _replace_reader(name, method)
+    yield torch.TypedStorage, "type", _replace_type(torch.TypedStorage.type)
+    yield torch.Tensor, "storage_type", _replace_storage_type(torch.Tensor.storage_type)
+    for cls in script_classes():
+        yield cls, "__call__", _replace_script_call(cls.__call__)
     for name, tensor_class in TENSOR_CLASSES.items():
         yield torch, name, TensorClass(tensor_class, lambda: _CALLBACK.report is not None)
 
@@ -156,10 +205,10 @@ def _replacements() -> Iterator[tuple[Any, str, Any]]:
 @contextmanager
 def watch_storages(report: Callable[[str], None]) -> Iterator[None]:
     """Calls `report` with the method's name whenever a model's code in this thread reads a storage."""
-    outer = _CALLBACK.report
-    with replace_attributes(_replacements):
+    outer_report = _CALLBACK.report
+    with replace_attributes(_list_replacements):
         _CALLBACK.report = report
         try:
             yield
         finally:
-            _CALLBACK.report = outer
+            _CALLBACK.report = outer_report

@@ -1,10 +1,12 @@
-"""Table of ATen operators: one record each, with the cost, the products of its gradients, and its role.
+"""Table of ATen operators: one record for each operator.
 
-Every PyTorch model consists of calls of ATen operators. A module that runs on shapes shows the operators that
-torch executes (`dispatch`). An exported program lists the operators that its author called (`aten.conv2d`,
-`aten.linear`), and this module computes its cost from the shapes in the file, without torch. Both use the
-same rules. Operators that only move data have records, too. The cost of an operator without a record is
-unknown, never 0.
+A record has the cost of a call, the matrix products of its backward pass, and flags (`OperatorRecord`).
+
+Every PyTorch model consists of calls of ATen operators. `dispatch` runs a module on tensors without data and
+records the operators that torch executes. An exported program lists the operators that its author called
+(`aten.conv2d`, `aten.linear`), and this module computes their costs from the shapes in the file, without
+torch. Both use the same rules. Operators that only move data have records, too. The cost of an operator
+without a record is unknown, never 0.
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ def count_exported_call(
     name = operator_name.partition(".")[0]
     operator = find_record(f"{library}::{name}")
     if operator is None:
-        if not outputs:
+        if not outputs:  # such as an assertion: nothing is computed that counts
             return cost_formulas.FREE
-        return cost_formulas.unknown(f"there is no rule for {kind} without torch")
+        return cost_formulas.unknown(f"no cost rule for {kind}")
     tensors_by_argument: dict[str, list[TensorType]] = {}
     for argument, dtype, shape in inputs:
         if shape is not None:

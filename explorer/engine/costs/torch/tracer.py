@@ -1008,25 +1008,7 @@ def trace(
         return run
     watch.outsiders.note_inputs(inputs)
     inputs = [inner for t in inputs for inner in list_inner_tensors(t) or (t,)]
-    cached = [*cache_tensors.find_cache_tensors(args), *cache_tensors.find_cache_tensors(kwargs)]
-    watch.note_sparse(inputs)
-    watch.events.append(_input_event([*inputs, *cached]))
-    argument_tensors = find_tensors([list(args), dict(kwargs)])
-    registered = [
-        p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
-    ]
-    for tensor in (
-        *inputs,
-        *cached,
-        *argument_tensors,
-        *registered,
-        *(tensor for _, tensor in watch.unregistered),
-    ):
-        if is_lazy(tensor) or tensor.layout is not torch.strided:
-            continue
-        storage = tensor.untyped_storage()
-        watch.live_storages[storage_key(storage)] = storage
-    watch.given_storages = frozenset(watch.live_storages)
+    _record_existing_tensors(watch, inputs, args, kwargs)
     with _observe_model(model, watch), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
@@ -1036,16 +1018,7 @@ def trace(
         except ExplorerError:
             raise
         except Exception as error:
-            failed_path = (
-                watch.failed[0] if watch.failed and watch.failed[1] is error else watch.frames[-1].path
-            )
-            text = " ".join(str(error).split())
-            run.failed = (
-                failed_path,
-                f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__,
-            )
-            run.refused = _is_raised_by_model(error)
-            run.is_fault = _is_fault_of_model(error)
+            _record_failure(run, watch, error)
     run.decided, run.endless, run.asked = tuple(queries.decided), queries.endless, queries.asked
     # a branch that was taken under an assumption may fail where the model's own branch does not
     run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
@@ -1057,6 +1030,36 @@ def trace(
     watch.note_result(run.result, (args, kwargs), returned)
     run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.list_used()
     return run
+
+
+def _record_existing_tensors(
+    watch: _Watch, inputs: Sequence[torch.Tensor], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> None:
+    """Records the tensors that exist before the run: inputs, caches, parameters and unregistered tensors."""
+    cached = [*cache_tensors.find_cache_tensors(args), *cache_tensors.find_cache_tensors(kwargs)]
+    watch.note_sparse(inputs)
+    watch.events.append(_input_event([*inputs, *cached]))
+    argument_tensors = find_tensors([list(args), dict(kwargs)])
+    parameters = [
+        p for module in watch.named.values() for p in parameters_of(module).values() if p is not None
+    ]
+    unregistered = [tensor for _, tensor in watch.unregistered]
+    for tensor in (*inputs, *cached, *argument_tensors, *parameters, *unregistered):
+        if not is_lazy(tensor) and tensor.layout is torch.strided:
+            storage = tensor.untyped_storage()
+            watch.live_storages[storage_key(storage)] = storage
+    watch.given_storages = frozenset(watch.live_storages)
+
+
+def _record_failure(run: Trace, watch: _Watch, error: Exception) -> None:
+    """Records the module that failed, the message, and whether the model itself is the cause."""
+    failed_path = watch.frames[-1].path
+    if watch.failed is not None and watch.failed[1] is error:
+        failed_path = watch.failed[0]
+    message = " ".join(str(error).split())[:300]
+    run.failed = failed_path, f"{type(error).__name__}: {message}" if message else type(error).__name__
+    run.refused = _is_raised_by_model(error)
+    run.is_fault = _is_fault_of_model(error)
 
 
 def _input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:

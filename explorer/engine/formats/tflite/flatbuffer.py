@@ -105,7 +105,11 @@ class FlatTable:
             self.data[self.start + 4 : self.start + self.size]
         )
 
-    def place(self, slot: int, width: int) -> int:
+    def has_field(self, slot: int) -> bool:
+        """Whether the file sets the field with this number in the vtable."""
+        return bool(self.locate_field(slot, 1))
+
+    def locate_field(self, slot: int, width: int) -> int:
         """Returns the file offset of a field, or 0 if the table omits it.
 
         Args:
@@ -127,12 +131,12 @@ class FlatTable:
     def number(self, slot: int, letter: str, default: int = 0) -> int:
         """Returns the value of a number field; `letter` is its format letter of `struct`."""
         decoder = _NUMBERS[letter]
-        start = self.place(slot, decoder.size)
+        start = self.locate_field(slot, decoder.size)
         return decoder.unpack_from(self.data, start)[0] if start else default
 
     def _follow_offset(self, slot: int) -> int:
         """Returns the file offset that an offset field points to, or 0 if the table omits the field."""
-        start = self.place(slot, 4)
+        start = self.locate_field(slot, 4)
         if not start:
             return 0
         target: int = start + _U32.unpack_from(self.data, start)[0]
@@ -236,7 +240,7 @@ class CheckedTable:
 
     def Offset(self, at: int) -> int:  # noqa: N802 - flatbuffers' name
         """Offset of a field relative to the table, or 0 if omitted; `at` is its offset in the vtable."""
-        place = self._table.place((at - 4) >> 1, 1)
+        place = self._table.locate_field((at - 4) >> 1, 1)
         return place - self.Pos if place else 0
 
     def Get(self, flags: Any, at: int) -> Any:  # noqa: N802

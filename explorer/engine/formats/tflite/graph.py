@@ -484,7 +484,7 @@ class _ModelBuilder:
             key = "custom", operator.own
         elif kind is None or operator.options is None:
             key = "none"
-        elif kind.flat:
+        elif kind.is_flat:
             key = kind.name, operator.options.raw
         else:
             key = kind.name, operator.options.start

@@ -126,7 +126,7 @@ class TfliteTensor:
         self.signature = signature if -1 in signature else ()
         number = table.number(1, "b")
         self.dtype = schema.DTYPES.get(number)
-        self.type = schema.list_names("TensorType").get(number, f"TYPE_{number}")
+        self.type = schema.load_names("TensorType").get(number, f"TYPE_{number}")
         self.data = buffer
         self.external = bool(table.number(10, "I"))
         self.variable = bool(table.number(5, "B"))
@@ -367,4 +367,4 @@ def _read_operator_code(table: FlatTable) -> tuple[str, bool, int]:
     version = table.number(2, "i", 1)
     if number == _CUSTOM:
         return table.decode_text(1) or "CUSTOM", True, version
-    return schema.list_names("BuiltinOperator").get(number, f"BUILTIN_{number}"), False, version
+    return schema.load_names("BuiltinOperator").get(number, f"BUILTIN_{number}"), False, version

@@ -2,10 +2,11 @@
 
 flatc generates the package from the schema. Each enumeration is a module of numbers, and each table is a
 module with accessors. Importing the package loads all of its 180 modules and numpy. Loading the module of one
-enumeration takes less than a millisecond, so an outline starts without delay. Names and defaults of operator
-options come from the accessors.
+enumeration takes less than a millisecond, so `explorer outline` of a file starts without delay. Names and
+defaults of operator options come from the accessors.
 
-The accessors follow any offset; `flatbuffer.CheckedTable` adds checks.
+The accessors do not check the offsets that they follow, so a hostile file could make them read any place.
+`flatbuffer.CheckedTable` rejects offsets outside of the file.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ _ENUMERATIONS = {
     "ValueDtype": "TensorType",
     "WeightsFormat": "FullyConnectedOptionsWeightsFormat",
 }
-"""Enumeration of a number field by accessor; the accessors themselves return plain numbers."""
+"""Enumeration of the value of each accessor. The accessor itself returns a plain number."""
 
 _UNKNOWN_BY_DEFAULT = ("quantized_bias_type",)
 """Fields whose default value means that the value is unknown."""
@@ -99,8 +100,8 @@ def _load_class(name: str) -> Any:
 
 
 @cache
-def list_names(enumeration: str) -> Mapping[int, str]:
-    """Returns the names of an enumeration by number: `list_names("BuiltinOperator")[3]` is 'CONV_2D'."""
+def load_names(enumeration: str) -> Mapping[int, str]:
+    """Loads the names of an enumeration, by number: `load_names("BuiltinOperator")[3]` is 'CONV_2D'."""
     members = vars(_load_class(enumeration))
     numbered = {value: name for name, value in members.items() if isinstance(value, int)}
     return {**_NEWER.get(enumeration, {}), **numbered}
@@ -112,36 +113,41 @@ class _Field:
     Attributes:
         name: Name in the schema.
         accessor: Name of the accessor method that reads the field.
-        many: Whether the field is a vector.
-        raw: Whether the field is a vector of bytes.
-        enumeration: Enumeration of the values; empty for plain numbers.
+        is_vector: Whether the field is a vector.
+        is_byte_vector: Whether the field is a vector of bytes.
+        enumeration: Enumeration of the values; '' for plain numbers.
     """
 
-    __slots__ = ("accessor", "enumeration", "many", "name", "raw")
+    __slots__ = ("accessor", "enumeration", "is_byte_vector", "is_vector", "name")
 
-    def __init__(self, kind: Any, accessor: str) -> None:
+    def __init__(self, table_class: Any, accessor: str) -> None:
         self.name = _convert_to_snake_case(accessor)
         self.accessor = accessor
-        self.many = f"{accessor}Length" in vars(kind)
-        self.raw = self.many and "Uint8Flags" in list_used_names(kind, accessor)
+        self.is_vector = f"{accessor}Length" in vars(table_class)
+        # the accessor of a byte reads it as Uint8Flags
+        self.is_byte_vector = self.is_vector and "Uint8Flags" in list_used_names(table_class, accessor)
         # a vector of paddings (StableHLO) holds plain numbers
-        self.enumeration = "" if self.many and accessor == "Padding" else _ENUMERATIONS.get(accessor, "")
+        is_padding_vector = self.is_vector and accessor == "Padding"
+        self.enumeration = "" if is_padding_vector else _ENUMERATIONS.get(accessor, "")
 
     def read(self, accessors: Any) -> Any:
         """Returns the value of the field; for a vector of bytes, its length as text."""
         read = getattr(accessors, self.accessor)
-        if not self.many:
-            return self._named(read())
+        if not self.is_vector:
+            return self._convert_value(read())
         count = getattr(accessors, f"{self.accessor}Length")()
-        return f"{count:,} bytes" if self.raw else tuple([self._named(read(index)) for index in range(count)])
+        if self.is_byte_vector:
+            return f"{count:,} bytes"
+        return tuple([self._convert_value(read(index)) for index in range(count)])
 
-    def _named(self, value: Any) -> Any:
+    def _convert_value(self, value: Any) -> Any:
+        """Decodes bytes as text, and replaces the number of an enumeration by its name."""
         if isinstance(value, bytes):
             return value.decode("utf-8", "backslashreplace")
         if not self.enumeration:
             return value
         dtype = DTYPES.get(value) if self.enumeration == "TensorType" else None
-        return dtype or list_names(self.enumeration).get(value, value)
+        return dtype or load_names(self.enumeration).get(value, value)
 
 
 class OptionsTable:
@@ -150,18 +156,22 @@ class OptionsTable:
     Attributes:
         name: Name of the table.
         fields: Fields in the order of the schema.
-        flat: Whether all fields are inline numbers, so that equal bytes mean equal options.
+        is_flat: Whether all fields are inline numbers, so that equal bytes mean equal options.
     """
 
-    __slots__ = ("_kind", "fields", "flat", "name")
+    __slots__ = ("_table_class", "fields", "is_flat", "name")
 
     def __init__(self, name: str) -> None:
-        kind = _load_class(name)
+        table_class = _load_class(name)
         self.name = name
-        self._kind = kind
-        accessors = [entry for entry in vars(kind) if entry[0].isupper() and not _is_helper(entry)]
-        self.fields: Sequence[_Field] = tuple([_Field(kind, entry) for entry in accessors])
-        self.flat = not any(f.many or "String" in list_used_names(kind, f.accessor) for f in self.fields)
+        self._table_class = table_class
+        accessors = [entry for entry in vars(table_class) if entry[0].isupper() and not _is_helper(entry)]
+        self.fields: Sequence[_Field] = tuple([_Field(table_class, entry) for entry in accessors])
+        # the accessor of a text calls String
+        self.is_flat = not any(
+            field.is_vector or "String" in list_used_names(table_class, field.accessor)
+            for field in self.fields
+        )
 
     def read(self, table: FlatTable) -> dict[str, Any]:
         """Returns the values by field name, including defaults.
@@ -169,20 +179,25 @@ class OptionsTable:
         A field in `_UNKNOWN_BY_DEFAULT` is included only if the file sets it.
 
         Raises:
-            BadModel: The table contradicts itself.
+            BadModel: An offset or a length in the table lies outside of the file.
         """
-        accessors = create_accessors(self._kind, CheckedTable(table))
+        accessors = create_accessors(self._table_class, CheckedTable(table))
         return {
             field.name: field.read(accessors)
             for slot, field in enumerate(self.fields)
-            if field.name not in _UNKNOWN_BY_DEFAULT or table.place(slot, 1)
+            if field.name not in _UNKNOWN_BY_DEFAULT or table.has_field(slot)
         }
 
 
 @cache
 def find_options_table(union: str, number: int) -> OptionsTable | None:
-    """Returns the options table with a number in a union ('BuiltinOptions' or 'BuiltinOptions2'), or None."""
-    name = list_names(union).get(number, "NONE")
+    """Returns the options table that a union stores under a number, or None if the number means no options.
+
+    Args:
+        union: 'BuiltinOptions' or 'BuiltinOptions2'.
+        number: Number of the table's type.
+    """
+    name = load_names(union).get(number, "NONE")
     return None if name == "NONE" else OptionsTable(name)
 
 

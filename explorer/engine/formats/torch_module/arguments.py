@@ -110,19 +110,21 @@ class Example(Struct, frozen=True):
     kwargs: Mapping[str, Any]
 
     @staticmethod
-    def of(inputs: Any) -> Example:
+    def of(inputs: Any, keyword_inputs: Mapping[str, Any] | None = None) -> Example:
         """Creates an example; arrays in it become tensors.
 
         Args:
-            inputs: A tensor or array, a tuple or list of positional arguments, or a dictionary of keyword
-                arguments.
+            inputs: A tensor or array, a tuple or list of positional arguments, a dictionary of keyword
+                arguments, or None for no positional arguments.
+            keyword_inputs: Further keyword arguments, or None.
         """
-        inputs = _replace_tensors(
-            inputs, lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy())
+        inputs, named = _replace_tensors(
+            (() if inputs is None else inputs, dict(keyword_inputs or {})),
+            lambda v: v if isinstance(v, torch.Tensor) else torch.from_numpy(v.copy()),
         )
         if isinstance(inputs, Mapping):
-            return Example((), {str(name): value for name, value in inputs.items()})
-        return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), {})
+            return Example((), {str(name): value for name, value in {**inputs, **named}.items()})
+        return Example(tuple(inputs) if isinstance(inputs, (tuple, list)) else (inputs,), named)
 
     def list_tensors(self) -> list[Any]:
         """Returns the tensors in the order of the arguments."""

@@ -349,7 +349,13 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
     return loaded
 
 
-def wrap_module(module: nn.Module, inputs: Any = None, *, source: str = "") -> LoadedModule:
+def wrap_module(
+    module: nn.Module,
+    inputs: Any = None,
+    *,
+    source: str = "",
+    keyword_inputs: Mapping[str, Any] | None = None,
+) -> LoadedModule:
     """Returns the loaded model of an existing module.
 
     The module itself is never moved or changed. The analysis uses a copy without weights. Runs and exports
@@ -361,13 +367,14 @@ def wrap_module(module: nn.Module, inputs: Any = None, *, source: str = "") -> L
             keyword arguments. Arguments may contain tensors in nested tuples, lists and dictionaries. If
             None, `inputs.bind` finds the inputs.
         source: Name of the module in messages; by default the name of its class.
+        keyword_inputs: Keyword arguments beside positional `inputs`, or None.
     """
     return LoadedModule(
         source=source or type(module).__name__,
         build=CopyOf(module),
         weights_text="as the module has them",
         trained=True,
-        example=None if inputs is None else Example.of(inputs),
+        example=None if inputs is None and not keyword_inputs else Example.of(inputs, keyword_inputs),
     )
 
 

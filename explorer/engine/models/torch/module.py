@@ -219,16 +219,25 @@ class ModuleObject(TorchModel):
         module: The module.
         inputs: Example inputs; see `loaded_module.wrap_module`.
         options: Options of the user.
+        keyword_inputs: Example keyword inputs, beside `inputs`.
     """
 
-    def __init__(self, module: nn.Module, inputs: Any, options: OpenOptions) -> None:
+    def __init__(
+        self,
+        module: nn.Module,
+        inputs: Any,
+        options: OpenOptions,
+        keyword_inputs: Mapping[str, Any] | None = None,
+    ) -> None:
         if not isinstance(module, nn.Module):
             type_name = type(module).__name__
             raise Misuse(f"a {type_name} is neither a path, a name nor an nn.Module", where="source")
         if options.weights is not None:
             raise Misuse("an nn.Module object brings its own weights", where="weights", hint="leave it out")
         self.options = options
-        self.loaded = _apply_weights_file(torch_module.wrap_module(module, inputs), options)
+        self.loaded = _apply_weights_file(
+            torch_module.wrap_module(module, inputs, keyword_inputs=keyword_inputs), options
+        )
         self.source = self.loaded.source
         self._graph = None
 

@@ -161,7 +161,7 @@ class _OpenEvent(Struct):
         parent: The event that contains it, or None.
         children: Number of events directly inside it.
         top: The outermost operator that contains it, or itself.
-        functions: Names and row ids of functions that kernels of its module may belong to.
+        functions: Calls of functions that kernels of its module may belong to.
         phase: Phase of the training step, or ''.
         spent: Nanoseconds with the operators that it calls.
         nested: Nanoseconds of the operators that it calls.
@@ -175,7 +175,7 @@ class _OpenEvent(Struct):
     parent: _OpenEvent | None = None
     children: int = 0
     top: _OpenEvent | None = None
-    functions: list[tuple[str, int]] | None = None
+    functions: list[ExpectedCall] | None = None
     phase: str = ""
     spent: int = 0
     nested: int = 0
@@ -186,34 +186,66 @@ class _OpenEvent(Struct):
     peak_bytes: int = 0
 
 
+class ExpectedCall(NamedTuple):
+    """Calls of one function that a run of a module still makes.
+
+    Attributes:
+        function: Name of the function.
+        row: Id of the row of its calls.
+        calls: Number of calls.
+        alternates: Whether the calls may alternate with the calls of later rows, because the row has several.
+    """
+
+    function: str
+    row: int
+    calls: int
+    alternates: bool
+
+
 class FunctionRows:
     """Rows of functions that modules call directly, by the module's row; -1 for the outermost module."""
 
     def __init__(self, layers: Sequence[Layer], modules: Iterable[int]) -> None:
-        module_rows, self._of = {*modules}, dict[int, list[tuple[str, int]]]()
+        module_rows, self._of = {*modules}, dict[int, list[ExpectedCall]]()
         children: dict[int, list[Layer]] = {}
         for layer in layers:
             children.setdefault(-1 if layer.parent is None else layer.parent, []).append(layer)
 
-        def calls_in(row: int, runs: int) -> list[tuple[str, int]]:
-            """Returns the calls of functions in one run of a module, or in one step of a loop."""
-            calls: list[tuple[str, int]] = []
+        def list_calls(row: int, runs: int) -> list[ExpectedCall]:
+            """Returns the calls in one run of a module or in one step of a loop."""
+            calls: list[ExpectedCall] = []
             for layer in children.get(row, ()):
                 if layer.id in module_rows:
                     continue
                 times = max(1, layer.calls // max(1, runs))
-                # a group that is not a module is a loop, which `unrolled_loops` folded
-                step = calls_in(layer.id, layer.calls) if layer.group else [(_bare(layer.kind), layer.id)]
-                calls += step * times
+                if layer.group:  # a group that is not a module is a loop, which `unrolled_loops` folded
+                    calls += list_calls(layer.id, layer.calls) * times
+                else:
+                    calls.append(ExpectedCall(_bare(layer.kind), layer.id, times, times > 1))
             return calls
 
         runs = {layer.id: layer.calls for layer in layers}
         for row in (-1, *children.keys() & module_rows):
-            self._of[row] = calls_in(row, runs.get(row, 1))
+            self._of[row] = list_calls(row, runs.get(row, 1))
 
-    def functions_of(self, row: int | None) -> Sequence[tuple[str, int]]:
-        """Returns the names and row ids of a module's functions, in order."""
+    def functions_of(self, row: int | None) -> Sequence[ExpectedCall]:
+        """Returns the calls of a module's functions, in order."""
         return self._of.get(-1 if row is None else row, ())
+
+
+def take_call(expected: list[ExpectedCall], function: str) -> int | None:
+    """Returns the row of the next call of a function, or None, and removes the call from `expected`.
+
+    Calls before it were not made and are removed, too, unless they alternate with later calls.
+    """
+    index = next((index for index, call in enumerate(expected) if call.function == function), None)
+    if index is None:
+        return None
+    call = expected[index]
+    alternating = [earlier for earlier in expected[:index] if earlier.alternates]
+    remaining = [call._replace(calls=call.calls - 1)] if call.calls > 1 else []
+    expected[: index + 1] = [*alternating, *remaining]
+    return call.row
 
 
 def _bare(name: str) -> str:
@@ -308,13 +340,8 @@ class _Reader:
         entry.top = entry
         self._tops.append(entry)
         remaining = parent.functions if parent is not None and parent.functions else []
-        name = _bare(entry.event.name)
-        index = next(
-            (index for index, (function_name, _) in enumerate(remaining) if function_name == name), None
-        )
-        if index is not None:
-            entry.row = remaining[index][1]
-            del remaining[: index + 1]
+        row = take_call(remaining, _bare(entry.event.name))
+        entry.row = entry.row if row is None else row
 
     def _add_kernel(self, top: _OpenEvent) -> None:
         """Adds a kernel to its row. A backward kernel is added to the row of its forward operator."""

@@ -120,10 +120,12 @@ class _ModuleRuns(TimedRuns):
         self._device = device
         self._arguments = _map_tensors(subject.args, device.place), _map_tensors(subject.kwargs, device.place)
         layers = subject.analysis.layers
-        rows = {layer.path: layer.id for layer in layers}
+        rows = {(layer.path, layer.kind): layer.id for layer in layers}
         paths = list_modules(module)
-        # the work of a module without a row belongs to the module that calls it
-        self._rows = {id(part): rows[path] for path, part in paths.items() if path in rows}
+        # the work of a module without a row belongs to the module that calls it; a row of another kind is
+        # that of a function, which has the name of the module with its weights
+        module_rows = {part: rows.get((path, type(part).__name__)) for path, part in paths.items()}
+        self._rows = {id(part): row for part, row in module_rows.items() if row is not None}
         self._rows.setdefault(id(module), -1)
         self._paths = {id(part): path for path, part in paths.items()}
         self._functions = FunctionRows(layers, self._rows.values())

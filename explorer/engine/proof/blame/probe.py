@@ -252,7 +252,7 @@ class LayerProbe:
                 place.shape = a.shape
                 reference = None
                 if index == 0 and place.float and not trials.is_same(a, b):
-                    reference = self._float64_layers.value_at(completed + offset)
+                    reference = self._float64_layers.compute_value_at(completed + offset)
                 trials.add(place.whole, a, b, reference)
             if index == 0:
                 first_values = {**feeds, **before_values}
@@ -302,7 +302,8 @@ class LayerProbe:
         sessions = _LayerSessions(first, second, outputs, outputs_after, tuple(first_dtypes), dtypes_after)
         self._run_alone(group, layer_inputs, sessions)
         filled = {
-            name: trials.replace_zeros(value, trials.seed_of(name)) for name, value in layer_inputs.items()
+            name: trials.replace_zeros(value, trials.compute_seed(name))
+            for name, value in layer_inputs.items()
         }
         if any(filled[name] is not value for name, value in layer_inputs.items()):
             self._run_alone(group, filled, sessions)
@@ -312,7 +313,7 @@ class LayerProbe:
             places = [p for p in undecided if self._count_parts(p) == parts]
             for part in range(parts):
                 part_inputs = {
-                    name: trials.keep_part(value, part, parts, trials.seed_of(name))
+                    name: trials.keep_part(value, part, parts, trials.compute_seed(name))
                     for name, value in filled.items()
                 }
                 self._run_alone(places, part_inputs, sessions, part=part)

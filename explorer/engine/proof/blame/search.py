@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import dims_text, many_text, printable
-from explorer.engine.diff.pairing import open_calls_like
+from explorer.engine.diff.pairing import inline_calls_if_named_in
 from explorer.engine.graph.model import Model
 from explorer.engine.progress import Cancel, OnProgress
 from explorer.engine.proof.blame.judge import Judge
@@ -101,7 +101,7 @@ def blame(
     if draws < 1:
         raise Misuse(f"{draws} draws show nothing", where="--draws", hint="give 1 or more")
     before, after = build_plain_form(before), build_plain_form(after)
-    before, after = open_calls_like(before, after), open_calls_like(after, before)
+    before, after = inline_calls_if_named_in(before, after), inline_calls_if_named_in(after, before)
     plan = recover_plan(after)
     if plan is None:
         random_inputs.check_names(before, dims or {}, input_shapes or {})

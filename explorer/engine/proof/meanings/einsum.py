@@ -33,6 +33,7 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
         second_shape = constant.shape if constant is not None else shapes[-1]
         ranks = [len(first_shape), len(second_shape)]
         labels = _label_axes(equation, ranks if first == 0 else ranks[::-1])
+        # labels of the axes of the left operand, the right operand and the output
         x, w = (labels[0], labels[1]) if first == 0 else (labels[1], labels[0])
         y = labels[2]
         sizes = {**dict(zip(x, first_shape, strict=True)), **dict(zip(w, second_shape, strict=True))}
@@ -44,10 +45,13 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
 
         def read_left(values: Sequence[Array]) -> Rows:
             matrices = values[0].transpose([x.index(c) for c in (*batch, *rows, *depth)]).reshape(B, M, K)
-            return lambda b, rows: matrices[b, rows]
+            return lambda b, row_slice: matrices[b, row_slice]
 
-        def read_right(w_: Array) -> Array:
-            return w_.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
+        def read_right(weight: Array) -> Array:
+            return weight.transpose([w.index(c) for c in (*batch, *depth, *columns)]).reshape(B, K, N)
+
+        def arrange_output(output: Array) -> Array:
+            return output.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N)
 
         return ProductSpec(
             B,
@@ -55,8 +59,8 @@ def describe_product(node: Node, reader: NodeReader) -> Original:
             K,
             N,
             read_left,
-            read_right(constant) if constant is not None else lambda v: read_right(v[-1]),
-            lambda y_: y_.transpose([y.index(c) for c in (*batch, *rows, *columns)]).reshape(B, M, N),
+            read_right(constant) if constant is not None else lambda values: read_right(values[-1]),
+            arrange_output,
             output_shape,
         )
 

@@ -27,7 +27,7 @@ class Float64Layers:
         wiring: Producers of the original's values.
         places: Compared values, in the execution order of the original.
         feeds: Input arrays of the original, by name.
-        tell: Function that reports a phase, the number of completed values and the number of all values.
+        report_phase: Receives a phase, the number of completed values and the number of all values.
     """
 
     def __init__(
@@ -35,11 +35,11 @@ class Float64Layers:
         wiring: GraphProducers,
         places: Sequence[ComparedValue],
         feeds: Feeds,
-        tell: Callable[[str, int, int], None],
+        report_phase: Callable[[str, int, int], None],
     ) -> None:
         self.wiring = wiring
         self.places = places
-        self.tell = tell
+        self.report_phase = report_phase
         self.values = dict(feeds)
         self.next_index = 0
         self.last_use: dict[str, int] = {}
@@ -48,14 +48,14 @@ class Float64Layers:
             self.last_use[place.pair.before] = index
             self.last_use.update((name, index) for name in place.before.inputs)
 
-    def value_at(self, index: int) -> Array | None:
+    def compute_value_at(self, index: int) -> Array | None:
         """Returns the float64 value at an index of `places`, or None if float64 cannot run its layer.
 
         The index must be larger than that of the previous call.
         """
         value = None
         while self.next_index <= index:
-            self.tell("running the original in float64", self.next_index, len(self.places))
+            self.report_phase("running the original in float64", self.next_index, len(self.places))
             place = self.places[self.next_index]
             value = None
             if place.before.inputs <= self.values.keys():

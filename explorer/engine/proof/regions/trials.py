@@ -1,8 +1,8 @@
-"""Compares two arrays of one value, and makes the inputs on which a layer is tried.
+"""Compares the arrays of one value in two models, and makes the inputs on which a layer is tried.
 
-After a ReLU, half of the weight is multiplied by zero. In a sum of thousands of terms, rounding hides a
-weight that is wrong by a thousandth. So a layer is also tried on values without zeros, and on random parts of
-its input.
+Two effects can hide a wrong weight. After a ReLU, half of the weight is multiplied by zero. In a sum of
+thousands of terms, rounding hides a relative error of a thousandth. So a layer is also tried on values
+without zeros, and on random parts of its input.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ COMPARABLE = frozenset(
 )
 """Element types that the runtime accepts and returns."""
 
-_PLAIN = 16.0
-"""Multiple of the original's rounding error that rounding cannot explain."""
+_ROUNDING_LIMIT = 16.0
+"""Multiple of the original's rounding error above which rounding cannot explain a difference."""
 
 _LARGEST_FILL = 10.0
 """Largest number that replaces zeros. Masks may hold numbers near the largest float."""
@@ -36,7 +36,7 @@ class Trial(Struct):
 
     Attributes:
         figures: Comparison over all draws.
-        fault: A fault that the figures do not show, such as another shape, or ''.
+        fault: Difference that the figures do not show, such as another shape, or ''.
         not_run: Reason why the layer could not run, or ''.
         differing: Number of different elements. Float types are not counted.
         elements: Number of compared elements.
@@ -88,7 +88,14 @@ def is_same(a: Array, b: Array) -> bool:
 
 
 def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
-    """Adds two arrays to a comparison."""
+    """Adds two arrays of the value to a comparison.
+
+    Args:
+        trial: Comparison, which is changed in place.
+        a: Array of the first model.
+        b: Array of the second model.
+        true: Exact array, or None if unknown. It is ignored if its shape differs.
+    """
     if a.shape != b.shape:
         trial.fault = f"{shape_text(b.shape)} instead of {shape_text(a.shape)}"
         trial.figures.equal = False
@@ -102,7 +109,10 @@ def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
 
 
 def round_to_type(value: Array, dtype: str | None) -> Array:
-    """Rounds a value to the other model's type, so that both layers get the same input."""
+    """Rounds a value to the type that the other model uses, so that both layers get the same input.
+
+    The result keeps the type of `value`.
+    """
     if dtype in (None, "string") or value.dtype == dtype or np.can_cast(value.dtype, dtype):
         return value
     with np.errstate(over="ignore"):
@@ -114,7 +124,7 @@ def cast_to_type(value: Array, dtype: str) -> Array:
     return value if dtype == "string" else value.astype(dtype, copy=False)
 
 
-def seed_of(name: str) -> int:
+def compute_seed(name: str) -> int:
     """Computes a random seed from the name of a value."""
     return zlib.crc32(name.encode())
 
@@ -124,29 +134,34 @@ def is_undecided(trial: Trial) -> bool:
     if trial.equal or trial.fault or trial.not_run:
         return False
     before, after = trial.figures.rms_before, trial.figures.rms_after
-    return before is None or after is None or after <= _PLAIN * before
+    return before is None or after is None or after <= _ROUNDING_LIMIT * before
 
 
 def replace_zeros(value: Array, seed: int) -> Array:
     """Replaces zeros by random numbers of the value's own magnitude."""
-    zeros = value == 0
-    if value.dtype.kind != "f" or not zeros.any():
+    is_zero = value == 0
+    if value.dtype.kind != "f" or not is_zero.any():
         return value
-    present = np.abs(value[~zeros & np.isfinite(value)])
-    scale = min(float(np.median(present)) if present.size else 1.0, _LARGEST_FILL)
-    drawn = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(zeros))) * scale
-    filled = value.copy()
-    # a value that is never negative may be the input of a square root
-    filled[zeros] = (drawn if (value < 0).any() or not present.size else np.abs(drawn)).astype(value.dtype)
-    return filled
+    magnitudes = np.abs(value[~is_zero & np.isfinite(value)])
+    scale = min(float(np.median(magnitudes)) if magnitudes.size else 1.0, _LARGEST_FILL)
+    replacements = np.random.default_rng(seed).standard_normal(int(np.count_nonzero(is_zero))) * scale
+    if magnitudes.size and not (value < 0).any():
+        # a value that is never negative may be the input of a square root
+        replacements = np.abs(replacements)
+    result = value.copy()
+    result[is_zero] = replacements.astype(value.dtype)
+    return result
 
 
 def keep_part(value: Array, part: int, parts: int, seed: int) -> Array:
-    """Keeps one of `parts` random parts of the value, with equal magnitudes, and sets the rest to zero."""
+    """Keeps one of `parts` random parts of a value and sets the other elements to zero.
+
+    All kept elements get the same magnitude and keep their signs. `part` is the index of the part.
+    """
     if value.dtype.kind != "f":
         return value
-    finite = value[np.isfinite(value)]
-    scale = min(float(np.median(np.abs(finite))) if finite.size else 1.0, _LARGEST_FILL)
+    finite_values = value[np.isfinite(value)]
+    scale = min(float(np.median(np.abs(finite_values))) if finite_values.size else 1.0, _LARGEST_FILL)
     in_part = np.random.default_rng(seed).integers(0, parts, value.shape) == part
     signs = np.where(value < 0, -scale, scale)
     return np.where(in_part, signs, 0).astype(value.dtype)

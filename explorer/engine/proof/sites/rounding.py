@@ -1,8 +1,8 @@
 """Limits how far each element of a site's output may be from the float64 reference.
 
-The limit is 8 u (|x| |W|), where u is the unit roundoff of the type. Sums with terms of both signs stay below
-1 to 5 u of that scale. With terms of one sign, the partial sums grow as fast as the scale. The error and the
-limit then grow with the square root of the number of consecutive additions.
+The limit is 8 u (|x| |W|), where u is the unit roundoff of the type. With terms of both signs, the error of a
+sum stays below 1 to 5 u of that scale. With terms of one sign, the partial sums grow as fast as the scale, so
+the error grows with the square root of the number of consecutive additions. The limit then grows likewise.
 
 The square root follows Higham and Mary, "A new approach to probabilistic rounding error analysis", SISC 2019.
 """
@@ -36,7 +36,7 @@ def count_additions(site: SitePlan) -> int:
 def describe_fault(comparison: OutputComparison, ratio: float, limit: float) -> str:
     """Describes the fault in a site's numbers, or returns '' if there is no fault."""
     if comparison.nonfinite:
-        return f"{comparison.nonfinite:,} NaN or Inf that the original has not"
+        return f"{comparison.nonfinite:,} NaN or Inf that the original does not have"
     if not ratio <= limit:  # a NaN must fail, and compares false with everything
         return f"rounding {ratio:.3g} u, limit {limit:.3g} u"
     return ""
@@ -62,11 +62,11 @@ def find_largest_ratio(
         The ratio and its limit.
     """
     ratio, limit = 0.0, LIMIT
-    # dense rows are compared with no output of the original, so the ratio must show a NaN
+    # for dense rows there is no output of the original to compare with, so the ratio must show a NaN
     for output, reference in zip(outputs, references, strict=True):
-        slab_result = _find_worst_ratio(output, reference, roundoff, chain, smallest_limit)
-        if slab_result[0] / slab_result[1] >= ratio / limit:
-            ratio, limit = slab_result
+        ratio_and_limit = _find_worst_ratio(output, reference, roundoff, chain, smallest_limit)
+        if ratio_and_limit[0] / ratio_and_limit[1] >= ratio / limit:
+            ratio, limit = ratio_and_limit
     return ratio, limit
 
 
@@ -81,23 +81,24 @@ def _find_worst_ratio(
     ratio, limit = 0.0, LIMIT
     for first in range(0, output.size, SLAB):
         slabs = [array[first : first + SLAB] for array in flat]
-        slab_result = _find_worst_ratio_of_slab(slabs, roundoff, chain, smallest_limit)
-        if slab_result[0] / slab_result[1] > ratio / limit:
-            ratio, limit = slab_result
+        ratio_and_limit = _find_worst_ratio_of_slab(slabs, roundoff, chain, smallest_limit)
+        if ratio_and_limit[0] / ratio_and_limit[1] > ratio / limit:
+            ratio, limit = ratio_and_limit
     return ratio, limit
 
 
 def _find_worst_ratio_of_slab(
     slabs: Sequence[Array], roundoff: float, chain: int, smallest_limit: float
 ) -> tuple[float, float]:
+    """Does the same for a slab: parts of the output, the exact result, the bound and the product."""
     output, exact, bound, product = slabs
     dtype = output.dtype
-    finite = np.isfinite(exact) & np.isfinite(bound)
+    is_finite = np.isfinite(exact) & np.isfinite(bound)
     with np.errstate(over="ignore"):
         # a sum that is too large for the type is rightly Inf
-        finite &= np.isfinite(exact.astype(dtype))
-    if not finite.all():
-        output, exact, bound, product = output[finite], exact[finite], bound[finite], product[finite]
+        is_finite &= np.isfinite(exact.astype(dtype))
+    if not is_finite.all():
+        output, exact, bound, product = (array[is_finite] for array in slabs)
     if not output.size:
         return 0.0, LIMIT
     error = np.abs(output.astype(exact.dtype) - exact)

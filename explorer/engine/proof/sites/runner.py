@@ -90,23 +90,21 @@ class Runner:
 
         Columns have equal nodes, so one session serves all columns and receives the weight tiles as inputs.
         """
-        parts = list(dict.fromkeys(join.inputs))
+        parts = list(dict.fromkeys(join.inputs))  # names of the columns' values
         wiring = Wiring(self.nodes)
         users: dict[int, set[int]] = {}
         for index, part in enumerate(parts):
             for node in wiring.find_needed_nodes([part], stop=self.input_names)[0]:
                 users.setdefault(id(node), set()).add(index)
         tail, _ = wiring.find_needed_nodes([self.site.output], stop=[*self.input_names, *parts])
-        for node in tail:
-            users.setdefault(id(node), set()).update((-1, -2))  # marks the node as shared
+        tail_ids = {id(node) for node in tail}
         columns: list[list[Node]] = [[] for _ in parts]
         shared: list[Node] = []
         for node in self.nodes:
-            owners = users.get(id(node), set())
-            if len(owners) == 1:
-                columns[next(iter(owners))].append(node)
-            elif owners - {-1, -2}:
-                # the nodes that join the columns may read it, too
+            column_indices = users.get(id(node), set())
+            if len(column_indices) == 1 and id(node) not in tail_ids:
+                columns[next(iter(column_indices))].append(node)
+            elif column_indices:  # several columns need the node, or a column and the tail
                 shared.append(node)
         dependent_ids = _find_dependent_nodes(shared, self.input_names)
         read_names = {name for nodes in (*columns, tail) for n in nodes for name in list_reads(n)}
@@ -147,17 +145,20 @@ class Runner:
                 if name:
                     names.setdefault(name, f"v{len(names)}")
         produced = {o for n in nodes for o in n.outputs}
-        outer = [name for name in names if name not in produced]
+        input_names = [name for name in names if name not in produced]
         initializers = self.after.graph.initializers
         # a stored weight may begin at any byte; the runtime needs aligned arrays
-        tiles = {
+        weight_tiles = {
             name: np.require(initializers[name].array(), requirements=("C", "A"))
-            for name in outer
+            for name in input_names
             if name in initializers
         }
-        inputs = [{n: tiles[n] if n in tiles else draw_values[n] for n in outer} for draw_values in values]
-        kinds = tuple((names[n], get_element_type(v), v.shape) for n, v in inputs[0].items())
-        key = (tuple(_make_signature(n, names) for n in nodes), kinds)
+        inputs = [
+            {name: weight_tiles[name] if name in weight_tiles else draw_values[name] for name in input_names}
+            for draw_values in values
+        ]
+        input_types = tuple((names[n], get_element_type(v), v.shape) for n, v in inputs[0].items())
+        key = (tuple(_make_signature(n, names) for n in nodes), input_types)
         if key not in sessions:
             renamed_nodes = [
                 n.replace_values(
@@ -165,7 +166,7 @@ class Runner:
                 )
                 for n in nodes
             ]
-            input_values = tuple(Value(*kind) for kind in kinds)
+            input_values = tuple(Value(*input_type) for input_type in input_types)
             sessions[key] = self._get_session(renamed_nodes, input_values, [names[part]])
         for draw_values, feeds in zip(values, inputs, strict=True):
             result = sessions[key].run({names[n]: v for n, v in feeds.items()})

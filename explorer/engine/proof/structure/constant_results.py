@@ -1,7 +1,8 @@
-"""Computes results that only stored tensors and fixed sizes decide, so they equal a stored tensor.
+"""Computes the outputs of nodes that depend only on stored tensors and fixed sizes.
 
 One model may compute the target of a Reshape or the initial state of a recurrent layer where another model
-stores it. Only operators with one correct result, bit for bit, are computed.
+stores it. With its computed value, the node equals the stored tensor. Only operators with one correct result,
+bit for bit, are computed.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def compute_result(node: NormalNode) -> Tensor | None:
     return None if result is None else build_tensor("", np.ascontiguousarray(result).reshape(result.shape))
 
 
-def _sizes(node: NormalNode) -> Array | None:
+def _compute_sizes(node: NormalNode) -> Array | None:
     """Computes a Shape or Size of a value with fixed sizes."""
     rank = node.rank(0)
     sizes = [node.size(0, axis) for axis in range(rank or 0)]
@@ -80,18 +81,18 @@ def _sizes(node: NormalNode) -> Array | None:
     return FOLDABLE[node.op](node.attributes, np.asarray(sizes, np.int64))
 
 
-def _fill(node: NormalNode) -> Array | None:
+def _compute_constant_fill(node: NormalNode) -> Array | None:
     """Computes a ConstantOfShape."""
-    sizes, value = node.ints(0), node.attributes.get("value")
+    sizes, value = node.read_integers(0), node.attributes.get("value")
     if sizes is None or min(sizes, default=0) < 0 or prod(sizes) > _MAX_FILLED:
         return None
     number = value.array().reshape(()) if isinstance(value, Tensor) else np.float32(0)
     return np.full(sizes, number)
 
 
-def _cast(node: NormalNode) -> Array | None:
+def _compute_cast(node: NormalNode) -> Array | None:
     """Computes a Cast to a type that represents every number exactly."""
-    number = node.numbers(0)
+    number = node.read_numbers(0)
     if number is None or number.dtype.kind not in "iub":
         return None
     result = FOLDABLE["Cast"](node.attributes, number)
@@ -101,8 +102,9 @@ def _cast(node: NormalNode) -> Array | None:
     return result if is_exact else None
 
 
-def _apply(node: NormalNode) -> Array | None:
-    arguments = [node.numbers(index) for index in range(len(node.inputs))]
+def _compute_by_folding(node: NormalNode) -> Array | None:
+    """Computes an operator by constant folding, if its result is exact or defined by IEEE 754."""
+    arguments = [node.read_numbers(index) for index in range(len(node.inputs))]
     numbers = [a for a in arguments if a is not None]
     if not numbers or any(a is None and node.inputs[index] != 0 for index, a in enumerate(arguments)):
         return None
@@ -122,9 +124,9 @@ def _apply(node: NormalNode) -> Array | None:
 
 
 _BY_OPERATOR: Mapping[str, Callable[[NormalNode], Array | None]] = {
-    **dict.fromkeys((*_MOVES, *_INTEGER_OPERATORS, *_ARITHMETIC), _apply),
-    "Cast": _cast,
-    "ConstantOfShape": _fill,
-    "Shape": _sizes,
-    "Size": _sizes,
+    **dict.fromkeys((*_MOVES, *_INTEGER_OPERATORS, *_ARITHMETIC), _compute_by_folding),
+    "Cast": _compute_cast,
+    "ConstantOfShape": _compute_constant_fill,
+    "Shape": _compute_sizes,
+    "Size": _compute_sizes,
 }

@@ -23,7 +23,7 @@ def _remove_single_operand(node: NormalNode) -> None:
 def _dropout(node: NormalNode) -> None:
     """Removes a Dropout outside of training."""
     if node.opset >= 7 and node.outputs == 1:
-        training = node.numbers(2)
+        training = node.read_numbers(2)
         if len(node.inputs) < 3 or (training is not None and not training.any()):
             node.equal_value = node.inputs[0]
 
@@ -127,7 +127,7 @@ RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
 def _reshape(node: NormalNode) -> None:
     """Skips a reshape before another reshape."""
-    shape = node.ints(1)
+    shape = node.read_integers(1)
     if shape is None or 0 in shape:
         return
     node.attributes.pop("allowzero", None)
@@ -147,7 +147,7 @@ def _make_neutral_operand_rule(index: int, value: int, dtype_kinds: str = "fiu")
 
     def rule(node: NormalNode) -> None:
         for side in range(2) if index < 0 else (index,):
-            numbers = node.numbers(side)
+            numbers = node.read_numbers(side)
             scalar = numbers is not None and numbers.ndim == 0 and numbers.dtype.kind in dtype_kinds
             operand = node.inputs[1 - side] if len(node.inputs) == 2 else None
             if scalar and isinstance(operand, int) and numbers == value and not np.signbit(float(numbers)):
@@ -159,7 +159,7 @@ def _make_neutral_operand_rule(index: int, value: int, dtype_kinds: str = "fiu")
 
 def _pad(node: NormalNode) -> None:
     """Removes a Pad with pads of 0."""
-    pads = node.ints(1)
+    pads = node.read_integers(1)
     if pads is not None and not any(pads):
         node.equal_value = node.inputs[0]
 
@@ -187,14 +187,14 @@ def _swap_negated_where(node: NormalNode) -> None:
 
 def _expand(node: NormalNode) -> None:
     """Removes an Expand to sizes of 1."""
-    shape, rank = node.ints(1), node.rank(0)
+    shape, rank = node.read_integers(1), node.rank(0)
     if shape is not None and rank is not None and _has_only_ones(shape) and len(shape) <= rank:
         node.equal_value = node.inputs[0]
 
 
 def _tile(node: NormalNode) -> None:
     """Removes a Tile with one repeat along every axis."""
-    repeats = node.ints(1) if node.opset >= 6 else None
+    repeats = node.read_integers(1) if node.opset >= 6 else None
     if repeats is not None and _has_only_ones(repeats):
         node.equal_value = node.inputs[0]
 
@@ -218,7 +218,7 @@ def _merge_concats(node: NormalNode) -> None:
 
 def _read_scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     """Returns the small stored float inputs with finite values, by index."""
-    numbers = [(index, node.numbers(index)) for index in range(len(node.inputs))]
+    numbers = [(index, node.read_numbers(index)) for index in range(len(node.inputs))]
     return [
         (index, v) for index, v in numbers if v is not None and v.dtype.kind == "f" and np.isfinite(v).all()
     ]

@@ -18,6 +18,7 @@ from explorer.engine.shapes.subgraphs import is_call, list_subgraphs
 from explorer.facts import TensorInfo
 
 Path = tuple[str, ...]
+"""Names of the nodes that lead to a graph, from the outermost in; () is the main graph."""
 
 
 class TypeLookup:
@@ -32,8 +33,8 @@ class TypeLookup:
 
     def __call__(self, path: Path, name: str) -> TensorInfo | None:
         """Returns the type of a value in the graph at `path`, or None if unknown."""
-        shapes = self._main if not path else self._places.get(path)
-        return None if shapes is None else shapes.get(name)
+        types = self._main_types if not path else self._types_by_path.get(path)
+        return None if types is None else types.get(name)
 
     def list_first_input_types(self, op: str) -> dict[str, list[TensorInfo | None]]:
         """Returns the types of the first inputs of all nodes of a standard operator, by input name.
@@ -41,13 +42,13 @@ class TypeLookup:
         Types in functions are unknown, because calls may have different sizes.
         """
         types: dict[str, list[TensorInfo | None]] = {}
-        for place in list_subgraphs(self._model, self._inference):
-            *outer, _ = place.path or ("",)
-            outside_functions = not any(is_call(name) for name in outer)
-            for node in place.nodes:
+        for subgraph in list_subgraphs(self._model, self._inference):
+            is_in_function = any(is_call(name) for name in subgraph.path[:-1])
+            for node in subgraph.nodes:
                 if node.op == op and not node.domain and node.inputs:
                     name = node.inputs[0]
-                    types.setdefault(name, []).append(place.shapes.get(name) if outside_functions else None)
+                    value_type = None if is_in_function else subgraph.shapes.get(name)
+                    types.setdefault(name, []).append(value_type)
         return types
 
     @cached_property
@@ -55,22 +56,23 @@ class TypeLookup:
         return Inference(self._model, {}, {})
 
     @cached_property
-    def _main(self) -> Mapping[str, TensorInfo]:
+    def _main_types(self) -> Mapping[str, TensorInfo]:
         return self._inference.main.values
 
     @cached_property
-    def _places(self) -> Mapping[Path, Mapping[str, TensorInfo]]:
-        return {place.path: place.shapes for place in list_subgraphs(self._model, self._inference)}
+    def _types_by_path(self) -> Mapping[Path, Mapping[str, TensorInfo]]:
+        subgraphs = list_subgraphs(self._model, self._inference)
+        return {subgraph.path: subgraph.shapes for subgraph in subgraphs}
 
 
 def _strip_types(graph: Graph, *, inputs: bool) -> Graph:
-    """Removes the declared types from a graph and its bodies, except the inputs' types if `inputs`."""
+    """Removes the declared types from a graph and its bodies. `inputs` keeps the types of its inputs."""
     nodes = list_stored_nodes(graph.nodes)
-    stripped = [_strip_bodies(node) for node in nodes]
-    is_unchanged = all(a is b for a, b in zip(nodes, stripped, strict=True))
+    stripped_nodes = [_strip_bodies(node) for node in nodes]
+    is_unchanged = all(a is b for a, b in zip(nodes, stripped_nodes, strict=True))
     return replace(
         graph,
-        nodes=graph.nodes if is_unchanged else combine_nodes(stripped),
+        nodes=graph.nodes if is_unchanged else combine_nodes(stripped_nodes),
         inputs=graph.inputs if inputs else tuple(map(_drop_type, graph.inputs)),
         outputs=tuple(map(_drop_type, graph.outputs)),
         values=(),

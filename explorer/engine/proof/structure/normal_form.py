@@ -69,7 +69,7 @@ def _normalize_axes(name: str) -> Rule:
 def _read_axes(node: NormalNode) -> Ints | None:
     """Returns the axes of a Squeeze, Unsqueeze or reduction from an attribute or a stored input."""
     axes = node.attributes.get("axes")
-    return axes if isinstance(axes, tuple) else node.ints(1)
+    return axes if isinstance(axes, tuple) else node.read_integers(1)
 
 
 def _reduction(node: NormalNode) -> None:
@@ -115,19 +115,21 @@ _MIN_OPEN_END = 1 << 40
 
 def _slice(node: NormalNode) -> None:
     """Counts axes from the front, and removes steps of 1 and a Slice that takes everything."""
-    starts = node.ints(1)
+    starts = node.read_integers(1)
     if starts is None:
         return
-    steps = node.ints(4)
+    steps = node.read_integers(4)
     if steps is not None and all(step == 1 for step in steps):
         node.remove_input(4)
-    axes = node.ints(3) if len(node.inputs) > 3 and node.inputs[3] != 0 else tuple(range(len(starts)))
+    axes = (
+        node.read_integers(3) if len(node.inputs) > 3 and node.inputs[3] != 0 else tuple(range(len(starts)))
+    )
     if axes is None:
         return
     rank = node.rank(0)
     if rank is not None:
         axes = tuple(axis + rank if axis < 0 else axis for axis in axes)
-    ends, counts = node.ints(2), len(starts)
+    ends, counts = node.read_integers(2), len(starts)
     if (
         ends is not None
         and not any(starts)
@@ -144,7 +146,7 @@ def _slice(node: NormalNode) -> None:
 
 def _axis_input(node: NormalNode) -> None:
     """Counts an axis that is an input from the front."""
-    axes, rank = node.ints(1), node.rank(0)
+    axes, rank = node.read_integers(1), node.rank(0)
     if axes is not None and len(axes) == 1:
         axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
         node.inputs[1] = ("axis", axis)
@@ -301,7 +303,7 @@ def _default_fill(node: NormalNode) -> None:
 
 def _zero_point(node: NormalNode) -> None:
     """Removes a zero point of 0 and the axis of a single scale."""
-    zero = node.numbers(2)
+    zero = node.read_numbers(2)
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
     if is_zero and (node.op == "DequantizeLinear" or _has_uint8_zero_point(node)):
         node.remove_input(2)
@@ -329,7 +331,7 @@ def _sum(node: NormalNode) -> None:
 
 def _trilu(node: NormalNode) -> None:
     """Removes a diagonal of 0, which is the default."""
-    diagonal = node.numbers(1)
+    diagonal = node.read_numbers(1)
     if diagonal is not None and not diagonal.any():
         node.remove_input(1)
 

@@ -48,7 +48,7 @@ class NormalNode(Struct):
     sources: Sources
     equal_value: int | None = None
 
-    def numbers(self, index: int) -> np.ndarray[Any, Any] | None:
+    def read_numbers(self, index: int) -> np.ndarray[Any, Any] | None:
         """Returns the array of a small stored input, or None for other values."""
         if index >= len(self.inputs) or not isinstance(self.inputs[index], int):
             return None
@@ -62,22 +62,22 @@ class NormalNode(Struct):
             return None
         return tensor.array()
 
-    def ints(self, index: int) -> Ints | None:
+    def read_integers(self, index: int) -> Ints | None:
         """Returns the integers of a small stored or normalized input, flattened, or None for other values."""
         if index < len(self.inputs) and isinstance(self.inputs[index], tuple):
             form = self.inputs[index][1]
             return form if isinstance(form, tuple) else None
-        values = self.numbers(index)
+        values = self.read_numbers(index)
         if values is None or values.dtype.kind not in "iu":
             return None
         return tuple(int(value) for value in values.reshape(-1))
 
-    def int_list(self, name: str, index: int) -> Ints | None:
+    def read_integer_list(self, name: str, index: int) -> Ints | None:
         """Returns integers that are an attribute in some opsets and an input in others, or None."""
         value = self.attributes.get(name)
         if isinstance(value, int):
             return (value,)
-        return value if isinstance(value, tuple) else self.ints(index)
+        return value if isinstance(value, tuple) else self.read_integers(index)
 
     def set_form(self, index: int, name: str, value: Any) -> None:
         """Replaces an input by a form, and removes the attribute with the same name."""
@@ -89,9 +89,9 @@ class NormalNode(Struct):
         """Makes an input absent."""
         if index < len(self.inputs):
             self.inputs[index] = 0
-        self.trim()
+        self.remove_trailing_absent_inputs()
 
-    def trim(self) -> None:
+    def remove_trailing_absent_inputs(self) -> None:
         """Removes absent inputs from the end."""
         while self.inputs and self.inputs[-1] == 0:
             self.inputs.pop()

@@ -57,12 +57,12 @@ def find_changed_version(op: str, opset: int) -> int:
 def _make_attribute_rule(name: str, index: int) -> Rule:
     """Makes a rule for integers that are an attribute in older versions and an input in newer versions."""
 
-    def rule(node: NormalNode) -> None:
-        values = node.int_list(name, index)
+    def convert_attribute(node: NormalNode) -> None:
+        values = node.read_integer_list(name, index)
         if values is not None:
             node.set_form(index, name, values)
 
-    return rule
+    return convert_attribute
 
 
 def _encode_floats(values: Sequence[float]) -> tuple[str, ...]:
@@ -72,13 +72,13 @@ def _encode_floats(values: Sequence[float]) -> tuple[str, ...]:
 
 def _read_float(node: NormalNode, index: int) -> float | None:
     """Returns the value of a stored float scalar, or None for any other input."""
-    values = node.numbers(index)
+    values = node.read_numbers(index)
     if values is None or values.size != 1 or values.dtype.kind != "f":
         return None
     return float(values.reshape(-1)[0])
 
 
-def _clip(node: NormalNode) -> None:
+def _normalize_clip(node: NormalNode) -> None:
     """Stores the limits as numbers, and removes a limit equal to the largest float32."""
     for index, name, widest in ((1, "min", -_LARGEST_FLOAT32), (2, "max", _LARGEST_FLOAT32)):
         value = node.attributes.pop(name, widest) if node.opset < 11 else _read_float(node, index)
@@ -90,12 +90,12 @@ def _clip(node: NormalNode) -> None:
             node.set_form(index, name, _encode_floats([value]))
 
 
-def _pad(node: NormalNode) -> None:
+def _normalize_pad(node: NormalNode) -> None:
     """Stores the pads of every axis and the fill value; a fill value of zero is removed."""
     is_old = node.opset < 11
     value = node.attributes.pop("value", 0.0)
     value = value if is_old else _read_float(node, 2)
-    pads, axes, rank = node.int_list("pads", 1), node.ints(3), node.rank(0)
+    pads, axes, rank = node.read_integer_list("pads", 1), node.read_integers(3), node.rank(0)
     if axes is not None and pads is not None and rank is not None and len(pads) == 2 * len(axes):
         all_pads = [0] * (2 * rank)
         for index, axis in enumerate(axes):
@@ -104,7 +104,7 @@ def _pad(node: NormalNode) -> None:
         node.remove_input(3)
     if pads is not None:
         node.set_form(1, "pads", pads)
-    fill = node.numbers(2)
+    fill = node.read_numbers(2)
     if (
         node.attributes.get("mode") != "constant"
         or (fill is not None and fill.dtype.kind in "iu" and not fill.any())
@@ -115,9 +115,9 @@ def _pad(node: NormalNode) -> None:
         node.set_form(2, "value", _encode_floats([value]))
 
 
-def _split(node: NormalNode) -> None:
+def _normalize_split(node: NormalNode) -> None:
     """Removes a list of equal parts if the size of the axis is known."""
-    parts, axis = node.int_list("split", 1), node.attributes.get("axis", 0)
+    parts, axis = node.read_integer_list("split", 1), node.attributes.get("axis", 0)
     size = node.size(0, axis) if isinstance(axis, int) else None
     count = node.attributes.get("num_outputs")
     if isinstance(count, int) and parts is None and size is not None and count and size % count == 0:
@@ -131,7 +131,7 @@ def _split(node: NormalNode) -> None:
         node.set_form(1, "split", parts)
 
 
-def _resize(node: NormalNode) -> None:
+def _normalize_resize(node: NormalNode) -> None:
     """Stores the scales of every axis. Before opset 11, coordinates are `asymmetric`."""
     is_old = node.op == "Upsample" or node.opset < 11
     scales = _read_scales(node, 1 if is_old else 2)
@@ -156,7 +156,7 @@ def _read_scales(node: NormalNode, index: int) -> tuple[float, ...] | None:
     """Returns the scales of a Resize, for every axis if the rank is known, or None if they are computed."""
     values = node.attributes.pop("scales", None)
     if values is None:
-        constant = node.numbers(index)
+        constant = node.read_numbers(index)
         values = (
             tuple(constant.reshape(-1).tolist())
             if constant is not None and constant.dtype.kind == "f"
@@ -182,10 +182,10 @@ def _mark_flattened_axes(node: NormalNode) -> None:
         node.attributes["before"] = 13
 
 
-def _dft(node: NormalNode) -> None:
+def _normalize_dft(node: NormalNode) -> None:
     """Stores the axis, an attribute before opset 20, as an input."""
     old_axis = node.attributes.pop("axis", 1) if node.opset < 20 else None
-    axes: Ints | None = (old_axis,) if isinstance(old_axis, int) else node.ints(2)
+    axes: Ints | None = (old_axis,) if isinstance(old_axis, int) else node.read_integers(2)
     if axes is None and (len(node.inputs) < 3 or node.inputs[2] == 0):
         axes = (-2,)
     rank = node.rank(0)
@@ -195,13 +195,13 @@ def _dft(node: NormalNode) -> None:
         node.attributes["before"] = 20
 
 
-def _grid_sample(node: NormalNode) -> None:
+def _normalize_grid_sample(node: NormalNode) -> None:
     """Replaces the old names of the modes."""
     mode = node.attributes.get("mode")
     node.attributes["mode"] = {"bilinear": "linear", "bicubic": "cubic"}.get(str(mode), mode)
 
 
-def _scatter(node: NormalNode) -> None:
+def _rename_scatter(node: NormalNode) -> None:
     """Renames Scatter, the old name of ScatterElements."""
     node.op, node.opset = "ScatterElements", 11
     newest = get_default_attributes("", "ScatterElements", NEWEST)
@@ -211,10 +211,10 @@ def _scatter(node: NormalNode) -> None:
 def _drop_attribute(name: str, *trivial: Any) -> Rule:
     """Makes a rule that removes an attribute without effect, for the `trivial` values or for all values."""
 
-    def rule(node: NormalNode) -> None:
+    def drop_attribute(node: NormalNode) -> None:
         node.remove_trivial(name, lambda value: not trivial or value in trivial)
 
-    return rule
+    return drop_attribute
 
 
 def _mark_older_nodes(version: int, attribute: str, *trivial: Any) -> Rule:
@@ -223,14 +223,14 @@ def _mark_older_nodes(version: int, attribute: str, *trivial: Any) -> Rule:
     Nodes with a `trivial` value of the attribute are not marked.
     """
 
-    def rule(node: NormalNode) -> None:
+    def mark_older_node(node: NormalNode) -> None:
         if node.opset < version and node.attributes.get(attribute, trivial[0]) not in trivial:
             node.attributes["before"] = version
 
-    return rule
+    return mark_older_node
 
 
-def _batch_normalization(node: NormalNode) -> None:
+def _normalize_batch_normalization(node: NormalNode) -> None:
     """Removes the default of `spatial`, and marks nodes before opset 14 with statistics as outputs."""
     node.remove_trivial("spatial", lambda value: value == 1)
     if node.opset < 14 and node.outputs > 1:
@@ -239,29 +239,29 @@ def _batch_normalization(node: NormalNode) -> None:
 
 OLDER: Mapping[str, Sequence[Rule]] = {
     "AveragePool": (_mark_older_nodes(19, "ceil_mode", 0),),
-    "BatchNormalization": (_batch_normalization,),
-    "Clip": (_clip,),
+    "BatchNormalization": (_normalize_batch_normalization,),
+    "Clip": (_normalize_clip,),
     "ConvTranspose": (
         _mark_older_nodes(11, "auto_pad", "NOTSET", "VALID"),
         _mark_older_nodes(11, "output_shape", None),
     ),
-    "DFT": (_dft,),
+    "DFT": (_normalize_dft,),
     "Gemm": (_drop_attribute("broadcast"),),
-    "GridSample": (_grid_sample,),
+    "GridSample": (_normalize_grid_sample,),
     "Hardmax": (_mark_flattened_axes,),
     "LogSoftmax": (_mark_flattened_axes,),
-    "Pad": (_pad,),
+    "Pad": (_normalize_pad,),
     "Reshape": (_make_attribute_rule("shape", 1),),
-    "Resize": (_resize,),
-    "Scatter": (_scatter,),
+    "Resize": (_normalize_resize,),
+    "Scatter": (_rename_scatter,),
     "Slice": (
         _make_attribute_rule("starts", 1),
         _make_attribute_rule("ends", 2),
         _make_attribute_rule("axes", 3),
     ),
     "Softmax": (_mark_flattened_axes,),
-    "Split": (_split,),
+    "Split": (_normalize_split,),
     "TopK": (_make_attribute_rule("k", 1),),
-    "Upsample": (_resize,),
+    "Upsample": (_normalize_resize,),
 }
 """Rules in order of application, by ONNX operator."""

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from explorer.engine.diff.def_use import DefUse, is_counted
 from explorer.engine.diff.forms import Forms
 from explorer.engine.diff.match import match
-from explorer.engine.diff.sites import collect_site_nodes, collect_ties, pair_sites
+from explorer.engine.diff.sites import collect_known_pairs, collect_site_nodes, pair_sites
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model, Node, Value
 from explorer.engine.graph.tile_metadata import SITE_KEY
@@ -235,9 +235,9 @@ def _pair_by_diff(
     first, second = DefUse(before), DefUse(after)
     forms = Forms()
     sites = pair_sites(first, second, forms)
-    pairs = collect_ties(sites)
-    ties = [*inputs.items(), *pairs, *output_pairs.items()]
-    alignment = match(first, second, forms, excluded_nodes=collect_site_nodes(sites), ties=ties)
+    pairs = collect_known_pairs(sites)
+    known_pairs = [*inputs.items(), *pairs, *output_pairs.items()]
+    alignment = match(first, second, forms, excluded_nodes=collect_site_nodes(sites), known_pairs=known_pairs)
     for a, b in enumerate(alignment.before):
         if b is not None and first.nodes[a].key == second.nodes[b].key:
             pairs += [

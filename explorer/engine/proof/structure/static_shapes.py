@@ -35,7 +35,7 @@ def _reshape(node: NormalNode) -> None:
 
 
 def _compute_reshaped_sizes(node: NormalNode, shape: Ints) -> Ints | None:
-    target = node.ints(1) if len(node.inputs) > 1 else node.attributes.get("shape")
+    target = node.read_integers(1) if len(node.inputs) > 1 else node.attributes.get("shape")
     if not isinstance(target, tuple) or target.count(-1) > 1:
         return None
     if 0 in target and (node.attributes.get("allowzero") or len(target) > len(shape)):
@@ -54,7 +54,7 @@ def _compute_flattened_sizes(node: NormalNode, shape: Ints) -> Ints | None:
 
 
 def _compute_squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
-    axes = node.int_list("axes", 1) if len(node.inputs) > 1 or "axes" in node.attributes else ()
+    axes = node.read_integer_list("axes", 1) if len(node.inputs) > 1 or "axes" in node.attributes else ()
     if axes is None:
         return None
     removed = {axis % len(shape) for axis in axes if -len(shape) <= axis < len(shape)}
@@ -62,7 +62,7 @@ def _compute_squeezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
 
 
 def _compute_unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
-    axes = node.int_list("axes", 1)
+    axes = node.read_integer_list("axes", 1)
     rank = len(shape) + len(axes or ())
     if not axes or not all(-rank <= axis < rank for axis in axes):
         return None
@@ -85,7 +85,7 @@ _TARGETS = {
 
 def _gather(node: NormalNode) -> None:
     """Counts stored indices from the front, in one type."""
-    indices, axis = node.numbers(1), node.attributes.get("axis", 0)
+    indices, axis = node.read_numbers(1), node.attributes.get("axis", 0)
     if indices is None or indices.dtype.kind not in "iu" or not isinstance(axis, int):
         return
     length = node.size(0, axis)
@@ -100,7 +100,7 @@ def _slice(node: NormalNode) -> None:
     """Counts starts and ends from the front and limits them to the axis, if all steps are 1."""
     if len(node.inputs) != 4:
         return
-    starts, ends, axes = (node.ints(index) for index in (1, 2, 3))
+    starts, ends, axes = (node.read_integers(index) for index in (1, 2, 3))
     if starts is None or ends is None or axes is None or not len(starts) == len(ends) == len(axes):
         return
     lengths = [node.size(0, axis) for axis in axes]
@@ -123,7 +123,7 @@ def _slice(node: NormalNode) -> None:
 
 def _expand(node: NormalNode) -> None:
     """Removes an Expand to the sizes that the value has."""
-    target, shape = node.ints(1), _get_fixed_shape(node)
+    target, shape = node.read_integers(1), _get_fixed_shape(node)
     if target is None or shape is None or len(target) > len(shape):
         return
     last_sizes = shape[len(shape) - len(target) :]
@@ -141,7 +141,7 @@ def _resize(node: NormalNode) -> None:
     if attributes.get("keep_aspect_ratio_policy", "stretch") != "stretch":
         return
     axes = attributes.get("axes") or tuple(range(len(shape)))
-    sizes = node.ints(3)
+    sizes = node.read_integers(3)
     if isinstance(node.inputs[2], tuple) and len(node.inputs[2][1]) == len(shape):
         lengths = np.asarray(shape, np.float32)
         scales = np.asarray([float.fromhex(text) for text in node.inputs[2][1]], np.float32)

@@ -1,4 +1,7 @@
-"""Resolves codes into terms: products, input values and numbers."""
+"""Resolves codes of symbols into the terms of their sums: products, input values and numbers.
+
+`symbolic.blocks` explains symbols, codes and blocks.
+"""
 
 from __future__ import annotations
 
@@ -24,38 +27,44 @@ class Addend(Struct, frozen=True):
     factor: float
 
 
-Pieces = list[tuple[Array | None, list[Addend]]]
+TermGroups = list[tuple[Array | None, list[Addend]]]
+"""Groups of elements with common terms: positions of the elements (None for all), and their terms."""
 
 
-def resolve(table: BlockTable, codes: Array, factor: float) -> Pieces:
+def resolve(table: BlockTable, codes: Array, factor: float) -> TermGroups:
     """Resolves sums until only products, input values and numbers remain.
 
+    Args:
+        table: Blocks of all codes.
+        codes: Codes of the elements, 1-D.
+        factor: Factor of all terms.
+
     Returns:
-        Groups of elements with common terms: positions in `codes` (None for all), and the terms of these
-        elements in order of addition.
+        Groups of elements. Positions are indices into `codes`, and terms have the order of addition.
     """
-    pieces: Pieces = []
+    term_groups: TermGroups = []
     for block, positions in table.groups(codes):
-        part = codes if positions is None else codes[positions]
+        block_codes = codes if positions is None else codes[positions]
         if block is None:
-            pieces.append((positions, []))
+            term_groups.append((positions, []))
         elif isinstance(block, Repeat):
-            for inner, terms in resolve(table, part - block.base + block.first, factor):
-                renamed = [_find_repeated_term(block, term) for term in terms]
-                if inner is None:
-                    pieces.append((positions, renamed))
-                else:
-                    pieces.append((inner if positions is None else positions[inner], renamed))
+            for subset, terms in resolve(table, block_codes - block.base + block.first, factor):
+                repeated_terms = [_find_repeated_term(block, term) for term in terms]
+                term_groups.append((_select_positions(positions, subset), repeated_terms))
         elif isinstance(block, Total):
-            for inner, terms in _open_sum(table, block, part - block.base, factor):
-                if inner is None:
-                    pieces.append((positions, terms))
-                else:
-                    pieces.append((inner if positions is None else positions[inner], terms))
+            for subset, terms in _resolve_sum(table, block, block_codes - block.base, factor):
+                term_groups.append((_select_positions(positions, subset), terms))
         else:
             assert isinstance(block, (SymbolProduct, GivenBlock))
-            pieces.append((positions, [Addend(block, part - block.base, factor)]))
-    return pieces
+            term_groups.append((positions, [Addend(block, block_codes - block.base, factor)]))
+    return term_groups
+
+
+def _select_positions(positions: Array | None, subset: Array | None) -> Array | None:
+    """Returns the positions at the indices `subset`. None stands for all positions, or for all indices."""
+    if subset is None:
+        return positions
+    return subset if positions is None else positions[subset]
 
 
 def _find_repeated_term(block: Repeat, term: Addend) -> Addend:
@@ -65,32 +74,35 @@ def _find_repeated_term(block: Repeat, term: Addend) -> Addend:
     return replace(term, source=replace(term.source, left=block.replacement_of(term.source.left)))
 
 
-def _open_sum(table: BlockTable, total: Total, local: Array, factor: float) -> Pieces:
-    """Resolves the elements `local` of a sum term by term, and splits them into groups if a term does."""
-    pieces: Pieces = [(None, [])]
+def _resolve_sum(table: BlockTable, total: Total, local: Array, factor: float) -> TermGroups:
+    """Resolves the elements at the positions `local` of a sum, term by term.
+
+    If a term divides the elements into groups, the result has these groups, too.
+    """
+    term_groups: TermGroups = [(None, [])]
     for value, times in total.spread():
         scale = factor * times
         block = value.whole if isinstance(value, Symbol) else None
-        if isinstance(block, SymbolProduct) and len(pieces) == 1 and pieces[0][0] is None:
+        if isinstance(block, SymbolProduct) and len(term_groups) == 1 and term_groups[0][0] is None:
             # the most common case: all elements are from one tile product
-            pieces[0][1].append(Addend(block, local, scale))
+            term_groups[0][1].append(Addend(block, local, scale))
             continue
-        refined: Pieces = []
-        for positions, terms in pieces:
-            part = local if positions is None else local[positions]
-            term_pieces = _resolve_term(table, value, part, scale)
-            if len(term_pieces) == 1 and term_pieces[0][0] is None:
-                terms += term_pieces[0][1]
-                refined.append((positions, terms))
+        refined_groups: TermGroups = []
+        for positions, terms in term_groups:
+            group_local = local if positions is None else local[positions]
+            new_groups = _resolve_term(table, value, group_local, scale)
+            if len(new_groups) == 1:
+                subset, new_terms = new_groups[0]
+                terms += new_terms  # in place, because a sum may have thousands of terms
+                refined_groups.append((_select_positions(positions, subset), terms))
                 continue
-            for inner, new_terms in term_pieces:
-                assert inner is not None
-                refined.append((inner if positions is None else positions[inner], terms + new_terms))
-        pieces = refined
-    return pieces
+            for subset, new_terms in new_groups:
+                refined_groups.append((_select_positions(positions, subset), terms + new_terms))
+        term_groups = refined_groups
+    return term_groups
 
 
-def _resolve_term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> Pieces:
+def _resolve_term(table: BlockTable, value: Symbol | Array, local: Array, factor: float) -> TermGroups:
     if isinstance(value, Symbol):
         if isinstance(value.whole, SymbolProduct):
             return [(None, [Addend(value.whole, local, factor)])]

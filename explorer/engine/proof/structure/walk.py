@@ -3,12 +3,13 @@
 The site runs on symbols in place of numbers (`symbolic.symbols`). The symbols of its output show which tile
 products were summed into each element. The walk checks for every tile (m, n):
 
-- The products have the order of k, and every k occurs once.
-- Each product reads the correct block of the activation and a tile that equals the slice of the weight by
-  bits.
+- The products are added in the order of k, and every k occurs once.
+- Each product reads the correct block of the activation, and a tile that equals the slice of the weight in
+  every bit.
 - The bias is added once, and nothing else is added.
 
-The walk cannot find an error in the body of an operator; layer 2 runs the site.
+The walk cannot find an error in the implementation of an operator. Layer 2 of the proof therefore runs the
+site.
 """
 
 from __future__ import annotations
@@ -67,9 +68,8 @@ def walk(
     planned_sizes = site.batch, site.M, site.K, site.N
     actual_sizes = meaning.batch, meaning.M, meaning.K, meaning.N
     if planned_sizes != actual_sizes:
-        raise NotTiled(
-            f"the plan says {_word_size(planned_sizes)}, the original multiplies {_word_size(actual_sizes)}"
-        )
+        planned_text, actual_text = _describe_sizes(planned_sizes), _describe_sizes(actual_sizes)
+        raise NotTiled(f"the plan says {planned_text}, the original multiplies {actual_text}")
     table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
     codes = unmark_sums(result.codes) if meaning.integers is not None else result.codes
@@ -130,8 +130,8 @@ def _run_on_symbols(
     if unexpected:
         raise NotTiled(f"it reads '{printable(unexpected[0])}', which the original product does not")
     # repeats are not detected in integer sites, whose products depend on more than their operands
-    bodies = BodyRepeats(table).run_body if meaning.integers is None else None
-    interpreter = Interpreter(symbols, after.functions, bodies)
+    run_body = BodyRepeats(table).run_body if meaning.integers is None else None
+    interpreter = Interpreter(symbols, after.functions, run_body)
     symbols.interpreter = interpreter
     scope = interpreter.create_scope(graph.initializers, values)
     try:
@@ -151,7 +151,8 @@ def _run_on_symbols(
     return table, inputs, result
 
 
-def _word_size(sizes: tuple[int, int, int, int]) -> str:
+def _describe_sizes(sizes: tuple[int, int, int, int]) -> str:
+    """Returns the batch, M, K and N of a product in words: '8 times 64 x 64 x 64'."""
     batch, *matrix = sizes
     product = " x ".join(map(str, matrix))
     return product if batch == 1 else f"{batch:,} times {product}"

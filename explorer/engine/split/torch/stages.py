@@ -6,6 +6,7 @@ shared weight gets its own copy.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -49,6 +50,42 @@ class ModuleStages(Struct, frozen=True):
     stages: tuple[StageModule, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+
+
+class StagePipeline(nn.Module):
+    """Stages of a module, run one after another, each on its device.
+
+    A call takes the arguments of the module, moves each value to the device of its next reader, and returns
+    the module's outputs: a tensor, or a tuple of tensors.
+
+    Args:
+        parts: The stages. The pipeline copies their weights, so that a move changes no other module.
+        devices: Device of each stage.
+
+    Attributes:
+        stages: The stages in execution order. Each takes tensors and returns a tensor or a tuple.
+    """
+
+    stages: nn.ModuleList
+
+    def __init__(self, parts: ModuleStages, devices: Sequence[torch.device]) -> None:
+        super().__init__()
+        self._inputs, self._outputs = parts.inputs, parts.outputs
+        self._links = [(part.reads, part.makes) for part in parts.stages]
+        self._devices = tuple(devices)
+        pairs = zip(parts.stages, devices, strict=True)
+        self.stages = nn.ModuleList([copy.deepcopy(part.module).to(device) for part, device in pairs])
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs all stages."""
+        tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        values = dict(zip(self._inputs, tensors, strict=True))
+        for (reads, makes), stage, device in zip(self._links, self.stages, self._devices, strict=True):
+            results = stage(*[values[name].to(device) for name in reads])
+            results = results if isinstance(results, (tuple, list)) else (results,)
+            values.update(zip(makes, results, strict=True))
+        outputs = tuple(values[name] for name in self._outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
 
 
 def cut_module(

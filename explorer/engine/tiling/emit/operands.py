@@ -1,7 +1,7 @@
-"""Right-hand operand of a site, in the parts that a form needs.
+"""Right-hand operands of sites: writes an operand as a matrix, columns or tiles, as the form of a site needs.
 
 A stored weight becomes new initializers, which are cut while the file is written. A computed operand is cut
-by nodes. Both have the same methods.
+by nodes. Both have the same methods. `forms` explains the forms.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from explorer.engine.tiling.emit.operators import write_cut
 from explorer.engine.tiling.sites import Weight
 
 Stacks = list[tuple[str, Value]]
+"""Names of stacked values that a Scan reads, each with the value of one slice in the body."""
 
 
 class StoredOperand:
@@ -58,10 +59,10 @@ class StoredOperand:
     def matrix(self, builder: GraphBuilder, first: int, width: int) -> str:
         """Returns the value name of the matrix (K, width) of `width` columns from `first` on."""
         weight = self.weight
-        same_size = (first, width, self.K) == (0, weight.N, weight.K)
+        has_same_size = (first, width, self.K) == (0, weight.N, weight.K)
         shape = (weight.K, weight.N) if weight.batch == 1 else (weight.batch, weight.K, weight.N)
-        has_layout = not weight.transposed and weight.cut is None
-        if same_size and has_layout and self.index in (None, 0) and weight.tensor.shape == shape:
+        has_same_layout = not weight.transposed and weight.cut is None and weight.tensor.shape == shape
+        if has_same_size and has_same_layout and self.index in (None, 0):
             # the stored tensor can be used unchanged
             is_in_file = not isinstance(weight.tensor.payload, DerivedPayload)
             if is_in_file and (not weight.chain or weight.chain[-1].op != "Constant"):

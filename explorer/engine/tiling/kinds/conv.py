@@ -1,4 +1,4 @@
-"""Sites of convolutions and transposed convolutions of one to three dimensions.
+"""Describes convolutions and transposed convolutions of one to three dimensions as sites.
 
 The kernel may be stored or computed.
 """
@@ -69,7 +69,10 @@ def find_convolution_site(
     else:
         axes = compute_axes(node.attributes, shape[2:], kernel[2:])
     if tuple(a.out for a in axes) != output_shape[2:]:
-        raise NoSite(f"its output is said to be {list(output_shape)}, and is not by its attributes")
+        computed_sizes = [a.out for a in axes]
+        raise NoSite(
+            f"its output has the sizes {list(output_shape[2:])}, but its attributes give {computed_sizes}"
+        )
     in_channels, out_channels = shape[1] // count, output_shape[1] // count
     groups = choose_packing(
         node, context, axes, shape[0], Groups(count, 1, in_channels, out_channels), stored_kernel is not None
@@ -85,11 +88,11 @@ def find_convolution_site(
     return _build_site(node, window, shape, kernel[2:], dtype, right, bool(open_axes), write_fill)
 
 
-def _needs_sizes(node: Node, opened: Collection[int]) -> bool:
-    """Whether the node cannot be tiled with open channels or image sizes."""
-    strided = any(s != 1 for s in node.attributes.get("strides") or ())
+def _needs_sizes(node: Node, open_axes: Collection[int]) -> bool:
+    """Whether the node cannot be tiled with symbolic sizes on these axes."""
+    has_strides = any(stride != 1 for stride in node.attributes.get("strides") or ())
     is_same_padding = node.attributes.get("auto_pad", "NOTSET").startswith("SAME")
-    return 1 in opened or node.op == "ConvTranspose" or (is_same_padding and strided)
+    return 1 in open_axes or node.op == "ConvTranspose" or (is_same_padding and has_strides)
 
 
 def _build_stored_kernel(
@@ -218,10 +221,10 @@ def _build_site(
         * groups.out_channels
     )
 
-    def fill(builder: GraphBuilder, names: Sequence[str]) -> str:
+    def write_padding_value(builder: GraphBuilder, names: Sequence[str]) -> str:
         return write_fill(builder, names) if write_fill is not None and window.has_padding else ""
 
-    def finish(builder: GraphBuilder, z: str, names: Sequence[str]) -> str:
+    def write_output(builder: GraphBuilder, z: str, names: Sequence[str]) -> str:
         z = write_fold(builder, z, names[0], window)
         z = write_scaled_sum(builder, z, dtype, 1.0, names[-1] if bias else "", 1.0)
         return builder.transpose(z, (0, rank + 1, *range(1, rank + 1)), "channels_first")
@@ -235,12 +238,14 @@ def _build_site(
         N=window.N,
         dtype=dtype,
         inputs=(*inputs, bias) if bias else inputs,
-        left=lambda builder, names: write_unfold(builder, names[0], window, fill(builder, names)),
+        left=lambda builder, names: write_unfold(
+            builder, names[0], window, write_padding_value(builder, names)
+        ),
         gather_rows=lambda builder, names: write_gathered_rows(
-            builder, names[0], window, shape[0], fill(builder, names)
+            builder, names[0], window, shape[0], write_padding_value(builder, names)
         ),
         right=right,
-        finish=finish,
+        finish=write_output,
         bias=bool(bias),
         dynamic=("M",) if is_open else (),
         macs=macs,

@@ -1,4 +1,4 @@
-"""Sites of Einsums of two operands that are matmuls.
+"""Finds Einsums of two operands that are matmuls, and describes them as sites.
 
 Each letter of the equation belongs to the batch, the rows, the columns or the depth of the matmul.
 """
@@ -20,15 +20,18 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 
 def _parse_terms(equation: str, ranks: tuple[int, int]) -> tuple[str, str, str]:
-    """Parses the equation.
+    """Parses the equation for operands with the ranks `ranks`.
 
     Returns:
         The letters of both operands and of the output, with the ellipsis expanded.
+
+    Raises:
+        NoSite: The equation does not have two operands of these ranks.
     """
     inputs, arrow, output = equation.replace(" ", "").partition("->")
     operands = inputs.split(",")
     if len(operands) != 2:
-        raise NoSite(f"an Einsum of {len(operands)} operands is no product of two")
+        raise NoSite(f"an Einsum of {len(operands)} operands is not a product of two operands")
     unused_letters = [c for c in "ABCDEFGHIJKLMNOPQRSTUVWXYZ" if c not in equation]
     widths = [rank - len(text.replace("...", "")) for text, rank in zip(operands, ranks, strict=True)]
     if any("..." not in text and width for text, width in zip(operands, widths, strict=True)):
@@ -61,18 +64,20 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
     if dtype is not None and dtype not in types:
         raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
     if any(len(set(side)) != len(side) for side in (left, right, output)):
-        raise NoSite("a letter stands twice in one operand: a diagonal")
+        raise NoSite("a letter occurs twice in one operand: a diagonal")
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
         raise NoSite("one operand is repeated along an axis of the other")
     groups = _group_letters(left, right, output)
-    first, second = context.opened(names[0]), frozenset[int]() if constant else context.opened(names[1])
-    opened = {c: (1, i) for i, c in enumerate(right) if i in second}
-    opened |= {c: (0, i) for i, c in enumerate(left) if i in first}
-    if any((left.index(c) in first) != (i in second) for i, c in enumerate(right) if c in left):
+    left_open = context.opened(names[0])
+    right_open = frozenset[int]() if constant else context.opened(names[1])
+    open_letters = {c: (1, i) for i, c in enumerate(right) if i in right_open}
+    open_letters |= {c: (0, i) for i, c in enumerate(left) if i in left_open}
+    if any((left.index(c) in left_open) != (i in right_open) for i, c in enumerate(right) if c in left):
         # the fixed length may be 1, which would have to be broadcast
         raise NoSite("an axis is open in one operand and fixed in the other: bind it with --dim")
-    return _build_site(node, context, names, (left, right, output), groups, sizes, opened, dtype or "float32")
+    letters = left, right, output
+    return _build_site(node, context, names, letters, groups, sizes, open_letters, dtype or "float32")
 
 
 def _order_operands(node: Node, context: SiteContext) -> tuple[list[str], tuple[str, str, str], bool]:
@@ -83,7 +88,7 @@ def _order_operands(node: Node, context: SiteContext) -> tuple[list[str], tuple[
         stored.
     """
     if len(node.inputs) != 2:
-        raise NoSite("it multiplies no two operands")
+        raise NoSite(f"it has {len(node.inputs)} operands, not two")
     constant = [name in context.constants for name in node.inputs]
     if all(constant):
         raise NoSite("both operands are constant: a runtime folds it away")
@@ -106,7 +111,7 @@ def convert_column_values(node: Node, context: SiteContext, axis: int, values: A
     shape = context.shape(names[1])
     letter = right[axis % len(right)]
     if letter in depth:
-        raise NoSite("its weight has scales along its depth: no one scale is that of a sum")
+        raise NoSite("its weight has scales along its depth, so a sum has no common scale")
     lengths = [1 if c in depth else size for c, size in zip(right, shape, strict=True)]
     shaped = values.reshape([-1 if c == letter else 1 for c in right])
     broadcast = np.broadcast_to(shaped, lengths).transpose([right.index(c) for c in batch + depth + columns])
@@ -125,9 +130,9 @@ def _group_letters(left: str, right: str, output: str) -> tuple[str, str, str, s
     columns = "".join(c for c in output if c in right and c not in left)
     depth = "".join(c for c in left if c in right and c not in output)
     if set(left) - set(batch + rows + depth) or set(right) - set(batch + columns + depth):
-        raise NoSite("it adds up one operand by itself")
+        raise NoSite("it sums over an axis of a single operand")
     if not depth:
-        raise NoSite("it multiplies without adding up")
+        raise NoSite("it multiplies without a sum")
     return batch, rows, depth, columns
 
 
@@ -149,7 +154,7 @@ def _make_operand_writer(
     """
     label = "xw"[index]
 
-    def make(builder: GraphBuilder, inputs: Sequence[str]) -> str:
+    def write_operand(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         x = inputs[min(index, len(inputs) - 1)]
         order = "".join(parts)
         if order != term:
@@ -159,7 +164,7 @@ def _make_operand_writer(
         is_matrix = len(term) == len(target) and all(len(part) == 1 for part in axes)
         return x if is_matrix else builder.reshape(x, target, f"{label}_matrix")
 
-    return make
+    return write_operand
 
 
 def _build_site(
@@ -169,38 +174,56 @@ def _build_site(
     letters: tuple[str, str, str],
     groups: tuple[str, str, str, str],
     sizes: Mapping[str, int],
-    opened: Mapping[str, tuple[int, int]],
+    open_letters: Mapping[str, tuple[int, int]],
     dtype: str,
 ) -> Site:
+    """Builds the site of an Einsum.
+
+    Args:
+        node: The Einsum.
+        context: Shapes and constants of the graph.
+        names: Names of the left and the right operand.
+        letters: Letters of the left operand, the right operand and the output.
+        groups: Letters of batch, rows, depth and columns.
+        sizes: Length of the axis of each letter.
+        open_letters: Letters of symbolic length, with the index of the operand and of its axis.
+        dtype: Element type.
+
+    Raises:
+        NoSite: The product is empty, or symbolic lengths cannot be written.
+    """
     left, right, output = letters
     batch, rows, depth, columns = groups
     lengths = [math.prod(sizes[c] for c in group) for group in groups]
     if not all(lengths):
         raise NoSite("it is empty")
-    free = [any(c in opened for c in group) for group in groups]
-    if sum(is_open and len(group) > 1 for is_open, group in zip(free, groups, strict=True)) > 1:
-        raise NoSite("several open sizes are one axis of the product: bind them with --dim")
+    has_open_letter = [any(c in open_letters for c in group) for group in groups]
+    if sum(is_open and len(group) > 1 for is_open, group in zip(has_open_letter, groups, strict=True)) > 1:
+        raise NoSite("several open sizes form one axis of the product: bind them with --dim")
     B, M, K, N = lengths
-    dynamic = tuple(axis for axis, is_open in zip(("batch", "M", "K", "N"), free, strict=True) if is_open)
+    axis_names = ("batch", "M", "K", "N")
+    dynamic = tuple(axis for axis, is_open in zip(axis_names, has_open_letter, strict=True) if is_open)
     stacked = B != 1 or "batch" in dynamic
     weight = _find_weight(context, names[1], right, groups, sizes)
     inputs = (names[0],) if isinstance(weight, Weight) or names[0] == names[1] else tuple(names)
 
-    def size(letter: str, values: Sequence[str]) -> Size:
-        input_index, axis = opened.get(letter, (0, 0))
-        return (values[min(input_index, len(values) - 1)], axis) if letter in opened else sizes[letter]
+    def get_size(letter: str, values: Sequence[str]) -> Size:
+        if letter not in open_letters:
+            return sizes[letter]
+        input_index, axis = open_letters[letter]
+        return values[min(input_index, len(values) - 1)], axis
 
-    def length(group: str, values: Sequence[str]) -> Size:
-        if opened.keys().isdisjoint(group):
+    def get_length(group: str, values: Sequence[str]) -> Size:
+        if open_letters.keys().isdisjoint(group):
             return math.prod(sizes[c] for c in group)
-        return -1 if len(group) > 1 else size(group, values)
+        return -1 if len(group) > 1 else get_size(group, values)
 
-    def finish(builder: GraphBuilder, z: str, values: Sequence[str]) -> str:
+    def write_output(builder: GraphBuilder, z: str, values: Sequence[str]) -> str:
         z = write_scaled_sum(builder, z, dtype, 1.0, "", 1.0)
         axes = batch + rows + columns
-        groups_ = (batch, rows, columns) if stacked else (rows, columns)
-        if (batch and not stacked) or not all(len(group) == 1 for group in groups_):
-            z = builder.reshape(z, [size(c, values) for c in axes], "apart")
+        output_groups = (batch, rows, columns) if stacked else (rows, columns)
+        if (batch and not stacked) or not all(len(group) == 1 for group in output_groups):
+            z = builder.reshape(z, [get_size(c, values) for c in axes], "apart")
         if axes != output:
             z = builder.transpose(z, [axes.index(c) for c in output], "shaped")
         return z
@@ -214,11 +237,11 @@ def _build_site(
         N=N,
         dtype=dtype,
         inputs=inputs,
-        left=_make_operand_writer(0, left, (batch, rows, depth), stacked, length),
+        left=_make_operand_writer(0, left, (batch, rows, depth), stacked, get_length),
         right=weight
         if isinstance(weight, Weight)
-        else _make_operand_writer(1, right, (batch, depth, columns), stacked, length),
-        finish=finish,
+        else _make_operand_writer(1, right, (batch, depth, columns), stacked, get_length),
+        finish=write_output,
         dynamic=dynamic,
     )
 

@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.accumulator import Ends, find_accumulator
+from explorer.engine.tiling.accumulator import CodeRange, find_accumulator
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.emit.weights import create_column_sums
 from explorer.engine.tiling.kinds.conv import find_convolution_site
@@ -68,8 +68,8 @@ class Terms(Struct, frozen=True):
     b: Zero = 0
     bias: Array | None = None
     bias_name: str = ""
-    x: Ends | None = None
-    w: Ends | None = None
+    x: CodeRange | None = None
+    w: CodeRange | None = None
 
 
 class Columns(Struct, frozen=True):

@@ -62,7 +62,7 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     inputs = (*base.inputs, bias) if bias else base.inputs
     reason = "its input is not quantized"
     if find_quantized_operand(context, x) is not None:
-        reason = "its weight has scales in blocks: no one scale is that of a sum"
+        reason = "its weight has scales in blocks, so a sum has no common scale"
     return replace(
         base, node=node, inputs=inputs, finish=finish, bias=bool(bias), in_floats=reason, stored=f"uint{bits}"
     )

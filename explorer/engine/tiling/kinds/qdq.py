@@ -15,7 +15,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.accumulator import Ends, count_signed_bits
+from explorer.engine.tiling.accumulator import CodeRange, count_signed_bits
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import conv, einsum, integer, linear
 from explorer.engine.tiling.kinds.quantized_operands import (
@@ -40,7 +40,7 @@ class _TooWide(_NeedsFloats):
         ends: Ranges of both operands' codes.
     """
 
-    def __init__(self, message: str, ends: tuple[Ends, Ends]) -> None:
+    def __init__(self, message: str, ends: tuple[CodeRange, CodeRange]) -> None:
         super().__init__(message)
         self.ends = ends
 
@@ -99,7 +99,7 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
     return replace(convert_to_codes(site, (x, w)), absorbed=tuple(absorbed))
 
 
-def _find_code_range(context: SiteContext, operand: QuantizedOperand) -> Ends:
+def _find_code_range(context: SiteContext, operand: QuantizedOperand) -> CodeRange:
     """Returns the smallest and the largest code of an operand."""
     limits = np.iinfo(integer.get_operand_type(context, operand.name) or "int32")
     return operand.ends or (int(limits.min), int(limits.max))
@@ -166,7 +166,7 @@ def _get_weight_columns(
         turns = bool(node.attributes.get("transA" if turned else "transB", 0)) and node.op == "Gemm"
         columns = rank - 1 if turned == turns else rank - 2
     if axis != columns or rank == 1:
-        raise _NeedsFloats("its weight has scales along its depth: no one scale is that of a sum")
+        raise _NeedsFloats("its weight has scales along its depth, so a sum has no common scale")
     return usual
 
 

@@ -16,7 +16,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.engine.graph.model import DerivedPayload, Node, Tensor
-from explorer.engine.tiling.accumulator import Ends
+from explorer.engine.tiling.accumulator import CodeRange
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds import integer
 from explorer.engine.tiling.sites import NoSite, Site, SiteContext
@@ -49,7 +49,7 @@ class QuantizedOperand(Struct, frozen=True):
     scale: Array
     zero: Array
     axis: int
-    ends: Ends | None = None
+    ends: CodeRange | None = None
     floats: str = ""
     dtype: str = ""
 
@@ -134,12 +134,12 @@ def _read_int_quant(context: SiteContext, node: Node) -> QuantizedOperand | None
     return replace(operand, floats=value, dtype=dtype)
 
 
-def _can_hold(dtype: str, ends: Ends) -> bool:
+def _can_hold(dtype: str, ends: CodeRange) -> bool:
     limits = np.iinfo(dtype)
     return bool(limits.min <= ends[0] and ends[1] <= limits.max)
 
 
-def get_code_range(node: Node, bits: int, zero: int) -> Ends:
+def get_code_range(node: Node, bits: int, zero: int) -> CodeRange:
     """Returns the smallest and the largest code of an IntQuant, minus its zero point."""
     narrow, half = int(node.attributes.get("narrow", 0)), 1 << (bits - 1)
     if node.attributes.get("signed", 1):
@@ -147,7 +147,7 @@ def get_code_range(node: Node, bits: int, zero: int) -> Ends:
     return -zero, 2 * half - 1 - narrow - zero
 
 
-def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, ends: Ends) -> Array:
+def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, ends: CodeRange) -> Array:
     """Computes codes in float32, with the operations of IntQuant's function body in the same order."""
     values = _read_stored_numbers(context, name).astype(np.float32)
     shifted = values / scale + np.float32(zero)

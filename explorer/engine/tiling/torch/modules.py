@@ -18,6 +18,7 @@ from explorer.engine.tiling.torch.products import Tile, compute_tiled_product
 from explorer.facts import Edges
 
 TILE: Tile = (64, 64, 64)
+"""Default tile."""
 
 
 class _TiledLayer(nn.Module):
@@ -71,15 +72,17 @@ def _extract_windows(
     if len(steps) == 1:
         x, steps = x.unsqueeze(2), ((1, 1, 1), *steps)
     if len(steps) == 2:
-        kernel, dilation, stride = zip(*steps, strict=True)
-        patches = functional.unfold(x, kernel, dilation=dilation, stride=stride)
+        kernels, dilations, strides = zip(*steps, strict=True)
+        patches = functional.unfold(x, kernels, dilation=dilations, stride=strides)
     else:
         parts = []
         for tap in itertools.product(*(range(k) for k, _, _ in steps)):
             part = x
-            for axis, (o, (_, d, s), size) in enumerate(zip(tap, steps, sizes, strict=True), start=2):
-                part = part.narrow(axis, o * d, s * (size - 1) + 1)
-                part = part[(slice(None),) * axis + (slice(None, None, s),)]
+            for axis, (offset, (_, dilation, stride), size) in enumerate(
+                zip(tap, steps, sizes, strict=True), start=2
+            ):
+                part = part.narrow(axis, offset * dilation, stride * (size - 1) + 1)
+                part = part[(slice(None),) * axis + (slice(None, None, stride),)]
             parts.append(part.flatten(2))
         patches = torch.stack(parts, 2).flatten(1, 2)
     return patches.transpose(1, 2).reshape(-1, depth)

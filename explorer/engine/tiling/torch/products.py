@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 Tile = tuple[int, int, int]
+"""TM, TK and TN."""
 
 
 def choose_accumulator(dtype: torch.dtype) -> torch.dtype:
@@ -43,9 +44,9 @@ def compute_tiled_product(
         (M, N), in `accumulator(weight.dtype)`.
     """
     tm, tk, tn = tile
-    wide = choose_accumulator(weight.dtype)
-    x, weight = x.to(wide), weight.to(wide)
-    count, (columns, depth) = x.shape[0], sizes or weight.shape
+    accumulator = choose_accumulator(weight.dtype)
+    x, weight = x.to(accumulator), weight.to(accumulator)
+    row_count, (columns, depth) = x.shape[0], sizes or weight.shape
     padded_columns, padded_depth = columns, depth
     if padded:
         padded_columns, padded_depth = -(-columns // tn) * tn, -(-depth // tk) * tk
@@ -54,33 +55,34 @@ def compute_tiled_product(
             _pad(weight, padded_columns - columns, padded_depth - depth),
         )
     elif not depth:
-        return x.new_zeros(count, columns)
+        return x.new_zeros(row_count, columns)
     column_blocks = _split_rows(weight, tn, padded_columns, padded_depth)
-    if isinstance(count, int) and not _is_tracing():
-        rows = -(-count // tm) * tm if padded else count
-        row_blocks = _split_rows(_pad(x, rows - count, 0), tm, rows, padded_depth)
-        product = _join(
-            [_join([_compute_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in row_blocks],
-            0,
-        )
+    if isinstance(row_count, int) and not _is_tracing():
+        padded_rows = -(-row_count // tm) * tm if padded else row_count
+        row_blocks = _split_rows(_pad(x, padded_rows - row_count, 0), tm, padded_rows, padded_depth)
+        product_rows = [
+            _join([_compute_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in row_blocks
+        ]
     else:
-        blocks = [x.reshape(-1, 1, count, padded_depth)]
+        open_blocks = [x.reshape(-1, 1, row_count, padded_depth)]
         if _is_tracing():
-            x = _pad(x, -count % tm, 0) if padded else x
-            whole_rows = x.shape[0] // tm * tm
-            blocks = [x[:whole_rows].reshape(-1, 1, tm, padded_depth)]
-            blocks += [] if padded else [x[whole_rows:].reshape(1, 1, -1, padded_depth)]
-        product = _join(
-            [_join([_open_region(a, b, tk, padded_depth) for b in column_blocks], 1) for a in blocks], 0
-        )
-    return product[:count, :columns] if padded or not isinstance(count, int) else product
+            x = _pad(x, -row_count % tm, 0) if padded else x
+            full_rows = x.shape[0] // tm * tm
+            open_blocks = [x[:full_rows].reshape(-1, 1, tm, padded_depth)]
+            open_blocks += [] if padded else [x[full_rows:].reshape(1, 1, -1, padded_depth)]
+        product_rows = [
+            _join([_compute_open_region(a, b, tk, padded_depth) for b in column_blocks], 1)
+            for a in open_blocks
+        ]
+    product = _join(product_rows, 0)
+    return product[:row_count, :columns] if padded or not isinstance(row_count, int) else product
 
 
 class _Blocks(NamedTuple):
     """Blocks of one size, as a tensor of shape (blocks, rows, K)."""
 
     tensor: Tensor
-    blocks: int
+    block_count: int
     rows: int
 
 
@@ -113,7 +115,7 @@ def _join(parts: list[Tensor], axis: int) -> Tensor:
 
 def _compute_region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
     """Returns the product of row blocks and column blocks, (all rows, all columns)."""
-    m, n = row_blocks.blocks, column_blocks.blocks
+    m, n = row_blocks.block_count, column_blocks.block_count
     if m <= n:
         sums = [
             _sum_products(a.expand(n, -1, -1), column_blocks.tensor, tk, depth, torch.bmm)
@@ -129,10 +131,10 @@ def _compute_region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth:
     return _join([part.reshape(m * row_blocks.rows, column_blocks.rows) for part in sums], 1)
 
 
-def _open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
-    """Returns the product like `_compute_region`, for (m, 1, rows, K) with open sizes."""
+def _compute_open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
+    """Does the same for row blocks (m, 1, rows, K) of which m or the number of rows is symbolic."""
     sums = _sum_products(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
-    return sums.transpose(1, 2).reshape(-1, column_blocks.blocks * column_blocks.rows)
+    return sums.transpose(1, 2).reshape(-1, column_blocks.block_count * column_blocks.rows)
 
 
 def _sum_products(

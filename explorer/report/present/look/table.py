@@ -112,6 +112,7 @@ class _TableBuilder:
         # in a file of tensors the work of every row is unknown
         self._has_no_work = not info.totals.nodes and not info.totals.coverage
         self._names: list[Cell] = []
+        self._depths: list[int] = []
         self._contents: list[_RowContents] = []
         self._shared_contents: dict[_RowContents, _RowContents] = {}
         indices = {column.name: index for index, column in enumerate(columns)}
@@ -124,6 +125,7 @@ class _TableBuilder:
             row.group, row.counted, values, _compose_remark(row, self._shape_remarks, self._has_no_work)
         )
         self._names.append(Span(name, "strong") if row.group else name)
+        self._depths.append(0 if self._flat else row.depth)
         self._contents.append(self._shared_contents.setdefault(contents, contents))
 
     def table(self, totals: tuple[Any, ...]) -> Table:
@@ -141,7 +143,7 @@ class _TableBuilder:
             [*self._names, Span(label, "strong")],
             [*[cells[contents] for contents in self._contents], tuple(self._total(totals))],
         )
-        return Table(tuple(self._table_columns()), rows, 0)
+        return Table(tuple(self._table_columns()), rows, 0, depths=(*self._depths, 0))
 
     def _table_columns(self) -> Iterator[Column]:
         yield Column(self._heads.get("", "layer"), shrink=True)

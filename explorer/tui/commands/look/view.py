@@ -17,8 +17,13 @@ def next_column(context: CommandContext) -> None:
 
 
 def sort(context: CommandContext) -> None:
-    """Cycle the order of the tree: execution order, largest first, smallest first."""
-    context.panes.rearrange(TreeModel.next_order, sorting=True)
+    """Sort the focused tab if it can be sorted, otherwise the tree.
+
+    The order of the tree cycles: execution order, largest first, smallest first.
+    """
+    panes = context.panes
+    if not (panes.in_tabs and panes.tabs.tab().sort()):
+        panes.rearrange(TreeModel.next_order, sorting=True)
 
 
 def flat(context: CommandContext) -> None:

@@ -14,6 +14,7 @@ from explorer.report.present.compare.diff import diff
 from explorer.report.present.shell.history_words import state_blocks, state_name, states, tree_rows
 from explorer.tui.dialogs.dialogs import EntryDialog, SubScreen
 from explorer.tui.tabs.diff import diff_entries
+from explorer.tui.terminal.slices import call_after_paint
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import BLANK, Line, escape_name, fit
@@ -307,7 +308,7 @@ class DiffScreen(SubScreen[None]):
         changes.set_entries(diff_entries(self._changes, self._exact))
         keys = (("↑↓ Enter", "open a row"), ("Esc", f"back to {self._back}"))
         self.query_one(Status).show(lambda width: (keys_line(keys, width),))
-        self.call_after_refresh(changes.move_to_first_foldable)
+        call_after_paint(self, changes.move_to_first_foldable)
 
     def page_blocks(self) -> list[Block]:
         """Return the output of `explorer diff`."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ torch = pytest.importorskip("torch")
 from explorer import Session  # noqa: E402
 from explorer.engine.costs.torch import unrolled_loops  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine_module  # noqa: E402
-from explorer.facts import Analysis  # noqa: E402
+from explorer.facts import Analysis, TileSpec  # noqa: E402
 from explorer.facts.profile.profile import ProfileSpec  # noqa: E402
+
+ROOT = Path(__file__).parents[4]
 
 
 class Tiled(torch.nn.Module):  # type: ignore[misc, name-defined]
@@ -125,3 +128,18 @@ def test_a_profile_finds_each_call_of_a_folded_function() -> None:
         timed[kinds[layer.layer]] += layer.calls
     assert timed["matmul"] == 24 * 12
     assert timed["cat"] == 1
+
+
+def test_a_profile_of_a_tiled_file_finds_the_layer_of_each_product(tmp_path: Path) -> None:
+    """The layer has the name of the module that holds its weight, and Python never calls this module."""
+    tiled, script = tmp_path / "tiled.onnx", tmp_path / "tiled.pt"
+    with Session(ROOT / "sample_models/lenet.onnx") as session:
+        session.tile(TileSpec((16, 32, 32)), output=tiled, verify=False)
+    with Session(tiled) as session:
+        session.convert(str(script), verify=False)
+    with Session(script) as session:
+        profile = session.profile(ProfileSpec(steps=2))
+        rows = {row.id: row for row in session.analysis().layers}
+    products = {rows[layer.layer].name: layer.calls for layer in profile.layers if rows[layer.layer].macs}
+    assert products == {row.name: row.calls for row in rows.values() if row.macs}
+    assert "aten::matmul" not in {kernel.name for kernel in profile.other}

@@ -346,6 +346,7 @@ def made_beside(model: Two, x: Any) -> Any:
         lambda model, x: one_or_two(model, x, torch.device(x.device).type == "cpu"),
         lambda model, x: one_or_two(model, x, int(x.__dlpack_device__()[0]) == 1),
         lambda model, x: one_or_two(model, x, x.cpu() is x and x.to(device="cpu") is x),
+        lambda model, x: one_or_two(model, x, torch.typename(x) == "torch.FloatTensor"),
         lambda model, x: one_or_two(model, x, isinstance(x, torch.FloatTensor)),
         lambda model, x: one_or_two(
             model, x, not isinstance(x, (torch.DoubleTensor, torch.cuda.FloatTensor))
@@ -356,6 +357,33 @@ def made_beside(model: Two, x: Any) -> Any:
 def test_a_branch_on_the_device_goes_the_way_of_the_processor(function: Callable[..., Any]) -> None:
     totals = info(function).totals
     assert (totals.macs, totals.status) == (6 * 4 * 4, "exact")
+
+
+@torch.jit.script
+def scripted_by_device(x: torch.Tensor, weight: torch.Tensor):  # type: ignore[no-untyped-def]
+    if x.is_cuda or x.device.type == "xpu":
+        x = x @ weight
+    if x.is_meta:
+        return x @ weight @ weight
+    return x @ weight
+
+
+@torch.jit.script
+def scripted_by_cuda(x: torch.Tensor, weight: torch.Tensor):  # type: ignore[no-untyped-def]
+    if x.is_cuda or x.device.type == "cuda":
+        x = x @ weight
+    return x @ weight + torch.zeros(4, device=x.device)
+
+
+def test_a_branch_on_the_device_in_torchscript_is_not_counted_as_exact() -> None:
+    unknown = info(lambda model, x: scripted_by_device(model.first(x), model.second.weight)).totals
+    assert (unknown.macs, unknown.status) == (6 * 4 * 4, "unknown")
+    assert any(
+        "'scripted_by_device' branches on the device" in reason
+        for reason in reasons(lambda model, x: scripted_by_device(model.first(x), model.second.weight))
+    )
+    known = info(lambda model, x: scripted_by_cuda(model.first(x), model.second.weight)).totals
+    assert (known.macs, known.status) == (2 * 6 * 4 * 4, "exact")
 
 
 # -- the memory of a tensor

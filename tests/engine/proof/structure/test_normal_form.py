@@ -15,7 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from explorer import verify_files
 from explorer.base.errors import BadModel
-from explorer.engine.graph.schema_defaults import DEFAULTS, Since, get_default_attributes
+from explorer.engine.graph.schema_defaults import DEFAULTS, ChangedDefault, get_default_attributes
 from explorer.engine.proof.structure.identities import can_represent
 from explorer.engine.proof.structure.normal_form import normalize_equation
 from tests.engine.proof import tiled as t
@@ -824,7 +824,7 @@ def test_operators_with_defaults_are_all_in_the_table() -> None:
 def test_a_default_that_changed_is_that_of_the_operator_set() -> None:
     assert get_default_attributes("", "Softmax", 12) == {"axis": 1}
     assert get_default_attributes("", "Softmax", 13) == {"axis": -1}
-    assert any(isinstance(v, Since) for v in DEFAULTS["", "GridSample"].values())
+    assert any(isinstance(v, ChangedDefault) for v in DEFAULTS["", "GridSample"].values())
 
 
 def test_every_number_comes_back_from_a_type_that_holds_it() -> None:

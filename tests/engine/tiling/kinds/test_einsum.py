@@ -54,8 +54,8 @@ def test_a_product_by_any_letters(tmp_path: Path, case: str, form: Any, stored: 
     ("equation", "shapes", "words"),
     [
         ("ii,ij->ij", [(4, 4), (4, 5)], "diagonal"),
-        ("ij,ij->ij", [(4, 5), (4, 5)], "without adding up"),
-        ("ij,kl->ik", [(4, 5), (6, 7)], "adds up one operand"),
+        ("ij,ij->ij", [(4, 5), (4, 5)], "without a sum"),
+        ("ij,kl->ik", [(4, 5), (6, 7)], "sums over an axis of a single operand"),
     ],
 )
 def test_what_is_no_product_is_left(tmp_path: Path, equation: str, shapes: Any, words: str) -> None:

@@ -1,0 +1,182 @@
+"""HTML of facts for cells of a notebook, and the text of a summary: the blocks of the report.
+
+A fact without blocks of its own is shown as its fields and, if it has rows, as a table.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib import import_module
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.fact import Fact, TableFact, describe_value
+from explorer.base.features import list_offers, load
+from explorer.base.version import __version__
+from explorer.facts import Analysis, Layer, LayerTable, TensorInfo, whole_model
+from explorer.facts.history import History
+from explorer.facts.summary import Summary
+from explorer.report import document
+from explorer.report.blocks import Block, Column, Field, Fields, Heading, Line, Paragraph, Rows, Table
+from explorer.report.html.draw import fragment
+from explorer.report.layout import Page
+from explorer.report.present.figures import value_text
+from explorer.report.present.look.layers import layer_parts, layer_title
+from explorer.report.present.look.table import table as table_answer
+from explorer.report.present.shell.history_words import states
+from explorer.settings.columns import COLUMNS, ColumnFigures
+
+_ROWS = 200
+"""Largest number of rows of a table without blocks of its own."""
+
+_PRESENTERS = {
+    "Analysis": "look.table.layers",
+    "Conversion": "compare.convert.conversion",
+    "Diff": "compare.diff.diff",
+    "FigureTable": "compare.compared_figures.figure_blocks",
+    "Info": "look.info.info",
+    "LayerTable": "look.table.table",
+    "Machines": "shell.machines_words.machines",
+    "Memory": "look.memory_words.memory_blocks",
+    "ModelListing": "shell.list.listing_blocks",
+    "Overlay": "look.overlay_words.overlay_blocks",
+    "Placement": "look.overlay_words.placement_blocks",
+    "Roofline": "look.roofline_words.roofline_blocks",
+    "Verification": "compare.verify.verification",
+}
+"""Functions of `explorer.report.present` that build the blocks of a fact, by the fact's type."""
+
+
+def draw_fact(fact: Fact) -> str:
+    """Return a fact as HTML for a cell of a notebook."""
+    if isinstance(fact, Summary):
+        return fragment(_build_summary_blocks(fact, None), fact.depth - 1)
+    return fragment(build_fact_blocks(fact))
+
+
+def build_fact_blocks(fact: Fact) -> list[Block]:
+    """Return the blocks of any fact."""
+    name = type(fact).__name__
+    if isinstance(fact, History):
+        return [states(fact, "*")]
+    if isinstance(fact, Layer):
+        return [*layer_title(fact), _list_fields(fact), Line(), *layer_parts(fact)]
+    if name in list_offers("blocks"):
+        blocks: list[Block] = load("blocks", name)(fact)
+        return blocks
+    if name in _PRESENTERS:
+        module, _, function = _PRESENTERS[name].rpartition(".")
+        presented: list[Block] = getattr(import_module(f"explorer.report.present.{module}"), function)(fact)
+        return presented
+    rows: list[Block] = (
+        [Line(), _list_rows(getattr(fact, type(fact).ROWS))] if isinstance(fact, TableFact) else []
+    )
+    return [Heading(name), _list_fields(fact), *rows]
+
+
+def _list_fields(fact: Struct) -> Fields:
+    """Return the fields of a record that hold one value."""
+    values = {name: getattr(fact, name) for name in fact.__struct_fields__}
+    return Fields(
+        [
+            Field(name.replace("_", " "), _text(value))
+            for name, value in values.items()
+            if value is not None and not _is_list(value)
+        ]
+    )
+
+
+def _is_list(value: Any) -> bool:
+    return hasattr(value, "__len__") and not isinstance(value, (str, bytes, Struct))
+
+
+def _text(value: Any) -> str:
+    """Return a value of a field as text, and "?" for an unknown figure."""
+    if value is None:
+        return "?"
+    if isinstance(value, Struct):
+        return describe_value(value)
+    return f"{value:.6g}" if isinstance(value, float) else value_text(value)
+
+
+def _list_rows(rows: Any) -> Table:
+    """Return the fields of records with one value each as a table."""
+    shown = list(rows[:_ROWS])
+    names = [
+        name
+        for name in (shown[0].__struct_fields__ if shown else ())
+        if not any(_is_list(getattr(row, name)) for row in shown)
+    ]
+    columns = [
+        Column(name.replace("_", " "), "left" if isinstance(getattr(shown[0], name), str) else "right")
+        for name in names
+    ]
+
+    def build_row(row: Struct) -> list[str]:
+        return [_text(getattr(row, name)) for name in names]
+
+    more = f"the first {_ROWS:,}; to_frame() has all" if len(rows) > _ROWS else ""
+    return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, shown))
+
+
+def _build_summary_blocks(fact: Summary, depth: int | None) -> list[Block]:
+    """Return the table of a summary and its totals.
+
+    Args:
+        fact: The summary.
+        depth: Number of levels of the tree, or None for all.
+    """
+    figures = ColumnFigures(totals=fact.info.totals)
+    columns = [COLUMNS[name] for name in fact.columns]
+    layers = [layer for layer in fact.layers if depth is None or layer.depth < depth]
+    if fact.weights:
+        layers = [row for layer in layers for row in (layer, *_list_weight_rows(layer))]
+    total = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
+    table = LayerTable(
+        fact.info,
+        fact.columns,
+        tuple(layers),
+        tuple([tuple([column.of(layer, figures) for column in columns]) for layer in layers]),
+        total,
+        tuple([column.of(total, figures) for column in columns]),
+        style="torchinfo",
+    )
+    notes = [Paragraph(note, "warning") for note in fact.info.model.notes]
+    return [*table_answer(table), *([Line()] if notes else []), *notes]
+
+
+def _list_weight_rows(layer: Layer) -> list[Layer]:
+    """Return a row for each stored tensor of a layer, below the layer."""
+    if layer.group:
+        return []
+    return [
+        Layer(
+            id=layer.id,
+            parent=layer.id,
+            path=f"{layer.path}.{tensor.name}",
+            name=tensor.name.rpartition(".")[2],
+            kind=tensor.dtype or "",
+            depth=layer.depth + 1,
+            group=False,
+            outputs=(replace(tensor, origin="inferred"),),
+            params=_count_elements(tensor),
+        )
+        for tensor in layer.weights
+    ]
+
+
+def _count_elements(tensor: TensorInfo) -> int:
+    sizes = [size for size in tensor.shape or () if isinstance(size, int)]
+    return math.prod(sizes)
+
+
+def write_summary(fact: Summary) -> str:
+    """Return the table of a summary as text, without styles."""
+    return "".join(Page(_build_summary_blocks(fact, fact.depth), fit=False).plain()).rstrip("\n")
+
+
+def build_document(fact: Summary) -> dict[str, Any]:
+    """Return the JSON document of `explorer layers` for a summary."""
+    return document.layers(Analysis(fact.info, tuple(fact.layers)), f"explorer {__version__}")

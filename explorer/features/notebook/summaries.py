@@ -1,0 +1,307 @@
+"""Summaries of models for Python programs and notebooks, with the arguments of torchinfo's `summary`."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from msgspec.structs import replace
+
+from explorer.base.checked import Count, Natural
+from explorer.base.errors import Misuse, UnknownShape
+from explorer.facts import NOTHING_KNOWN, Analysis, Layer
+from explorer.facts.summary import Counts, Summary
+from explorer.session.parts.models import InputShapes
+from explorer.session.session import Session
+from explorer.settings.columns import find_columns
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+_TORCHINFO_COLUMNS = {
+    "input_size": "input",
+    "output_size": "output",
+    "num_params": "params",
+    "params_percent": "params_share",
+    "kernel_size": "kernel",
+    "mult_adds": "macs",
+}
+"""Names of columns by their names in torchinfo. `trainable` is the same in both."""
+
+_COLUMNS = ("output", "params", "macs", "share")
+_STORED_COLUMNS = ("params", "weights")
+_STORED_NOTE = "the inputs are unknown, so that only parameters are counted; pass input_size=(1, 3, 224, 224)"
+
+
+def summary(
+    model: nn.Module | str | os.PathLike[str],
+    input_size: Sequence[Any] | None = None,
+    input_data: Any = None,
+    batch_dim: Natural | None = None,
+    cache_forward_pass: bool | None = None,
+    col_names: Sequence[str] | None = None,
+    col_width: Count = 25,
+    depth: Count = 3,
+    device: torch.device | str | None = None,
+    dtypes: Sequence[torch.dtype] | None = None,
+    mode: Literal["eval", "train"] = "eval",
+    row_settings: Sequence[str] | None = None,
+    verbose: Literal[0, 1, 2] | None = None,
+    **kwargs: Any,
+) -> Summary:
+    """Summarizes a model as a table of its layers, with the arguments of torchinfo's `summary`.
+
+    The model runs on shapes: it is neither moved nor changed, and its weights need no memory.
+
+    Args:
+        model: nn.Module, path of a model file, or name of a torchvision model.
+        input_size: Shape of the input with its batch, or a list of shapes, one for each input.
+        input_data: Inputs in place of `input_size`: a tensor or array, a list of them, or a dict of keyword
+            inputs. With neither, the inputs are guessed from the model. If that fails, the table has only
+            parameters.
+        batch_dim: Position at which a batch of 1 is added to each `input_size`. None adds none.
+        cache_forward_pass: Without effect; torchinfo needs it to avoid a second run.
+        col_names: Columns: torchinfo's names, or names of `explorer layers --columns`. None for the output,
+            parameters, MACs and their share.
+        col_width: Without effect; columns are as wide as their content.
+        depth: Number of levels of modules in the text, and open at first in a notebook.
+        device: Device that the inputs would have. It is checked, and figures do not depend on it.
+        dtypes: Element types of `input_size`, one for each input. None for the types that the model needs.
+        mode: 'eval'. The figures of a training step are in `Session.training`.
+        row_settings: Without effect; a row has its name, and its indentation shows its depth.
+        verbose: 0 prints nothing, 1 prints the table, 2 also prints the tensors of each layer. None prints
+            the table in a script, and nothing in an interactive session, which shows the result itself.
+        **kwargs: Keyword arguments of the model's `forward`.
+
+    Raises:
+        Misuse: An argument does not fit the model, or a column does not exist.
+        BadModel: The model cannot run on these inputs; the message names the layer.
+    """
+    if mode != "eval":
+        raise Misuse(
+            "a summary has the figures of evaluation",
+            where="summary(mode)",
+            hint="leave it out; Session(model, inputs=...).training() counts a training step",
+        )
+    names = [_TORCHINFO_COLUMNS.get(name, name) for name in col_names or ()]
+    chosen = [column.name for column in find_columns(names, where="summary(col_names)")]
+    with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs) as session:
+        analysis, is_stored = _analyze(session)
+    columns = tuple(chosen) or (_STORED_COLUMNS if is_stored else _COLUMNS)
+    fact = Summary(analysis.info, analysis.layers, ("kind", *columns), depth, verbose == 2)
+    if verbose or (verbose is None and not hasattr(sys, "ps1")):
+        sys.stdout.write(f"{fact}\n")
+    return fact
+
+
+def count(
+    model: nn.Module | str | os.PathLike[str],
+    input_size: Sequence[Any] | None = None,
+    input_data: Any = None,
+    *,
+    dtypes: Sequence[torch.dtype] | None = None,
+    dims: Mapping[str, int] | None = None,
+    **kwargs: Any,
+) -> Counts:
+    """Counts the MACs, parameters and bytes of a model.
+
+    Args:
+        model: nn.Module, path of a model file, or name of a torchvision model.
+        input_size: Shape of the input with its batch, or a list of shapes, as in `summary`.
+        input_data: Inputs in place of `input_size`, as in `summary`.
+        dtypes: Element types of `input_size`. None for the types that the model needs.
+        dims: Sizes of open dimensions: {'batch': 8}.
+        **kwargs: Keyword arguments of the model's `forward`.
+
+    Raises:
+        Misuse: An argument does not fit the model.
+        BadModel: The file is not a model, or the model cannot run on these inputs.
+    """
+    with _open(model, input_size, input_data, None, None, dtypes, kwargs, dims) as session:
+        totals = session.info().totals
+    return Counts(
+        macs=totals.macs,
+        params=totals.params,
+        flops=totals.flops,
+        weight_bytes=totals.weight_bytes,
+        activation_bytes_peak=totals.activation_bytes_peak,
+        coverage=totals.coverage,
+        status=totals.status,
+    )
+
+
+def _open(
+    model: nn.Module | str | os.PathLike[str],
+    input_size: Sequence[Any] | None,
+    input_data: Any,
+    batch_dim: int | None,
+    device: torch.device | str | None,
+    dtypes: Sequence[torch.dtype] | None,
+    kwargs: Mapping[str, Any],
+    dims: Mapping[str, int] | None = None,
+) -> Session:
+    """Open a session with the inputs of the model.
+
+    Raises:
+        Misuse: The arguments contradict each other.
+    """
+    if input_size is not None and input_data is not None:
+        raise Misuse("the inputs have sizes and data", where="input_size, input_data", hint="leave one out")
+    sizes = None if input_size is None else _read_sizes(input_size, batch_dim)
+    if isinstance(model, (str, os.PathLike)):
+        if input_data is not None or kwargs:
+            raise Misuse(
+                "input data goes with an nn.Module object",
+                where="input_data" if input_data is not None else next(iter(kwargs)),
+                hint="pass input_size=(1, 3, 224, 224)",
+            )
+        shapes = None if sizes is None else _name_shapes(sizes, dtypes)
+        return Session(model, input_shapes=shapes, dims=dims)
+    if device is not None:
+        _check_device(device)
+    if sizes is not None and not dtypes and not kwargs and (named := _name_positions(model, sizes)):
+        return Session(model, input_shapes=named, dims=dims)
+    inputs = input_data if sizes is None else _build_inputs(sizes, dtypes)
+    return Session(model, inputs=inputs, kwargs=kwargs or None, dims=dims)
+
+
+def _read_sizes(input_size: Sequence[Any], batch_dim: int | None) -> list[tuple[int, ...]]:
+    """Read one shape or a list of shapes, and add the batch.
+
+    Raises:
+        Misuse: A size is not a whole number of at least 0.
+    """
+    parts = list(input_size)
+    nested = bool(parts) and all(isinstance(part, (list, tuple)) for part in parts)
+    shapes = [tuple(part) for part in parts] if nested else [tuple(parts)]
+    for shape in shapes:
+        for size in shape:
+            if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+                raise Misuse(
+                    f"'{size}' is no size",
+                    where="input_size",
+                    hint="write a shape such as (1, 3, 224, 224), or a list of shapes",
+                )
+    if batch_dim is None:
+        return shapes
+    for shape in shapes:
+        if batch_dim > len(shape):
+            raise Misuse(f"{shape} has no place {batch_dim} for a batch", where="batch_dim", hint="write 0")
+    return [(*shape[:batch_dim], 1, *shape[batch_dim:]) for shape in shapes]
+
+
+def _name_shapes(sizes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None) -> InputShapes:
+    """Return the shape of the only input of a file or a named model.
+
+    Raises:
+        Misuse: There are several shapes.
+    """
+    if len(sizes) != 1:
+        raise Misuse(
+            f"{len(sizes):,} shapes have no names",
+            where="input_size",
+            hint="name the inputs: Session(model, input_shapes={'x': (None, (1, 3, 32, 32))})",
+        )
+    return {"": (str(dtypes[0]).removeprefix("torch.") if dtypes else None, sizes[0])}
+
+
+def _name_positions(model: nn.Module, sizes: Sequence[tuple[int, ...]]) -> InputShapes:
+    """Return the shapes by the names of the arguments of `forward`, or {} if it names too few.
+
+    The types of these inputs are those that the model needs, such as integers for an embedding.
+    """
+    parameters = inspect.signature(model.forward).parameters.values()
+    names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    return (
+        {name: (None, size) for name, size in zip(names, sizes, strict=False)}
+        if len(names) >= len(sizes)
+        else {}
+    )
+
+
+def _check_device(device: torch.device | str) -> None:
+    """Refuse a device whose name torch does not know.
+
+    Raises:
+        Misuse: There is no such device.
+    """
+    import torch  # imported on demand: takes a second, and a model file needs no torch
+
+    try:
+        torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise Misuse(
+            f"torch knows no device '{device}'", where="device", hint="write 'cpu' or 'cuda:0'"
+        ) from error
+
+
+def _build_inputs(
+    sizes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None
+) -> tuple[torch.Tensor, ...]:
+    """Return inputs without values.
+
+    Raises:
+        Misuse: The number of element types is not the number of shapes.
+    """
+    import torch  # imported on demand: takes a second, and a model file needs no torch
+
+    kinds = list(dtypes) if dtypes else [torch.float32] * len(sizes)
+    if len(kinds) != len(sizes):
+        raise Misuse(
+            f"there are {len(kinds):,} types for {len(sizes):,} inputs",
+            where="dtypes",
+            hint="write a type for each shape: dtypes=[torch.float32]",
+        )
+    return tuple(
+        torch.empty(size, dtype=kind, device="meta") for size, kind in zip(sizes, kinds, strict=True)
+    )
+
+
+def _analyze(session: Session) -> tuple[Analysis, bool]:
+    """Analyze the model. If its inputs are unknown, list its parameters alone.
+
+    Returns:
+        The analysis, and whether only the parameters are known.
+    """
+    try:
+        return session.analysis(), False
+    except UnknownShape:
+        opened: Any = session.parts.models.open_state()
+        info = session.stored()
+        info = replace(info, model=replace(info.model, notes=(*info.model.notes, _STORED_NOTE)))
+        return Analysis(info, _list_stored_rows(opened.loaded.meta())), True
+
+
+def _list_stored_rows(module: nn.Module) -> tuple[Layer, ...]:
+    """Return a row for each module with its parameters; each parameter of a row counts once."""
+    rows: list[Layer] = []
+
+    def add(path: str, name: str, part: nn.Module, parent: int | None, depth: int) -> None:
+        parameters = list(part.parameters())
+        row = Layer(
+            id=len(rows),
+            parent=parent,
+            path=path,
+            name=name,
+            kind=type(part).__name__,
+            depth=depth,
+            group=any(True for _ in part.children()),
+            params=sum(parameter.numel() for parameter in parameters),
+            weight_bytes=sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+            trainable_params=sum(p.numel() for p in parameters if p.requires_grad),
+            **NOTHING_KNOWN,
+        )
+        rows.append(row)
+        for child_name, child in part.named_children():
+            add(f"{path}.{child_name}", child_name, child, row.id, depth + 1)
+
+    children = list(module.named_children())
+    for child_name, child in children:
+        add(child_name, child_name, child, None, 0)
+    if not children:
+        add("", type(module).__name__, module, None, 0)
+    return tuple(rows)

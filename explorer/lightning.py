@@ -1,0 +1,72 @@
+"""Lightning callback: prints the figures of a module when a fit starts, and logs them.
+
+    import lightning
+    from explorer.lightning import ExplorerSummary
+
+    trainer = lightning.Trainer(callbacks=[ExplorerSummary()], enable_model_summary=False)
+
+The inputs are those of the callback, or `example_input_array` of the module, or inputs that the first layers
+of the module imply.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from typing import Any
+
+from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch.callbacks import Callback
+
+import explorer
+from explorer.facts import Info
+from explorer.facts.comparison import collect_model_figures
+from explorer.report.layout import Page
+from explorer.report.present.look import info as presenter
+
+__all__ = ["ExplorerSummary"]
+
+_LOGGED = ("params", "weight_bytes", "macs", "activation_bytes_peak", "coverage")
+"""Figures that are logged, as `explorer/macs` and the like, if they are exactly known."""
+
+
+class ExplorerSummary(Callback):
+    """Print the totals of a module when a fit starts, and log them as metrics at step 0.
+
+    A module that cannot be analyzed is trained all the same: a warning says what is wrong with it.
+
+    Args:
+        inputs: Inputs of the module's forward: a tensor, a tuple of them, or a dict of keyword inputs. None
+            takes `example_input_array` of the module, or guesses the inputs.
+        log: Whether the loggers of the trainer receive the figures.
+    """
+
+    def __init__(self, *, inputs: Any = None, log: bool = True) -> None:
+        self._inputs = inputs
+        self._log = log
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Print and log the figures, in the first process only."""
+        if not trainer.is_global_zero:
+            return
+        try:
+            info = self._examine(pl_module)
+        except explorer.ExplorerError as error:
+            warnings.warn(f"no summary of {type(pl_module).__name__}: {error}", stacklevel=2)
+            return
+        sys.stdout.write("".join(Page(presenter.info(info), fit=False).plain()))
+        sys.stdout.flush()
+        if self._log:
+            figures = collect_model_figures(info)
+            metrics = {
+                f"explorer/{name}": float(figure.value)
+                for name in _LOGGED
+                if not (figure := figures[name]).sign and isinstance(figure.value, int | float)
+            }
+            for logger in trainer.loggers:
+                logger.log_metrics(metrics, step=0)
+
+    def _examine(self, module: LightningModule) -> Info:
+        inputs = self._inputs if self._inputs is not None else module.example_input_array
+        with explorer.Session(module, inputs=inputs) as session:
+            return session.open()

@@ -1,0 +1,101 @@
+"""Screens that are closed at once: what was to happen on them later happens to nobody."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from textual.app import App
+from textual.events import Key, Resize
+from textual.geometry import Size
+from textual.screen import Screen
+from textual.widget import Widget
+
+from explorer.base.errors import Misuse
+from explorer.tui.commands.key_table import COMMANDS
+from explorer.tui.compat import ReportingApp
+from explorer.tui.terminal.slices import call_after_paint
+from tests.terminal import ROOT
+from tests.tui.hands import screen
+from tests.tui.scripted import ScriptedEngine
+
+_KEYS = sorted({command.keys[0] for command in COMMANDS if command.keys} - {"q", "escape", "O"})
+"""Keys of the main screen. `O` reads names from torch, which takes seconds."""
+
+
+class RefusingEngine(ScriptedEngine):
+    """Refuses what is not in the script."""
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("_") or name.startswith("__"):
+            raise AttributeError(name)
+
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            raise Misuse(f"no script has {name}")
+
+        return refuse
+
+
+async def test_a_call_after_the_paint_is_of_the_screen_that_asked_for_it() -> None:
+    called: list[str] = []
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        gone = Screen[None]()
+        await app.push_screen(gone)
+        call_after_paint(gone, lambda: called.append("gone"))
+        call_after_paint(app.screen_stack[0], lambda: called.append("here"))
+        await app.pop_screen()
+        app.screen.refresh()
+        await pilot.pause()
+        await pilot.pause()
+    assert called == ["here"]
+
+
+@pytest.mark.parametrize("is_removed", [True, False])
+async def test_an_error_of_what_is_being_removed_ends_nothing_and_any_other_does(is_removed: bool) -> None:
+    def fail() -> None:
+        raise LookupError("what it needs is gone")
+
+    app = ReportingApp[int]()
+    try:
+        async with app.run_test() as pilot:
+            shown = Screen[None]()
+            await app.push_screen(shown)
+            child = Widget()
+            await shown.mount(child)
+            if is_removed:
+                removed = shown.remove()
+                assert child.call_later(fail)
+                await removed
+            else:
+                child.call_later(fail)
+            await pilot.pause()
+    except LookupError:
+        assert not is_removed
+    assert (app.failure is None) == is_removed
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("part", range(8))
+async def test_whatever_a_key_opens_may_be_closed_in_the_same_instant(part: int) -> None:
+    async with screen(RefusingEngine(tilings=1), size=(120, 36)) as hands:
+        for key in _KEYS[part::8]:
+            hands.at_once(key)
+            size = Size(140 if hands.main.size.width == 120 else 120, 36)
+            hands.pilot.app.post_message(Resize(size, size))
+            hands.pilot.app.post_message(Key("escape", None))
+            await hands.rest()
+            for _ in range(6):
+                if hands.pilot.app.screen is not hands.main:
+                    await hands.press("escape")
+            assert hands.pilot.app.screen is hands.main, key
+
+
+def test_no_module_calls_textual_after_a_refresh_but_the_one_that_looks_who_is_left() -> None:
+    callers = {
+        path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "explorer").rglob("*.py")
+        if re.search(r"\.call_after_refresh\(", path.read_text(encoding="utf-8"))
+    }
+    assert callers == {"explorer/tui/terminal/slices.py"}
