@@ -46,10 +46,12 @@ if TYPE_CHECKING:
     from explorer.facts.serving.spec import ServingSpec
     from explorer.facts.serving.sweep import ServingSweepSpec
     from explorer.facts.split.edit import EditStep
+    from explorer.facts.split.infer import InferSpec
     from explorer.facts.split.part import PartSpec
     from explorer.facts.split.split import SplitSpec
     from explorer.facts.summary import Counts, Summary
     from explorer.facts.sweep import Sweep, SweepRow, SweepSpec
+    from explorer.facts.user_pass import PassSpec
     from explorer.facts.verification import Tolerance
     from explorer.session import (
         Session,
@@ -84,12 +86,14 @@ __all__ = [
     "ExplorerError",
     "FormatSweepSpec",
     "Hardware",
+    "InferSpec",
     "Info",
     "Layer",
     "Machine",
     "MissingExtra",
     "Misuse",
     "PartSpec",
+    "PassSpec",
     "Plan",
     "PlanCost",
     "ProfileSpec",
@@ -146,6 +150,7 @@ _NAMES_BY_MODULE = {
     "explorer.facts.check": ("CheckSpec",),
     "explorer.facts.cost": ("Hardware", "PlanCost"),
     "explorer.facts.split.edit": ("EditStep",),
+    "explorer.facts.split.infer": ("InferSpec",),
     "explorer.facts.profile.profile": ("ProfileSpec",),
     "explorer.facts.quantize": ("FormatSweepSpec", "QuantizeSpec"),
     "explorer.facts.roofline": ("Machine",),
@@ -155,6 +160,7 @@ _NAMES_BY_MODULE = {
     "explorer.facts.split.split": ("SplitSpec",),
     "explorer.facts.summary": ("Counts", "Summary"),
     "explorer.facts.sweep": ("Sweep", "SweepRow", "SweepSpec"),
+    "explorer.facts.user_pass": ("PassSpec",),
     "explorer.facts.verification": ("Tolerance",),
     "explorer.session": (
         *("Session", "blame_files", "check_files", "compare_files", "count", "diff_files"),

@@ -15,7 +15,17 @@ from explorer.host import input_files
 GROUPS: dict[str, tuple[str, ...]] = {
     "Start": ("tutorial", "labs", "tasks", "notebooks"),
     "Look at a model": ("counting", "filter", "overlay", "profile", "cost", "formats"),
-    "Change a model": ("tiling", "mapping", "quantize", "number_formats", "fold", "edit", "split"),
+    "Change a model": (
+        "tiling",
+        "mapping",
+        "quantize",
+        "number_formats",
+        "fold",
+        "edit",
+        "shapes",
+        "passes",
+        "split",
+    ),
     "Prove a change": ("proof",),
     "Language models": ("serving",),
     "Teams": ("ci",),

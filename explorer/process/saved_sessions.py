@@ -136,6 +136,7 @@ class Opening(Struct, frozen=True):
     rules: str | None = None
     observe: bool = False
     past: _Count | None = None
+    shapes: bool = False
 
 
 class SavedSession(Struct, frozen=True):

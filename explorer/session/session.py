@@ -57,6 +57,8 @@ class Session(_Base):
         observe: Whether a run on random inputs finds the shapes that inference cannot find.
         past: Number of tokens in the KV cache for decode mode, which processes one new token; None for a full
             pass.
+        shapes: Whether the ONNX files that the session writes declare the inferred type and shape of every
+            value (see `infer`).
         partial: Whether a module whose code fails has figures up to the failed layer. By default its figures
             are refused with an `ExplorerError` that names the layer and the shapes.
         workdir: Folder for changed models until they are saved. None uses a temporary folder, which `close`
@@ -80,6 +82,7 @@ class Session(_Base):
         rules: PathText | None = None,
         observe: bool = False,
         past: Natural | None = None,
+        shapes: bool = False,
         partial: bool = False,
         workdir: PathText | None = None,
         cache: bool = True,
@@ -94,6 +97,7 @@ class Session(_Base):
             "rules": rules,
             "observe": observe,
             "past": past,
+            "shapes": shapes,
         }
         models = Models(source, inputs, options, workdir, cache, kwargs)
         models.partial = partial
@@ -242,10 +246,12 @@ _ARGUMENTS = {
     "explorer.facts.quantize": ("FormatSweepSpec", "QuantizeSpec"),
     "explorer.facts.serving.spec": ("ServingSpec",),
     "explorer.facts.split.edit": ("EditStep",),
+    "explorer.facts.split.infer": ("InferSpec",),
     "explorer.facts.split.part": ("PartSpec",),
     "explorer.facts.split.split": ("SplitSpec", "StageForm"),
     "explorer.facts.sweep": ("SweepSpec",),
     "explorer.facts.training": ("Optimizer",),
+    "explorer.facts.user_pass": ("PassSpec",),
     "explorer.facts.verification": ("Tolerance",),
 }
 """Types in annotations that modules import only for type checkers, by the module that defines them."""

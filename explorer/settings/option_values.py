@@ -16,6 +16,7 @@ from explorer.base.options import DeclaredOption, find_option, list_declared_opt
 from explorer.base.units import sizes_text
 from explorer.settings.budgets import BudgetUnit, check_budget
 from explorer.settings.parse import (
+    parse_assignments,
     parse_axes,
     parse_axis,
     parse_batch,
@@ -272,6 +273,7 @@ def _read_budget(unit: BudgetUnit) -> Reader:
 
 _READERS: Mapping[str, Reader] = {
     "accumulator": _read_accumulator,
+    "assignments": parse_assignments,
     "axes": parse_axes,
     "axis": lambda value, where: parse_axis(str(value), where),
     "batch": lambda value, where: parse_batch(str(value), where),

@@ -514,6 +514,24 @@ def parse_axes(texts: Iterable[str], where: str = "--axis") -> dict[str, int]:
     return axes
 
 
+def parse_assignments(texts: Iterable[str], where: str = "--option") -> dict[str, str]:
+    """Parses a value for each name: 'bits=4'.
+
+    Raises:
+        Misuse: The text has no name or no '=', or a name has two values.
+    """
+    values: dict[str, str] = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise Misuse(f"'{text}' sets no option", where=where, hint="write NAME=VALUE")
+        if values.setdefault(name.strip(), value) != value:
+            raise Misuse(
+                f"'{name.strip()}' is {values[name.strip()]} and {value}", where=where, hint="give one"
+            )
+    return values
+
+
 def parse_batch(text: str, where: str) -> int | str:
     """Parses a batch: a number of samples, or the name of an open dimension.
 
@@ -560,6 +578,7 @@ OPENING: Mapping[str, tuple[str, Callable[[Any], list[str]]]] = {
     "past": ("--past", lambda tokens: [str(tokens)]),
     "trust": ("--trust", lambda _: []),
     "observe": ("--observe", lambda _: []),
+    "shapes": ("--shapes", lambda _: []),
 }
 """Keywords of `Session` that the command line offers: the flag of each, and the texts that its parser reads.
 

@@ -8,12 +8,23 @@ from typing import Any
 
 import pytest
 
-from explorer import Cancelled, EditStep, Misuse, PartSpec, QuantizeSpec, Session, TileSpec
+from explorer import (
+    Cancelled,
+    EditStep,
+    InferSpec,
+    Misuse,
+    PartSpec,
+    PassSpec,
+    QuantizeSpec,
+    Session,
+    TileSpec,
+)
 from explorer.base.features import list_offers
 from explorer.facts.change import ProofRequest
 from explorer.facts.quantize import QuantizeRequest
 from explorer.facts.split.edit import EditSpec
 from explorer.facts.split.fold import FoldSpec
+from explorer.passes import graph_pass
 
 ROOT = Path(__file__).parents[2] / "sample_models"
 OPTIONS: dict[str, Any] = {
@@ -22,9 +33,18 @@ OPTIONS: dict[str, Any] = {
     "fold": FoldSpec(),
     "edit": EditSpec((EditStep("rename", "/conv1/Conv", "first"), EditStep("rename", "first", "second"))),
     "extract": PartSpec(layers=("/conv1/Conv",)),
+    "infer": InferSpec(),
+    "apply": PassSpec("rename-nodes"),
 }
 """Of each change options that do something to the sample of its name."""
 SAMPLES = {"fold": "mobilenet_small.onnx"}
+
+
+@graph_pass("rename-nodes", "numbers all nodes")
+def rename_nodes(model: Any) -> Any:
+    for number, node in enumerate(model.graph.node):
+        node.name = f"node{number}"
+    return model
 
 
 @pytest.fixture(params=sorted(OPTIONS))

@@ -26,10 +26,12 @@ from explorer.facts.profile.profile import ProfileSpec
 from explorer.facts.quantize import PARTS, FormatSweepSpec, QuantizeRequest, QuantizeRule, QuantizeSpec
 from explorer.facts.serving.spec import ServingSpec
 from explorer.facts.split.fold import FoldSpec
+from explorer.facts.split.infer import InferSpec
 from explorer.facts.split.make import MakeSpec
 from explorer.facts.split.part import PartSpec
 from explorer.facts.split.split import SplitSpec
 from explorer.facts.training import TrainingStepSpec
+from explorer.facts.user_pass import PassSpec
 from explorer.facts.values import StatisticsSpec
 from explorer.facts.verification import Tolerance
 from explorer.features.graph.graph_record import GraphSpec
@@ -48,6 +50,8 @@ RECORDS: dict[str, type[Struct]] = {
     "convert": ConversionOptions,
     "rebatch": RebatchSpec,
     "fold": FoldSpec,
+    "infer": InferSpec,
+    "apply": PassSpec,
     "make": MakeSpec,
     "evaluate": EvaluateSpec,
     "train": TrainSpec,
@@ -63,6 +67,7 @@ RECORDS: dict[str, type[Struct]] = {
     "values": ValuesSpec,
 }
 NEEDED = {
+    "apply": ("my-pass", "-o", "other.onnx"),
     "convert": ("-o", "other.onnx"),
     "extract": ("-o", "part.onnx"),
     "make": ("-o", "small.onnx"),
@@ -79,6 +84,7 @@ NAMES = st.text(
 AXES = st.integers(-9, 9)
 BY_READER: dict[str, st.SearchStrategy[Any]] = {
     "accumulator": st.just(0) | st.integers(2, 64),
+    "assignments": st.dictionaries(NAMES.filter(lambda name: "=" not in name), NAMES, max_size=3),
     "axes": st.dictionaries(NAMES, AXES, max_size=3),
     "axis": AXES,
     "batch": st.integers(1, 10**9 - 1) | st.sampled_from(("N", "batch_2")),

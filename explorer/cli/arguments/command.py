@@ -42,14 +42,14 @@ class ParsedArgs:
     Attributes:
         models: Positional arguments.
         explicit: Names of the options that the user typed; the others have their defaults.
-        csv, json, markdown, exact, quiet, no_cache: Options that all commands can rely on.
+        csv, json, markdown, exact, quiet, no_cache, shapes: Options that all commands can rely on.
         top: Maximum number of rows of a table, or None.
         memory: Memory limit in bytes, or None.
     """
 
     models: list[str]
     explicit: set[str]
-    csv = json = markdown = exact = quiet = no_cache = False
+    csv = json = markdown = exact = quiet = no_cache = shapes = False
     top: int | None = None
     memory: int | None = None
 

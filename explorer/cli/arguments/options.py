@@ -172,6 +172,12 @@ OPTIONS: dict[str, Option] = {
         Option("--trust", "run the code inside a model file, or in --rules"),
         Option("--rules", "a Python file with rules for operators of your own (needs --trust)", "FILE"),
         Option("--observe", "take shapes that inference cannot find from a run on random inputs"),
+        Option(
+            "--shapes",
+            "declare the inferred type and shape of every value in the written ONNX file",
+            manual="declare the inferred type and shape of every value in the written ONNX file, as `infer`"
+            " does",
+        ),
         Option("--partial", "if the model's code fails, use the figures up to the failed layer"),
         Option("--decode", "cost of one decode step of a language model (needs --past)"),
         Option("--past", "tokens in the key-value cache before the decode step", "N", least=0),

@@ -212,6 +212,9 @@ def write(
         opened, converter = _open(opening, path, job.target, job.options, overwrite=overwrite)
         source_format, job = opened.format, replace(job, opened=opened, source=opened.source)
 
+    if job.shapes and converter.format != "onnx":
+        raise Misuse("only ONNX files declare shapes", where="--shapes", hint="leave it out")
+
     def convert(job: ConversionJob) -> ConversionResult:
         module, _, name = converter.function.partition(":")
         result: ConversionResult = getattr(require(f"{__name__}.{module}", job.target), name)(job)
@@ -257,6 +260,11 @@ def _write(
         result = convert(replace(job, path=temporary))
         if not all(proof is None or proof.passed for proof in (result.verification, result.stored)):
             raise output_files.Discard
+        if job.shapes:
+            # imported late: it imports the fold passes, and this package
+            from explorer.engine.convert.onnx_file import declare_in_file
+
+            declare_in_file(temporary)
         size = sum(entry.stat().st_size for entry in os.scandir(os.path.dirname(temporary)))
     assert result is not None
     return Conversion(

@@ -33,6 +33,7 @@ class ConversionJob(Struct, frozen=True):
         options: Options for the result.
         path: Temporary path to write to; the caller renames the file after success.
         trust: Whether code in the source may run.
+        shapes: Whether the written ONNX file declares the inferred type and shape of every value.
         verify: Whether to compare the result with the source.
         draws: Number of random inputs for the comparison.
         seed: Seed of the first random input.
@@ -48,6 +49,7 @@ class ConversionJob(Struct, frozen=True):
     options: ConversionOptions = ConversionOptions()
     path: str = ""
     trust: bool = False
+    shapes: bool = False
     verify: bool = True
     draws: int = 3
     seed: int = 0

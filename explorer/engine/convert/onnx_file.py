@@ -1,4 +1,4 @@
-"""Clean-up of an ONNX file that an exporter wrote: one file for external data, and a folded graph."""
+"""Changes to an ONNX file that was just written: joined external data, a folded graph, declared shapes."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from explorer.engine.fold.fold import fold
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model
+from explorer.engine.shapes.declarations import declare_inferred
 from explorer.facts.split.fold import FOLDS
 
 
@@ -39,6 +40,17 @@ def fold_file(job: ConversionJob) -> tuple[str, ...]:
     if changes:
         _rewrite(job.path, model, ())
     return tuple(changes) or ("nothing to fold",)
+
+
+def declare_in_file(path: str) -> None:
+    """Writes a file anew with the inferred type and shape of every value.
+
+    Args:
+        path: Path of an ONNX file in a temporary folder, which holds nothing else but its external data.
+    """
+    folder, name = os.path.split(path)
+    other_names = set(os.listdir(folder)) - {name}
+    _rewrite(path, declare_inferred(validate(reader.read(path))), other_names)
 
 
 def _rewrite(path: str, model: Model, other_names: Collection[str]) -> None:

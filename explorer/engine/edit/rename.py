@@ -180,7 +180,8 @@ def rename_values(body: Body, names: Mapping[str, str], flag: str) -> Body:
     nodes = [_rename_in_node(node, names, flag) for node in body.nodes]
     if isinstance(body, Function):
         inputs, outputs = (_rename_names(group, names) for group in (body.inputs, body.outputs))
-        return replace(body, nodes=tuple(nodes), inputs=inputs, outputs=outputs, record=None)
+        values = tuple([_encode_name(value, names, 1) for value in body.values])
+        return replace(body, nodes=tuple(nodes), inputs=inputs, outputs=outputs, record=None, values=values)
     _check_extra(body, names, flag)
     initializers = {
         names.get(name, name): _encode_name(tensor, names, 8) for name, tensor in body.initializers.items()

@@ -65,7 +65,7 @@ def _import_domain(model: Model, roots: Iterable[tuple[str, str, str] | None], d
     functions = dict(model.functions)
     for root in roots:
         if root is not None and (opsets := add_domain(functions[root].opsets, domain, op)):
-            functions[root] = replace(functions[root], opsets=opsets, record=None)
+            functions[root] = replace(functions[root], opsets=opsets, record=None, values=())
     return replace(model, opsets=add_domain(model.opsets, domain, op), functions=functions)
 
 

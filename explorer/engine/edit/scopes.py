@@ -76,7 +76,7 @@ def replace_body(model: Model, scope: GraphScope, body: Body) -> Model:
         return replace(model, graph=graph)
     function = _replace_inner(model.functions[scope.root], scope.node_path, body)
     assert isinstance(function, Function)
-    edited = replace(function, record=None)
+    edited = replace(function, record=None, values=())
     return replace(model, functions={**model.functions, scope.root: edited})
 
 

@@ -88,7 +88,7 @@ def _rewrite_function(function: Function, graph: Graph) -> Function:
         Node("Constant", (), (name,), attributes={"value": tensor})
         for name, tensor in graph.initializers.items()
     ]
-    return replace(function, nodes=(*constants, *graph.nodes), record=None)
+    return replace(function, nodes=(*constants, *graph.nodes), record=None, values=())
 
 
 class FoldedAway(Struct, frozen=True, eq=False):

@@ -404,6 +404,9 @@ class Function(Struct, frozen=True):
     overload: str = ""
     metadata: Mapping[str, str] = field(default_factory=dict)
     record: FileSpan | None = None
+    values: tuple[Value, ...] = ()
+    extra: tuple[FileSpan, ...] = ()
+    """Uninterpreted fields (doc string)."""
 
     @property
     def key(self) -> tuple[str, str, str]:

@@ -49,6 +49,7 @@ class OpenOptions(Struct, frozen=True):
             `trust`.
         observe: Whether shapes that inference cannot find are observed in a run on random inputs.
         past: Number of tokens in the KV cache for a decode step of one new token, or None for a full pass.
+        shapes: Whether the ONNX files that the session writes declare the type and shape of every value.
         prefill: Whether the pass over a text of `past` tokens with an empty cache is analyzed instead of the
             step.
         own: Rules that the file of `rules` registered, set by `load_rules`.
@@ -63,6 +64,7 @@ class OpenOptions(Struct, frozen=True):
     rules: str | None = None
     observe: bool = False
     past: int | None = None
+    shapes: bool = False
     prefill: bool = False
     own: Rules | None = None
 

@@ -163,6 +163,7 @@ class Inference:
 
     Attributes:
         main: The shapes of the main graph.
+        table: The types of the main graph, with dimension names in canonical form.
     """
 
     def __init__(
@@ -197,6 +198,7 @@ class Inference:
         )
         if observed_types:
             table = self._infer_corrected(graph, declared, observed_types, table)
+        self.table = table
         values = ShapeOrigins(graph, table, declared, self._limits, trusted=self._trusts_file)
         self.main = Shapes(
             values,
@@ -326,7 +328,13 @@ class Inference:
         )
         contents = _wrap_contents(constants)
         table = self._infer_body_table(
-            body, kinds, captured_types, contents, opsets or self.model.opsets, frozenset(doubtful)
+            body,
+            kinds,
+            captured_types,
+            contents,
+            opsets or self.model.opsets,
+            self._input_containers,
+            frozenset(doubtful),
         )
         return self._build_shapes(body.nodes, table, self._read_declared_types(body), body)
 
@@ -337,6 +345,7 @@ class Inference:
         outer_types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
+        containers: Mapping[str, Value],
         doubtful: frozenset[str] = frozenset(),
     ) -> ShapeTable:
         """Infers the types inside the body of If, Loop or Scan, or returns those of an equal earlier run.
@@ -347,6 +356,7 @@ class Inference:
             outer_types: Types of the values of the enclosing graphs, which the body may read.
             contents: Known contents of these values.
             opsets: Versions of the operator sets.
+            containers: Declarations of sequences and optionals of the enclosing graphs, by name.
             doubtful: Names of inputs and captured values whose shapes are upper bounds.
         """
         captured = sorted(find_captured_names(body))
@@ -357,11 +367,15 @@ class Inference:
             else:
                 formal_inputs.append(Value(value.name, kind[0] or value.dtype, kind[1]))
         captured_contents = {n: c for n in captured if (c := contents.get_array(n)) is not None}
+        captured_containers = {
+            n: containers[n] for n in captured if n in containers and outer_types.get(n, (None,))[0] is None
+        }
         key = (
             id(body),
             tuple((v.dtype, v.shape) for v in formal_inputs),
             tuple((n, outer_types[n]) for n in captured if n in outer_types),
             tuple((n, _compute_fingerprint(c)) for n, c in captured_contents.items()),
+            tuple((n, bytes(v.record.view())) for n, v in captured_containers.items() if v.record),
             doubtful,
         )
         if key not in self._bodies:
@@ -373,11 +387,10 @@ class Inference:
                     continue
                 if name in captured_contents:
                     body_contents.set_array(name, captured_contents[name])
-                if name in outer_types:
-                    container_value = (
-                        self._input_containers.get(name) if outer_types[name][0] is None else None
-                    )
-                    inputs.append(container_value or Value(name, *outer_types[name]))
+                if name in captured_containers:
+                    inputs.append(captured_containers[name])
+                elif name in outer_types:
+                    inputs.append(Value(name, *outer_types[name]))
                 elif name in captured_contents and captured_contents[name].dtype != object:
                     inputs.append(
                         Value(name, str(captured_contents[name].dtype), tuple(captured_contents[name].shape))
@@ -418,6 +431,50 @@ class Inference:
         finally:
             self._bodies_in_progress.discard(key)
 
+    def infer_inner_tables(
+        self, node: Node, table: ShapeTable, opsets: Mapping[str, int]
+    ) -> Iterator[tuple[str, Graph, ShapeTable]]:
+        """Infers the bodies of one node.
+
+        Args:
+            node: Node of the graph of `table`.
+            table: Types of this graph.
+            opsets: Versions of the operator sets.
+
+        Yields:
+            Name of the body as in `list_bodies`, the body, and its types.
+        """
+        for name, body in list_bodies(node):
+            kinds: Sequence[Type | None] = ()
+            if node.op == "Loop":
+                carried = [table.types.get(carried_name) for carried_name in node.inputs[2:]]
+                carried = self._infer_carried_types(
+                    node, carried, table.types, table.contents, opsets, table.containers
+                )
+                kinds = [("int64", ()), ("bool", ()), *carried]
+            elif node.op == "Scan" and opsets.get("", 0) >= 9:
+                kinds, _ = _list_scan_inputs(node, table) or ((), None)
+            elif node.op == "SequenceMap":
+                kinds = [_find_element_type(input_name, table) for input_name in node.inputs]
+            yield (
+                name,
+                body,
+                self._infer_body_table(body, kinds, table.types, table.contents, opsets, table.containers),
+            )
+
+    def infer_call_table(self, node: Node, table: ShapeTable) -> tuple[Sequence[Node], ShapeTable]:
+        """Infers the function that a node calls.
+
+        Args:
+            node: Call of a function of the model.
+            table: Types of the graph of the node.
+
+        Returns:
+            The nodes of the function with the attributes of the call, and their types.
+        """
+        kinds = [table.types.get(name) if name else None for name in node.inputs]
+        return self._infer_function_table(self.model.functions[node.key], node, kinds, table.contents)
+
     def infer_loop_inputs(
         self, node: Node, outer: Mapping[str, TensorInfo], constants: Constants, opsets: Mapping[str, int]
     ) -> list[TensorInfo | None]:
@@ -435,7 +492,9 @@ class Inference:
         infos = [outer.get(name) for name in node.inputs[2:]]
         kinds = [None if t is None else (t.dtype, canonicalize_shape(t.shape)) for t in infos]
         outer_types = {n: (t.dtype, canonicalize_shape(t.shape)) for n, t in outer.items()}
-        kinds = self._infer_carried_types(node, kinds, outer_types, _wrap_contents(constants), opsets)
+        kinds = self._infer_carried_types(
+            node, kinds, outer_types, _wrap_contents(constants), opsets, self._input_containers
+        )
         types: list[TensorInfo | None] = [TensorInfo("", "int64", ()), TensorInfo("", "bool", ())]
         for info, kind in zip(infos, kinds, strict=True):
             types.append(None if info is None or kind is None else replace(info, shape=format_shape(kind[1])))
@@ -448,6 +507,7 @@ class Inference:
         outer_types: Mapping[str, Type],
         contents: ConstantContents,
         opsets: Mapping[str, int],
+        containers: Mapping[str, Value],
     ) -> list[Type | None]:
         """Infers the types that a Loop's carried values keep over all iterations."""
         body: Graph = node.attributes["body"]
@@ -455,7 +515,7 @@ class Inference:
         for _ in range(2):
             # a size that changes in the first iteration may change other sizes in the next
             table = self._infer_body_table(
-                body, [("int64", ()), ("bool", ()), *types], outer_types, contents, opsets
+                body, [("int64", ()), ("bool", ()), *types], outer_types, contents, opsets, containers
             )
             previous_types = list(types)
             for index, (kind, value) in enumerate(zip(previous_types, body.outputs[1:], strict=False)):
@@ -525,6 +585,7 @@ class Inference:
         for value in graph.inputs:
             types.setdefault(value.name, (value.dtype, canonicalize_shape(value.shape)))
         table = ShapeTable(types, contents)
+        table.containers.update((c.name, c.build_value()) for c in self._list_containers(graph))
         if overruled and observed:
             types.update((name, observed[name]) for name in overruled)
             table.origins.update(dict.fromkeys(overruled, "observed"))
@@ -539,9 +600,10 @@ class Inference:
             if question not in past_questions:
                 past_questions.add(question)
                 containers = self._list_containers(graph)
-                answer = self._onnx.infer_types(
+                answer, declarations = self._onnx.infer_types(
                     open_nodes, graph.initializers, types, contents, opsets, containers
                 )
+                table.containers.update(declarations)
                 if merge_types(types, answer):
                     continue
             if observed and adopt_types(open_nodes, table, observed, "observed"):
@@ -769,12 +831,15 @@ class Inference:
         """
         body: Graph = node.attributes["body"]
         kinds = [table.types.get(name) if name else None for name in node.inputs[2:]]
-        output_types = self._infer_carried_types(node, kinds, table.types, table.contents, opsets)
+        output_types = self._infer_carried_types(
+            node, kinds, table.types, table.contents, opsets, table.containers
+        )
         if len(node.outputs) <= len(output_types):
             return output_types
         trips, is_exact = count_iterations(node, table.contents)
+        body_kinds = [("int64", ()), ("bool", ()), *output_types]
         body_table = self._infer_body_table(
-            body, [("int64", ()), ("bool", ()), *output_types], table.types, table.contents, opsets
+            body, body_kinds, table.types, table.contents, opsets, table.containers
         )
         for value in body.outputs[1 + len(output_types) :]:
             dtype, shape = body_table.types.get(value.name, (None, None))
@@ -787,22 +852,16 @@ class Inference:
         onnx infers the body with its declared sizes, so a size that is open in the body is open in the
         output, too.
         """
-        body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
-        if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
+        kinds_and_trips = _list_scan_inputs(node, table)
+        if kinds_and_trips is None:
             return ()
-        state_count = len(node.inputs) - count
-        kinds = [table.types.get(name) for name in node.inputs]
-        input_axes = node.attributes.get("scan_input_axes") or (0,) * count
+        kinds, trips = kinds_and_trips
+        body: Graph = node.attributes["body"]
+        state_count = len(node.inputs) - int(node.attributes["num_scan_inputs"])
         output_axes = node.attributes.get("scan_output_axes") or (0,) * (len(body.outputs) - state_count)
-        trips: Dim = None
-        for index, axis in zip(range(state_count, len(kinds)), input_axes, strict=False):
-            dtype, shape = kinds[index] or (None, None)
-            if shape is None or not -len(shape) <= axis < len(shape):
-                return ()
-            axis %= len(shape)
-            trips = shape[axis] if trips is None else trips
-            kinds[index] = dtype, shape[:axis] + shape[axis + 1 :]
-        body_types = self._infer_body_table(body, kinds, table.types, table.contents, opsets).types
+        body_types = self._infer_body_table(
+            body, kinds, table.types, table.contents, opsets, table.containers
+        ).types
         output_types: list[Type | None] = [*kinds[:state_count]]
         for value, axis in zip(body.outputs[state_count:], output_axes, strict=False):
             dtype, shape = body_types.get(value.name, (None, None))
@@ -826,7 +885,9 @@ class Inference:
             bodies = {name: bodies[name]} if name in bodies else bodies
         branch_types: list[list[Type | None]] = []
         for body in bodies.values():
-            body_table = self._infer_body_table(body, (), table.types, table.contents, opsets)
+            body_table = self._infer_body_table(
+                body, (), table.types, table.contents, opsets, table.containers
+            )
             branch_types.append([body_table.types.get(v.name) for v in body.outputs])
         merged: list[Type | None] = []
         for kinds in zip(*branch_types, strict=False):
@@ -852,6 +913,34 @@ class Inference:
             kinds = {} if table.doubtful else table.types
             self._shapes_by_table[id(table)] = Shapes(values, table.contents, {}, (), kinds, values.disputed)
         return self._shapes_by_table[id(table)]
+
+
+def _list_scan_inputs(node: Node, table: ShapeTable) -> tuple[list[Type | None], Dim] | None:
+    """Returns the types of the inputs of a Scan's body and its number of runs.
+
+    The result is None if the Scan is malformed or a shape is unknown.
+    """
+    body, count = node.attributes.get("body"), node.attributes.get("num_scan_inputs")
+    if not isinstance(body, Graph) or not isinstance(count, int) or not 0 < count <= len(node.inputs):
+        return None
+    kinds = [table.types.get(name) for name in node.inputs]
+    axes = node.attributes.get("scan_input_axes") or (0,) * count
+    trips: Dim = None
+    for index, axis in zip(range(len(node.inputs) - count, len(kinds)), axes, strict=False):
+        dtype, shape = kinds[index] or (None, None)
+        if shape is None or not -len(shape) <= axis < len(shape):
+            return None
+        axis %= len(shape)
+        trips = shape[axis] if trips is None else trips
+        kinds[index] = dtype, shape[:axis] + shape[axis + 1 :]
+    return kinds, trips
+
+
+def _find_element_type(name: str, table: ShapeTable) -> Type | None:
+    """Returns the type of the elements of a sequence, or the type of a tensor."""
+    declaration = table.containers.get(name)
+    container = None if declaration is None else read_container(declaration)
+    return table.types.get(name) if container is None else (container.dtype, container.shape)
 
 
 def _read_input_contents(

@@ -13,7 +13,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from explorer.engine.formats.onnx import writer
-from explorer.engine.formats.onnx.containers import Container
+from explorer.engine.formats.onnx.containers import Container, build_typed_value, read_container
 from explorer.engine.graph.model import (
     DTYPES,
     Graph,
@@ -58,7 +58,7 @@ class OnnxPass(Struct):
         contents: ConstantContents,
         opsets: Mapping[str, int],
         containers: Sequence[Container] = (),
-    ) -> dict[str, Type]:
+    ) -> tuple[dict[str, Type], dict[str, Value]]:
         """Infers the types of the nodes' outputs; types that onnx cannot infer are missing.
 
         Args:
@@ -68,19 +68,26 @@ class OnnxPass(Struct):
             contents: Known contents.
             opsets: Operator sets; a missing domain has version 1.
             containers: Sequences and optionals that the nodes read from outside.
+
+        Returns:
+            The types of tensors, and the declarations of all other values, such as sequences, by name.
         """
         graph = _build_subgraph(nodes, initializers, types, contents, containers)
         domains = {node.domain for inner in list_graphs(graph) for node in inner.nodes}
         answer = self._infer_or_refuse(graph, {**dict.fromkeys(sorted(domains), 1), **opsets})
         if answer is None:
-            return {}
+            return {}, {}
         declared_values: list[Value | Container] = [*graph.inputs, *graph.values, *containers]
         symbols = {d for v in declared_values for d in v.shape or () if isinstance(d, str)}
         output_types: dict[str, Type] = {}
-        for name, code, sizes in answer:
+        other_values: dict[str, Value] = {}
+        for name, code, sizes, encoded_type in answer:
+            if encoded_type:
+                other_values[name] = _build_declaration(name, encoded_type, symbols)
+                continue
             shape: Shape | None = None if sizes is None else tuple(_read_dim(d, symbols) for d in sizes)
             output_types[name] = DTYPES[code].name if code in DTYPES else None, shape
-        return output_types
+        return output_types, other_values
 
     def _infer_or_refuse(self, graph: Graph, opsets: Mapping[str, int]) -> Any:
         """Returns the answer of onnx's inference for a graph, or None if onnx gives none.
@@ -175,6 +182,15 @@ def _build_subgraph(
         if kind is not None and kind[0] is not None and kind[1] is not None:
             values.append(Value(name, kind[0], kind[1]))
     return Graph("open", tuple(nodes), tuple(inputs), (), known_tensors, tuple(values))
+
+
+def _build_declaration(name: str, encoded_type: bytes, symbols: set[str]) -> Value:
+    """Builds the declaration of a value that is no tensor, without the names that onnx invents."""
+    value = build_typed_value(name, encoded_type)
+    container = read_container(value)
+    if container is None or container.shape is None:
+        return value
+    return container.change_shape(lambda shape: tuple([_read_dim(d, symbols) for d in shape])).build_value()
 
 
 def _read_dim(dim: int | str | None, symbols: set[str]) -> Dim:

@@ -88,11 +88,12 @@ _CHILD = _Child()
 atexit.register(_CHILD.end)
 
 
-def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None]]:
+def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None, bytes]]:
     """Infers the types of the values of an encoded model without weights.
 
     Returns:
-        Name, element type code, and shape (or None if unknown) of every tensor that onnx describes.
+        Name, element type code, and shape (or None if unknown) of every value that onnx describes. A value
+        that is no tensor, such as a sequence, has code 0, and its encoded TypeProto is the last item.
 
     Raises:
         GraphRefused: onnx rejects the graph; the message is onnx's.
@@ -101,7 +102,7 @@ def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None]]:
     answer = _CHILD.ask(model)
     if isinstance(answer, str):
         raise GraphRefused(answer)
-    return [(name, code, shape) for name, code, shape in answer]
+    return [(name, code, shape, bytes.fromhex(encoded)) for name, code, shape, encoded in answer]
 
 
 def _send(pipe: IO[bytes], content: bytes) -> None:
@@ -143,7 +144,9 @@ def _infer_in_child(content: bytes) -> list[Any] | str:
         if value.type.HasField("tensor_type"):
             kind = value.type.tensor_type
             shape = [_describe_dim(d) for d in kind.shape.dim] if kind.HasField("shape") else None
-            typed_values.append((value.name, int(kind.elem_type), shape))
+            typed_values.append((value.name, int(kind.elem_type), shape, ""))
+        elif value.type.WhichOneof("value") is not None:
+            typed_values.append((value.name, 0, None, value.type.SerializeToString().hex()))
     return typed_values
 
 

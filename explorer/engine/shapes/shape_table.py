@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct, field
 
-from explorer.engine.graph.model import Node
+from explorer.engine.graph.model import Node, Value
 from explorer.engine.operators.call import Type
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.facts import Shape
@@ -22,6 +22,7 @@ class ShapeTable(Struct):
         doubtful: Input values whose shapes are upper bounds.
         conflicts: Reason why a node cannot run, by name of its outputs.
         overruled: Inferred shapes of values for which a run showed another shape.
+        containers: Declarations of values that are no tensors, such as sequences and optionals, by name.
     """
 
     types: dict[str, Type]
@@ -30,6 +31,7 @@ class ShapeTable(Struct):
     doubtful: frozenset[str] = frozenset()
     conflicts: dict[str, str] = field(default_factory=dict)
     overruled: dict[str, Shape | None] = field(default_factory=dict)
+    containers: dict[str, Value] = field(default_factory=dict)
 
 
 def is_possible(kind: Type) -> bool:

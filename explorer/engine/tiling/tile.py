@@ -171,7 +171,9 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
         for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
     ]
     opsets = {**function.opsets, DOMAIN: 1}
-    return replace(function, nodes=combine_nodes((*constants, *body_nodes)), opsets=opsets, record=None)
+    return replace(
+        function, nodes=combine_nodes((*constants, *body_nodes)), opsets=opsets, record=None, values=()
+    )
 
 
 def _materialize(tensor: Tensor) -> Tensor:

@@ -95,6 +95,7 @@ def convert(
         input_shapes=models.options["input_shapes"],
         options=options,
         trust=bool(models.options["trust"]),
+        shapes=bool(models.options["shapes"]),
         verify=verify,
         draws=draws,
         seed=seed,

@@ -33,6 +33,7 @@ COMMAND = Command(
         "--output",
         *list_options(ConversionOptions),
         *PROVED,
+        "--shapes",
         *OPENING,
         *TABLE,
     ),

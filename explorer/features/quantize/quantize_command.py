@@ -57,7 +57,7 @@ COMMAND = Command(
     "quantize",
     "give layers another number format, and measure the error",
     ("MODEL",),
-    ("--output", *FORMATS, *CALIBRATION, *_DYNAMIC, "--force", *OPENING, *TABLE),
+    ("--output", *FORMATS, *CALIBRATION, *_DYNAMIC, "--force", "--shapes", *OPENING, *TABLE),
     (
         "explorer quantize model.onnx --to int8                        (only the choice)",
         "explorer quantize model.onnx -o int8.onnx --to int8 --calibrate samples.npz",

@@ -48,6 +48,7 @@ COMMAND = Command(
         Option("--steps", "steps in a file, which come before those that are typed", "FILE"),
         "--force",
         "--no-verify",
+        "--shapes",
         *OPENING,
         *TABLE,
     ),

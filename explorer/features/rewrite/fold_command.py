@@ -49,6 +49,7 @@ COMMAND = Command(
         "--output",
         *list_options(FoldSpec),
         *PROVED,
+        "--shapes",
         "--input",
         *OPENING,
         *TABLE,

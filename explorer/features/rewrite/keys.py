@@ -30,4 +30,16 @@ COMMANDS = (
         package=__package__,
         after="extract",
     ),
+    CommandKey(
+        "apply",
+        ("circumflex_accent",),
+        "^",
+        "Apply a pass…",
+        "Apply a pass of your own from a Python file or a package, with proof",
+        CHANGE,
+        "apply_screen.apply",
+        menu=True,
+        package=__package__,
+        after="edit",
+    ),
 )

@@ -21,6 +21,7 @@ def _run(args: ParsedArgs, _: ProgressLine) -> Answer:
         batch=spec.batch,
         stored=not spec.weight_inputs,
         overwrite=args.force,
+        shapes=args.shapes,
     )
     return Answer(
         lambda: build_plain_document(fact),
@@ -35,7 +36,7 @@ COMMAND = Command(
     (
         "--output",
         *list_options(MakeSpec),
-        *("--seed", "--force", "--memory"),
+        *("--seed", "--force", "--shapes", "--memory"),
         *PRINTING,
     ),
     (

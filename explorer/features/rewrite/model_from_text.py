@@ -10,6 +10,7 @@ from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.engine.convert import check_name
 from explorer.engine.convert.job import describe_tensors
+from explorer.engine.convert.onnx_file import declare_in_file
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
@@ -27,6 +28,7 @@ def make_model(
     batch: int | str = 1,
     stored: bool = True,
     overwrite: bool = False,
+    shapes: bool = False,
 ) -> MadeModel:
     """Write a small ONNX model that a line of text describes; the same line gives the same bytes.
 
@@ -38,6 +40,7 @@ def make_model(
         batch: Number of rows of an mlp, or of images of a convolution. A name leaves the batch open.
         stored: Whether the weights are in the file. Otherwise they are inputs.
         overwrite: Whether to replace an existing file.
+        shapes: Whether the file declares the type and shape of every value.
 
     Raises:
         Misuse: The text cannot be parsed, or the file cannot be written.
@@ -52,6 +55,8 @@ def make_model(
     with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         with output_files.open_binary(temporary) as file:
             file.write(proto.SerializeToString(deterministic=True))
+        if shapes:
+            declare_in_file(temporary)
     model = validate(reader.read(output))
     totals = examine(model).info.totals
     return MadeModel(

@@ -39,6 +39,7 @@ def _write_rebatched(
         target=output,
         source=models.label(models.current),
         dims=select_dims(model, models.options["dims"]),
+        shapes=bool(models.options["shapes"]),
         on_progress=on_progress,
         **settings,
     )

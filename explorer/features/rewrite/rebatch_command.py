@@ -34,6 +34,7 @@ COMMAND = Command(
         "--output",
         *list_options(RebatchSpec),
         *PROVED,
+        "--shapes",
         *OPENING,
         *TABLE,
     ),

@@ -1,4 +1,4 @@
-"""History records of folds and edits."""
+"""History records of folds, edits, inferences and passes."""
 
 from __future__ import annotations
 
@@ -18,6 +18,34 @@ class FoldRecord(ChangeRecord, frozen=True):
     ending: ClassVar[str] = "_folded"
 
     fold: FoldKind
+
+
+class InferRecord(ChangeRecord, frozen=True):
+    """Record of a state whose values were declared with their inferred types.
+
+    Attributes:
+        fresh: Whether the declarations before it were discarded.
+        loaded: Whether onnxruntime had to load the state.
+    """
+
+    ending: ClassVar[str] = "_inferred"
+
+    fresh: bool = False
+    loaded: bool = True
+
+
+class PassRecord(ChangeRecord, frozen=True):
+    """Record of a state that a user's own pass made.
+
+    Attributes:
+        name: Name of the pass.
+        words: Arguments of `explorer apply` that apply it again; empty if no command can.
+    """
+
+    ending: ClassVar[str] = "_passed"
+
+    name: str
+    words: tuple[str, ...] = ()
 
 
 class EditRecord(ChangeRecord, frozen=True):

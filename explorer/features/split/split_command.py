@@ -112,6 +112,7 @@ SPLIT = Command(
         "--force",
         "--no-verify",
         "--seed",
+        "--shapes",
         *OPENING,
         *TABLE,
     ),
@@ -161,7 +162,7 @@ EXTRACT = Command(
     (
         "--output",
         *list_options(PartSpec),
-        *("--force", "--no-verify", "--seed"),
+        *("--force", "--no-verify", "--seed", "--shapes"),
         *OPENING,
         *TABLE,
     ),

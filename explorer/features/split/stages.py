@@ -22,6 +22,7 @@ from explorer.engine.progress import Cancel, OnProgress, report
 from explorer.engine.proof.proof import verify
 from explorer.engine.runtime.random_inputs import draw, plan_inputs
 from explorer.engine.shapes import infer
+from explorer.engine.shapes.declarations import declare_inferred
 from explorer.engine.split import manifest, proof
 from explorer.engine.split.extract import Part, extract
 from explorer.engine.split.proof import SplitRuns
@@ -313,6 +314,7 @@ class Splitter:
             for number, (stage, part) in enumerate(zip(fact.stages, parts, strict=True), 1):
                 name = f"stage{number}.onnx"
                 stage_folder.check_free(output, name, overwrite)
+                part = declare_inferred(part) if self._models.options["shapes"] else part
                 writer.write(part, os.path.join(place, name), on_progress=on_progress, cancel=cancel)
                 stages.append(_add_digest(stage, place, name))
             fact = replace(fact, stages=tuple(stages))

@@ -149,6 +149,7 @@ COMMAND = Command(
         *FIRST,
         *list_options(explorer.TileSpec, "accumulator"),
         *PROVED,
+        "--shapes",
         "--input",
         *OPENING,
         *TABLE,

@@ -70,6 +70,7 @@ from explorer.facts.sizes.decode import Decode
 from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.edit import Edit, EditSpec, EditStep
 from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldSpec
+from explorer.facts.split.infer import InferredTypes, InferSpec
 from explorer.facts.split.make import MadeModel
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
@@ -77,6 +78,7 @@ from explorer.facts.split.split import Split, SplitSpec, StageForm
 from explorer.facts.summary import Counts, Summary
 from explorer.facts.sweep import Sweep, SweepSpec
 from explorer.facts.training import Optimizer, Training, TrainingMemory
+from explorer.facts.user_pass import AppliedPass, PassSpec
 from explorer.facts.values import Activations, HeatMap, TensorValues, Weights
 from explorer.facts.verification import Tolerance
 from explorer.session.parts.figures import Batches
@@ -575,6 +577,25 @@ class PublicMethods:
         """Fold operators of the current model; every kind of fold that changes it makes a state."""
         raise NotImplementedError
 
+    def infer_choice(
+        self, spec: InferSpec | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
+    ) -> InferredTypes:
+        """Predict the result of `infer` on the current model, without a new state."""
+        raise NotImplementedError
+
+    def infer(
+        self,
+        spec: InferSpec | None = None,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> InferredTypes:
+        """Declare the inferred type and shape of every value of the current model; the result becomes a state."""
+        raise NotImplementedError
+
     @overload
     def edit(
         self,
@@ -601,6 +622,22 @@ class PublicMethods:
     ) -> Edit: ...
     def edit(self, *args: Any, **kwargs: Any) -> Any:
         """Edit the graph of the current model; the result becomes the current state."""
+        raise NotImplementedError
+
+    def apply_pass(
+        self,
+        spec: PassSpec,
+        *,
+        output: PathText | None = None,
+        overwrite: bool = False,
+        verify: bool = True,
+        draws: Count = 1,
+        seed: Natural = 0,
+        input: PathText | None = None,
+        on_progress: OnProgress = None,
+        cancel: Cancel = None,
+    ) -> AppliedPass:
+        """Apply a pass of your own to the current model; the result becomes a state, with a proof."""
         raise NotImplementedError
 
     def rebatch(
@@ -1095,6 +1132,7 @@ def make_model(
     batch: int | str = 1,
     stored: bool = True,
     overwrite: bool = False,
+    shapes: bool = False,
 ) -> MadeModel:
     """Write a small ONNX model that a line of text describes; the same line gives the same bytes."""
     raise NotImplementedError

@@ -19,6 +19,7 @@ from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, rename_file
+from explorer.engine.shapes.declarations import declare_inferred
 from explorer.facts import Analysis, HistoryEntry, Verification
 from explorer.facts.change import ChangeRecord, ProofRequest
 from explorer.host import output_files
@@ -209,7 +210,8 @@ def _write(verb: str, step: ChangeStep, target: str, is_named: bool, work: Work)
     text: StateText | None = None
     outcome = Written(target)
     with output_files.write_atomically(target, overwrite=work.overwrite or not is_named) as temporary:
-        writer.write(step.model, temporary, on_progress=work.on_progress, cancel=work.cancel)
+        model = declare_inferred(step.model) if models.options["shapes"] else step.model
+        writer.write(model, temporary, on_progress=work.on_progress, cancel=work.cancel)
         if step.judge is not None:
             read_back = validate(reader.read(temporary))
             outcome = Written(target, _add_labels(models, step.judge(read_back, target), target))

@@ -10,6 +10,7 @@ from explorer.engine import convert
 from explorer.engine.convert.job import ConversionJob
 from explorer.engine.formats.onnx import writer
 from explorer.engine.models.opened_model import select_dims
+from explorer.engine.shapes.declarations import declare_inferred
 from explorer.host import output_files
 from explorer.session.parts import history as states
 from explorer.session.parts import scripts
@@ -37,6 +38,7 @@ class Exporter:
             if model is None:
                 self._write_module(temporary, path, on_progress)
             else:
+                model = declare_inferred(model) if models.options["shapes"] else model
                 writer.write(model, temporary, on_progress=on_progress)
         models.history = states.amend(models.history, models.current, saved=path)
         return path
@@ -102,7 +104,7 @@ class Exporter:
         if parent == 0:
             return scripts.Step(entry, {**options, "dims": dims}, index, parent)
         # the files of later states have the other options already applied
-        reopening = {name: options[name] for name in ("input_shapes", "rules")}
+        reopening = {name: options[name] for name in ("input_shapes", "rules", "shapes")}
         trust = options["trust"] and options["rules"] is not None
         sizes = select_dims(self._models.load_graph(parent), dims)
         return scripts.Step(entry, {**reopening, "trust": trust, "dims": sizes}, index, parent)

@@ -21,6 +21,7 @@ class _ModelKeywords(TypedDict, total=False):
     rules: PathText | None
     observe: bool
     past: Natural | None
+    shapes: bool
     partial: bool
     workdir: PathText | None
     cache: bool

@@ -22,7 +22,7 @@ def encoded(op: str, **attributes: object) -> bytes:
 
 
 def test_it_answers_with_types_and_shapes() -> None:
-    found = {name: (code, shape) for name, code, shape in onnx_subprocess.infer(encoded("Transpose"))}
+    found = {name: (code, shape) for name, code, shape, _ in onnx_subprocess.infer(encoded("Transpose"))}
     assert found["y"] == (TensorProto.FLOAT, [3, 2])
 
 

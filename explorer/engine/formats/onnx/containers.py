@@ -52,6 +52,12 @@ class Container(Struct, frozen=True):
         return Value(self.name, None, None, Inline(record))
 
 
+def build_typed_value(name: str, encoded_type: bytes) -> Value:
+    """Returns the declaration of a value that is no tensor, from its encoded TypeProto."""
+    record = encode_length_delimited(1, name.encode()) + encode_length_delimited(2, encoded_type)
+    return Value(name, None, None, Inline(record))
+
+
 def read_container(value: Value) -> Container | None:
     """Decodes the declaration of a sequence or optional of tensors; returns None for any other value."""
     if value.dtype is not None or value.record is None:

@@ -442,7 +442,9 @@ class _Reader(TensorReader):
         nodes: list[Node] = []
         opsets: dict[str, int] = {}
         metadata: dict[str, str] = {}
-        for number, wire, _, content, end in iterate_fields(self.data, start, stop):
+        values: list[Value] = []
+        extra: list[FileSpan] = []
+        for number, wire, begin, content, end in iterate_fields(self.data, start, stop):
             if wire != 2:
                 continue
             if number in texts:
@@ -455,9 +457,13 @@ class _Reader(TensorReader):
             elif number == 11:
                 attribute, value = self.attribute(content, end, 1)
                 defaults[attribute] = value
+            elif number == 12:
+                values.append(self.read_value(content, end))
             elif number == 14:
                 metadata_key, metadata_value = self.read_pair(content, end)
                 metadata[metadata_key] = metadata_value
+            else:
+                extra.append(self.create_span(begin, end))
         name, domain, overload = (texts[number][-1] if texts[number] else "" for number in (1, 10, 13))
         inputs, outputs, attributes = (tuple(texts[number]) for number in (4, 5, 6))
         record = self.create_span(start, stop)
@@ -473,6 +479,8 @@ class _Reader(TensorReader):
             overload,
             metadata,
             record,
+            tuple(values),
+            tuple(extra),
         )
 
     def read_value(self, start: int, stop: int) -> Value:

@@ -248,12 +248,16 @@ class _Encoder:
         head += [_encode_repeated(4, function.inputs), _encode_repeated(5, function.outputs)]
         head += [encode_length_delimited(6, name.encode()) for name in function.attributes]
         parts = _Parts([b"".join(head)])
+        for span in function.extra:
+            parts.add(span)
         self.add_nodes(parts, 7, function.nodes)
         for domain, version in function.opsets.items():
             parts.add(encode_length_delimited(9, _encode_opset(domain, version)))
         parts.add(encode_length_delimited(10, function.domain.encode()))
         for name, value in function.defaults.items():
             parts.add_message(11, self.attribute(name, value))
+        for declared in function.values:
+            parts.add(encode_length_delimited(12, _encode_value(declared)))
         if function.overload:
             parts.add(encode_length_delimited(13, function.overload.encode()))
         for key, value in function.metadata.items():
