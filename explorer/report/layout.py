@@ -8,12 +8,14 @@ every text.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
+from rich.cells import cell_len
 
 from explorer.report.blocks import (
     Block,
@@ -30,11 +32,13 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
+from explorer.report.names import NameSet
 from explorer.report.pieces import (
     KEPT,
     Kept,
     Piece,
     cell_pieces,
+    cut_ends,
     escape_controls,
     pieces_text,
     pieces_width,
@@ -73,8 +77,15 @@ _LEAST_LAST = 20
 """Minimum width in cells of a wrapped last column."""
 _MEMO = 4096
 """Number of cells per column that are cached as text."""
+_NAMES_IN_VIEW = 1_000
+"""Number of rows whose names are compared with each other before they are shortened."""
+_NAME = re.compile(r"(\s*)(\S+)(?: and ([\d,]+) more)?")
+"""A name with the indentation before it, and the number of other names after it."""
 _PROSE_WIDTH = 100
 _PLOT_WIDTH = 80
+
+NamesInView = tuple[NameSet, Mapping[str, tuple[int, int]]]
+"""Names, and for each of them the cells of other texts beside it and the number of names in its cell."""
 
 
 class Page:
@@ -247,12 +258,30 @@ class TableLines:
             self._rows = table.rows[first : first + most]
         self._shown, self._widths, min_widths = self._measure_columns()
         self._kept: dict[int, Kept] = {}
-        if width is not None:
-            full = self._widths
-            self._shown, self._widths = _fit(table, self._shown, full, min_widths, width, narrowest)
-            self._kept = {
-                i: self._find_distinguishing_part(i) for i in self._shown if self._widths[i] < full[i]
-            }
+        self._short_names: dict[int, Mapping[str, str]] = {}
+        self._prefixes: dict[int, str] = {}
+        if width is not None and self.width > width:
+
+            def measure(name_width: int, beside: Mapping[str, tuple[int, int]]) -> int:
+                return max(taken + count * name_width for taken, count in set(beside.values()))
+
+            full, names, whole_names = self._widths, self._collect_names(), {}
+            for i, name_sets in names.items():
+                if table.columns[i].drop or table.columns[i].least:
+                    continue
+                # names keep what tells them apart, unless this takes more than their part of the width
+                least = max(measure(name_set.least_width, beside) for name_set, beside in name_sets)
+                min_widths[i] = max(min_widths[i], min(least, full[i], width // (1 + len(names))))
+                whole = max(measure(name_set.collapsed_width, beside) for name_set, beside in name_sets)
+                whole_names[i] = min(whole, full[i]) if whole <= width // (2 + len(names)) else 0
+            self._shown, self._widths = _fit(
+                table, self._shown, full, min_widths, width, narrowest, whole_names
+            )
+            cut = [i for i in self._shown if self._widths[i] < full[i]]
+            self._kept = {i: self._find_distinguishing_part(i) for i in cut}
+            for i in names:
+                if i in self._kept:
+                    self._shorten_names(i, names[i])
 
     def __iter__(self) -> Iterator[list[Piece]]:
         if head := self.head():
@@ -311,7 +340,10 @@ class TableLines:
 
     def head(self) -> list[Piece]:
         """Return the titles of the columns, or [] if there are none."""
-        return self.line(_titles(self._table))
+        titles = list(_titles(self._table))
+        for i, prefix in self._prefixes.items():
+            titles[i] = (Span(self._table.columns[i].title, "quiet"), Span(f" {prefix}…", "quiet"))
+        return self.line(titles)
 
     def line(self, row: Sequence[Cell]) -> list[Piece]:
         """Return the pieces of a row."""
@@ -360,7 +392,13 @@ class TableLines:
         """Return a cell padded to the width of its column."""
         if i in self._kept and isinstance(cell, str):
             cell = self._table.columns[i].brief.get(cell, cell)
-        parts = shorten(self._pieces(cell, i), self._widths[i], self._kept.get(i, "ends"))
+        parts = self._pieces(cell, i)
+        if texts := self._short_names.get(i):
+            for place, lead, name, others in _find_names(parts):
+                parts[place] = f"{lead}{texts.get(name, name)}{others}", parts[place][1]
+        parts = shorten(parts, self._widths[i], self._kept.get(i, "ends"))
+        if self._ascii:
+            parts = [(text.replace("…", "~"), role) for text, role in parts]
         pad = (" " * (self._widths[i] - pieces_width(parts)), "")
         return [pad, *parts] if self._table.columns[i].align == "right" else [*parts, pad]
 
@@ -399,6 +437,58 @@ class TableLines:
 
         return max(KEPT, key=count_distinct)
 
+    def _collect_names(self) -> dict[int, list[NamesInView]]:
+        """Return the names in each column that may be shortened, compared with those in nearby rows."""
+        name_sets: dict[int, list[NamesInView]] = {}
+        for i in self._shown:
+            column, rows = self._table.columns[i], iter(self._rows)
+            if not column.shrink or column.align != "left":
+                continue
+            while row_batch := list(islice(rows, _NAMES_IN_VIEW)):
+                beside: dict[str, tuple[int, int]] = {}
+                for row in row_batch:
+                    pieces = self._pieces(row[i], i) if i < len(row) else []
+                    found = {place: texts for place, *texts in _find_names(pieces)}
+                    taken = sum(
+                        cell_len(text) for place, (text, _) in enumerate(pieces) if place not in found
+                    )
+                    taken += sum(cell_len(lead + others) for lead, _, others in found.values())
+                    for _, name, _ in found.values():
+                        beside[name] = max((taken, len(found)), beside.get(name, (0, 1)))
+                if beside:
+                    name_sets.setdefault(i, []).append((NameSet(beside), beside))
+        return name_sets
+
+    def _shorten_names(self, i: int, name_sets: Sequence[NamesInView]) -> None:
+        """Shorten the names in a column. Its title shows what all of them have in common."""
+        title = self._table.columns[i].title
+        prefix_room = self._widths[i] - cell_len(title) - 2 if title and len(name_sets) == 1 else 0
+        texts: dict[str, str] = {}
+        for name_set, beside in name_sets:
+            rooms = {
+                name: max(1, (self._widths[i] - taken) // count) for name, (taken, count) in beside.items()
+            }
+            short = name_set.shorten(rooms, prefix_room)
+            texts = {**short.texts, **texts}
+            if short.prefix:
+                self._prefixes[i] = _cut_start(short.prefix, prefix_room)
+        self._short_names[i] = texts
+
+
+def _find_names(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, str, str]]:
+    """Yield each piece of a cell that is a name: its index, the text before it, the name, the text after it.
+
+    The number of other names is short: 'fc1 and 3 more' becomes 'fc1 +3'.
+    """
+    for place, (text, _) in enumerate(pieces):
+        if match := _NAME.fullmatch(text):
+            lead, name, others = match.groups()
+            yield place, lead, name, f" +{others}" if others else ""
+
+
+def _cut_start(text: str, width: int) -> str:
+    return text if cell_len(text) <= width else cut_ends(text, width, 0)
+
 
 def _titles(table: Table) -> Sequence[Cell]:
     """Return the titles of the columns, or () if there are none."""
@@ -412,13 +502,22 @@ def _is_plain(text: str) -> bool:
 
 
 def _fit(
-    table: Table, columns: list[int], widths: list[int], min_widths: list[int], width: int, narrowest: int
+    table: Table,
+    columns: list[int],
+    widths: list[int],
+    min_widths: list[int],
+    width: int,
+    narrowest: int,
+    whole_names: Mapping[int, int],
 ) -> tuple[list[int], list[int]]:
-    """Leave out and shorten columns until the table fits into `width` cells."""
+    """Leave out and shorten columns until the table fits into `width` cells.
+
+    Names are cut below their cells in `whole_names` only if the last column cannot be wrapped instead.
+    """
 
     def count_needed(i: int) -> int:
         column = table.columns[i]
-        return min(widths[i], max(narrowest, column.least)) if column.shrink else widths[i]
+        return min(widths[i], max(narrowest, column.least, min_widths[i])) if column.shrink else widths[i]
 
     def sum_needed() -> int:
         return table.indent + sum(map(count_needed, columns)) + _GAP * max(0, len(columns) - 1)
@@ -429,11 +528,19 @@ def _fit(
         columns = [j for j in columns if j != i]
     widths = list(widths)
     shrinkable = [i for i in columns if table.columns[i].shrink]
+    if not columns:
+        return columns, widths
     # columns that could be left out are shortened before names, which identify the rows
     droppable = [i for i in shrinkable if table.columns[i].drop]
-    for some, least_wide in ((droppable, narrowest), (shrinkable, narrowest), (shrinkable, narrowest // 2)):
-        excess = table.indent + sum(widths[i] for i in columns) + _GAP * max(0, len(columns) - 1) - width
-        _shorten_columns(some, widths, excess, {i: max(least_wide, min_widths[i]) for i in some})
+    passes = ((droppable, narrowest, whole_names), (shrinkable, narrowest, whole_names))
+    for some, least_wide, least_names in (*passes, (shrinkable, narrowest // 2, dict[int, int]())):
+        before_last = table.indent + sum(widths[i] + _GAP for i in columns[:-1])
+        last = columns[-1]
+        is_wrapped = not table.columns[last].title and table.columns[last].align == "left"
+        if least_wide < narrowest and is_wrapped and width - before_last >= _LEAST_LAST:
+            break
+        floors = {i: max(least_wide, min_widths[i], least_names.get(i, 0)) for i in some}
+        _shorten_columns(some, widths, before_last + widths[last] - width, floors)
     return columns, widths
 
 

@@ -88,6 +88,16 @@ def shorten(pieces: list[Piece], width: int, part: Kept) -> list[Piece]:
     return [*pieces[:longest], (short, role), *pieces[longest + 1 :]]
 
 
+def cut_ends(text: str, width: int, first: int) -> str:
+    """Cut a text to `width` cells. An ellipsis replaces all but its first `first` cells and its end."""
+    if width <= 1:
+        return "…"[: max(0, width)]
+    tail = text[len(text) - (width - 1 - first) :] if first < width - 1 else ""
+    while cell_len(tail) > width - 1 - first:
+        tail = tail[1:]
+    return (chop_cells(text, first)[0] if first else "") + "…" + tail
+
+
 def strip_end(line: list[Piece]) -> list[Piece]:
     """Remove trailing spaces from a line."""
     while line and not line[-1][0].strip():
@@ -97,6 +107,8 @@ def strip_end(line: list[Piece]) -> list[Piece]:
 
 def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]]:
     """Break a line at spaces into lines of at most `width` cells. A longer word is broken anywhere.
+
+    A formula is broken before its operators.
 
     Args:
         line: Pieces of the line.
@@ -109,7 +121,7 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
     current: list[Piece] = []
     used, line_start = 0, 0
     for text, role in line:
-        for word in _words(text):
+        for word in split_terms(text, width - indent) if role == "formula" else _words(text):
             if used == line_start and not word.strip():
                 line_start += cell_len(word)  # the line is indented
             elif used + cell_len(word.rstrip()) > width and used > line_start:
@@ -127,6 +139,18 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
                 current.append((word, role))
             used += cell_len(word)
     yield strip_end(current)
+
+
+def split_terms(formula: str, width: int) -> list[str]:
+    """Split a formula before its operators and after its semicolons. Each further term starts with a space.
+
+    A term that is longer than `width` cells is split into words.
+    """
+    terms = _TERM_ENDS.split(formula)
+    return [part for term in terms for part in ([term] if cell_len(term) <= width else _words(term))]
+
+
+_TERM_ENDS = re.compile(r"(?= [-x×=+*/] )|(?<=;)(?= )")
 
 
 def _words(text: str) -> list[str]:

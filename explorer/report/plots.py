@@ -35,6 +35,7 @@ from explorer.host.system import can_make
 from explorer.report.blocks import Axis, Scatter
 from explorer.report.flame_picture import flame
 from explorer.report.flame_picture import flame_of as flame_of
+from explorer.report.names import NameSet
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -288,7 +289,7 @@ def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
     """Draw operator counts as bars, each with its MACs."""
     drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
     bars = axes.barh(
-        [shorten_name(stat.op) for stat in drawn_stats], [stat.count for stat in drawn_stats], color=_BLUE
+        shorten_names([stat.op for stat in drawn_stats]), [stat.count for stat in drawn_stats], color=_BLUE
     )
     labels = [
         f"{stat.count:,}" + (f"   {count_text(stat.macs)} MACs" if stat.macs != 0 else "")
@@ -539,6 +540,12 @@ def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[
 
 
 def shorten_name(name: str) -> str:
-    """Shorten a name for an axis by cutting its start."""
-    name = printable(name)
-    return name if len(name) <= _MAX_NAME_LENGTH else f"…{name[1 - _MAX_NAME_LENGTH :]}"
+    """Shorten a name for a label."""
+    return shorten_names([name])[0]
+
+
+def shorten_names(names: Sequence[str]) -> list[str]:
+    """Shorten the names on an axis, so that they still differ."""
+    printable_names = [printable(name) for name in names]
+    short = NameSet(printable_names).shorten(dict.fromkeys(printable_names, _MAX_NAME_LENGTH))
+    return [short.texts[name] for name in printable_names]

@@ -345,7 +345,7 @@ async def test_a_resumed_session_has_the_times_of_its_states_again_without_anoth
 
 
 @pytest.mark.slow
-async def test_every_measured_column_sorts_and_the_more_there_is_the_hotter_it_is():
+async def test_every_measured_column_sorts_and_the_more_there_is_the_longer_its_bar():
     # conv 0 takes 1 ms and has most of its roof; each after it takes longer
     slow = Machine("slow", 2e11, 1e11)
     async with screen(size=(200, 40)) as hands:
@@ -359,9 +359,7 @@ async def test_every_measured_column_sorts_and_the_more_there_is_the_hotter_it_i
             lines = [tree.row_line(at, 110) for at in range(tree.row_count)]
             convs = [line for line in lines if line_text(line).split()[0] in ("0", "3", "6", "8", "10")]
             assert line_text(convs[0]).split()[0] == first
-            heat = [
-                max((int(role[4]) for _, role in line if role.startswith("heat")), default=0)
-                for line in convs
-            ]
-            assert heat == sorted(heat, reverse=True)
-            assert heat[0] > heat[-1]
+            bars = ["".join(text for text, role in line if role == "bar") for line in convs]
+            lengths = [sum(" ▏▎▍▌▋▊▉█".index(char) for char in bar) for bar in bars]
+            assert lengths == sorted(lengths, reverse=True)
+            assert lengths[0] > lengths[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,7 +62,8 @@ def title(hands: Hands) -> str:
 def rows(hands: Hands) -> dict[str, str]:
     """Name of each row to what stands behind it."""
     tree = shown(hands).query_one(LayerTree)
-    lines = (line_text(tree.row_line(at, 72)).replace("▾", " ").split() for at in range(tree.row_count))
+    texts = (line_text(tree.row_line(at, 72)) for at in range(tree.row_count))
+    lines = [re.sub("[▾█▏▎▍▌▋▊▉]", " ", text).split() for text in texts]
     return {line[0]: " ".join(line[1:]) for line in lines}
 
 

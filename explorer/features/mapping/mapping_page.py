@@ -18,6 +18,7 @@ from explorer.features.mapping.nest_words import (
     row_cell,
 )
 from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
+from explorer.report.names import shorten_name
 from explorer.report.present.figures import share_text
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.drawing import cell_line, draw
@@ -26,7 +27,6 @@ from explorer.tui.text.lines import (
     Line,
     Span,
     cut_line,
-    cut_middle,
     draw_bar,
     escape_name,
     fit,
@@ -62,7 +62,7 @@ def title_lines(
     batch = f" x {site.batch:,}" if site.batch > 1 else ""
     place = f"  {index + 1:,} of {len(sites):,}" if len(sites) > 1 else ""
     size = f"  {sizes_text((site.M, site.K, site.N))}{batch}  {site.dtype}{place}"
-    name = cut_middle(escape_name(site.name), max(8, width - len(size) - 6))
+    name = shorten_name(escape_name(site.name), max(8, width - len(size) - 6))
     second: Line = ((f" {escape_name(machine)}", "accent"), (f"  {search}  ", "text"), state)
     return (
         cut_line(((" Map ", "head"), (name, "strong"), (size, "dim")), width),

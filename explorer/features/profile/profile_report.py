@@ -15,7 +15,7 @@ from explorer.features.profile.profile_words import profile_blocks
 from explorer.report.blocks import Chart
 from explorer.report.flame_picture import flame_of
 from explorer.report.html.page import LeftOut, PageRequest, Section
-from explorer.report.plots import shorten_name
+from explorer.report.plots import shorten_names
 from explorer.report.timeline import Frame, build_frames, run_title
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def time(axes: Axes, about: Info, fact: Timed) -> None:
     high = [max(0.0, layer.seconds.p90 - layer.seconds.median) for layer in bars if layer.seconds]
     places = range(len(bars))
     axes.barh(places, medians, xerr=[low, high], color=_COLORS[0], ecolor=_GREY, error_kw={"elinewidth": 1})
-    axes.set_yticks(places, [shorten_name(layer.path) for layer in bars], fontsize=7)
+    axes.set_yticks(places, shorten_names([layer.path for layer in bars]), fontsize=7)
     axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(bars):,} of {len(timed):,} layers)")
     _heading(axes, about, profile, "Time")
 
@@ -61,7 +61,7 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
         spans = [(frame.start, frame.seconds) for frame in lanes[name]]
         color = _GREY if lanes[name][0].category != "kernel" else _COLORS[place % len(_COLORS)]
         axes.broken_barh(spans, (place - 0.4, 0.8), color=color, linewidth=0)
-    axes.set_yticks(range(len(names)), [shorten_name(name) for name in names], fontsize=7)
+    axes.set_yticks(range(len(names)), shorten_names(names), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("medians, end to end in the order of the layers: no recording")
     _heading(axes, about, profile, "A run")

@@ -14,6 +14,7 @@ from explorer.features.tiling.steps_words import buffer_fields, traffic_fields
 from explorer.features.tiling.tile_blocks import Scale, TileGrid, TilePlace, TileProduct
 from explorer.features.tiling.tile_words import build_tiling_fields
 from explorer.report.blocks import Fields
+from explorer.report.names import shorten_name
 from explorer.report.present.figures import share_text
 from explorer.tui.text.drawing import draw, draw_side_by_side
 from explorer.tui.text.lines import (
@@ -21,7 +22,6 @@ from explorer.tui.text.lines import (
     Line,
     Span,
     cut_line,
-    cut_start,
     draw_bar,
     escape_name,
     find_first_visible,
@@ -119,7 +119,7 @@ def site_lines(sites: Sequence[SitePlan], index: int, width: int) -> tuple[Line,
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
     size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
-    name = cut_start(escape_name(site.name), max(8, room - len(size) - len(site.op) - 3))
+    name = shorten_name(escape_name(site.name), max(8, room - len(size) - len(site.op) - 3))
     first: list[Span] = [(" " + name, "strong"), (f"  {escape_name(site.op)} ", "accent"), (size, "number")]
     gap = width - line_width(first) - len(number)
     first.append((" " * max(1, gap) + number, "dim"))
@@ -348,7 +348,7 @@ def block_page(
         _field("lies at", ((_slice_text(rows, cols), "number"),), width),
     ]
     if height >= 10:
-        name = cut_start(escape_name(site.output) or "the output", width - 9)
+        name = shorten_name(escape_name(site.output) or "the output", width - 9)
         lines.insert(1, _field("of", ((name, "text"),), width))
         size = (_size_text(rows, cols), "number")
         lines.append(_field("is", (size, (f"  of {blocks.m.tile}×{blocks.n.tile}", "dim")), width))
@@ -388,7 +388,7 @@ def _operand_lines(
         where: list[Span] = [(_slice_text(first, second), "number"), (f" {_size_text(first, second)}", "dim")]
         lines.append(_field(letter, where, width))
         if named:
-            operand = f"{role} {cut_start(escape_name(name), max(8, width - 5 - len(role)))}"
+            operand = f"{role} {shorten_name(escape_name(name), max(8, width - 5 - len(role)))}"
             lines.append((("   ", "text"), (operand, "text") if name else (nameless, "dim")))
     return lines
 

@@ -38,8 +38,8 @@ if TYPE_CHECKING:
     from explorer.process.saved_sessions import ScreenState
     from explorer.tui.models.open_models import SessionKeeper
 
-STACKED_BELOW = 72
-"""Terminal width below which one pane is above the other."""
+STACKED_BELOW = 80
+"""Terminal width below which only one pane is shown at a time. Side by side, each has at least 40 cells."""
 _FIRST = "explorer.tui.tabs.layer"
 """Module that draws the first tab, imported while the engine starts."""
 _LATER = ("explorer.tui.tabs.model", "explorer.tui.tabs.operators", "explorer.tui.tabs.diff")

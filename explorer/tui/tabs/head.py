@@ -11,7 +11,7 @@ from explorer.tui.text.lines import Line, Span
 def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[TabKey, str, str]]:
     """Return each tab with its key text and title text, in the longest form that fits `width`.
 
-    The shortest form has the title of the visible tab only, and the keys of the others.
+    Each tab keeps a title in every form. Forms shorter than `1Layer 2Model 3Ops` cut the other tabs' titles.
     """
     keys, titles = [f" {t.key} " for t in tabs], [t.title for t in tabs]
     short = [t.title if len(t.title) <= 5 else t.short for t in tabs]
@@ -22,8 +22,13 @@ def _tab_pieces(tabs: Sequence[TabKey], on_show: str, width: int) -> list[tuple[
         (keys, [t.title if t.id == on_show else word for t, word in zip(tabs, short, strict=True)]),
         (keys, short),
         (tight, short),
-        (tight, [t.short if t.id == on_show else t.short[:3] for t in tabs]),
-        (keys, [t.title if t.id == on_show else "" for t in tabs]),
+        *(
+            (
+                tight,
+                [t.short if t.id == on_show else word[:letters] for t, word in zip(tabs, short, strict=True)],
+            )
+            for letters in (3, 2, 1)
+        ),
     )
     for key_texts, names in forms:
         if sum(map(len, key_texts)) + sum(map(len, names)) <= width:

@@ -41,10 +41,8 @@ if TYPE_CHECKING:
 _KEYS = {tab.id: tab for tab in TABS}
 _TABLE_FROM, _TABLE_SHARE = 100, 60
 """Terminal width from which the tree gets the cells of its columns, and its minimum share then in percent."""
-_PAGE_WIDTH = 28
-"""Minimum width of the right pane in cells, wherever the divider is. A narrower page cuts its figures."""
-_TITLES_WIDTH = 38
-"""Width of the right pane in cells from which its heading has room for the titles of all tabs."""
+_PAGE_WIDTH = 40
+"""Minimum width of the right pane in cells, wherever the divider is. The titles of all tabs fit in it."""
 Zoom = Literal["", "zoom-left", "zoom-right"]
 _ZOOMS: tuple[Zoom, Zoom] = ("zoom-left", "zoom-right")
 
@@ -296,15 +294,16 @@ class Panes(Horizontal):
 
         Pages of text need little room. Plots and tables get half of the width. Over SSH all tabs divide the
         width alike, because a moving divider redraws the whole screen. Narrow terminals are divided in half.
+        The right pane has at least `_PAGE_WIDTH` cells everywhere.
         """
         width = self.app.size.width
+        largest_share = max(LEFTMOST, 100 - -(-100 * _PAGE_WIDTH // width))
         if self.divider is not None:
-            return min(self.divider, max(LEFTMOST, 100 - -(-100 * _PAGE_WIDTH // width)))
+            return min(self.divider, largest_share)
         is_text = self._store.remote or _KEYS[self._store.tab].kind == "lines"
         if width < _TABLE_FROM or not is_text:
-            return 50
-        tree_share = max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width))
-        return min(tree_share, 100 - -(-100 * _TITLES_WIDTH // width))
+            return min(50, largest_share)
+        return min(max(_TABLE_SHARE, -(-100 * (CORE_WIDTH + 1) // width)), largest_share)
 
     def _apply_divider(self) -> None:
         share = self.share

@@ -16,9 +16,10 @@ from rich.cells import cell_len
 from explorer.facts.profile.points import MeasuredPoint
 from explorer.facts.profile.profile import Profile
 from explorer.report.blocks import Table
+from explorer.report.names import shorten_name
 from explorer.report.present.look.roofline_words import LIMITS
 from explorer.tui.text.drawing import ROLES
-from explorer.tui.text.lines import Line, cut_start, escape_name, fit
+from explorer.tui.text.lines import Line, escape_name, fit
 from explorer.tui.text.plot import (
     Cells,
     draw_columns,
@@ -189,7 +190,7 @@ def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, places: _Place
     for x, layers in places[: -_MAX_NAMES - 1 : -1]:
         suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
         _write_name_above(
-            cells, x, scale.roof(x), cut_start(escape_name(ranked.points[layers[0]].path), 24) + suffix
+            cells, x, scale.roof(x), shorten_name(escape_name(ranked.points[layers[0]].path), 24) + suffix
         )
 
 

@@ -11,7 +11,7 @@ from explorer.base.families import find_family
 from explorer.report.blocks import Block, Cell, Chart, Field, Fields, Heading, Paragraph, Scatter, Table
 from explorer.report.blocks import Line as TextLine
 from explorer.report.layout import TableLines, note_omitted_rows
-from explorer.report.pieces import cell_pieces
+from explorer.report.pieces import cell_pieces, split_terms
 from explorer.report.scatter import scatter_lines
 from explorer.tui.text.lines import (
     BLANK,
@@ -50,6 +50,9 @@ _MIN_FULL_LABELS = 64
 """Width of a pane in cells from which figures have their full labels."""
 _CONTINUATION_INDENT = 4
 """Indentation in cells of a continued row."""
+_FORMULA_INDENT = 3
+"""Indentation in cells of the further lines of a formula in a narrow pane."""
+_NO_BREAK = "\u00a0"
 _MAX_LABEL, _MIN_LABEL = 24, 17
 """Maximum and minimum cells of the labels of figures."""
 
@@ -86,7 +89,7 @@ def _wrap_block(block: Heading | TextLine | Paragraph | Chart, width: int, exact
         line = cell_line(block.cell, exact=exact)
         return wrap(((" ", "text"), *line), width, 1) if line else [BLANK]
     if isinstance(block, Paragraph):
-        return wrap(((f" {escape_name(block.text)}", ROLES[block.role]),), width, 1)
+        return _wrap_formulas(((f" {escape_name(block.text)}", ROLES[block.role]),), width, 1)
     return []
 
 
@@ -120,7 +123,26 @@ def _draw_last_below(line: Line, width: int) -> list[Line]:
 def _draw_fields(block: Fields, width: int, exact: bool) -> list[Line]:
     """Draw one line per figure: label, figure and remark. Long remarks are wrapped below themselves."""
     room, lines = field_lines(block, width, exact)
-    return [row for line in lines for row in wrap(line, width, room)]
+    return [row for line in lines for row in _wrap_formulas(line, width, room)]
+
+
+def _wrap_formulas(line: Line, width: int, indent: int) -> list[Line]:
+    """Wrap a line, with its formulas broken before operators. In a narrow pane they take the whole width."""
+    if line_width(line) <= width or not any(role == ROLES["formula"] for _, role in line):
+        return wrap(line, width, indent)
+    indent = indent if width >= _MIN_FULL_LABELS else min(indent, _FORMULA_INDENT)
+    glued_line = [
+        (_glue_terms(text, width - indent) if role == ROLES["formula"] else text, role) for text, role in line
+    ]
+    return [
+        tuple((text.replace(_NO_BREAK, " "), role) for text, role in row)
+        for row in wrap(glued_line, width, indent)
+    ]
+
+
+def _glue_terms(formula: str, width: int) -> str:
+    """Replace the spaces within the terms of a formula, at which no line is broken."""
+    return "".join([term[:1] + term[1:].replace(" ", _NO_BREAK) for term in split_terms(formula, width)])
 
 
 def field_lines(block: Fields, width: int, exact: bool = False) -> tuple[int, list[Line]]:

@@ -19,8 +19,6 @@ Line = tuple[Span, ...]
 ROLES = (
     *("text", "dim", "strong", "accent", "number", "bar", "track", "good", "warn", "bad"),
     *("key", "head", "mark"),
-    # share of a figure
-    *("heat1", "heat2", "heat3"),
     # families of layers, see `base.families`
     *("conv", "matmul", "attention", "norm", "activation", "movement", "tile", "other"),
 )

@@ -14,7 +14,8 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from explorer.tui.text.lines import Line, Span, cut_middle, escape_name, fit, merge_spans
+from explorer.report.names import shorten_name
+from explorer.tui.text.lines import Line, Span, escape_name, fit, merge_spans
 
 EIGHTHS = " ▁▂▃▄▅▆▇█"
 
@@ -108,11 +109,12 @@ def _labels_of_depth(pieces: Sequence[Sequence[str]], width: int, *, least: int 
             if not step or names[: depth + 1] != pieces[step - 1][: depth + 1]
         ]
         parts, covered = [], 0
+        level_names = {_shorten_module(pieces[step][: depth + 1]) for step in begins}
         for step, end in zip(begins, [*begins[1:], len(pieces)], strict=True):
             names, first, last = pieces[step], step * width // len(pieces), end * width // len(pieces)
             name = _shorten_module(names[: depth + 1])
             if 0 < least < last - first:
-                name = cut_middle(name, last - first - 1)
+                name = shorten_name(name, last - first - 1, level_names)
             if len(names) > min(depth, 1) and 0 < len(name) == cell_len(name) < last - first:
                 parts.append((first, name))
                 covered += last - first

@@ -42,9 +42,6 @@ _COLORS: Mapping[str, tuple[str, str, str, str]] = {
     "row": ("#262626", "#eeeeee", _DARK_GRAY, _GRAY),
     "row-focus": ("#303030", "#dadada", _BLUE, _CYAN),
     "rule": ("#303030", "#d0d0d0", _DARK_GRAY, _GRAY),
-    "heat1": ("#00005f", "#d7d7ff", _BLACK, _GRAY),
-    "heat2": ("#005f87", "#87afd7", _BLUE, _CYAN),
-    "heat3": ("#5fafd7", "#005f87", _CYAN, _BLUE),
     "hot": ("#121212", "#ffffff", _BLACK, _WHITE),
 }
 """Color of each role in each theme, in the order of `_NAMES`. The first ten roles are Textual's own."""

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from math import isnan, nan
 from typing import TYPE_CHECKING
 
@@ -116,6 +117,8 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
 }
 _CONSTANTS = -1
 """Range number of the row that holds the constants of a group."""
+_LEAF_MARKS = bytes(not flag & GROUP for flag in range(256))
+"""Whether a row is no group, by the value of its flags."""
 
 
 class FoldedRows:
@@ -132,8 +135,9 @@ class FoldedRows:
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
         known: Cached result of `list_columns`.
-        sibling_totals: Total of the siblings, by parent row and column name (a cache).
+        largest_leaves: Largest known figure of a layer that is no group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
+        short_names: Shortened names, by layer, cells and whether the path is shown (a cache).
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -148,8 +152,9 @@ class FoldedRows:
         self.providers: Mapping[int, str] | None = None
         self.stages: StageRows | None = None
         self.known: Mapping[str, LayerColumn] | None = None
-        self.sibling_totals: dict[tuple[int, str], float | None] = {}
+        self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
+        self.short_names: dict[tuple[int, int, bool], str] = {}
         self._folds = b""
         self._constants_by_row: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []
@@ -178,7 +183,7 @@ class FoldedRows:
 
     def forget_sums(self) -> None:
         """Clear the cached sums, after figures arrived or rows were folded differently."""
-        self.sibling_totals.clear()
+        self.largest_leaves.clear()
         self.sums.clear()
 
     def find_first_layer(self, row: int) -> int:
@@ -293,6 +298,37 @@ class FoldedRows:
             if not self.growing:
                 self.sums[row, metric.id] = figure
         return figure
+
+    def list_near_siblings(self, layer: int, most: int) -> list[int]:
+        """Return a layer and up to `most` of its siblings before it and after it."""
+        parent, end = self.structure.parent, self.end
+        group = parent[layer]
+        stop = self.count if group < 0 else end[group]
+        after, before = [layer], list[int]()
+        place = end[layer]
+        while place < stop and len(after) <= most:
+            after.append(place)
+            place = end[place]
+        place = layer - 1
+        while place > group and len(before) < most:
+            while parent[place] != group:
+                place = parent[place]
+            before.append(place)
+            place -= 1
+        return before[::-1] + after
+
+    def find_largest_leaf(self, metric: Metric) -> float:
+        """Return the largest known figure of a layer that is no group, or 0 if none is known."""
+        largest = self.largest_leaves.get(metric.id)
+        if largest is None:
+            column = self.column(metric)
+            if column is None:
+                return 0
+            values: Iterable[float] = compress(column, self.structure.flags.tobytes().translate(_LEAF_MARKS))
+            if not metric.array:
+                values = (value for value in values if value == value)
+            largest = self.largest_leaves[metric.id] = max(values, default=0)
+        return largest
 
     def _combine_figures(self, row: int, metric: Metric, column: Sequence[float]) -> tuple[float | None, str]:
         """Compute the figure of a row that contains several layers, and its sign."""

@@ -3,8 +3,8 @@
 Columns are defined in `explorer.settings.columns`. Most figures come from the tree model, which has arrays of
 them and knows which are bounds. The other cells are computed from the layer.
 
-The background of a figure ("heat") shows its share among its siblings in three steps. Few steps keep the
-number of bytes sent to the terminal small. Terminals with few colors show marks instead.
+The column that rows are sorted by shows a bar on the left of each layer's figure. All bars have one scale:
+the largest layer of the tree fills the bar. Groups and runs have no bar, because they contain other rows.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES, find_family
 from explorer.base.units import bytes_text, count_text, exact_text, number_text, seconds_text
+from explorer.session.cache.rows import GROUP
 from explorer.tui.text.drawing import find_kind_role
-from explorer.tui.text.lines import Line, Span, cut_middle, escape_name, fit, line_width
+from explorer.tui.text.lines import Line, Span, cut_middle, draw_bar, escape_name, fit, line_width
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.rows import MEASURED, METRICS, Metric, find_metric, list_columns
 from explorer.tui.tree.stages import STAGE
@@ -40,11 +41,11 @@ _CORE = 6
 _NAME, _LONG_NAME = 15, 28
 """Minimum cells of a name beside several columns, and in a wide table."""
 _SHORT = 8
-"""Minimum cells of a name beside a single column."""
+"""Minimum cells of a name beside the kind and the sorted column."""
+_LEAST_BAR, _MOST_BAR = 3, 8
+"""Minimum and maximum cells of a bar."""
 _PATH = 24
 """Minimum cells of a path in the flat list."""
-_NARROW = 58
-"""Minimum width in cells that has room for a name, the kind, MACs and a shape."""
 _SHALLOW = 3
 """Depth of a tree up to which names need no extra cells for indentation."""
 _ROOMY = 72
@@ -67,16 +68,12 @@ _CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
 """Column widths in cells when columns are placed closer together."""
 _CLOSE_NAME, _FREE_NAME = 13, 24
 """Minimum cells of a name beside close columns, and from which columns use their normal widths."""
-CORE_WIDTH = 1 + 15 + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
-"""Width in cells of a tree with all core columns, names and a rail."""
+CORE_WIDTH = 1 + 15 + _LEAST_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
+"""Width in cells of a tree with all core columns, a bar, names and a rail."""
 _SHORT_HEADS = {"activations": "activ."}
 _EXACT = {"count": 17, "bytes": 17}
 _LONGEST = 11
 """Maximum cells of a column title. Longer titles are cut."""
-_HEAT = ((0.5, 3), (0.2, 2), (0.05, 1))
-"""Minimum share among siblings of each heat step."""
-_MARKS = " ░▒▓"
-"""Mark of each heat step on terminals with few colors."""
 
 
 class Place(Struct, frozen=True):
@@ -94,10 +91,17 @@ class Place(Struct, frozen=True):
 
 
 class Places(Struct, frozen=True):
-    """Columns that fit, from left to right. Names take the first `name` cells."""
+    """Columns that fit, from left to right.
+
+    Attributes:
+        name: Cells of the names, which precede the columns.
+        columns: Positions of the columns.
+        bar: Cells of the bar on the left of each figure in the sorted column; 0 for no bar.
+    """
 
     name: int
     columns: tuple[Place, ...]
+    bar: int = 0
 
     def column_at(self, x: int) -> str:
         """Return the name of the column at cell `x`, or ''."""
@@ -111,7 +115,7 @@ class TableLook(Struct, frozen=True):
         figures: Figures that columns need in addition to the layer.
         whole_model: The whole model as a layer.
         exact: Whether numbers are written out instead of rounded.
-        letters: Whether families and shares are shown by letters and marks, because colors are too few.
+        letters: Whether families are shown by letters, because colors are too few.
         stale: Names of the columns whose figures are outdated while the engine computes new figures.
     """
 
@@ -154,41 +158,45 @@ def column_titles(model: TreeModel) -> str:
 
 
 def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
-    """Choose the columns that fit beside the names. The column that rows are sorted by always fits.
+    """Choose the columns that fit beside the names, and the width of the bar in the sorted column.
 
-    If the user has not selected columns, the kind, MACs and share (or the output shape in a narrow tree) have
-    precedence. Profile columns always have precedence. If all core columns fit, they are all shown, closer
-    together if necessary.
+    Columns are left out from the right. The last three to go are the profile columns, the sorted column and
+    the kind, in this order. If all core columns fit, they are all shown, closer together if necessary.
     """
     columns = list_columns(model)
     names = list_chosen_columns(model)
     timed = [name for name in MEASURED if name in names]
-    # in a narrow tree the background of the MACs shows the share
-    always = ("kind", "macs", "output", "share") if _NARROW <= width < _ROOMY else ("kind", "macs", "share")
-    first = [model.metric.id, *timed, *(() if model.columns else always)]
+    first = [*(name for name in names if name == "kind"), model.metric.id, *timed]
     core, widths = _choose_core(model, [*first, *names[:_CORE]], width, exact=exact)
     names += [name for name in first if name not in names]
     # in a deep tree, indentation takes cells from the name
-    deep = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
-    least = min(_NAME + deep, _FREE_NAME)
+    indent = model.deepest if width < _ROOMY and model.deepest > _SHALLOW else 0
+    least, least_of_all = _FREE_NAME if indent else _NAME, min(_SHORT + indent, _NAME)
     named = _PATH if model.flat else min(_LONG_NAME, least + 2 * max(0, width - 60) // 3)
     cell_widths: dict[str, int] = {}
-    room = width - 1
+    room, bar, essential = width - 1, 0, ("kind", model.metric.id)
     for name in dict.fromkeys([*first, *names]):
         cells = _cells_of(columns[name], widths)
-        if room - cells - 1 < (_CLOSE_NAME if name in core else named if cell_widths else _SHORT):
+        needed = least_of_all if name in essential else _CLOSE_NAME if name in core else named
+        if room - cells - 1 < needed:
             break
         cell_widths[name] = cells
         room -= cells + 1
-    if core and "kind" in cell_widths and room > _FREE_NAME:
-        extra_cells = min(_LONG_KIND - cell_widths["kind"], room - _FREE_NAME)
+        if name == model.metric.id and room - _LEAST_BAR >= _CLOSE_NAME:
+            bar, room = _LEAST_BAR, room - _LEAST_BAR
+    if "kind" in cell_widths and room > named:
+        extra_cells = max(0, min(_LONG_KIND - cell_widths["kind"], room - named))
         cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
+    if bar:
+        extra_cells = max(0, min(_MOST_BAR - bar, room - named - 2))
+        bar, room = bar + extra_cells, room - extra_cells
+        cell_widths[model.metric.id] += bar
     placed, start = [], room
     for name in names:
         if name in cell_widths:
             placed.append(Place(name, start + 1, cell_widths[name]))
             start += cell_widths[name] + 1
-    return Places(room, tuple(placed))
+    return Places(room, tuple(placed), bar)
 
 
 def _choose_core(
@@ -201,7 +209,7 @@ def _choose_core(
         core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
         if (
             core
-            and width - 1 - sum(1 + _cells_of(columns[column_name], widths) for column_name in core) >= name
+            and width - 1 - _LEAST_BAR - sum(1 + _cells_of(columns[each], widths) for each in core) >= name
         ):
             return core, widths
     return (), normal
@@ -250,16 +258,11 @@ def draw_cells(model: TreeModel, row: int, first: Layer, layout: Places, look: T
             text = text.replace(" ", "", 1) if column.is_number else _shorten_shape(text, column, place.width)
         if place.name in look.stale:
             role, value = "dim", None
-        heat = _heat(model, row, column, value, look)
-        previous_role = spans[-1][1]
-        previous_role = "number" if previous_role.startswith("heat") else previous_role
-        add(_MARKS[heat] if look.letters else " ", previous_role)
-        if heat and not look.letters:
-            # padding has no background, because colored spaces must be sent
-            add(" " * (place.width - cell_len(text)), previous_role)
-            add(fit(text, min(place.width, cell_len(text))), f"heat{heat}")
-        else:
-            add(fit(text, place.width, right=column.is_number), role)
+        add(" ", spans[-1][1])
+        bar = _draw_bar(model, row, value, layout.bar) if place.name == model.metric.id else ""
+        if bar:
+            add(bar, "bar")
+        add(fit(text, place.width - len(bar), right=column.is_number), role)
     return spans[1:] if not spans[0][0] else spans
 
 
@@ -285,7 +288,7 @@ def _cell(
         model_macs = look.whole_model.macs
         is_counted = first.counted or model.is_range(row)
         share = value / model_macs if value and model_macs and is_counted else 0.0
-        return (_number("share", share, look.exact) if share else ""), "number", None
+        return (_number("share", share, look.exact) if share else ""), "number", value if share else None
     if value is None:
         blank = column.blank or (model.is_range(row) and find_metric(column.name) not in METRICS)
         return ("", "dim", None) if blank else ("?", "warn", None)
@@ -336,34 +339,12 @@ def _metric(column: LayerColumn) -> Metric:
     return metric
 
 
-def _heat(model: TreeModel, row: int, column: LayerColumn, value: float | None, look: TableLook) -> int:
-    """Return the heat step of a cell: its share of the total of its siblings, 0 for a small share."""
-    if value and column.needs == "efficiency":
-        # efficiency is already a share of the roof
-        return next((step for least, step in _HEAT if value >= least), 0)
-    if not value or not column.adds_up:
-        return 0
-    above = None if model.flat else model.parent_row(row)
-    if above is None:
-        total = _model_figure(model, column, look)
-    elif above >= 0 and row == above + 1 and model.end[row] == model.end[above]:
-        return 0  # a single child has no siblings
-    elif (above, column.name) in model.sibling_totals:
-        total = model.sibling_totals[above, column.name]
-    else:
-        total = _figure(model, above, model.layers[model.find_first_layer(above)], column, look)[0]
-        model.sibling_totals[above, column.name] = total
-    if not total:
-        return 0
-    return next((step for least, step in _HEAT if value >= least * total), 0)
-
-
-def _model_figure(model: TreeModel, column: LayerColumn, look: TableLook) -> float | None:
-    """Return the figure of the whole model in a column."""
-    if column.name in model.asked:
-        return model.asked[column.name][model.count]
-    value: float | None = column.of(look.whole_model, look.figures)
-    return value
+def _draw_bar(model: TreeModel, row: int, value: float | None, width: int) -> str:
+    """Draw the bar of a layer's figure in up to `width` cells. A row that contains other rows has none."""
+    if not width or not value or row < 0 or model.structure.flags[row] & GROUP:
+        return ""
+    largest = model.find_largest_leaf(model.metric)
+    return draw_bar(value / largest, width)[0][0] if value > 0 and largest else ""
 
 
 def _words(value: Any) -> str:

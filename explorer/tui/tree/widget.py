@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
+from explorer.report.names import NameSet
+from explorer.session.cache.rows import GROUP
 from explorer.tui.text.lines import BLANK, Line, Span, cut_middle, cut_start, escape_name, fit, line_width
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
@@ -22,6 +24,10 @@ RAIL_FROM = 48
 """Minimum width in cells of a tree that shows a rail."""
 _MIN_NAME = 12
 """Cells that the deepest names keep before the indentation is reduced."""
+_NEIGHBORS = 12
+"""Number of layers before and after a layer from which its shortened name must differ."""
+_MAX_SHORT_NAMES = 4096
+"""Number of shortened names that are cached."""
 
 
 class LayerTree(LineList):
@@ -232,7 +238,10 @@ def draw_tree_head(
         shown_of = f"{len(model.matches):,} of " if match_count > len(model.matches) else ""
         title.append((f"  {shown_of}{match_count:,}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
-        title.append((f"  {model.count:,}{'+' if growing else ''}", "dim"))
+        count = f"  {model.count:,}{'+' if growing else ''}"
+        room = layout.columns[0].start if layout is not None and layout.columns else width
+        # the title of the first column is more useful than the count
+        title.append((count * (line_width(title) + len(count) < room), "dim"))
     if model.flat:
         title.append(("  flat", "accent"))
     if model.hidden_constants:
@@ -246,11 +255,38 @@ def draw_tree_head(
     return table.draw_heads(model, layout, title)
 
 
-def format_row_name(layers: Sequence[Layer], room: int) -> str:
-    """Return the name of a row in `room` cells. A run reads `layers.0 … layers.11`, or `layers.0 … 11`."""
-    first, last = escape_name(layers[0].name), escape_name(layers[-1].name)
-    if len(layers) == 1:
-        return cut_middle(first, room)
+def _shorten_layer_name(model: TreeModel, row: int, room: int) -> str:
+    """Return the name of layer `row`, or its path in the flat list, so that it differs from nearby layers."""
+
+    def name(layer: Layer) -> str:
+        return escape_name((layer.path if model.flat else "") or layer.name)
+
+    full_name = name(model.layers[row])
+    if cell_len(full_name) <= room:
+        return full_name
+    key = row, room, model.flat
+    text = model.short_names.get(key)
+    if text is None:
+        if model.flat:
+            flags = model.structure.flags
+            ids = range(max(0, row - _NEIGHBORS), min(model.count, row + _NEIGHBORS + 1))
+            near = [i for i in ids if not flags[i] & GROUP]
+        else:
+            near = model.list_near_siblings(row, _NEIGHBORS)
+        if len(model.short_names) >= _MAX_SHORT_NAMES:
+            model.short_names.clear()
+        names = {i: name(model.layers[i]) for i in near}
+        rows = near[near.index(row) :]  # the rows below are drawn next
+        texts = NameSet(names.values()).shorten({names[i]: room for i in rows}).texts
+        for i in rows:
+            model.short_names.setdefault((i, room, model.flat), texts[names[i]])
+        text = texts[full_name]
+    return text
+
+
+def _format_run_name(first_layer: Layer, last_layer: Layer, room: int) -> str:
+    """Return the name of a run in `room` cells: `layers.0 … layers.11`, or `layers.0 … 11`."""
+    first, last = escape_name(first_layer.name), escape_name(last_layer.name)
     name = f"{first} … {last}"
     if cell_len(name) > room:
         name = f"{first} … {last[_measure_common_prefix(first, last) :]}"
@@ -263,9 +299,9 @@ def _format_row_label(model: TreeModel, row: int, first: Layer, members: Sequenc
     """Return the label of a row: its name, its path in the flat list, or the number of constants."""
     if model.is_constants(row):
         return fit(f"+{model.count_layers(row):,} constant", room).rstrip()
-    if model.flat:
-        return cut_start(escape_name(first.path or first.name), room)
-    return format_row_name([model.layers[i] for i in (members[0], members[-1])[: len(members)]], room)
+    if model.flat or len(members) == 1:
+        return _shorten_layer_name(model, members[0], room)
+    return _format_run_name(first, model.layers[members[-1]], room)
 
 
 def _count_suffix(model: TreeModel, row: int, members: Sequence[int]) -> str:

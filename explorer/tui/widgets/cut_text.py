@@ -1,6 +1,7 @@
 """Tooltip of shortened text: finds the full form of a text that is cut under the mouse.
 
-A name that does not fit loses its middle. The full text is searched in the same lines, drawn with more room.
+A name that does not fit loses some of its parts. The full text is searched in the same lines, drawn with more
+room.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def find_full_text(line: Line, x: int, lines: Iterable[Line]) -> str:
         cut = next((word.group() for word in words.finditer(text) if word.start() <= x < word.end()), "")
         if CUT in cut:
             texts = texts or [line_text(each_line) for each_line in lines]
-            if full_text := _find_full_text(cut, texts, words):
+            if full_text := _find_full_text(cut, texts, words) or _find_full_name(cut, texts):
                 return full_text
     return ""
 
@@ -54,3 +55,13 @@ def _find_full_text(cut: str, lines: Iterable[str], words: re.Pattern[str]) -> s
         ):
             return text
     return ""
+
+
+def _find_full_name(cut: str, lines: Iterable[str]) -> str:
+    """Return the name that contains the remaining parts of a shortened name, in their order."""
+    parts = [re.escape(part) for part in re.split(f"[{CUT} ]+", cut) if part]
+    if not parts:
+        return ""
+    pattern = re.compile("".join(rf"[^\s{CUT}]*?(?<![^/.:_-]){part}" for part in parts) + "$")
+    names = (name for line in lines for name in line.split() if CUT not in name)
+    return next((name for name in names if pattern.match(name)), "")

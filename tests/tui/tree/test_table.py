@@ -31,8 +31,8 @@ def drawn(model: TreeModel, width: int, *, exact: bool = False) -> list[str]:
 
 def test_more_columns_stand_beside_the_names_as_the_width_allows() -> None:
     model = TreeModel(alexnet().layers)
-    assert drawn(model, 50)[0].split()[2:] == ["kind", "MACs", "share"]
-    assert drawn(model, 60)[0].split()[2:] == ["kind", "output", "MACs", "share"]
+    assert drawn(model, 38)[0].split()[2:] == ["kind", "MACs"]
+    assert drawn(model, 60)[0].split()[2:] == ["kind", "output", "MACs"]
     wide = drawn(model, 140)[0].split()[2:]
     assert wide[:7] == ["kind", "output", "MACs", "share", "params", "activations", "read"]
     row = next(line for line in drawn(model, 100) if " Linear" in line or " Gemm" in line)
@@ -138,25 +138,67 @@ async def test_the_least_time_is_asked_for_when_a_machine_is_known_and_stays_dim
         assert line_text(tree.row_line(1, 60)) != line_text(shown)
 
 
-def test_a_figure_is_as_hot_as_its_share_among_its_siblings() -> None:
+def _bars(model: TreeModel, width: int, *, letters: bool = False) -> dict[str, float]:
+    """Length of the bar of each visible layer, in cells."""
+    laid, look = place_columns(model, width, exact=False), choose_look(alexnet().info.totals, letters=letters)
+    lines = {model.layers[row].path: draw_table_line(model, row, laid, look) for row in model.rows}
+    bars = {path: "".join(text for text, role in line if role == "bar") for path, line in lines.items()}
+    return {path: sum(" ▏▎▍▌▋▊▉█".index(char) / 8 for char in bar) for path, bar in bars.items()}
+
+
+@pytest.mark.parametrize("letters", [False, True])
+def test_bars_have_one_scale_the_largest_layer_of_the_tree(letters: bool) -> None:
     model = TreeModel(alexnet().layers)
-    laid, totals = place_columns(model, 60, exact=False), alexnet().info.totals
+    full = place_columns(model, 60, exact=False).bar
+    bars, leaves = _bars(model, 60, letters=letters), [layer for layer in model.layers if not layer.group]
+    largest = max(layer.macs or 0 for layer in leaves)
+    assert full >= 3
+    for layer in leaves:
+        share = full * (layer.macs or 0) / largest
+        assert bars[layer.path] == pytest.approx(share, abs=1 / 8), layer.path
+    assert max(bars.values()) == full
+    assert {bars[layer.path] for layer in model.layers if layer.group} == {0}, "a group contains other rows"
 
-    def heat(path: str, *, letters: bool) -> str:
-        row = next(at for at, layer in enumerate(model.layers) if layer.path == path)
-        line = draw_table_line(model, row, laid, choose_look(totals, letters=letters))
-        figure = f"{model.layers[row].macs or 0:,}"[:2]
-        return next(
-            role if not letters else line_text(line)[laid.columns[2].start - 1]
-            for piece, role in line
-            if figure in piece
-        )
 
-    # of 656 M in features: 224 M, 70 M; classifier.1 has two thirds of its group
-    paths = ("features.3", "features.0", "classifier.1")
-    assert [heat(path, letters=False) for path in paths] == ["heat2", "heat1", "heat3"]
-    assert [heat(path, letters=True) for path in paths] == ["▒", "░", "▓"]
-    assert "C Conv" in line_text(draw_table_line(model, 1, laid, choose_look(totals, letters=True)))
+def test_only_the_sorted_column_has_bars_and_families_keep_their_colors() -> None:
+    model = TreeModel(alexnet().layers)
+    model.set_metric(METRICS[1])
+    laid, look = place_columns(model, 140, exact=False), choose_look(alexnet().info.totals)
+    (params,) = (place for place in laid.columns if place.name == "params")
+    row = next(row for row in model.rows if model.layers[row].path == "classifier.1")
+    line = draw_table_line(model, row, laid, look)
+    assert [role for _, role in line].count("bar") == 1
+    assert line_text(line)[params.start :].startswith("█" * laid.bar)
+    assert "matmul" in [role for _, role in line]
+    assert "C Conv" in line_text(
+        draw_table_line(model, 1, laid, choose_look(alexnet().info.totals, letters=True))
+    )
+
+
+def test_a_run_has_no_bar_and_neither_has_a_figure_that_nobody_knows() -> None:
+    model = TreeModel(blocks(12).layers)
+    assert set(_bars(model, 60).values()) == {0}, "the sum of a run is no layer"
+    model = TreeModel([replace(layer, macs=None) for layer in alexnet().layers])
+    model.set_metric(METRICS[0])
+    assert set(_bars(model, 60).values()) == {0}
+
+
+def test_columns_are_left_out_from_the_right_and_the_kind_goes_last() -> None:
+    deep = [replace(layer, depth=layer.depth + 6 * (not layer.group)) for layer in alexnet().layers]
+    order = ["kind", "output", "macs", "share", "params", "activations"]
+    for layers in (alexnet().layers, deep):
+        model, previous = TreeModel(layers), 0
+        for width in range(12, 140):
+            laid = place_columns(model, width, exact=False)
+            names = [place.name for place in laid.columns]
+            shown = [name for name in order if name in names]
+            assert names[: len(shown)] == shown
+            if names not in ([], ["kind"], ["kind", "macs"]):
+                assert shown == order[: len(shown)], width
+            assert len(names) >= previous, width
+            assert "kind" in names or not names
+            assert "kind" in names or width < 27
+            previous = len(names)
 
 
 def test_deep_names_are_whole_in_a_terminal_of_60_columns_and_figures_give_way() -> None:

@@ -24,7 +24,7 @@ _ROW_ROLES: Mapping[str, Role] = {
     "removed": "bad",
     "renamed": "quiet",
 }
-_INSIDE_WIDTH = 56
+_INSIDE_WIDTH = 40
 
 
 def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
@@ -126,12 +126,13 @@ def _build_node_rows(fact: Diff) -> list[Block]:
     )
 
 
-def _node_cells(row: NodeDiff) -> tuple[Cell, str, Cell, Cell]:
+def _node_cells(row: NodeDiff) -> tuple[Cell, Cell, Cell, Cell]:
     """Return the cells of a node: status, name, difference, and the way in which it was matched."""
     tiled = row.status in ("tiled", "merged")
-    name, match = row.before or row.after or "", ""
+    name: Cell = row.before or row.after or ""
+    match = ""
     if row.before and row.after and row.before != row.after and not tiled:
-        name = f"{row.before} -> {row.after}"
+        name = row.before, " -> ", row.after
     if row.match and row.match != "name" and not tiled:
         match = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
     difference = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")

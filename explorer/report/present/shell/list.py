@@ -14,7 +14,7 @@ from explorer.report.present.figures import count, share_text, size
 Choice = ModelFile | RecentModel | KeptSession | NamedModel
 
 _COLUMNS = (
-    Column("model", shrink=True),
+    Column("model", shrink=True, least=16),
     Column("format", drop=2, role="kind"),
     Column("size", "right"),
     Column("params", "right"),

@@ -1,0 +1,213 @@
+"""Short names of layers, tensors and matmuls: what the names in one view have in common gives way.
+
+A name that is cut at a fixed place loses the part by which it differs from its neighbors. Here a name is
+split into parts at its slashes, dots and underscores. The parts at which the names of a view branch are kept;
+the others are left out one by one, until the name fits. The tree, all tables and the plots use these names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from rich.cells import cell_len, chop_cells
+
+from explorer.report.pieces import cut_ends
+
+_SEPARATORS = "/.:_-"
+_PARTS = re.compile(r"[/.:_-]*[^/.:_-]+|[/.:_-]+$")
+"""Parts of a name. Each part starts with the separators before it."""
+_MAX_PARTS = 64
+"""Maximum number of parts of a name. Only manipulated files have names with more."""
+_MIN_PIECE = 4
+"""Minimum cells of a part that is cut."""
+_MIN_PREFIX = 4
+"""Minimum cells of a common prefix that is worth leaving out, and that a heading must have room for."""
+
+_Trie = dict[str, "_Trie"]
+"""Names as a tree of their parts. The key '' marks the end of a name."""
+
+
+class ShortNames(NamedTuple):
+    """Short forms of names.
+
+    Attributes:
+        prefix: Common start that the short forms lack, so that a heading must show it; '' for none.
+        texts: Short form by name. Different names have different forms, if the room suffices at all.
+    """
+
+    prefix: str
+    texts: Mapping[str, str]
+
+
+def collapse_repeats(name: str) -> str:
+    """Leave out the modules that an exporter repeats, and the leading slash.
+
+    `/features/features.2/features.2.0/Conv` becomes `features.2.0 Conv`.
+    """
+    if "/" not in name:
+        return name
+    parts = name.strip("/").split("/")
+    following = [*parts[1:], ""]
+    kept = [
+        part
+        for part, next_part in zip(parts, following, strict=True)
+        if part != next_part and not next_part.startswith(f"{part}.")
+    ]
+    if not kept:
+        return name
+    end = " " if len(kept) > 1 and kept[-1][:1].isupper() else "/"
+    return end.join(filter(None, ("/".join(kept[:-1]), kept[-1])))
+
+
+class NameSet:
+    """The names in one view. They are compared with each other once, for any room.
+
+    Args:
+        names: The names. A text that stands for a missing name, such as '(inputs)' or '-', is kept.
+    """
+
+    def __init__(self, names: Iterable[str]) -> None:
+        distinct = dict.fromkeys(name for name in names if name[:1] != "(" and any(map(str.isalnum, name)))
+        collapsed = {name: collapse_repeats(name) for name in distinct}
+        counts = Counter(collapsed.values())
+        self._texts = {name: text if counts[text] == 1 else name for name, text in collapsed.items()}
+        self._parts = {name: _split(text) for name, text in self._texts.items()}
+        self._root: _Trie = {}
+        for parts in self._parts.values():
+            node = self._root
+            for part in (*parts, ""):
+                node = node.setdefault(part, {})
+
+    @property
+    def least_width(self) -> int:
+        """Cells in which each name keeps the parts by which it differs from the others."""
+        needed = [
+            _join(
+                parts, [branches or i == len(parts) - 1 for i, branches in enumerate(self._branches(parts))]
+            )
+            for parts in self._parts.values()
+        ]
+        return max(map(cell_len, needed), default=0)
+
+    @property
+    def collapsed_width(self) -> int:
+        """Cells in which no name is cut, but repeated modules are left out."""
+        return max(map(cell_len, self._texts.values()), default=0)
+
+    def shorten(self, rooms: Mapping[str, int], prefix_room: int = 0) -> ShortNames:
+        """Return short forms of names of this set, all in the first of these forms that fits.
+
+        The forms are the full names; the names without repeated modules; those without their common prefix;
+        those with an ellipsis for further parts.
+
+        Args:
+            rooms: Cells for each name.
+            prefix_room: Cells of the heading for the common prefix; without enough room it is not dropped.
+        """
+        names = [name for name in rooms if name in self._parts]
+        others = {name: _cut(name, room) for name, room in rooms.items() if name not in self._parts}
+        if all(cell_len(name) <= rooms[name] for name in names):
+            return ShortNames("", {**others, **{name: name for name in names}})
+        if all(cell_len(self._texts[name]) <= rooms[name] for name in names):
+            return ShortNames("", {**others, **{name: self._texts[name] for name in names}})
+        count = self._count_common_parts()
+        prefix = "".join(next(iter(self._parts.values()))[:count])
+        if not cell_len(prefix) >= _MIN_PREFIX or prefix_room <= _MIN_PREFIX:
+            count, prefix = 0, ""
+        texts: dict[str, str] = {}
+        used: set[str] = set()
+        for name in names:
+            parts = self._parts[name]
+            branches = list(self._branches(parts))
+            text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], rooms[name])
+            texts[name] = next((form for form in _fit_forms(text, rooms[name]) if form not in used), text)
+            used.add(texts[name])
+        return ShortNames(prefix, {**others, **texts})
+
+    def _branches(self, parts: Sequence[str]) -> Iterator[bool]:
+        """Yield whether other names of the set differ at each part of a name."""
+        node = self._root
+        for part in parts:
+            yield len(node) > 1
+            node = node[part]
+
+    def _count_common_parts(self) -> int:
+        """Return the number of first parts that all names have in common. Each name keeps its last part."""
+        if len(self._parts) < 2:
+            return 0
+        count, node = 0, self._root
+        while len(node) == 1 and "" not in node:
+            node = next(iter(node.values()))
+            count += 1
+        return min(count, *(len(parts) - 1 for parts in self._parts.values()))
+
+
+def shorten_name(name: str, room: int, among: Iterable[str] = ()) -> str:
+    """Return a name in `room` cells, with the parts by which it differs from the names `among` it."""
+    return NameSet([name, *among]).shorten({name: room}).texts[name] if cell_len(name) > room else name
+
+
+def _split(text: str) -> tuple[str, ...]:
+    """Split a name into parts. The operator after a space is a part of its own."""
+    start, space, operator = text.partition(" ")
+    parts = _PARTS.findall(start)
+    if len(parts) > _MAX_PARTS:
+        parts[_MAX_PARTS - 1 :] = ["".join(parts[_MAX_PARTS - 1 :])]
+    return (*parts, *([space + operator] if space else []))
+
+
+def _strip_start(parts: Sequence[str]) -> list[str]:
+    return [parts[0].lstrip(_SEPARATORS) or parts[0], *parts[1:]]
+
+
+def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
+    """Join parts to a text of at most `room` cells, if possible with all parts at which names branch.
+
+    The other parts fill the room: first the last one, unless it is an operator, then those after the first
+    branch, then the common start from its end.
+    """
+    text = "".join(parts)
+    if cell_len(text) <= room:
+        return text
+    kept = list(branches)
+    first = kept.index(True) if True in kept else len(kept)
+    last = range(len(kept) - (not parts[-1].startswith(" ")), len(kept))
+    for index in (*last, *range(first, len(kept)), *reversed(range(first))):
+        if not kept[index]:
+            kept[index] = True
+            kept[index] = cell_len(_join(parts, kept)) <= room
+    text, spare = _join(parts, kept), room - cell_len(_join(parts, kept))
+    if spare >= _MIN_PIECE and text.endswith("…") and True in kept:
+        # the part after the last one is cut
+        piece = parts[len(kept) - kept[::-1].index(True)]
+        text = text[:-1] + chop_cells(piece, spare)[0] + "…"
+    return text
+
+
+def _join(parts: Sequence[str], kept: Sequence[bool]) -> str:
+    """Join the parts that are kept. An ellipsis replaces each run of the others."""
+    text, is_gap = "", False
+    for part, is_kept in zip(parts, kept, strict=True):
+        if not is_kept:
+            is_gap = True
+            continue
+        text += f"…{part.lstrip(_SEPARATORS + ' ') or part}" if is_gap else part
+        is_gap = False
+    return text + "…" * is_gap
+
+
+def _cut(text: str, room: int) -> str:
+    return text if cell_len(text) <= room else cut_ends(text, room, room // 2)
+
+
+def _fit_forms(text: str, room: int) -> Iterator[str]:
+    """Yield the text if it fits, otherwise its cuts: first both ends, then other divisions of the room."""
+    if cell_len(text) <= room:
+        yield text
+        return
+    half = room // 2
+    for first in sorted(range(max(1, room)), key=lambda first: abs(first - half)):
+        yield cut_ends(text, room, first)

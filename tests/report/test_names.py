@@ -1,0 +1,123 @@
+"""Short names: the part by which names differ is never cut, and what they have in common is shown once."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+from rich.cells import cell_len
+
+from explorer.report.blocks import Column, Table
+from explorer.report.layout import TableLines
+from explorer.report.names import NameSet, collapse_repeats, shorten_name
+from explorer.report.pieces import pieces_text, split_terms
+from explorer.report.plots import shorten_names
+
+MOBILE = [
+    f"/features/features.{block}/conv/conv.{part}/conv.{part}.{step}/{op}"
+    for block, part, (step, op) in product(range(2, 5), range(2), enumerate(("Conv", "Clip")))
+]
+LLAMA = [
+    f"model.layers.{layer}.{part}.weight"
+    for layer, part in product(range(12), ("self_attn.q_proj", "self_attn.k_proj", "mlp.up_proj"))
+]
+STAGES = [
+    f"resnetv15_stage{stage}_unit{unit}_conv{conv}" for stage, unit, conv in product(range(1, 4), repeat=3)
+]
+SETS = {"mobile": MOBILE, "llama": LLAMA, "stages": STAGES, "plain": ["conv1", "conv2", "fc"]}
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("/features/features.2/features.2.0/Conv", "features.2.0 Conv"),
+        ("/features/features.2/features.2.2/Conv", "features.2.2 Conv"),
+        ("/layer1/layer1.0/conv1/Conv", "layer1.0/conv1 Conv"),
+        ("/layer1/layer10/conv/Conv", "layer1/layer10/conv Conv"),
+        ("model.layers.0.weight", "model.layers.0.weight"),
+        ("/", "/"),
+        ("", ""),
+    ],
+)
+def test_modules_that_an_exporter_repeats_are_named_once(name: str, short: str) -> None:
+    assert collapse_repeats(name) == short
+
+
+@pytest.mark.parametrize("names", SETS.values(), ids=SETS)
+@pytest.mark.parametrize("prefix_room", [0, 30])
+def test_short_names_fit_and_differ_from_the_width_on_that_they_need(
+    names: list[str], prefix_room: int
+) -> None:
+    name_set = NameSet(names)
+    assert name_set.least_width <= max(map(len, names))
+    for width in range(name_set.least_width, max(map(len, names)) + 1):
+        short = name_set.shorten(dict.fromkeys(names, width), prefix_room)
+        assert len(set(short.texts.values())) == len(names)
+        assert max(map(cell_len, short.texts.values())) <= width
+
+
+def test_names_differ_in_less_room_than_their_parts_need() -> None:
+    short = NameSet(MOBILE).shorten(dict.fromkeys(MOBILE, 8))
+    assert len(set(short.texts.values())) == len(MOBILE)
+    assert max(map(len, short.texts.values())) <= 8
+
+
+def test_names_that_fit_stay_as_they_are_and_placeholders_do_too() -> None:
+    names = [*MOBILE, "(inputs)", "-"]
+    short = NameSet(names).shorten(dict.fromkeys(names, 60), 30)
+    assert (short.prefix, short.texts) == ("", {name: name for name in names})
+    assert NameSet(names).shorten(dict.fromkeys(names, 18)).texts["(inputs)"] == "(inputs)"
+
+
+def test_the_common_start_is_dropped_where_a_heading_can_show_it() -> None:
+    rooms = dict.fromkeys(LLAMA, 22)
+    short = NameSet(LLAMA).shorten(rooms, 20)
+    assert short.prefix == "model.layers"
+    assert short.texts["model.layers.3.mlp.up_proj.weight"] == "3.mlp.up_proj.weight"
+    assert all(text.startswith("…") for text in NameSet(LLAMA).shorten(rooms).texts.values())
+
+
+def test_a_name_alone_keeps_its_end() -> None:
+    assert shorten_name("model.layers.3.mlp.up_proj.weight", 16) == "…up_proj.weight"
+    assert shorten_name("model.layers.3.mlp", 40) == "model.layers.3.mlp"
+
+
+@pytest.mark.parametrize("part", ["a.", ".", "x", "層/", "/a/a.b"])
+def test_a_hostile_name_is_cut(part: str) -> None:
+    name = part * 9_999
+    assert cell_len(shorten_name(name, 20, [name + "b", "c" + name])) <= 20
+
+
+def test_a_table_shows_the_common_start_in_its_title_and_drops_columns_before_it_cuts_names() -> None:
+    columns = (Column("layer", shrink=True), Column("what", drop=1), Column("bytes", "right"))
+    table = Table(columns, [(name, "a text of some length", "12.00 MiB") for name in MOBILE], indent=0)
+    lines = TableLines(table, 44)
+    head, *rows = [pieces_text(line) for line in lines]
+    assert head.startswith("layer ")
+    assert "what" not in head
+    assert len({row[:30] for row in rows}) == len(MOBILE)
+    assert all(len(row) <= 44 for row in rows)
+    names = [row.split("  ")[0] for row in rows]
+    assert names[0] == "features.2/conv.0.0 Conv"
+
+
+def test_the_number_of_other_names_stays_beside_a_short_name() -> None:
+    columns = (Column("matmul", shrink=True), Column("tiles", "right"))
+    table = Table(columns, [(f"{name} and 3 more", "12") for name in LLAMA[:5]], indent=0)
+    rows = [pieces_text(line) for line in TableLines(table, 40)][1:]
+    assert all(" +3  " in row for row in rows), rows
+    assert len(set(rows)) == 5
+
+
+def test_names_on_the_axis_of_a_plot_differ() -> None:
+    names = [f"{'encoder/' * 6}layer.{layer}/{'attention/' * 4}output" for layer in range(4)]
+    assert len(set(shorten_names(names))) == 4
+
+
+def test_a_formula_is_split_before_its_operators() -> None:
+    formula = "batch 1 x Cout 64 x out 55x55 = 193,600; bias: 1x64 = 64 elementwise"
+    terms = split_terms(formula, 40)
+    assert "".join(terms) == formula
+    assert terms == [
+        *("batch 1", " x Cout 64", " x out 55x55", " = 193,600;", " bias: 1x64", " = 64 elementwise"),
+    ]
