@@ -49,6 +49,7 @@ class Terminal:
         columns, rows: Size of the terminal.
         env: Added to an environment that names nothing of the machine's.
         cwd: Where it runs.
+        background: Color that the terminal tells who asks for its background, such as 'ffff/ffff/ffff'.
     """
 
     def __init__(
@@ -59,8 +60,12 @@ class Terminal:
         rows: int = 40,
         env: Mapping[str, str] | None = None,
         cwd: Path = ROOT,
+        background: str = "",
     ) -> None:
         self.screen = pyte.Screen(columns, rows)
+        # a terminal tells who asks what it is
+        self.screen.write_process_input = lambda text: os.write(self.master, text.encode())
+        self.background = background
         self.stream = pyte.ByteStream(self.screen)
         self.sent = bytearray()
         self.master, self.slave = os.openpty()
@@ -115,6 +120,8 @@ class Terminal:
         if not select.select([self.master], [], [], seconds)[0]:
             return 0
         data = os.read(self.master, 1 << 16)
+        if self.background and b"\x1b]11;?" in data:
+            os.write(self.master, f"\x1b]11;rgb:{self.background}\x1b\\".encode())
         self.sent += data
         self.stream.feed(data)
         return len(data)

@@ -103,9 +103,16 @@ def _is_at_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
+_NO_CURSOR = ("dumb", "unknown")
+"""Values of TERM for terminals that cannot move their cursor."""
+
+
 def _need_terminal(hint: str) -> None:
     if not _is_at_terminal():
         raise Misuse("the screen needs a terminal", hint=hint)
+    term = os.environ.get("TERM", "")
+    if term.lower() in _NO_CURSOR:
+        raise Misuse(f"the screen needs more than TERM={term}", hint=hint)
 
 
 def _check_source(source: str) -> None:

@@ -9,6 +9,7 @@ this module imports nothing large.
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from typing import Annotated
 
@@ -21,6 +22,8 @@ from explorer.host.system import find_user_folder
 
 _FILE = "screen.json"
 _MAX_BYTES = 1 << 16
+_LOCK = threading.Lock()
+"""Held while the file is read and replaced, so that two threads lose no choice."""
 LEFTMOST, RIGHTMOST = 20, 80
 """Limits of the divider's position: the left pane's share of the width, in percent."""
 
@@ -52,6 +55,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         model: Model that the order belongs to: the most recently viewed one.
         others: Orders of models viewed earlier, most recent first. A model without an entry is shown in
             execution order.
+        light: Whether the user chose the light theme, or None without a choice.
     """
 
     columns: Annotated[tuple[Annotated[str, Meta(max_length=64)], ...], Meta(max_length=64)] = ()
@@ -62,6 +66,7 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
     divider: Annotated[int, Meta(ge=LEFTMOST, le=RIGHTMOST)] | None = None
     model: Annotated[str, Meta(max_length=4096)] = ""
     others: Annotated[tuple[ModelOrder, ...], Meta(max_length=_MAX_ORDERS)] = ()
+    light: bool | None = None
 
     def for_model(self, model: str) -> ScreenChoices:
         """Returns the choices for one model; `model` and `others` are empty in the result."""
@@ -72,10 +77,16 @@ class ScreenChoices(Struct, frozen=True, omit_defaults=True):
         return ScreenChoices(self.columns, divider=self.divider)
 
     def keep_orders(self, previous: ScreenChoices) -> ScreenChoices:
-        """Returns these choices with the orders of other models in `previous`, the earlier choices."""
+        """Returns these choices with the theme and the orders of other models in `previous`.
+
+        Args:
+            previous: Earlier choices. Their theme is kept if these choices have none.
+        """
         orders = [order for order in previous._list_orders() if order.model not in ("", self.model)]
         return replace(
-            self, others=tuple(order for order in orders if order != ModelOrder(order.model))[:_MAX_ORDERS]
+            self,
+            others=tuple(order for order in orders if order != ModelOrder(order.model))[:_MAX_ORDERS],
+            light=previous.light if self.light is None else self.light,
         )
 
     def _list_orders(self) -> tuple[ModelOrder, ...]:
@@ -108,8 +119,22 @@ def keep(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
     Returns:
         Whether the file could be written.
     """
+    with _LOCK:
+        return _write(choices.keep_orders(load_choices(environment)), environment)
+
+
+def keep_theme(light: bool, environment: Mapping[str, str]) -> bool:
+    """Stores the theme; keeps the other choices.
+
+    Returns:
+        Whether the file could be written.
+    """
+    with _LOCK:
+        return _write(replace(load_choices(environment), light=light), environment)
+
+
+def _write(choices: ScreenChoices, environment: Mapping[str, str]) -> bool:
     path = os.path.join(state_folder(environment), _FILE)
-    choices = choices.keep_orders(load_choices(environment))
     while len(content := msgspec.json.encode(choices)) > _MAX_BYTES and choices.others:
         choices = replace(choices, others=choices.others[:-1])
     try:

@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from explorer.base.errors import Misuse
 from explorer.facts import Layer, TensorInfo
-from explorer.settings.filter import is_query, number, search
+from explorer.settings.columns import COLUMNS
+from explorer.settings.filter import build_matcher, is_query, number, search
+from explorer.settings.filter_completion import complete_filter
 
 
 def layer(
@@ -261,3 +263,22 @@ def test_no_text_breaks_the_filter(text: str) -> None:
     except Misuse:
         return
     assert set(found) <= set(range(len(LAYERS)))
+
+
+def test_a_word_is_completed_to_a_key_with_its_sign_the_most_used_first() -> None:
+    assert complete_filter("conv k", COLUMNS)[0] == "conv kernel="
+    assert complete_filter("conv kernel=3 s", COLUMNS)[0] == "conv kernel=3 stride="
+    assert complete_filter("conv -st", COLUMNS) == ["conv -stride=", "conv -status:"]
+    assert complete_filter("(MA", COLUMNS) == ["(macs>"]
+    assert complete_filter("op:co", COLUMNS, ("Conv", "Gemm", "Concat")) == ["op:Conv", "op:Concat"]
+    for text in ("", "conv ", "kernel=3", "macs>", "xyz"):
+        assert complete_filter(text, COLUMNS) == []
+
+
+def test_every_completion_is_a_filter_once_a_value_follows() -> None:
+    values = {":": "x", "=": "1", ">": "1"}
+    for first in "abcdefghijklmnopqrstuvwxyz":
+        for text in complete_filter(first, COLUMNS):
+            column = COLUMNS.get(text[:-1])
+            if column is None or not column.needs:
+                build_matcher(text + values[text[-1]])

@@ -84,8 +84,8 @@ async def test_the_question_mark_explains_the_words_of_the_pane_in_use() -> None
         assert text.startswith("Words and keys\nWords on this page\n")
         assert "1 MAC = 2 FLOPs" in " ".join(text.split())
         assert "Filter the layers" in text, "and the keys"
-        text = await dialog(hands, "w")
-        assert text.startswith("Glossary\n")
+        await hands.press(*"glossary", "enter")
+        assert hands.dialog().startswith("Glossary\n")
         await hands.press("escape", "escape", "t")
         assert "tile utilization" in await dialog(hands, "question_mark")
 

@@ -15,7 +15,7 @@ from tests.tui.scripted import alexnet
 
 
 def _rows(hands: Hands) -> list[tuple[str, str]]:
-    listed = hands.pilot.app.screen.query_one("_Choices", LineList)
+    listed = hands.pilot.app.screen.query_one("Choices", LineList)
     return [(choice.key, choice.title) for choice in listed.rows]
 
 

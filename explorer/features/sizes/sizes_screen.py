@@ -7,8 +7,10 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from textual.app import ComposeResult
-from textual.binding import BindingType
+from textual.binding import Binding, BindingType
 from textual.containers import Vertical
+from textual.widget import Widget
+from textual.widgets import Input
 
 from explorer.base import units
 from explorer.base.errors import Cancelled, ExplorerError
@@ -49,7 +51,7 @@ SIZES_KEYS = key_group(
     ("size_other", ("tab",), "Tab", "Another size", "Batch, sequence, ..."),
     ("size_machine", ("m",), "m", "Machine…", "Whose least time is drawn"),
     ("size_bind", ("enter",), "Enter", "Take this size", "Binds it, and the other open sizes to those shown"),
-    ("size_type", ("t",), "t", "Type sizes", "Fields for all sizes that the model leaves open"),
+    ("size_type", ("t",), "t 1-9", "Type sizes", "Fields for all sizes that the model leaves open"),
     ("size_serving", ("at",), "@", "Serving…", "Of a text: prompt, context, batch, devices"),
 )
 # fmt: on
@@ -60,10 +62,17 @@ _TEXT = "sequence"
 
 
 class SizeChoice(NamedTuple):
-    """The user's choice: sizes to bind, None to enter all sizes, or `serving` for the serving screen."""
+    """The user's choice: sizes to bind, None to enter all sizes, or `serving` for the serving screen.
+
+    Attributes:
+        name: Size to enter first; '' for any.
+        typed: First digits that the user typed for this size.
+    """
 
     sizes: dict[str, int] | None
     serving: bool = False
+    name: str = ""
+    typed: str = ""
 
 
 class SizesView(SubScreen[SizeChoice]):
@@ -76,7 +85,10 @@ class SizesView(SubScreen[SizeChoice]):
         ask_machine: Function that asks the user for a machine.
     """
 
-    BINDINGS: ClassVar[list[BindingType]] = bindings(SIZES_KEYS)
+    BINDINGS: ClassVar[list[BindingType]] = [
+        *bindings(SIZES_KEYS),
+        *(Binding(digit, f"size_type('{digit}')", show=False) for digit in "123456789"),
+    ]
     AUTO_FOCUS = ""
 
     def __init__(
@@ -122,7 +134,7 @@ class SizesView(SubScreen[SizeChoice]):
             *([("@", "serving")] if _TEXT in fact.names else []),
             ("m", "machine"),
             *([("Enter", "take")] if fact.name in bindable else []),
-            *([("t", "type")] if bindable else []),
+            *([("1-9", "type")] if bindable else []),
             ("q", "back"),
         ]
 
@@ -206,10 +218,10 @@ class SizesView(SubScreen[SizeChoice]):
         others = {name: size for name, size in fact.others.items() if name in bindable}
         self.dismiss(SizeChoice({**others, fact.name: fact.sizes[self.at]}))
 
-    def action_size_type(self) -> None:
-        """Open a form for all open sizes."""
+    def action_size_type(self, digit: str = "") -> None:
+        """Open a form for all open sizes. A typed digit begins the size that the curves are over."""
         if self._bindable:
-            self.dismiss(SizeChoice(None))
+            self.dismiss(SizeChoice(None, name=self.fact.name, typed=digit))
         else:
             self._say("this model leaves no dimension open")
 
@@ -261,15 +273,29 @@ class SizesDialog(FormDialog[dict[str, int]]):
 
     Args:
         sizes: Current value of each size, by name; None for an open size.
+        name: Name of the size that is focused first; '' for the first one.
+        typed: Digits that this size begins with.
     """
 
     TITLE_TEXT = "Open sizes"
     HINT = "↑↓ choose · Enter apply · Esc cancel"
 
-    def __init__(self, sizes: Mapping[str, int | None]) -> None:
+    def __init__(self, sizes: Mapping[str, int | None], name: str = "", typed: str = "") -> None:
         super().__init__()
         self._sizes = sizes
         self._fields = list(sizes)[:_MAX_FIELDS]
+        self._first, self._typed = self._fields.index(name) if name in self._fields else 0, typed
+
+    def on_mount(self) -> None:
+        """Insert the typed digits. The base class focuses the field."""
+        if self._typed:
+            entry = self.query_one(f"#size-{self._first}", Input)
+            entry.select_on_focus = False
+            entry.value, entry.cursor_position = self._typed, len(self._typed)
+
+    def first(self) -> Widget:
+        """Return the field of the size to focus first."""
+        return self.query_one(f"#size-{self._first}", Input)
 
     def fields(self) -> ComposeResult:
         """Yield a field for each size."""
@@ -343,13 +369,13 @@ class SizesCommand(ScreenCommand):
         if choice is not None and choice.serving:
             serving(self.context)
         elif choice is not None and choice.sizes is None:
-            self._type()
+            self._type(choice.name, choice.typed)
         elif choice is not None and choice.sizes is not None:
             bound_sizes = {name: size for name, size in self._open().items() if size is not None}
             self._start_binding({**bound_sizes, **choice.sizes})
 
-    def _type(self) -> None:
-        self.context.ask(SizesDialog(self._open()), self._start_binding)
+    def _type(self, name: str = "", typed: str = "") -> None:
+        self.context.ask(SizesDialog(self._open(), name, typed), self._start_binding)
 
     def _start_binding(self, dims: dict[str, int] | None) -> None:
         if dims is not None:

@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from explorer.process import screen_choices
 from explorer.tui.app.hangup import end_on_hangup
+from explorer.tui.terminal.background import LateAnswer, ask_background
+from explorer.tui.terminal.console import is_console
 
 if TYPE_CHECKING:
     from explorer.process.saved_sessions import SavedSession, SessionStore
@@ -54,6 +58,9 @@ def run(
     """
     # imported late: errors in the arguments are reported without loading Textual
     from explorer.tui.models.resumable_session import ResumableSession
+
+    remote = remote or is_remote(os.environ)
+    light, late_answer = _choose_theme(remote=remote)
     from explorer.tui.program import ExplorerApp
 
     options = dict(engine_options or {})
@@ -61,7 +68,7 @@ def run(
     app = ExplorerApp(
         source,
         first.engine if first is not None else None,
-        remote=remote or is_remote(os.environ),
+        remote=remote,
         keeper=first,
         view=resumed[1].view if resumed else None,
         begin=_session_factory({} if source else options, memory),
@@ -69,6 +76,9 @@ def run(
         folder=folder,
         overlays=overlays,
         beside=beside,
+        light=bool(light),
+        late_answer=late_answer,
+        keep_theme=lambda light: screen_choices.keep_theme(light, os.environ),
     )
     exit_code = None
     try:
@@ -80,6 +90,22 @@ def run(
         for model in app.models.open:
             model.close(properly=exit_code == 0)
     return exit_code if exit_code is not None else app.return_code or 0
+
+
+def _choose_theme(*, remote: bool) -> tuple[bool | None, LateAnswer | None]:
+    """Return whether the light theme is shown, and a filter for an answer of the terminal that is late.
+
+    The user's choice precedes the background color of the terminal. Without both, the first value is None.
+    """
+    light = screen_choices.load_choices(os.environ).light
+    if light is not None or is_console(os.environ.get("TERM", "")):
+        return light, None
+    with ask_background(remote=remote) as question:
+        if question is None:
+            return None, None
+        import_module("explorer.tui.program")  # takes longer than most terminals need to answer
+        light = question.read()
+        return light, None if question.is_answered else LateAnswer()
 
 
 def _session_factory(options: dict[str, Any], memory: int | None) -> Begin:

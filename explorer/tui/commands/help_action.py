@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from functools import partial
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any
 
 from textual.binding import Binding
+from textual.widgets import Input, Static
 
 from explorer.base.features import load_all
+from explorer.report.glossary import terms_in
+from explorer.tui.commands.command_key import CommandKey
 from explorer.tui.commands.key_table import COMMANDS
-from explorer.tui.dialogs.manual import HelpDialog
+from explorer.tui.dialogs.dialogs import Dialog
+from explorer.tui.dialogs.manual import HelpDialog, field_lines, hint_lines, term_lines
 from explorer.tui.dialogs.states.figures_screen import FIGURE_KEYS
 from explorer.tui.dialogs.states.history_dialog import HISTORY_KEYS
 from explorer.tui.models.chooser import CHOOSER_KEYS
@@ -21,10 +24,12 @@ from explorer.tui.tree.table import column_titles
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView
 from explorer.tui.widgets.link_view import LINK_KEYS
+from explorer.tui.widgets.option_field import OptionField
 from explorer.tui.widgets.page_text import read_text
 from explorer.tui.widgets.plot_view import PLOT_KEYS
 
 if TYPE_CHECKING:
+    from textual.dom import DOMNode
     from textual.screen import Screen
 
 KEYS: tuple[Key, ...] = (
@@ -42,7 +47,7 @@ KEYS: tuple[Key, ...] = (
 
 
 def help_dialog(screen: Screen[Any]) -> HelpDialog:
-    """Create the help: the fields of a dialog, the terms of the current pane or dialog, and all keys."""
+    """Create the help: the fields and keys of a dialog, the terms of the current pane, and all keys."""
     panes = [*screen.query(LineView), *screen.query(LineList)]
     heading = ""
     for tree in screen.query(LayerTree):
@@ -51,11 +56,67 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
             "" if any(pane.has_focus for pane in panes if pane is not tree) else column_titles(tree.model)
         )
         panes = [pane for pane in panes if pane.has_focus and pane is not tree]
-    options = [
-        option for field in screen.query("*") if (option := getattr(field, "option", None)) is not None
-    ]
-    keys = partial(help_lines, own_groups=_find_own_groups(screen))
-    return HelpDialog(keys, [heading, *(read_text(pane) for pane in panes)], options)
+    terms = terms_in([heading, *(read_text(pane) for pane in panes)])
+    notes, hint = list_field_notes(screen), screen.HINT if isinstance(screen, Dialog) else ""
+    own_groups = _find_own_groups(screen)
+    is_filtering = any(field.has_focus for field in screen.query("#filter"))
+
+    def page(width: int) -> list[Line]:
+        sections = (
+            field_lines(notes, width),
+            hint_lines(hint, width) if hint else [],
+            filter_lines(width) if is_filtering else [],
+            term_lines(terms, width),
+            help_lines(width, own_groups),
+            [] if is_filtering else filter_lines(width),
+        )
+        return [line for lines in sections if lines for line in (*lines, BLANK)][:-1]
+
+    parts = [part for part, shown in (("fields", notes), ("words", terms), ("keys", True)) if shown]
+    title = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))).capitalize()
+    return HelpDialog(page, title, KEYS, [key for key in KEYS if find_namespace(screen, key) is not None])
+
+
+def list_field_notes(screen: Screen[Any]) -> list[tuple[str, str]]:
+    """Return the label of each field of a dialog, and what it is for or which values it offers."""
+    notes: list[tuple[str, str]] = []
+    label = ""
+    for widget in screen.query("*"):
+        option = getattr(widget, "option", None)
+        if option is not None:
+            notes.append((option.declared.label, " ".join(option.declared.help.split())))
+        elif isinstance(widget, OptionField):
+            notes.append((widget.label.strip(), f"one of: {', '.join(widget.words)}"))
+        elif isinstance(widget, Static) and widget.has_class("form-label"):
+            label = str(widget.content)
+            continue
+        elif isinstance(widget, Input) and label:
+            notes.append((label, f"such as {widget.placeholder}" if widget.placeholder else "typed"))
+        label = ""
+    return notes
+
+
+def find_namespace(screen: Screen[Any], key: Key) -> DOMNode | None:
+    """Return the node that runs a key on a screen: the focused widget, one around it, or the application.
+
+    Returns None if the key does nothing on this screen.
+    """
+    if isinstance(key, CommandKey):
+        has_command = any(binding.action == key.action for binding in _list_bindings(screen))
+        is_unbound = not key.keys and hasattr(screen, "action_command")
+        return screen if has_command or is_unbound else None
+    nodes = [*screen.focused.ancestors_with_self] if screen.focused is not None else [screen]
+    names = ",".join(key.keys)
+    return next(
+        (node for node in nodes for b in _list_bindings(node) if (b.action, b.key) == (key.action, names)),
+        None,
+    )
+
+
+def _list_bindings(node: DOMNode) -> Iterator[Binding]:
+    """Yield the bindings that the class of a node and its base classes declare."""
+    for base in type(node).__mro__:
+        yield from (binding for binding in vars(base).get("BINDINGS", ()) if isinstance(binding, Binding))
 
 
 def _find_own_groups(screen: Screen[Any]) -> set[str]:
@@ -81,7 +142,12 @@ def help_lines(width: int, own_groups: Collection[str] = ()) -> list[Line]:
             if key.group == group:
                 spans = ((fit("  " + key.shown, 16), "key"), (key.title, "text"), ("  " + key.tip, "dim"))
                 lines.extend(wrap(spans, width - 1, 16))
-    lines += [BLANK, heading_line("Filter")]
+    return lines
+
+
+def filter_lines(width: int) -> list[Line]:
+    """Draw examples of filters below a heading."""
+    lines: list[Line] = [heading_line("Filter")]
     for example, meaning in (
         ("conv 3", "words, anywhere in the path or the kind; * and ? match as in file names"),
         ("op:Conv", "by operator; -op:Relu finds all others"),

@@ -122,8 +122,10 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "app"),
     CommandKey("help", ("question_mark",), "?", "Help",
         "What the words in the pane mean, and all keys", PROGRAM, "app", footer="help"),
-    CommandKey("quit", ("q",), "q", "Quit", "Quit; asks first if a change is not saved", PROGRAM,
-        "program.leave", footer="quit"),
+    CommandKey("quit", ("q",), "q", "Quit", "As Ctrl+C and Ctrl+Q do; asks first if a change is not saved",
+        PROGRAM, "program.leave", footer="quit"),
+    CommandKey("suspend_process", (), "Ctrl+Z", "Suspend", "Stop the program; fg in the shell brings it back",
+        PROGRAM, "app"),
 )
 # fmt: on
 

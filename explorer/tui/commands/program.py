@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from explorer.tui.models.open_models import OpenModel
 
 
+class QuitDialog(ConfirmDialog):
+    """Asks whether to quit although work is not saved."""
+
+
 def actions(context: CommandContext) -> None:
     """Show the menu of actions on the model, and run the chosen one."""
     choices = [MenuItem(c.id, c.shown, c.title, c.tip) for c in COMMANDS if c.menu]
@@ -62,6 +66,8 @@ def reopen(context: CommandContext) -> None:
 
 def leave(context: CommandContext) -> None:
     """Quit. For each open model with something to lose, show the model and ask first."""
+    if any(isinstance(screen, QuitDialog) for screen in context.app.screen_stack):
+        return
     models = context.host.models
     _ask(context, sorted(models.open, key=lambda model: model is not models.current))
 
@@ -76,7 +82,7 @@ def _ask(context: CommandContext, models: list[OpenModel]) -> None:
     model, remaining = models[index], models[index + 1 :]
     prefix = f"{escape_name(model.source)}: " if len(host.models.open) > 1 else ""
     host.show_model(model)
-    question = ConfirmDialog("Quit?", prefix + model.question("quit"))
+    question = QuitDialog("Quit?", prefix + model.question("quit"))
     app.push_screen(
         question, lambda is_confirmed: _ask(context, remaining) if is_confirmed else None, mode=model.mode
     )

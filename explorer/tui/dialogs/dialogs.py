@@ -15,6 +15,7 @@ from textual.binding import Binding, BindingType
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
 from textual.screen import ModalScreen, Screen
+from textual.strip import Strip
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
@@ -65,6 +66,7 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     ]
     TITLE_TEXT = ""
     HINT = "Esc close"
+    """Keys of the dialog with their labels, separated by dots, for its lower border and its help."""
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-fields-beside"),
         (24, STACKED),
@@ -100,6 +102,9 @@ class PageDialog(Dialog[bool]):
         hint: Keys at the lower border; '' for the default.
         tone: CSS class of the box, such as 'bad'; '' for none.
         copy: Text that the y key copies; '' for none.
+
+    Attributes:
+        first_heading: Heading that the page is scrolled to first; '' for its beginning.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -119,6 +124,7 @@ class PageDialog(Dialog[bool]):
     ) -> None:
         super().__init__()
         self._page, self._tone, self._copy = page, tone, copy
+        self.first_heading = ""
         self.TITLE_TEXT = title
         self.HINT = hint or "↑↓ scroll · Esc close"
 
@@ -129,9 +135,11 @@ class PageDialog(Dialog[bool]):
         yield view
 
     def on_mount(self) -> None:
-        """Apply the tone."""
+        """Apply the tone, and scroll to the first heading."""
         if self._tone:
             self.query_one("#box").add_class(self._tone)
+        if self.first_heading:
+            self.query_one(LineView).reveal(self.first_heading)
 
     def action_accept(self) -> None:
         """Close with True."""
@@ -435,11 +443,26 @@ class MenuItem(Struct, frozen=True):
     tip: str = ""
 
 
-class _Choices(LineList):
-    """The rows of a `PickDialog`."""
+_MIN_TITLE = 28
+"""Cells that the titles of a list may take at any width."""
+
+
+class Choices(LineList):
+    """The rows of a `PickDialog`.
+
+    Attributes:
+        empty_note: Line that is shown if there are no rows.
+    """
 
     rows: Sequence[MenuItem] = ()
     heads: Sequence[str] = ()
+    empty_note = ""
+
+    def strip(self, y: int, width: int) -> Strip:
+        """Render the row that is visible in line `y`, or the note in an empty list."""
+        if not self.rows and y == 0:
+            return self.draw(((f" {self.empty_note}", "dim"),), width)
+        return super().strip(y, width)
 
     def head_line(self, width: int) -> Line:
         """Draw the titles of the columns."""
@@ -452,7 +475,7 @@ class _Choices(LineList):
     def _line(self, choice: MenuItem, width: int) -> Line:
         all_items = [*self.rows, *([MenuItem("", *self.heads)] if self.heads else [])]
         key = max((len(c.key) for c in all_items), default=0)
-        name = min(28, max((len(c.title) for c in all_items), default=0))
+        name = min(max(_MIN_TITLE, width // 3), max((len(c.title) for c in all_items), default=0))
         if not choice.tip:
             room = max(0, width - key - 4)
             title = fit(cut_middle(escape_name(choice.title), room), room)
@@ -483,13 +506,13 @@ class PickDialog(Dialog[str]):
         super().__init__()
         self.TITLE_TEXT, self._heads = title, heads
         self.HINT = "↑↓ Enter · Esc close"
-        self.choices, self._typed = tuple(choices), typed
+        self.choices, self._typed, self._typed_text = tuple(choices), typed, ""
 
     def body(self) -> ComposeResult:
         """Yield the input, the titles and the list."""
         if self._typed:
-            yield create_text_input(placeholder="type part of a name")
-        rows = _Choices()
+            yield create_text_input(placeholder="type part of a name", accepts_wildcards=True)
+        rows = Choices()
         if self._heads is not None:
             rows.heads = self._heads
             yield LineView(id="pick-head", focusable=False)
@@ -497,8 +520,8 @@ class PickDialog(Dialog[str]):
 
     def on_mount(self) -> None:
         """Show all choices."""
-        rows = self.query_one(_Choices)
-        rows.styles.height = min(len(self.choices), max(3, self.app.size.height - 8))
+        rows = self.query_one(Choices)
+        rows.styles.height = max(1, min(len(self.choices), max(3, self.app.size.height - 8)))
         self.narrow("")
         (self.query_one(Input) if self._typed else rows).focus()
 
@@ -511,27 +534,32 @@ class PickDialog(Dialog[str]):
 
     def show_choices(self, choices: Sequence[MenuItem]) -> None:
         """Replace the choices, with the cursor on the first."""
-        rows = self.query_one(_Choices)
-        rows.rows = choices
+        rows = self.query_one(Choices)
+        rows.rows, rows.empty_note = choices, self.empty_note()
         rows.rows_changed(keep_cursor=False)
         if self._heads is not None:
             self.query_one("#pick-head", LineView).show(
                 lambda width: [tuple((text, "dim") for text, _ in rows.head_line(width))]
             )
 
+    def empty_note(self) -> str:
+        """Return the line that is shown if there are no choices."""
+        return f"nothing matches '{escape_name(self._typed_text.strip())}'"
+
     def action_move(self, step: int) -> None:
         """Move the cursor while the input has the focus."""
-        rows = self.query_one(_Choices)
+        rows = self.query_one(Choices)
         rows.move_to(rows.cursor + step)
 
     @on(Input.Changed)
     def _changed(self, event: Input.Changed) -> None:
+        self._typed_text = event.value
         self.narrow(event.value)
 
     @on(Input.Submitted)
     @on(LineList.RowSelected)
     def _choose(self) -> None:
-        rows = self.query_one(_Choices)
+        rows = self.query_one(Choices)
         if rows.rows:
             self.dismiss(rows.rows[rows.cursor].id)
 

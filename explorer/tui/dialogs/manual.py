@@ -1,4 +1,4 @@
-"""Help dialog: the fields of a dialog, the terms of a pane, all keys, and the pages of the manual."""
+"""Help dialog: the fields of a dialog, the terms of a pane, and all keys. Typed words search it."""
 
 from __future__ import annotations
 
@@ -6,70 +6,146 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
+from textual import on
+from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
+from textual.widgets import Input
 
-from explorer.base.options import DeclaredOption
 from explorer.manual import page, titles
-from explorer.report.glossary import Term, terms_in
-from explorer.tui.dialogs.dialogs import MenuItem, PageDialog, PickDialog
-from explorer.tui.text.lines import BLANK, Line, cut_line, fit, heading_line, text_line, wrap
+from explorer.report.glossary import Term
+from explorer.tui.dialogs.dialogs import Choices, Dialog, MenuItem, PageDialog
+from explorer.tui.dialogs.help_index import HelpEntry, build_index, find_entries
+from explorer.tui.text.keys import Key
+from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, fit, heading_line, text_line, wrap
+from explorer.tui.widgets.line_view import LineList, LineView
+from explorer.tui.widgets.text_input import create_text_input
 
 
-class HelpDialog(PageDialog):
-    """Shows the fields of a dialog, the terms of the current pane, then all keys.
+class HelpDialog(Dialog[Key]):
+    """Shows the fields and keys of a dialog, the terms of the current pane, then all keys.
 
-    The keys w and m open the glossary and the manual.
+    Typed words search the keys, the commands and options of the command line, the glossary and the manual.
+    Enter opens the result under the cursor. The dialog's answer is the key to run, or None.
 
     Args:
-        keys: Function that draws the list of keys in a width.
-        texts: Texts of the panes whose terms are explained.
-        options: Declared options of the dialog's fields.
+        page: Function that draws the page that is shown before anything is typed.
+        title: Title of the box.
+        keys: All keys of the program.
+        usable: Keys that the screen below the help has.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("m", "manual", show=False),
-        Binding("w", "glossary", show=False),
-        Binding("question_mark", "accept", show=False),
+        Binding("question_mark", "close", show=False),
+        Binding("up", "scroll(-1)", show=False),
+        Binding("down", "scroll(1)", show=False),
+        Binding("pageup", "scroll_page(-1)", show=False),
+        Binding("pagedown", "scroll_page(1)", show=False),
     ]
+    HINT = "type words to search · ↑↓ scroll · Enter open · Esc close"
 
     def __init__(
-        self,
-        keys: Callable[[int], Sequence[Line]],
-        texts: Sequence[str] = (),
-        options: Sequence[DeclaredOption] = (),
+        self, page: Callable[[int], Sequence[Line]], title: str, keys: Sequence[Key], usable: Sequence[Key]
     ) -> None:
-        terms = terms_in(texts)
+        super().__init__()
+        self._page, self.TITLE_TEXT = page, title
+        self._keys, self._usable = keys, usable
+        self._index: tuple[HelpEntry, ...] = ()
+        self._results: list[HelpEntry] = []
 
-        def lines(width: int) -> list[Line]:
-            sections = (field_lines(options, width), term_lines(terms, width))
-            return [*(line for lines in sections if lines for line in (*lines, BLANK)), *keys(width)]
+    def body(self) -> ComposeResult:
+        """Yield the input, the page and the list of results."""
+        yield create_text_input(placeholder="type words: tile, memory batch")
+        page = LineView(focusable=False)
+        page.show(self._page)
+        yield page
+        results = Choices()
+        results.display = False
+        yield results
 
-        parts = [part for part, shown in (("fields", options), ("words", terms), ("keys", True)) if shown]
-        title = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))).capitalize()
-        super().__init__(title, lines, hint="w glossary · m manual · ↑↓ scroll · Esc close")
+    def on_mount(self) -> None:
+        """Focus the input."""
+        self.query_one(Input).focus()
 
-    def action_glossary(self) -> None:
-        """Show the glossary."""
-        self._show("glossary")
+    @on(Input.Changed)
+    def _search(self, event: Input.Changed) -> None:
+        """Show the results for the typed words, or the page if nothing is typed."""
+        typed, page, results = event.value.strip(), self.query_one(LineView), self.query_one(Choices)
+        if typed and not self._index:
+            self._index = build_index(self._keys)  # reads the pages of the manual
+        self._results = find_entries(self._index, typed, self._usable) if typed else []
+        page.display, results.display = not typed, bool(typed)
+        results.empty_note = f"nothing matches '{escape_name(typed)}'"
+        results.rows = [
+            MenuItem(str(place), entry.sign or entry.kind, entry.title, entry.text)
+            for place, entry in enumerate(self._results)
+        ]
+        results.styles.height = max(1, min(len(results.rows), max(3, self.app.size.height - _AROUND)))
+        results.rows_changed(keep_cursor=False)
 
-    def action_manual(self) -> None:
-        """Let the user choose a page of the manual."""
-        choices = [MenuItem(topic, "", title, f"explorer help {topic}") for topic, title in titles().items()]
-        self.app.push_screen(PickDialog("Manual", choices, heads=("", "page", "in a terminal")), self._show)
+    def action_scroll(self, step: int) -> None:
+        """Move the cursor in the results, or scroll the page."""
+        results = self.query_one(Choices)
+        if results.display:
+            results.move_to(results.cursor + step)
+        else:
+            self.query_one(LineView).action_scroll_by(step)
 
-    def _show(self, topic: str | None) -> None:
-        if topic:
-            self.app.push_screen(PageDialog(titles()[topic], lambda width: manual_lines(topic, width)))
+    def action_scroll_page(self, step: int) -> None:
+        """Move by a page in the results or on the page."""
+        results = self.query_one(Choices)
+        if results.display:
+            results.action_page(step)
+        else:
+            self.query_one(LineView).action_scroll_page(step)
+
+    @on(Input.Submitted)
+    @on(LineList.RowSelected)
+    def _open(self) -> None:
+        """Run or open the result under the cursor. Without typed words, close the help."""
+        if not self.query_one(Choices).display:
+            self.dismiss(None)
+        elif self._results:
+            entry = self._results[self.query_one(Choices).cursor]
+            if entry.key is not None and any(entry.key is key for key in self._usable):
+                self.dismiss(entry.key)
+            else:
+                self.app.push_screen(_entry_page(entry))
 
 
-def field_lines(options: Sequence[DeclaredOption], width: int) -> list[Line]:
-    """Draw the labels of fields and the purposes of their options below a heading."""
-    if not options:
+_AROUND = 7
+"""Rows around the results: the input, the borders of the box, and the margins of the screen."""
+
+
+def _entry_page(entry: HelpEntry) -> PageDialog:
+    """Return a page about an entry of the help: its page of the manual, or its description."""
+    if entry.topic:
+        page = PageDialog(titles()[entry.topic], lambda width: manual_lines(entry.topic, width))
+        page.first_heading = entry.title
+        return page
+    place = f"{entry.sign}, {entry.group}" if entry.key is not None else entry.kind
+
+    def lines(width: int) -> list[Line]:
+        return [*wrap(((entry.text, "text"),), width - 1), BLANK, text_line(place, "dim")]
+
+    return PageDialog(entry.title, lines)
+
+
+def hint_lines(hint: str, width: int) -> list[Line]:
+    """Draw the keys of a dialog below a heading. `hint` as `Dialog.HINT`."""
+    lines: list[Line] = [heading_line("Keys of this dialog")]
+    for part in hint.split(" · "):
+        sign, _, label = part.partition(" ")
+        lines += wrap(((fit(f"  {sign}", 16), "key"), (label, "text")), width - 1, 16)
+    return lines
+
+
+def field_lines(notes: Sequence[tuple[str, str]], width: int) -> list[Line]:
+    """Draw the labels of fields and what they are for below a heading."""
+    if not notes:
         return []
-    room = max(len(option.declared.label) for option in options) + 4
+    room = max(len(label) for label, _ in notes) + 4
     lines: list[Line] = [heading_line("Fields")]
-    for option in options:
-        label, purpose = option.declared.label, " ".join(option.declared.help.split())
+    for label, purpose in notes:
         lines += wrap(((fit(f"  {label}", room), "key"), (purpose, "text")), width - 1, room)
     return lines
 
@@ -85,13 +161,20 @@ def term_lines(terms: Sequence[Term], width: int) -> list[Line]:
     return lines
 
 
+_PROSE = 100
+"""Maximum width of a paragraph. Longer lines are hard to read."""
+
+
 def manual_lines(topic: str, width: int) -> list[Line]:
     """Draw a page of the manual: paragraphs wrapped to the width, code unchanged.
 
     Raises:
         Misuse: The page does not exist.
     """
-    block_lines = (_block_lines(block, width - 1) for block in _blocks(page(topic)))
+    block_lines = (
+        _block_lines(block, width - 1 if block[0].startswith(("```", "|")) else min(width - 1, _PROSE))
+        for block in _blocks(page(topic))
+    )
     return [line for lines in block_lines if lines for line in (*lines, BLANK)][:-1]
 
 

@@ -7,13 +7,15 @@ from typing import Any, Generic, TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 from textual.app import ComposeResult
+from textual.containers import Horizontal
 
 from explorer.base.options import DeclaredOption, list_declared_options
 from explorer.base.units import join_values
 from explorer.settings.option_values import read_option
 from explorer.settings.parse import parse_words
 from explorer.tui.dialogs.dialogs import FormDialog
-from explorer.tui.widgets.option_field import OptionField
+from explorer.tui.widgets.option_field import FieldLabel, OptionField
+from explorer.tui.widgets.text_input import create_text_input
 
 R = TypeVar("R", bound=Struct)
 
@@ -41,13 +43,17 @@ class RecordForm(FormDialog[R], Generic[R]):
         for option in self._options:
             declared, value = option.declared, getattr(self._last, option.name)
             if option.choices:
-                yield OptionField(declared.label, option.choices, value, id=_id(option))
+                field = OptionField(declared.label, option.choices, value, id=_id(option))
+                field.option = option
+                yield field
             else:
                 write = join_values if option.many and not declared.joined else declared.write
                 text = "" if value in (None, "", ()) else write(value)
-                yield from self.entry(
-                    declared.label, text, declared.placeholder, _id(option), max_length=_MAX_LENGTH
-                )
+                with Horizontal(classes="form-row"):
+                    yield FieldLabel(option)
+                    yield create_text_input(
+                        text, placeholder=declared.placeholder, id=_id(option), max_length=_MAX_LENGTH
+                    )
 
     def answer(self) -> R:
         """Return the record that the fields describe.

@@ -39,7 +39,6 @@ class SearchDialog(PickDialog):
         self.search: Search | None = None
         self.listed: dict[str, SearchResult] = {}
         self._layers = layers
-        self._typed_text = ""
         self._search_worker: Worker[None] | None = None
 
     def narrow(self, text: str) -> None:
@@ -50,6 +49,11 @@ class SearchDialog(PickDialog):
         self.show_choices(self._find_matching_choices(text))
         if text.strip() and (self._search_worker is None or self._search_worker.is_finished):
             self._search_worker = self.run_worker(self._search_layers(), exit_on_error=False)
+
+    def empty_note(self) -> str:
+        """Return the line that is shown if there are no results, or no results yet."""
+        is_searching = self.search is None and bool(self._typed_text.strip())
+        return f"searching {len(self._layers):,} layers…" if is_searching else super().empty_note()
 
     def _find_matching_choices(self, text: str) -> list[MenuItem]:
         """Return the choices that contain all words, or else all letters of the text in their title."""

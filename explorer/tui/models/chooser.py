@@ -50,6 +50,7 @@ CHOOSER_KEYS = key_group(
     ("page(1)", ("pagedown",), "PgDn", "A page down", "Likewise"),
     ("sort", ("tab",), "Tab", "Sort", "By name, size, parameters, date, or as found"),
     ("turn", ("shift+tab",), "Shift+Tab", "Turn round", "The same order, the other way round"),
+    ("app.help", ("question_mark",), "?", "Help", "While nothing is typed"),
     ("leave", ("escape",), "Esc", "Clear, leave", "What is typed, then the chooser"),
 )
 # fmt: on
@@ -93,7 +94,7 @@ class ChooserScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Yield the widgets."""
         yield TitleBar()
-        yield create_text_input(placeholder="type part of a name, or a path")
+        yield create_text_input(placeholder="type part of a name, or a path", accepts_wildcards=True)
         yield PaneHead(id="choices-head")
         yield ChoiceList()
         yield Status()

@@ -7,10 +7,12 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from textual import events
 from textual.await_complete import AwaitComplete
+from textual.binding import Binding, BindingType
 from textual.driver import Driver
 from textual.screen import Screen
 
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from explorer.process.client import EngineProcess
     from explorer.process.saved_sessions import ScreenState
     from explorer.tui.models.open_models import SessionKeeper
+    from explorer.tui.terminal.background import LateAnswer
+    from explorer.tui.text.keys import Key
 
 _HOME = "home"
 """The mode that Textual starts in."""
@@ -53,8 +57,16 @@ class ExplorerApp(ReportingApp[int]):
         folder: Folder that the chooser lists.
         overlays: Paths of files with external figures for the first model.
         beside: Source of another model to compare the first one with, or None.
+        light: Whether the light theme is shown first.
+        late_answer: Filter for an answer of the terminal that arrives as keys, or None.
+        keep_theme: Function that saves whether the user chose the light theme, or None. Thread-safe.
     """
 
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("ctrl+c,super+c", "copy_or_quit", show=False, priority=True),
+        Binding("ctrl+q", "quit", show=False, priority=True),
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+    ]
     CSS_PATH = "../app.tcss"
     COMPONENT_CLASSES: ClassVar[set[str]] = ROLE_CLASSES
     DEFAULT_MODE = _HOME
@@ -75,6 +87,9 @@ class ExplorerApp(ReportingApp[int]):
         folder: str = "",
         overlays: tuple[str, ...] = (),
         beside: str | None = None,
+        light: bool = False,
+        late_answer: LateAnswer | None = None,
+        keep_theme: Callable[[bool], object] | None = None,
     ) -> None:
         self.last_key = 0.0
         self._mode_names: set[str] = set()
@@ -82,12 +97,13 @@ class ExplorerApp(ReportingApp[int]):
         watch_workers(self, self._work_failed)
         self._reported_errors: set[str] = set()
         self._keys = KeysInOrder(self, self._forward_event)
+        self._late_answer, self._keep_theme = late_answer, keep_theme
         self.remote, self._folder = remote, folder
         self.models = OpenModels(begin, memory)
         for theme in ALL_THEMES:
             self.register_theme(theme)
         self.themes = tuple(theme.name for theme in pair(self.console.color_system))
-        self.theme = self.themes[0]
+        self.theme = self.themes[int(light)]
         self.stylesheet = ParsedStylesheet(variables=self.get_css_variables())
         self.set_class(remote, "remote")
         # no animation helps here: users can read a list that moves at once immediately
@@ -131,6 +147,8 @@ class ExplorerApp(ReportingApp[int]):
             return
         if isinstance(event, events.Key):
             self.last_key = time.monotonic()
+            if self._late_answer is not None and self._late_answer.contains(event):
+                return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
             await self._keys.take(event)
         else:
@@ -143,7 +161,14 @@ class ExplorerApp(ReportingApp[int]):
         forget_message = getattr(self.screen, "forget_message", None) if self.screen_stack else None
         if isinstance(event, events.Key) and forget_message is not None:
             forget_message()
+        if isinstance(event, events.Paste) and self.main is not None and not self._accepts_text:
+            self.main.store.say("pasted text is not run as keys · / opens the filter, which accepts it")
         await super().on_event(event)
+
+    @property
+    def _accepts_text(self) -> bool:
+        """Whether the focused widget accepts letters or digits as text."""
+        return self.focused is not None and any(self.focused.check_consume_key(key, key) for key in "a0")
 
     def on_resize(self) -> None:
         """Forget the contents of a resized terminal, so that all cells are sent again."""
@@ -255,15 +280,42 @@ class ExplorerApp(ReportingApp[int]):
         return main if isinstance(main, MainScreen) else None
 
     def action_theme(self) -> None:
-        """Toggle the dark and the light theme."""
+        """Toggle the dark and the light theme, and save the choice."""
         dark, light = self.themes
         self.theme = light if self.theme == dark else dark
+        if self._keep_theme is not None:
+            save = partial(self._keep_theme, self.theme == light)
+            self.run_worker(save, thread=True, exit_on_error=False)
+
+    async def action_copy_or_quit(self) -> None:
+        """Copy the selected text. Without a selection, quit as `q` does."""
+        text = getattr(self.focused, "selected_text", "") or self.screen.get_selected_text()
+        if text:
+            self.copy_to_clipboard(text)
+            for box in self.screen.query("#box"):
+                box.border_subtitle = "sent to terminal"
+        else:
+            await self.action_quit()
+
+    async def action_quit(self) -> None:
+        """Quit. If a change is not saved, ask first, as `q` does."""
+        if self.main is None:
+            self.exit(0)
+        else:
+            await self.main.run_action("command('quit')")
 
     def action_help(self) -> None:
-        """Show all keys."""
-        from explorer.tui.commands.help_action import help_dialog  # imported after the first paint
+        """Show the help of the topmost screen, and run the key that the user chooses there."""
+        from explorer.tui.commands.help_action import find_namespace, help_dialog  # after the first paint
 
-        self.push_screen(help_dialog(self.screen))
+        screen = self.screen
+
+        def run_key(key: Key | None) -> None:
+            node = None if key is None else find_namespace(screen, key)
+            if key is not None and node is not None:
+                self.run_worker(self.run_action(key.action, node), exit_on_error=False)
+
+        self.push_screen(help_dialog(screen), run_key)
 
     async def action_picture(self) -> None:
         """Take a picture of the topmost screen."""

@@ -1,11 +1,18 @@
-"""Key order: handles keys one at a time, each after the effects of the previous one."""
+"""Key order: handles keys one at a time, each after the effects of the previous one.
+
+Text that is pasted into a terminal without bracketed paste arrives as keys. Run as commands, they could write
+files and answer questions. Many different characters that arrive together are therefore one paste.
+"""
 
 from __future__ import annotations
 
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
+from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
+
+from textual.events import Key, Paste
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -13,6 +20,10 @@ if TYPE_CHECKING:
 
 _PATIENCE = 1.0
 """Seconds after which the next key no longer waits for the previous one."""
+_MIN_PASTED, _MIN_DIFFERENT = 16, 6
+"""Minimum number of characters, and of different characters, of a paste. A held key repeats one character."""
+_MAX_GAP = 0.03
+"""Maximum seconds between two characters of a paste."""
 
 
 class KeysInOrder:
@@ -31,6 +42,8 @@ class KeysInOrder:
         self._app, self._forward = app, forward
         self._waiting: deque[Event] = deque()
         self._current_turn: float | None = None
+        self._paste_end = 0.0
+        self._has_line_end = False
 
     async def take(self, event: Event) -> None:
         """Queue a key, and handle it at once if no other key is in progress."""
@@ -43,8 +56,28 @@ class KeysInOrder:
         if self._waiting:
             self._current_turn = turn = time.monotonic()
             node = self._app.focused or self._app.screen
-            await self._forward(self._waiting.popleft())
+            await self._forward(self._pop_next())
             self._follow_key(node, turn)
+
+    def _pop_next(self) -> Event:
+        """Return the next event. Waiting characters that arrived together become one paste."""
+        keys = [event for event in takewhile(_is_text, self._waiting) if isinstance(event, Key)]
+        is_continued = bool(keys) and keys[0].time - self._paste_end < _MAX_GAP
+        is_paste = (
+            len(keys) >= _MIN_PASTED
+            and len({key.character for key in keys}) >= _MIN_DIFFERENT
+            and all(b.time - a.time < _MAX_GAP for a, b in pairwise(keys))
+        )
+        if not (is_continued or is_paste):
+            return self._waiting.popleft()
+        for _ in keys:
+            self._waiting.popleft()
+        text = "".join(key.character or "" for key in keys).replace("\r", "\n")
+        # an input takes the first line of a paste, and no later part of it
+        shown = "" if is_continued and self._has_line_end else text
+        self._has_line_end = "\n" in text or (is_continued and self._has_line_end)
+        self._paste_end = keys[-1].time
+        return Paste(shown)
 
     def _follow_key(self, node: Any, turn: float) -> None:
         """Post a callback through the queues of all nodes that the key bubbles through."""
@@ -62,3 +95,8 @@ class KeysInOrder:
     async def _handle_next(self, turn: float) -> None:
         if turn == self._current_turn:
             await self._post_next()
+
+
+def _is_text(event: Event) -> bool:
+    """Whether an event is a key that pasted text can contain."""
+    return isinstance(event, Key) and (event.is_printable or event.key in ("enter", "tab", "ctrl+j"))

@@ -13,13 +13,16 @@ from typing import TYPE_CHECKING
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError
+from explorer.settings.columns import list_available_columns
 from explorer.tui.terminal.slices import Slices
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
+    from textual.events import Key
     from textual.worker import Worker
 
     from explorer.facts import Layer
+    from explorer.settings.columns import ColumnFigures
     from explorer.tui.state.store import ScreenStore
     from explorer.tui.tree.model import TreeModel
     from explorer.tui.tree.widget import LayerTree
@@ -44,6 +47,7 @@ class FilterLine(Horizontal):
         self._complaint, self._is_reported = "", False
         self._typed, self._typed_at = "", 0.0
         self._finding: Worker[None] | None = None
+        self._completions: list[str] = []
 
     @property
     def is_open(self) -> bool:
@@ -59,9 +63,10 @@ class FilterLine(Horizontal):
 
         if not self.children:
             entry = create_text_input(
-                placeholder="words, op:Conv, macs>1e6, out:[*,64,...], kernel=3x3, OR, NOT",
+                placeholder="words, op:Conv, macs>1e6, out:[*,64,...], kernel=3x3, OR, NOT; Tab completes",
                 id="filter",
                 max_length=_MAX_LENGTH,
+                accepts_wildcards=True,
             )
             complaint = Static("", id="filter-said", markup=False)
             await self.mount(Static(" / ", id="filter-mark", markup=False), entry, complaint)
@@ -108,6 +113,30 @@ class FilterLine(Horizontal):
             if text and text == self._store.query:
                 self._report_no_match(text)
 
+    def on_key(self, event: Key) -> None:
+        """Complete the last word with Tab. Further presses show the other completions."""
+        if event.key != "tab" or not self.is_open:
+            return
+        event.stop()
+        from textual.widgets import Input
+
+        entry = self.query_one("#filter", Input)
+        if entry.value in self._completions:
+            place = self._completions.index(entry.value) + 1
+        else:
+            self._completions, place = self._complete(entry.value), 0
+        if not self._completions:
+            self.app.bell()
+            return
+        entry.value = self._completions[place % len(self._completions)]
+        entry.cursor_position = len(entry.value)
+
+    def _complete(self, text: str) -> list[str]:
+        from explorer.settings.filter_completion import complete_filter  # imported late, as the parser is
+
+        kinds = dict.fromkeys(stat.op for stat in self._store.ops or ())
+        return complete_filter(text, list_available_columns(self._figures()), kinds)
+
     def _stop_finding(self) -> None:
         self.workers.cancel_group(self, "filter")
         self._finding = None  # a worker that was canceled before it started never reports that it is finished
@@ -141,9 +170,13 @@ class FilterLine(Horizontal):
         """Return the predicate of a query over layers."""
         from explorer.settings import filter as query  # imported late: it loads the query parser
 
+        return query.build_matcher(text, self._figures())
+
+    def _figures(self) -> ColumnFigures:
+        from explorer.settings import filter as query
+
         model = self._tree.model
-        figures = query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
-        return query.build_matcher(text, figures)
+        return query.filter_figures(self._tree.totals, model.overlay, model.providers, self._store.profile)
 
     async def filter_again(self, open_rows: frozenset[int] | None = None) -> None:
         """Apply the current query to another model. `open_rows` as for `TreeModel.set_filter`."""

@@ -62,11 +62,11 @@ class ComboField(OptionField, inherit_bindings=False):
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
         """Whether the field accepts a key as input, so that it is no shortcut of the dialog."""
-        return character is not None and character.isprintable()
+        return character is not None and character.isprintable() and character != "?"
 
     def on_key(self, event: events.Key) -> None:
-        """Edit the typed text."""
-        if event.character is not None and event.is_printable:
+        """Edit the typed text. The key `?` opens the help of the dialog."""
+        if event.character is not None and event.is_printable and event.character != "?":
             self._type((self.typed + event.character)[:_LONGEST])
         elif event.key == "backspace" and self.typed:
             self._type(self.typed[:-1])

@@ -27,8 +27,11 @@ from textual.widget import Widget
 
 from explorer.tui.compat import keep_bar_lines, keep_plain_lines, update_scroll
 from explorer.tui.text.keys import MOVE, Key, bindings
-from explorer.tui.text.lines import BLANK, ROLES, Line
+from explorer.tui.text.lines import BLANK, ROLES, Line, line_text
 from explorer.tui.widgets.cut_text import ROOM, find_full_text
+
+_SIGNS = ("▸", "▾")
+"""Signs of rows that can be opened and closed."""
 
 # fmt: off
 LIST_KEYS = (
@@ -477,11 +480,22 @@ class LineList(_ScrollLines, can_focus=True):
             self.move_to(parent)
 
     async def on_click(self, event: events.Click) -> None:
-        """Move the cursor to the clicked row. A second click opens, closes or selects it."""
+        """Move the cursor to the clicked row. A click on its sign, or a second click, opens or closes it.
+
+        A second click also selects a row that cannot be opened.
+        """
         index = event.y + self.scroll_offset.y
         if index >= self.row_count:
             return
         is_second_click = index == self.cursor
         self.move_to(index)
-        if is_second_click or event.chain == 2:
+        if self._is_sign(index, event.x):
+            if event.chain == 1:  # the second click of a pair would undo the first one
+                self.action_switch()
+        elif is_second_click or event.chain == 2:
             self.action_switch()
+
+    def _is_sign(self, index: int, x: int) -> bool:
+        """Whether the sign of an open or a closed row is drawn in cell `x`."""
+        text = line_text(self.row_line(index, self.size.width))
+        return set_cell_size(text, x + 1)[-1:] in _SIGNS

@@ -1,4 +1,4 @@
-"""One-line text input that handles keys in the order typed, and does not blink over SSH."""
+"""One-line text input that handles keys in the order typed, opens the help, and does not blink over SSH."""
 
 from __future__ import annotations
 
@@ -26,8 +26,13 @@ class TextInput(Input):
     connection, the letters are then inserted before a backspace that was typed earlier.
 
     Focusing the input selects its text: typing replaces it, and an editing key continues at its end.
+
+    The key `?` opens the help of the dialog. Only an input that accepts wildcards takes it as text, after the
+    first character.
     """
 
+    accepts_wildcards = False
+    """Whether `?` is text after the first character."""
     _is_untouched = False
     """Whether no key was pressed since the input was focused."""
 
@@ -47,8 +52,17 @@ class TextInput(Input):
         if room:
             super().insert_text_at_cursor(text[:room])
 
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        """Whether the input accepts a key as text, so that it is no shortcut of the dialog."""
+        if key == "question_mark" and not (self.accepts_wildcards and self.value):
+            return False
+        return super().check_consume_key(key, character)
+
     def on_key(self, event: events.Key) -> None:
-        """Handle editing keys immediately."""
+        """Handle editing keys immediately, and leave `?` to the dialog."""
+        if event.key == "question_mark" and not self.check_consume_key(event.key, event.character):
+            event.prevent_default()
+            return
         edit, was_untouched, self._is_untouched = _EDITS.get(event.key), self._is_untouched, False
         if edit is not None:
             event.stop()
@@ -71,6 +85,9 @@ def create_text_input(
     placeholder: str = "",
     id: str | None = None,
     max_length: int = MAX_LENGTH,
+    accepts_wildcards: bool = False,
 ) -> Input:
-    """Create a one-line input."""
-    return TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=max_length)
+    """Create a one-line input. `accepts_wildcards` as in `TextInput`."""
+    entry = TextInput(value=value, placeholder=placeholder, compact=True, id=id, max_length=max_length)
+    entry.accepts_wildcards = accepts_wildcards
+    return entry
