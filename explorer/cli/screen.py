@@ -112,7 +112,7 @@ def _need_terminal(hint: str) -> None:
         raise Misuse("the screen needs a terminal", hint=hint)
     term = os.environ.get("TERM", "")
     if term.lower() in _NO_CURSOR:
-        raise Misuse(f"the screen needs more than TERM={term}", hint=hint)
+        raise Misuse(f"no screen with TERM={term}", hint=hint)
 
 
 def _check_source(source: str) -> None:

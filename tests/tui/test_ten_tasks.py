@@ -97,3 +97,5 @@ async def screen(model: Path) -> AsyncIterator[Hands]:
             yield hands
     finally:
         engine.close()
+
+

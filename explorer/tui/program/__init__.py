@@ -123,6 +123,12 @@ class ExplorerApp(ReportingApp[int]):
     def on_mount(self) -> None:
         """Add the first mode, so that it can be removed like the others."""
         self.add_mode(_HOME, self.get_default_screen)
+        self.app_resume_signal.subscribe(self, self._draw_again)
+
+    def _draw_again(self, _: object) -> None:
+        """Draw the whole screen after the program was suspended, because the shell has used the terminal."""
+        self.on_resize()
+        self.screen.refresh(layout=True)
 
     def _work_failed(self, error: Exception) -> None:
         """Report an error of a background task, each message once.

@@ -23,11 +23,11 @@ _TOKEN = re.compile(
     r"|\x1b\[(?P<style>[\d;]*)m"
     r"|(?P<line>\r?\n)"
     r"|(?P<text>[^\x00-\x1f\x7f]+)"
-    r"|(?P<mode>\x1b\[[?>=][\d;]*[a-z])"
+    r"|(?P<mode>\x1b\[[?><=][\d;]*\$?[a-z])"
     r"|(?P<other>\x1bP[^\x1b]*(?:\x1b[^\\][^\x1b]*)*\x1b\\|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)|\x1b\[[\d;]*[^\d;]|[\s\S])"
 )
 _SYNC_BEGIN, _SYNC_END = "\x1b[?2026h", "\x1b[?2026l"
-_KEEPS_CELLS = re.compile(r"\x1b\[[?>=](?!1049|47|1047)")
+_KEEPS_CELLS = re.compile(r"\x1b\[[?><=](?!1049|47|1047)")
 _JOIN = 3
 """Unchanged cells that are sent again, because a cursor move would take more bytes."""
 

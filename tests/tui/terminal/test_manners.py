@@ -98,7 +98,7 @@ def test_ctrl_z_suspends_and_the_screen_comes_back(sample: Sample, env: dict[str
         terminal.settle()
         assert terminal.text() == shown
         terminal.press("2")
-        terminal.wait_for("Totals")
+        terminal.wait_for("Coverage")
 
 
 def test_the_brightness_of_a_color_decides() -> None:

@@ -125,3 +125,10 @@ def test_colours_of_the_palette_are_sent_by_number() -> None:
     sent = Canvas().reduce("\x1b[1;1H\x1b[38;2;95;175;215;48;2;18;18;18mx\x1b[0m")
     assert "38;5;74;48;5;233" in sent
     assert "38;2;1;2;3" in Canvas().reduce("\x1b[1;1H\x1b[38;2;1;2;3mx\x1b[0m")
+
+
+def test_a_question_and_the_end_of_a_keyboard_protocol_are_no_text() -> None:
+    canvas = Canvas()
+    for sequence in ("\x1b[?2026$p", "\x1b[<u", "\x1b[>25u"):
+        assert canvas.reduce(f"ab{sequence}").endswith(sequence)
+        assert canvas.reduce("\x1b[1;1Hab") == "", "what is on the screen is still known"
