@@ -91,7 +91,7 @@ def list_field_notes(screen: Screen[Any]) -> list[tuple[str, str]]:
             label = str(widget.content)
             continue
         elif isinstance(widget, Input) and label:
-            notes.append((label, f"such as {widget.placeholder}" if widget.placeholder else "typed"))
+            notes.append((label, widget.placeholder or "typed"))
         label = ""
     return notes
 

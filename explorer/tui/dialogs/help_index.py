@@ -17,6 +17,9 @@ from explorer.tui.text.keys import Key
 
 KINDS = ("key", "option", "term", "manual", "command")
 """Kinds of entries, in the order of equally good results."""
+_TITLE_ONLY = ("json", "changes")
+"""Pages whose headings name fields and versions, which nobody searches among keys."""
+_MARKUP = re.compile(r"[|`*]+|-{3,}|!?\[|\]\([^)]*\)")
 _ROW = re.compile(r"\|\s*((?:\\\||[^|])+?)\s*\|\s*((?:\\\||[^|])+?)\s*\|(.*)")
 
 
@@ -63,17 +66,21 @@ def _list_rows(kind: str, topic: str) -> Iterator[HelpEntry]:
 
 
 def _list_headings() -> Iterator[HelpEntry]:
-    """Yield an entry for each heading of the manual, with the first paragraph below it."""
+    """Yield an entry for each heading of the manual, with the text below it."""
     for topic, title in titles().items():
+        lines = page(topic).splitlines()
+        if topic in _TITLE_ONLY:
+            lines = lines[: next((i for i, line in enumerate(lines) if line.startswith("##")), None)]
         is_code = False
         heading, paragraph = "", list[str]()
-        for line in [*page(topic).splitlines(), "# "]:
-            is_code ^= line.startswith("```")
-            if is_code or not line.startswith("#"):
-                paragraph.append(line)
+        for line in [*lines, "# "]:
+            is_fence = line.startswith("```")
+            is_code ^= is_fence
+            if is_code or is_fence or not line.startswith("#"):
+                paragraph += [] if is_code or is_fence else [line]
                 continue
             if heading:
-                text = " ".join(" ".join(paragraph).split())
+                text = " ".join(_MARKUP.sub(" ", " ".join(paragraph)).split())
                 yield HelpEntry(
                     "manual", heading, text if heading == title else f"{title}: {text}", topic=topic
                 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar
 
 from textual import on
@@ -41,7 +42,7 @@ class HelpDialog(Dialog[Key]):
         Binding("pageup", "scroll_page(-1)", show=False),
         Binding("pagedown", "scroll_page(1)", show=False),
     ]
-    HINT = "type words to search · ↑↓ scroll · Enter open · Esc close"
+    HINT = "type to search · ↑↓ scroll · Enter open · Esc close"
 
     def __init__(
         self, page: Callable[[int], Sequence[Line]], title: str, keys: Sequence[Key], usable: Sequence[Key]
@@ -58,9 +59,10 @@ class HelpDialog(Dialog[Key]):
         page = LineView(focusable=False)
         page.show(self._page)
         yield page
-        results = Choices()
-        results.display = False
+        results, about = Choices(), LineView(id="help-about", focusable=False)
+        results.display = about.display = False
         yield results
+        yield about
 
     def on_mount(self) -> None:
         """Focus the input."""
@@ -69,11 +71,12 @@ class HelpDialog(Dialog[Key]):
     @on(Input.Changed)
     def _search(self, event: Input.Changed) -> None:
         """Show the results for the typed words, or the page if nothing is typed."""
-        typed, page, results = event.value.strip(), self.query_one(LineView), self.query_one(Choices)
+        typed, page = event.value.strip(), self.query(LineView).first()
+        results, about = self.query_one(Choices), self.query_one("#help-about")
         if typed and not self._index:
             self._index = build_index(self._keys)  # reads the pages of the manual
         self._results = find_entries(self._index, typed, self._usable) if typed else []
-        page.display, results.display = not typed, bool(typed)
+        page.display, results.display, about.display = not typed, bool(typed), bool(self._results)
         results.empty_note = f"nothing matches '{escape_name(typed)}'"
         results.rows = [
             MenuItem(str(place), entry.sign or entry.kind, entry.title, entry.text)
@@ -81,6 +84,16 @@ class HelpDialog(Dialog[Key]):
         ]
         results.styles.height = max(1, min(len(results.rows), max(3, self.app.size.height - _AROUND)))
         results.rows_changed(keep_cursor=False)
+        self._show_about()
+
+    @on(LineList.RowHighlighted)
+    def _show_about(self) -> None:
+        """Show the full text of the result under the cursor, which the list may cut."""
+        if self._results:
+            entry = self._results[self.query_one(Choices).cursor]
+            spans = ((f" {entry.title}  ", "key"), (entry.text, "dim"))
+            lines = partial(wrap, spans, indent=1)
+            self.query_one("#help-about", LineView).show(lambda width: lines(width - 1)[:_ABOUT])
 
     def action_scroll(self, step: int) -> None:
         """Move the cursor in the results, or scroll the page."""
@@ -88,7 +101,7 @@ class HelpDialog(Dialog[Key]):
         if results.display:
             results.move_to(results.cursor + step)
         else:
-            self.query_one(LineView).action_scroll_by(step)
+            self.query(LineView).first().action_scroll_by(step)
 
     def action_scroll_page(self, step: int) -> None:
         """Move by a page in the results or on the page."""
@@ -96,7 +109,7 @@ class HelpDialog(Dialog[Key]):
         if results.display:
             results.action_page(step)
         else:
-            self.query_one(LineView).action_scroll_page(step)
+            self.query(LineView).first().action_scroll_page(step)
 
     @on(Input.Submitted)
     @on(LineList.RowSelected)
@@ -112,8 +125,10 @@ class HelpDialog(Dialog[Key]):
                 self.app.push_screen(_entry_page(entry))
 
 
-_AROUND = 7
-"""Rows around the results: the input, the borders of the box, and the margins of the screen."""
+_ABOUT = 3
+"""Maximum number of lines about a result."""
+_AROUND = 7 + _ABOUT
+"""Rows around the results: the input, the lines about one, the borders of the box, the screen's margins."""
 
 
 def _entry_page(entry: HelpEntry) -> PageDialog:
@@ -130,10 +145,10 @@ def _entry_page(entry: HelpEntry) -> PageDialog:
     return PageDialog(entry.title, lines)
 
 
-def hint_lines(hint: str, width: int) -> list[Line]:
-    """Draw the keys of a dialog below a heading. `hint` as `Dialog.HINT`."""
+def hint_lines(keys: str, width: int) -> list[Line]:
+    """Draw the keys of a dialog below a heading. `keys` as `Dialog.HINT`."""
     lines: list[Line] = [heading_line("Keys of this dialog")]
-    for part in hint.split(" · "):
+    for part in keys.split(" · "):
         sign, _, label = part.partition(" ")
         lines += wrap(((fit(f"  {sign}", 16), "key"), (label, "text")), width - 1, 16)
     return lines

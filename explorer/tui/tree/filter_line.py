@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError
-from explorer.settings.columns import list_available_columns
 from explorer.tui.terminal.slices import Slices
 from explorer.tui.widgets.strips import Status
 
@@ -132,7 +131,9 @@ class FilterLine(Horizontal):
         entry.cursor_position = len(entry.value)
 
     def _complete(self, text: str) -> list[str]:
-        from explorer.settings.filter_completion import complete_filter  # imported late, as the parser is
+        # imported late, as the parser is
+        from explorer.settings.columns import list_available_columns
+        from explorer.settings.filter_completion import complete_filter
 
         kinds = dict.fromkeys(stat.op for stat in self._store.ops or ())
         return complete_filter(text, list_available_columns(self._figures()), kinds)
