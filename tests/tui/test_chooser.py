@@ -15,11 +15,13 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
+from textual.widgets import Input
 
 from explorer.facts import History, HistoryEntry
 from explorer.facts.models.listing import RecentModel
 from explorer.process import recent_models, saved_sessions
 from explorer.process.saved_sessions import Opening, SavedSession
+from explorer.tui.dialogs.manual import HelpDialog
 from explorer.tui.models.choice_list import ChoiceList
 from explorer.tui.models.open_models import ModelChoice, OpenModel
 from explorer.tui.program import ExplorerApp
@@ -115,6 +117,18 @@ async def test_models_are_listed_by_their_headers_and_enter_opens_one(folder: Pa
         await hands.press("down", "down", "enter")
         assert [one.source for one in hands.chosen] == [str(folder / "below" / "lenet.onnx")]
         assert isinstance(hands.app.screen, MainScreen)
+
+
+async def test_the_question_mark_opens_the_help_until_something_is_typed(folder: Path) -> None:
+    async with chooser(folder) as hands:
+        await hands.press("question_mark")
+        help_screen = hands.app.screen
+        assert isinstance(help_screen, HelpDialog)
+        await hands.press("escape", *"lenet", "question_mark")
+        assert hands.app.screen is not help_screen
+        assert hands.app.screen.query_one(Input).value == "lenet?"
+        await hands.press("ctrl+c")
+        assert hands.app.return_code == 0
 
 
 async def test_a_narrow_list_has_room_for_the_names_of_files_with_several_dtypes(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ COMMANDS = (
     CommandKey(
         "module_code",
         (),
-        "Ctrl+P",
+        "by name",
         "Code of the module",
         "The TorchScript code of the module under the cursor, as its file contains it",
         LOOK,
@@ -46,7 +46,7 @@ COMMANDS = (
     CommandKey(
         "module_graph",
         (),
-        "Ctrl+P",
+        "by name",
         "SSA graph of the module",
         "The TorchScript graph of the module under the cursor, as torch prints it (needs --trust)",
         LOOK,
