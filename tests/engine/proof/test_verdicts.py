@@ -131,9 +131,24 @@ def under_an_argmax(path: Path) -> tuple[Model, Model]:
     return pair(path, (nodes, nodes), {"x": (1, 16)}, (weights, other), dtypes={"y": TensorProto.INT64})
 
 
+def rounded_at_halves(path: Path) -> tuple[Model, Model]:
+    up = [node("Add", ["x", "half"], ["a"]), node("Floor", ["a"], ["y"])]
+    numbers = {"half": np.float32(0.5)}
+    return pair(path, ([node("Round", ["x"], ["y"])], up), {"x": (2, 3, 8, 8)}, ({}, numbers))
+
+
+def without_a_limit_that_sigmoid_keeps(path: Path) -> tuple[Model, Model]:
+    clipped = [node("Sigmoid", ["x"], ["s"]), node("Clip", ["s", "low", "high"], ["y"])]
+    rectified = [node("Sigmoid", ["x"], ["s"]), node("Relu", ["s"], ["y"])]
+    limits = {"low": np.float32(0), "high": np.float32(6)}
+    return pair(path, (clipped, rectified), {"x": (2, 3, 8, 8)}, (limits, {}))
+
+
 @pytest.mark.parametrize(
     ("models", "kind"),
     [
+        (rounded_at_halves, "unproven"),
+        (without_a_limit_that_sigmoid_keeps, "unproven"),
         (behind_a_dead_relu, "different"),
         (with_another_limit, "different"),
         (before_a_head_of_zeros, "different"),
