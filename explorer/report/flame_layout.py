@@ -2,7 +2,8 @@
 
 The layout uses the arrays of `Structure` and descends only into boxes that are wide enough to be visible, so
 100,000 rows cost little more than a pass over siblings. Siblings narrower than a cell share one box. The part
-of a group's figure that none of its rows has remains a gap.
+of a group's figure that none of its rows has remains a gap. Groups with a single visible child of the same
+value form a chain, which shares one box.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from math import isclose
 
 from msgspec import Struct
 
@@ -39,6 +41,7 @@ class IcicleBox(Struct, frozen=True):
         start, width: Position and width in cells.
         value: Value of the figure, summed over the rows.
         name: Name of a box without rows.
+        innermost: Last row of the chain that starts with `first`; -1 without a chain.
     """
 
     first: int
@@ -49,6 +52,12 @@ class IcicleBox(Struct, frozen=True):
     width: int
     value: float
     name: str = ""
+    innermost: int = -1
+
+    @property
+    def row(self) -> int:
+        """The row whose children lie below the box: the last row of the chain, or the first row."""
+        return self.first if self.innermost < 0 else self.innermost
 
     @property
     def span(self) -> tuple[int, int]:
@@ -113,7 +122,7 @@ def create_measured_figure(structure: Structure, seconds: Sequence[float], profi
     weights = FlameWeights(
         structure.end, seconds, profile.wall_seconds + profile.slowed_seconds, values_without_row
     )
-    title = "time under the profiler" if profile.slowed_seconds else "measured time"
+    title = "kernel time" if profile.slowed_seconds else "measured time"
     return FlameFigure(MEASURED, title, "seconds", weights)
 
 
@@ -126,16 +135,20 @@ class FlameLabel(Struct, frozen=True):
 
 
 def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
-    """Return the label of a box: the last part of a path, or the number of rows."""
+    """Return the label of a box: the last part of a path, the path of a chain, or the number of rows."""
     if box.first < 0:
         return FlameLabel(box.name, "other")
     if not box.rows:
         return FlameLabel(model, "other")
     if box.rows > 1:
         return FlameLabel(f"{box.rows:,} rows", "other")
-    row = layers[box.first]
+    first, row = layers[box.first], layers[box.row]
     kind = "" if row.group else printable(row.kind_text)
-    return FlameLabel(printable(row.name or row.path), find_family(row.kind, tiled=row.tiled), kind)
+    name = first.name or first.path
+    if row is not first:
+        around = "" if first.parent is None else layers[first.parent].path
+        name = row.path.removeprefix(around).lstrip("./") or row.path
+    return FlameLabel(printable(name), find_family(row.kind, tiled=row.tiled), kind)
 
 
 def icicle(
@@ -157,9 +170,8 @@ def icicle(
         box = IcicleBox(0, len(end), 0, 0, 0, cells, value)
     else:
         span = range(top[0], top[1]) if rows == 1 else _siblings(end, *top)
-        box = IcicleBox(
-            *top, rows, 0, 0, cells, _clamp_at_zero(values[top[0]]) if rows == 1 else _sum_rows(values, span)
-        )
+        value = _clamp_at_zero(values[top[0]]) if rows == 1 else _sum_rows(values, span)
+        box = IcicleBox(*top, rows, 0, 0, cells, value, innermost=_find_innermost(weights, top[0], rows))
     level, boxes = [box], [box]
     for _ in range(1, levels):
         level = [inner for outer in level for inner in _child_boxes(weights, outer)]
@@ -177,6 +189,27 @@ def _sum_rows(values: Sequence[float], rows: Sequence[int]) -> float:
     return sum(_clamp_at_zero(values[row]) for row in rows)
 
 
+def _find_innermost(weights: FlameWeights, row: int, rows: int) -> int:
+    """Return the last row of the chain that starts with `row`, or -1 without a chain or for several rows."""
+    first, values = row, weights.values
+    while rows == 1:
+        children = _visible_children(weights, row)
+        child = next(children, -1)
+        if child < 0 or next(children, -1) >= 0 or not isclose(values[child], values[row]):
+            break
+        row = child
+    return -1 if row == first else row
+
+
+def _visible_children(weights: FlameWeights, row: int) -> Iterator[int]:
+    """Yield the children of a row that have a value."""
+    child, stop = row + 1, weights.end[row]
+    while child < stop:
+        if weights.values[child] > 0:
+            yield child
+        child = weights.end[child]
+
+
 def _siblings(end: Sequence[int], first: int, stop: int) -> Sequence[int]:
     """Return the siblings from row `first` (included) to `stop` (excluded)."""
     siblings, row = [], first
@@ -191,7 +224,8 @@ def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]
     end = weights.end
     if outer.first < 0 or not outer.value or (outer.rows > 1 and outer.level):
         return
-    inner = _siblings(end, outer.first + (outer.rows == 1), outer.stop)
+    stop_row = end[outer.row] if outer.rows == 1 else outer.stop
+    inner = _siblings(end, outer.row + (outer.rows == 1), stop_row)
     values = [value if value > 0 else 0 for value in map(weights.values.__getitem__, inner)]
     names = [] if outer.rows else [name for name, value in weights.beside.items() if value > 0]
     all_values = [*values, *(weights.beside[name] for name in names)]
@@ -210,8 +244,9 @@ def _child_boxes(weights: FlameWeights, outer: IcicleBox) -> Iterator[IcicleBox]
             yield IcicleBox(-1, -1, 0, level, start, width, value, text)
             continue
         visible = [index for index in range(first, stop) if values[index]]
-        span = inner[visible[0]], end[inner[visible[-1]]]
-        yield IcicleBox(*span, len(visible), level, start, width, value)
+        span, rows = (inner[visible[0]], end[inner[visible[-1]]]), len(visible)
+        innermost = _find_innermost(weights, span[0], rows)
+        yield IcicleBox(*span, rows, level, start, width, value, innermost=innermost)
 
 
 def _split_runs(

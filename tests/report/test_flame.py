@@ -19,6 +19,7 @@ from explorer.report.flame_layout import (
     child_of,
     create_measured_figure,
     icicle,
+    label_of,
     parent_of,
 )
 from explorer.session.cache.rows import build_structure
@@ -106,6 +107,28 @@ def test_what_has_nothing_has_one_box_and_a_row_is_found_in_the_innermost_that_i
     assert [(box.start, box.width) for box in shared[2:]] == [(0, 15), (15, 15)]
 
 
+def test_groups_with_a_single_child_of_their_value_share_its_box() -> None:
+    # model: a(b(c(d, e))), f; the second child of b has no value
+    weights = FlameWeights([6, 6, 5, 4, 5, 6, 7], [8, 8, 8, 5, 3, 0, 2], 10, {})
+    boxes = icicle(weights, None, 100, 9)
+    assert [(box.first, box.row, box.level, box.width) for box in boxes] == [
+        (0, 0, 0, 100),
+        (0, 2, 1, 80),
+        (6, 6, 1, 20),
+        (3, 3, 2, 50),
+        (4, 4, 2, 30),
+    ]
+    rows = [
+        Layer(0, None, "a", "a", "Net", 0, True),
+        Layer(1, 0, "a.b", "b", "Net", 1, True),
+        Layer(2, 1, "a.b.c", "c", "Block", 2, True),
+    ]
+    assert label_of(boxes[1], rows, "m").name == "a.b.c"
+    assert boxes[box_of(boxes, 1)] == boxes[1], "a row in the middle of a chain is in its box"
+    zoomed = icicle(weights, (0, 6), 100, 9)
+    assert [(box.row, box.level) for box in zoomed] == [(2, 0), (3, 1), (4, 1)]
+
+
 @pytest.mark.parametrize(("by", "said"), [("macs", "416.52 k"), ("weights", "241.04 KiB")])
 def test_the_same_boxes_are_a_picture_of_the_command_line(tmp_path: Path, by: str, said: str) -> None:
     picture = tmp_path / "flame.svg"
@@ -138,4 +161,4 @@ def test_kernels_that_the_profiler_slows_are_shares_of_what_they_took_in_all():
     boxes = icicle(figure.weights, None, 100, 2)
     assert [box.width for box in boxes] == [100, 50, 50]
     assert sum(box.value for box in boxes[1:]) == pytest.approx(boxes[0].value)
-    assert figure.title == "time under the profiler"
+    assert figure.title == "kernel time"

@@ -6,7 +6,9 @@ icicle plot). The arrow keys move between boxes.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.cells import cell_len
@@ -47,14 +49,14 @@ FILL = "fill--"
 """Prefix of the roles that fill a box with the color of its operator family."""
 CHOSEN = "chosen"
 """Role suffix of the box under the cursor. The usual accent color resembles some family colors."""
-_TALLEST, _NARROW = 5, 3
-"""Maximum height of a level in lines, and minimum width of a box with a name in cells."""
+_NARROW = 3
+"""Minimum width of a box with a name in cells."""
 
 
-def heights(boxes: Sequence[IcicleBox], height: int) -> int:
-    """Return the height of each level in lines, so that all levels fit if possible."""
+def level_tops(boxes: Sequence[IcicleBox], height: int) -> list[int]:
+    """Return the first line of each level, and the line after the last level. The levels share all lines."""
     levels = 1 + max((box.level for box in boxes), default=0)
-    return max(1, min(_TALLEST, height // levels))
+    return [level * height // levels for level in range(levels + 1)]
 
 
 def flame_lines(
@@ -75,13 +77,13 @@ def flame_lines(
         height: Available height, in lines.
         letters: Whether to mark families by letters and to draw box edges, for terminals with few colors.
     """
-    tall = heights(boxes, height)
+    tops = level_tops(boxes, height)
     levels: list[list[int]] = [[] for _ in range(1 + max((box.level for box in boxes), default=0))]
     for index, box in enumerate(boxes):
         levels[box.level].append(index)
     lines: list[Line] = []
-    for level in levels:
-        for y in range(tall):
+    for level, (top, bottom) in zip(levels, pairwise(tops), strict=True):
+        for y in range(bottom - top):
             line: list[Span] = []
             x = 0
             for index in level:
@@ -299,14 +301,13 @@ class FlameView(SubScreen[int]):
             return
         top = self._boxes[0]
         top_title = escape_name(self._title_of(top))
-        drawn = heights(self._boxes, self.query_one(_Panel).size.height)
+        height = self.query_one(_Panel).size.height
+        has_more_levels = len(level_tops(self._boxes, height)) > height and self._is_deep()
         folded = sum(thin_box.rows for thin_box in self._boxes if thin_box.rows > 1)
         summary = f" by {figure.title}: {figure.text(top.value, self._exact)}"
         summary += f"; {folded:,} rows are too thin for a box of their own" if folded else ""
         summary += "; no row has any" if not top.value else ""
-        summary += (
-            "; zoom in for what lies deeper" if len(self._boxes) and drawn == 1 and self._is_deep() else ""
-        )
+        summary += "; zoom in for what lies deeper" if has_more_levels else ""
 
         def title(width: int) -> tuple[Line, ...]:
             return (
@@ -315,7 +316,7 @@ class FlameView(SubScreen[int]):
             )
 
         self.query_one(TitleBar).show(title)
-        kind = self._layers[box.first].kind_text if box.rows == 1 else ""
+        kind = self._layers[box.row].kind_text if box.rows == 1 else ""
         model_total = figure.weights.whole
         parts = [("the model", model_total)] if self.chosen or self._top else []
         if self._top is not None and self.chosen:
@@ -327,14 +328,18 @@ class FlameView(SubScreen[int]):
 
     def _is_deep(self) -> bool:
         last = max(box.level for box in self._boxes)
-        return any(box.rows == 1 and box.stop > box.first + 1 for box in self._boxes if box.level == last)
+        return any(box.rows == 1 and not self._is_layer(box) for box in self._boxes if box.level == last)
+
+    def _is_layer(self, box: IcicleBox) -> bool:
+        """Whether no row lies below the rows of a box."""
+        return self.figure.weights.end[box.row] == box.row + 1
 
     def _title_of(self, box: IcicleBox) -> str:
         if box.first < 0:
             return box.name
         if not box.rows:
             return self._model
-        return self._layers[box.first].path or "(unnamed)" if box.rows == 1 else rows_text(box, self._layers)
+        return self._layers[box.row].path or "(unnamed)" if box.rows == 1 else rows_text(box, self._layers)
 
     def _choose(self, index: int | None) -> None:
         if index is not None and index != self.chosen:
@@ -345,7 +350,7 @@ class FlameView(SubScreen[int]):
         """Choose the clicked box, or zoom into it if it is chosen already."""
         if getattr(event.widget, "id", "") != "flame" or not self._boxes:
             return
-        level = event.y // heights(self._boxes, self.query_one(_Panel).size.height)
+        level = bisect_right(level_tops(self._boxes, self.query_one(_Panel).size.height), event.y) - 1
         for index, box in enumerate(self._boxes):
             if box.level == level and box.start <= event.x < box.start + box.width:
                 if index == self.chosen:
@@ -377,8 +382,8 @@ class FlameView(SubScreen[int]):
         box = self.box
         if box is None or not box.rows:
             self.app.bell()
-        elif box.rows == 1 and (not self.chosen or box.stop == box.first + 1):
-            self.dismiss(box.first)
+        elif box.rows == 1 and (not self.chosen or self._is_layer(box)):
+            self.dismiss(box.row)
         elif self.chosen:
             self._zooms.append((self._top, box))
             self._zoom((*box.span, box.rows), box)
@@ -410,7 +415,7 @@ class FlameView(SubScreen[int]):
     def action_flame_tree(self) -> None:
         """Close the view and go to the layer in the tree."""
         if self.box is not None and self.box.rows:
-            self.dismiss(self.box.first)
+            self.dismiss(self.box.row)
         else:
             self.app.bell()
 

@@ -106,6 +106,31 @@ async def test_of_a_model_that_was_timed_its_time_comes_first_and_what_is_no_lay
         assert box(hands).startswith("copies")
 
 
+@pytest.mark.parametrize("size", [(60, 15), (140, 40)])
+async def test_the_levels_fill_the_height_and_a_chain_of_groups_is_one_box(size: tuple[int, int]) -> None:
+    layers = [
+        Layer(0, None, "net", "net", "Net", 0, True, macs=900),
+        Layer(1, 0, "net.body", "body", "Body", 1, True, macs=900),
+        Layer(2, 1, "net.body.fc1", "fc1", "Linear", 2, False, macs=600),
+        Layer(3, 1, "net.body.fc2", "fc2", "Linear", 2, False, macs=300),
+    ]
+    engine = ScriptedEngine()
+    info = replace(engine.model.info, totals=replace(engine.model.info.totals, macs=900))
+    engine.model = replace(engine.model, info=info, layers=tuple(layers))
+    async with screen(engine, size=size) as hands:
+        await hands.press("exclamation_mark")
+        panel = view(hands).query_one("#flame", LineView)
+        assert len(panel.lines) == panel.size.height
+        assert [one.level for one in view(hands)._boxes] == [0, 1, 2, 2]
+        assert "net.body" in page(hands)
+        tall = panel.size.height
+        await hands.pilot.click("#flame", offset=(size[0] - 4, tall - 1))
+        await hands.rest()
+        assert box(hands).startswith("net.body.fc2")
+        await hands.press("up", "t")
+        assert hands.at() == "net.body"
+
+
 async def test_a_click_chooses_a_box_and_a_second_one_zooms():
     async with screen(size=(80, 24)) as hands:
         await hands.press("exclamation_mark", "up")
