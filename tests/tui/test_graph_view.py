@@ -18,6 +18,7 @@ from explorer.engine.graph_view.rows import TreeRows
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.module_code import ModuleCode
+from explorer.features.graph.compact_page import RailPage, draw_compact
 from explorer.features.graph.graph_page import GraphCanvas, View, draw_overview, neighbour
 from explorer.features.graph.graph_screen import GRAPH_KEYS, GraphView
 from explorer.tui.dialogs.dialogs import MessageDialog
@@ -295,6 +296,62 @@ async def test_no_key_of_the_view_fails_wherever_it_is_pressed() -> None:
                     if not isinstance(hands.pilot.app.screen, GraphView):
                         await hands.press("escape")
         assert isinstance(hands.pilot.app.screen, GraphView)
+
+
+COMPACT = """\
+  ├ A a  Relu   2×4
+╭─┼ A b  Relu   2×4
+│ ├ A c  Relu   2×4
+╰▸┼ A d  Relu   2×4
+  └ A e  Relu"""
+
+
+def compact(*edges: str) -> str:
+    """The compact form of a drawing, without its input."""
+    rows = "".join(draw_compact(drawn(*edges))).splitlines()
+    assert "input" in rows[2]
+    return "\n".join(row for row in rows if " A" in row)
+
+
+def test_the_compact_form_has_a_line_for_each_box_and_rails_for_edges_that_skip_lines() -> None:
+    assert compact("xa", "ab", "bc", "cd", "bd", "de") == COMPACT
+
+
+def test_two_rails_that_share_a_line_stand_side_by_side_and_a_reader_of_both_has_one_arrow() -> None:
+    page = RailPage(drawn("xa", "ab", "bc", "cd", "ae", "bd", "de", "be"))
+    lanes = {page.drawing.boxes[rail.source].name: rail.lane for rail in page.rails}
+    assert len(set(lanes.values())) == len(lanes) == 2
+    (last,) = (at for at, box in enumerate(page.drawing.boxes) if box.name == "e")
+    line = line_text(page.lines(None, 0, 80, 99)[last])
+    assert line.count("▸") == 1
+    assert line.count("╰") == 2
+    narrow = RailPage(page.drawing, max_rails=1)
+    assert narrow.missing >= 1, "an edge without a rail is counted"
+
+
+@pytest.mark.parametrize("size", [(60, 15), (100, 30)])
+async def test_c_shows_a_line_for_each_box_and_arrows_go_along_lines_and_rails(size: tuple[int, int]) -> None:
+    engine = with_edges("xa", "ab", "bc", "cd", "bd", "de")
+    async with screen(engine, size=size) as hands:
+        await hands.press("G", "0")
+        tall = shown(hands).drawing.height
+        await hands.press("c")
+        lines = pane(hands).splitlines()
+        assert sum(bool(line.strip()) for line in lines) == len(shown(hands).drawing.boxes) < tall / 4
+        assert all(line_width(line) <= size[0] for line in (((text, ""),) for text in lines))
+        await hands.press("home", "down")
+        walked = [chosen(hands)]
+        for key in ("down", "right", "left", "down", "down", "up"):
+            await hands.press(key)
+            walked.append(chosen(hands))
+        assert walked[1:4] == ["b", "d", "b"], "a rail leads from b to d, and back"
+        assert walked[4:] == ["c", "d", "c"]
+        assert shown(hands).verb_words("m.onnx")[-1] == "--compact"
+        await hands.pilot.click("#graph", offset=(12, 1))
+        await hands.rest()
+        assert chosen(hands) == shown(hands).drawing.boxes[1].name
+        await hands.press("c")
+        assert "┌A" in pane(hands)
 
 
 async def test_a_model_of_which_nobody_knows_the_edges_says_so() -> None:

@@ -45,6 +45,8 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if between is None and (spec.start or spec.end):
         flag, missing_flag = ("--to", "--from") if spec.start else ("--from", "--to")
         raise Misuse("a path has two ends", where=missing_flag, hint=f"add {flag} LAYER")
+    if spec.compact and format != write.TEXT:
+        raise Misuse("only text has a compact form", where="--compact", hint="write to FILE.txt")
     if format == write.NODE_DATA:
         args.refuse(_PARTS, "node data is of the whole model", "leave it out")
         color = "macs" if color == "family" else color
@@ -80,10 +82,12 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         if format != write.TEXT:
             write.write(fact, color, format, path)
             return
-        from explorer.features.graph.graph_page import draw_plain  # imports rich, which only text files need
+        # imported here: only text files need rich
+        from explorer.features.graph.compact_page import draw_compact
+        from explorer.features.graph.graph_page import draw_plain
 
         with output_files.open_text(path) as file:
-            file.writelines(draw_plain(fact))
+            file.writelines((draw_compact if spec.compact else draw_plain)(fact))
 
     answer = write_output(args, progress, ask, save)
     answer.warning = warning
@@ -92,7 +96,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
 def _code_answer(args: ParsedArgs) -> Answer:
     """Return the SSA graph of a module of a TorchScript file, as torch prints it."""
-    drawing = ("output", "depth", "steps", "unfold", "from", "to", "color", "overlay")
+    drawing = ("output", "depth", "steps", "unfold", "from", "to", "compact", "color", "overlay")
     args.refuse(drawing, "the text of --code is not a drawing", "leave it out")
     with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.module_code(args.layer or "", ssa=True)
@@ -126,6 +130,7 @@ COMMAND = Command(
         "explorer graph resnet50 -o resnet50.svg",
         "explorer graph model.onnx -o model.html --color macs",
         "explorer graph resnet50 --layer layer1.0 -o block.dot",
+        "explorer graph resnet50 --compact -o resnet50.txt",
         "explorer graph resnet50 --from conv1 --to layer2.0 -o path.txt",
         "explorer graph resnet50 --layer layer3.0.add --steps 2 -o around.svg",
         "explorer graph model.onnx -o model.svg --overlay profile.csv --color latency",

@@ -118,14 +118,14 @@ def _cut_or_pad(line: Line, width: int) -> Line:
     return (*spans, (" " * remaining, "text"))
 
 
-_N, _E, _S, _W = 1, 2, 4, 8
-_CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
-"""Line characters. The index is the sum of the sides (`_N`, `_E`, `_S`, `_W`) where lines leave the cell."""
+N, E, S, W = 1, 2, 4, 8
+CORNERS = dict(enumerate(" ╵╶└╷│┌├╴┘─┴┐┤┬┼"))
+"""Line characters. The index is the sum of the sides (`N`, `E`, `S`, `W`) where lines leave the cell."""
 _HEAVY = dict(enumerate(" ╹╺┗╻┃┏┣╸┛━┻┓┫┳╋"))
 """Heavy line characters, for highlighted paths."""
 _LIT = str.maketrans("┌─┐│└┘╘═╛", "┏━┓┃┗┛┗━┛")
-_MARK = "◆"
-_WORK = frozenset({"layer", "group", "part"})
+MARK = "◆"
+WORK = frozenset({"layer", "group", "part"})
 _MARKED = frozenset({"layer", "group"})
 
 
@@ -144,7 +144,7 @@ class GraphCanvas:
         self.drawing, self._marks = drawing, marks
         self._rows: dict[int, dict[int, tuple[str, str]]] = {}
         lit = [edge for edge in drawing.edges if edge.lit]
-        for edges, corners, role in ((drawing.edges, _CORNERS, "dim"), (lit, _HEAVY, "accent")):
+        for edges, corners, role in ((drawing.edges, CORNERS, "dim"), (lit, _HEAVY, "accent")):
             lines: dict[tuple[int, int], int] = {}
             for edge in edges:
                 _route(edge, lines)
@@ -193,14 +193,14 @@ class GraphCanvas:
         """Draw a box: rounded corners unless it is a layer or group, a double bottom line if it can be
         opened.
         """
-        wide, role = box.width - 2, box.family if box.role in _WORK else "dim"
+        wide, role = box.width - 2, box.family if box.role in WORK else "dim"
         faint = self.drawing.route is not None and not box.lit
         if box.lit or faint:
             role = "accent" if box.lit else "track"
-        letter = FAMILIES[box.family].letter if box.role in _WORK else ""
-        mark = _MARK if box.role in _MARKED and box.row in self._marks else ""
-        corners = "┌┐" if box.role in _WORK else "╭╮"
-        bottom = "╘╛═" if box.unfolds else "└┘─" if box.role in _WORK else "╰╯─"
+        letter = FAMILIES[box.family].letter if box.role in WORK else ""
+        mark = MARK if box.role in _MARKED and box.row in self._marks else ""
+        corners = "┌┐" if box.role in WORK else "╭╮"
+        bottom = "╘╛═" if box.unfolds else "└┘─" if box.role in WORK else "╰╯─"
         top = f"{corners[0]}{letter}{'─' * (wide - len(letter + mark))}{mark}{corners[1]}"
         sides, low = f"│{' ' * wide}│", bottom[0] + bottom[2] * wide + bottom[1]
         if box.lit:
@@ -213,13 +213,7 @@ class GraphCanvas:
             self._set(box.x, box.y + line_index, sides, role)
             if line_index <= len(labels):
                 style = (
-                    "dim"
-                    if faint
-                    else "strong"
-                    if line_index == 1
-                    else "text"
-                    if box.role in _WORK
-                    else "dim"
+                    "dim" if faint else "strong" if line_index == 1 else "text" if box.role in WORK else "dim"
                 )
                 self._set(
                     box.x + 1 + (wide - cell_len(labels[line_index - 1])) // 2,
@@ -252,7 +246,7 @@ def _route(edge: GraphEdge, lines: dict[tuple[int, int], int]) -> None:
         corners = [(x, y), (x, turn), (to_x, turn), (to_x, to_y)]
         for (a, b), (c, d) in pairwise(corners):
             step = ((c > a) - (c < a), (d > b) - (d < b))
-            exit_side, back = {(1, 0): (_E, _W), (-1, 0): (_W, _E), (0, 1): (_S, _N), (0, -1): (_N, _S)}.get(
+            exit_side, back = {(1, 0): (E, W), (-1, 0): (W, E), (0, 1): (S, N), (0, -1): (N, S)}.get(
                 step, (0, 0)
             )
             while (a, b) != (c, d):
@@ -343,6 +337,7 @@ GRAPH_FOOTER = (
     ("m f", "mark two, follow"),
     ("1-4", "around it"),
     ("/", "find"),
+    ("c", "compact"),
     ("a", "about it"),
     ("0", "whole model"),
     ("i o", "into, out"),

@@ -18,6 +18,7 @@ class GraphSpec(Spec, frozen=True):
         unfold: Groups to open in place.
         start: Layer or group at which the highlighted paths start, or None without paths.
         end: Layer or group at which the highlighted paths end, or None without paths.
+        compact: Whether the text has one line for each box, with the edges as rails.
         color: 'family', or the name of a figure by which boxes are colored.
     """
 
@@ -57,6 +58,9 @@ class GraphSpec(Spec, frozen=True):
         ),
     ] = None
     end: Annotated[str | None, option("... to this one", metavar="LAYER", flag="--to")] = None
+    compact: Annotated[
+        bool, option("of .txt: one line for each box, with the edges as rails on the left")
+    ] = False
     color: Annotated[
         str,
         option(

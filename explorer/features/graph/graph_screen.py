@@ -11,6 +11,7 @@ from textual.binding import BindingType
 from textual.containers import Horizontal
 
 from explorer.base.errors import ExplorerError, Misuse
+from explorer.features.graph.compact_page import RailPage, draw_compact, missing_text
 from explorer.features.graph.graph_page import (
     GRAPH_FOOTER,
     GraphCanvas,
@@ -77,6 +78,7 @@ GRAPH_KEYS = key_group(
     ("graph_about", ("a",), "a", "About the box, or not", "Its attributes, tensors and figures, beside"),
     ("graph_scroll(1)", ("pagedown",), "PgDn", "Further down the page about it", "Where it is long"),
     ("graph_scroll(-1)", ("pageup",), "PgUp", "Up the page about it", "Where it is long"),
+    ("graph_compact", ("c",), "c", "Compact, or boxes", "A line for each box; ← → go along the rails"),
     ("graph_map", ("v",), "v", "The map, or not", "Where the view stands in a large drawing"),
     ("graph_back", ("backspace",), "Backspace", "The drawing before", "With the box that was chosen in it"),
 )
@@ -116,11 +118,14 @@ class GraphView(SubScreen[int]):
         self._matches: list[int] = []
         self._map = True
         self._beside: bool | None = None
+        self._is_compact = False
+        self._rails: RailPage | None = None
         self._take(drawing, request, chosen_row)
 
     def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen_row: int | None) -> None:
         self.request = request._replace(unfold=drawing.unfolded)
         self.drawing, self._canvas = drawing, GraphCanvas(drawing, self._marks)
+        self._rails = None
         first = next((index for index, box in enumerate(drawing.boxes) if box.layers), 0)
         self.chosen = first if chosen_row is None else _box_of(drawing, chosen_row, first)
         self._corner = (0, 0)
@@ -151,7 +156,7 @@ class GraphView(SubScreen[int]):
 
     def page_text(self) -> str:
         """Return the whole drawing as text."""
-        return "".join(draw_plain(self.drawing))
+        return "".join((draw_compact if self._is_compact else draw_plain)(self.drawing))
 
     def verb_words(self, source: str) -> list[str]:
         """Return the command that writes the same drawing as text."""
@@ -160,6 +165,7 @@ class GraphView(SubScreen[int]):
         if row is not None:
             words += ["--layer", self._layers[row].path]
         words += ["--depth", "1"] if steps is None else ["--steps", str(steps)]
+        words += ["--compact"] if self._is_compact else []
         for group in unfold:
             words += ["--unfold", self._layers[group if isinstance(group, int) else group[0]].path]
         ends = () if between is None else zip(("--from", "--to"), between, strict=True)
@@ -177,6 +183,11 @@ class GraphView(SubScreen[int]):
 
     def _moved(self) -> None:
         self.query_one("#graph", PanelView).again()
+        self._show_box()
+
+    def _show_box(self) -> None:
+        """Describe the chosen box in the line below the drawing, and on the page beside it."""
+        self._has_message = False
         box = self.box
         if box is not None:
             self.query_one("#graph-box", Status).show(lambda width: (box_line(box, width),))
@@ -184,7 +195,11 @@ class GraphView(SubScreen[int]):
             page = () if row is None else lambda width: self._about(row, width)
             self.query_one("#graph-about", LineView).show(page or (lambda width: ()), top=True)
 
+    def _clear_message(self) -> None:
+        self._show_box()
+
     def _say(self, message: str, role: str = "warn") -> None:
+        self._has_message = True
         self.query_one("#graph-box", Status).show(lambda width: (text_line(f" {message}"[:width], role),))
 
     def _page(self, width: int, height: int) -> list[Line]:
@@ -192,6 +207,8 @@ class GraphView(SubScreen[int]):
         drawing, box = self.drawing, self.box
         if box is None or height < 1:
             return [text_line("no layer to draw in this group", "dim")]
+        if self._is_compact:
+            return self._compact_page(width, height)
         left, top = self._corner
         if not (left <= box.x and box.x + box.width <= left + width):
             left = box.x + box.width // 2 - width // 2
@@ -208,13 +225,29 @@ class GraphView(SubScreen[int]):
             draw_overview(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
         )
 
+    def _compact_page(self, width: int, height: int) -> list[Line]:
+        """Return the visible lines of the compact form. It scrolls only when the chosen line leaves it."""
+        count, top = len(self.drawing.boxes), self._corner[1]
+        if not top <= self.chosen < top + height:
+            top = self.chosen - height // 2
+        top = max(0, min(top, count - height))
+        self._corner = 0, top
+        max_rails = max(_MIN_RAILS, width // _CELLS_OF_RAIL)
+        if self._rails is None or self._rails.max_rails != max_rails:
+            self._rails = RailPage(self.drawing, self._marks, max_rails)
+            if self._rails.missing:
+                self.call_later(self._say, missing_text(self._rails.missing))
+        return self._rails.lines(self.chosen, top, width, height)
+
     async def on_click(self, event: events.Click) -> None:
         """Choose the clicked box, or open it if it is chosen already."""
         if getattr(event.widget, "id", "") != "graph":
             return
         x, y = event.x + self._corner[0], event.y + self._corner[1]
         for index, box in enumerate(self.drawing.boxes):
-            if 0 <= x - box.x < box.width and 0 <= y - box.y < box.height:
+            if (self._is_compact and index == y) or (
+                not self._is_compact and 0 <= x - box.x < box.width and 0 <= y - box.y < box.height
+            ):
                 if index == self.chosen:
                     self.action_graph_unfold()
                 self.chosen = index
@@ -224,12 +257,18 @@ class GraphView(SubScreen[int]):
 
     def action_graph_step(self, direction: str) -> None:
         """Move to the next box in a direction: 'up', 'down', 'left' or 'right'."""
-        if (
-            self.drawing.boxes
-            and (neighbor_index := neighbour(self.drawing, self.chosen, direction)) is not None
-        ):
-            self.chosen = neighbor_index
+        if self.drawing.boxes and (index := self._find_neighbor(direction)) is not None:
+            self.chosen = index
             self._moved()
+
+    def _find_neighbor(self, direction: str) -> int | None:
+        """Return the index of the box that an arrow key leads to, or None."""
+        if self._rails is None or not self._is_compact:
+            return neighbour(self.drawing, self.chosen, direction)
+        if direction in ("left", "right"):
+            return (self._rails.maker if direction == "left" else self._rails.reader)(self.chosen)
+        index = self.chosen + (1 if direction == "down" else -1)
+        return index if 0 <= index < len(self.drawing.boxes) else None
 
     def action_graph_edge(self, end: int) -> None:
         """Move to the first (`end` 0) or last (`end` 1) box."""
@@ -250,6 +289,12 @@ class GraphView(SubScreen[int]):
     def action_graph_scroll(self, step: int) -> None:
         """Scroll the detail page."""
         self.query_one("#graph-about", LineView).action_scroll_page(step)
+
+    def action_graph_compact(self) -> None:
+        """Switch between one line for each box, and boxes."""
+        self._is_compact = not self._is_compact
+        self._corner = (0, 0)
+        self._moved()
 
     def action_graph_map(self) -> None:
         """Show or hide the overview map."""
@@ -324,7 +369,7 @@ class GraphView(SubScreen[int]):
             return
         marks = [mark for mark in self._marks if mark != box.row]
         self._marks = [*marks, box.row][-2:] if len(marks) == len(self._marks) else marks
-        self._canvas = GraphCanvas(self.drawing, self._marks)
+        self._canvas, self._rails = GraphCanvas(self.drawing, self._marks), None
         self._moved()
 
     def action_graph_follow(self) -> None:
@@ -428,6 +473,8 @@ class GraphView(SubScreen[int]):
             raise
 
 
+_MIN_RAILS, _CELLS_OF_RAIL = 4, 6
+"""Minimum number of rails in the compact form, and cells of the pane for each rail."""
 _WIDE = 124
 """Minimum width of the screen, in cells, for the detail page next to the drawing."""
 
