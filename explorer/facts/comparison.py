@@ -449,6 +449,7 @@ class TreeDiff(TableFact, frozen=True):
         form: Kind of the compared trees. 'graph': ONNX graphs as they are; 'exported': modules exported to
             ONNX; 'rows': modules or tensors as they were opened.
         values_compared: Whether the values of weights were compared. Otherwise only their shapes were.
+        constants: Indices of equal rows that hold only constants and shape arithmetic, ascending.
     """
 
     ROWS: ClassVar[str] = "rows"
@@ -463,6 +464,7 @@ class TreeDiff(TableFact, frozen=True):
     values_compared: bool
     totals_before: Totals
     totals_after: Totals
+    constants: tuple[int, ...] = ()
 
     def folds(self, index: int) -> bool:
         """Whether a row can be folded: no row below it differs, or all rows below it share its own state."""

@@ -95,6 +95,34 @@ async def test_equals_sets_any_model_beside_and_one_cursor_moves_in_both() -> No
         assert "sent to terminal" in line_text(top(hands).query_one(Status).lines[0])
 
 
+async def test_both_open_at_the_first_difference_with_the_groups_around_it_open() -> None:
+    async with screen(beside(shorter(blocks(6), 2), analysis=blocks(6)), (120, 40)) as hands:
+        await opened(hands)
+        pair = top(hands)
+        assert pair._pair.visible[pair.rows.cursor] == pair._pair.stops[0] > 0
+    async with screen(beside(alexnet()), (80, 24)) as hands:
+        await opened(hands)
+        assert top(hands).rows.cursor == 0, "both are the same"
+
+
+def test_equal_constants_of_a_group_share_a_row_that_opens() -> None:
+    fact = compare_trees(blocks(6), shorter(blocks(6), 3), form="rows")
+    leaves = [at for at, row in enumerate(fact.rows) if row.end == at + 1 and row.depth == 2]
+    constants = tuple(at for at in leaves if not fact.rows[at].differs)[:4]
+    pair = PairRows(replace(fact, constants=constants))
+    assert pair.find_first_difference() == pair.place_of(pair.stops[0])
+    pair.reveal(constants[0])
+    place = pair.place_of(constants[0])
+    assert pair.count_folded_constants(constants[0]) == 2, "those of one block"
+    assert constants[1] not in pair.visible
+    assert pair.toggle(place, True)
+    assert constants[1] in pair.visible
+    assert pair.toggle(place, False)
+    assert constants[1] not in pair.visible
+    pair.reveal(constants[1])
+    assert constants[1] in pair.visible, "a row that is gone to is shown"
+
+
 async def test_help_begins_with_the_keys_of_both_models_and_no_other_screens() -> None:
     async with screen(beside(shorter(alexnet())), (140, 40)) as hands:
         await opened(hands)

@@ -27,6 +27,7 @@ from explorer.facts.comparison import (
 from explorer.facts.cost import Hardware
 from explorer.features.quantize.quantize import formats_at
 from explorer.features.tiling.tiling import Tiler
+from explorer.session.parts.figures import find_constants
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
 
 
@@ -122,7 +123,9 @@ class Comparer:
                 on_progress=on_progress,
                 cancel=cancel,
             )
-        return replace(tree, before=before_models.label(before), after=after_models.label(after_at))
+        constants = _find_equal_constants(tree, states, on_progress, cancel)
+        labels = before_models.label(before), after_models.label(after_at)
+        return replace(tree, before=labels[0], after=labels[1], constants=constants)
 
     def totals(
         self,
@@ -192,6 +195,27 @@ class Comparer:
 
 Prove = Callable[[State], Verification]
 """Function that proves a state equal to the first compared state."""
+
+
+def _find_equal_constants(
+    tree: TreeDiff, states: Sequence[State], on_progress: OnProgress, cancel: Cancel
+) -> tuple[int, ...]:
+    """Return the indices of equal rows that hold only constants and shape arithmetic in both trees."""
+    ids: list[frozenset[int]] = []
+    for models, index in states:
+        examine = models.examine_or_refuse if tree.form == "rows" else models.examine_graph
+        examined = examine(index, on_progress, cancel)
+        flow = examined.flow
+        ids.append(frozenset() if flow is None else find_constants(examined, flow))
+    return tuple(
+        index
+        for index, row in enumerate(tree.rows)
+        if not row.differs
+        and all(
+            side is not None and side.id in constants
+            for side, constants in zip((row.before, row.after), ids, strict=True)
+        )
+    )
 
 
 def _column(state: State, hardware: Hardware | None, proof: Verification | None) -> Figures:

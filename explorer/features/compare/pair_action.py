@@ -101,7 +101,7 @@ class _Pair:
 
     def __init__(self, command: PairCommand, request: dict[str, Any], fact: TreeDiff, rows: PairRows) -> None:
         self._command, self._request, self._fact, self._rows = command, request, fact, rows
-        self._cursor = 0
+        self._cursor = rows.find_first_difference()
 
     def show(self) -> None:
         """Open the screen with both trees."""

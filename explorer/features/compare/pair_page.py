@@ -113,6 +113,14 @@ def row_line(row: RowPair, sign: str, width: int, *, exact: bool) -> Line:
     return _join_spans(spans)
 
 
+def constants_line(row: RowPair, count: int, width: int, *, exact: bool) -> Line:
+    """Build the line that stands for the equal constants of a group; `row` is the first of them."""
+    widths = columns(width, exact=exact)
+    name = fit("  " * row.depth + f"▸ {count:,} constants", widths.name)
+    sides = 2 if widths.has_two_sides else 1
+    return (((f"   {fit(name, widths.side)}" + fit(name, widths.side) * (sides - 1)), "dim"),)
+
+
 def _join_spans(spans: Sequence[Span]) -> Line:
     """Merge neighboring spans of the same role, because each span costs bytes on a remote terminal."""
     merged: list[Span] = []
@@ -197,6 +205,7 @@ class PairRows:
 
     Attributes:
         only: Whether equal rows are hidden.
+        open: Indices of the open groups.
         visible: Indices of the visible rows. Negative values -1, -2, ... are differences outside the layer
             tree.
         stops: Indices of the rows with a difference, where the key `n` stops. A group that was added or
@@ -217,6 +226,8 @@ class PairRows:
             if not is_folded:
                 self.open.add(index)
             index = row.end if is_folded else index + 1
+        self._constants, self._shown_by = _group_constants(fact)
+        self._open_constants: set[int] = set()
         self._above = tuple(-1 - place for place in range(len(fact.graph)))
         self.visible: list[int] = []
         self.rebuild()
@@ -229,10 +240,24 @@ class PairRows:
         rows, places = self.fact.rows, []
         while index < stop:
             row = rows[index]
-            if not self.only or row.differs or row.status == "part":
+            shown_by = self._shown_by.get(index, index)
+            is_folded = shown_by != index and shown_by not in self._open_constants
+            if not is_folded and (not self.only or row.differs or row.status == "part"):
                 places.append(index)
             index = index + 1 if index in self.open else row.end
         return places
+
+    def count_folded_constants(self, index: int) -> int:
+        """Return the number of constants that row `index` stands for, or 0 for any other row."""
+        return 0 if index in self._open_constants else self._constants.get(index, 0)
+
+    def is_open(self, index: int) -> bool:
+        """Return whether a row shows the rows inside it, or the constants that it stands for."""
+        return index in (self._open_constants if index in self._constants else self.open)
+
+    def find_first_difference(self) -> int:
+        """Return the place of the first difference, with the groups around it open; 0 without differences."""
+        return self.reveal(self.stops[0]) if self.stops and not self._above else 0
 
     def row(self, place: int) -> RowPair | None:
         """Return the row at a place, or None for a difference outside the layer tree."""
@@ -242,7 +267,7 @@ class PairRows:
     def has_inside(self, place: int) -> bool:
         """Return whether the row at a place has rows inside it."""
         index = self.visible[place]
-        return index >= 0 and self.fact.rows[index].end > index + 1
+        return index >= 0 and (self.fact.rows[index].end > index + 1 or index in self._constants)
 
     def toggle(self, place: int, want: bool | None = None) -> bool:
         """Open or close the group at a place and return whether the visible rows changed.
@@ -250,8 +275,12 @@ class PairRows:
         `want` True only opens, False only closes, None toggles.
         """
         index = self.visible[place]
-        if not self.has_inside(place) or (want is not None and want == (index in self.open)):
+        if not self.has_inside(place) or (want is not None and want == self.is_open(index)):
             return False
+        if index in self._constants:
+            self._open_constants ^= {index}
+            self.rebuild()
+            return True
         end = self.fact.rows[index].end
         if index in self.open:
             self.open.discard(index)
@@ -283,6 +312,7 @@ class PairRows:
         """Close every group. Return the new place of the cursor."""
         index = self.visible[place] if self.visible else 0
         self.open.clear()
+        self._open_constants.clear()
         self.rebuild()
         return self.place_of(index)
 
@@ -312,6 +342,9 @@ class PairRows:
         If the row is hidden, return the place of the last visible row before it.
         """
         rows, has_closed = self.fact.rows, False
+        if (first := self._shown_by.get(goal, goal)) != goal and first not in self._open_constants:
+            self._open_constants.add(first)
+            has_closed = True
         group = 0
         while group < goal:
             if rows[group].end > goal:
@@ -323,3 +356,24 @@ class PairRows:
         if has_closed:
             self.rebuild()
         return self.place_of(goal)
+
+
+def _group_constants(fact: TreeDiff) -> tuple[dict[int, int], dict[int, int]]:
+    """Group the equal constants of each group of the tree that has several.
+
+    Returns:
+        The number of constants by the index of the first one, and the index of the first one by the index of
+        each.
+    """
+    rows, constants = fact.rows, set(fact.constants)
+    siblings: dict[int, list[int]] = {}
+    parents: list[int] = []
+    for index, row in enumerate(rows if constants else ()):
+        while parents and rows[parents[-1]].end <= index:
+            parents.pop()
+        if index in constants and row.end == index + 1:
+            siblings.setdefault(parents[-1] if parents else -1, []).append(index)
+        parents.append(index)
+    several = [indices for indices in siblings.values() if len(indices) > 1]
+    counts = {indices[0]: len(indices) for indices in several}
+    return counts, {index: indices[0] for indices in several for index in indices}

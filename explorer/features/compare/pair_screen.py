@@ -77,9 +77,12 @@ class _Rows(LineList):
         row_index = self.pair.visible[index]
         if row_index < 0:
             return page.graph_line(self.pair.fact.graph[-1 - row_index], width)
+        count = self.pair.count_folded_constants(row_index)
+        if count:
+            return page.constants_line(self.pair.fact.rows[row_index], count, width, exact=self.exact)
         sign = "  "
         if self.pair.has_inside(index):
-            sign = "▾ " if row_index in self.pair.open else "▸ "
+            sign = "▾ " if self.pair.is_open(row_index) else "▸ "
         return page.row_line(self.pair.fact.rows[row_index], sign, width, exact=self.exact)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:

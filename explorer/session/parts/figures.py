@@ -133,7 +133,7 @@ def connections(models: Models, layer: str | int, index: int | None) -> Connecti
     row_id, layers, flow = row(models, layer, index), examined.analysis.layers, examined.flow
     same_names = list_same_names(layers, layer)
     if flow is not None:
-        _constants(examined, flow)
+        find_constants(examined, flow)
     edge_lists = value_flow.list_connections(
         flow, layers, row_id, _missing_edges_reason(examined) if flow is None else ""
     )
@@ -149,7 +149,7 @@ def edges(models: Models, index: int | None) -> RowEdges:
     flow = examined.flow
     if flow is None:
         return list_row_edges(flow, _missing_edges_reason(examined))
-    return replace(list_row_edges(flow), constants=tuple(sorted(_constants(examined, flow))))
+    return replace(list_row_edges(flow), constants=tuple(sorted(find_constants(examined, flow))))
 
 
 def table(
@@ -264,7 +264,7 @@ _LARGEST = 10**300
 """Upper limit of a cell value. A size from a file can be any integer, also one too large for a float."""
 
 
-def _constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
+def find_constants(examined: AnalysisResult, flow: ValueFlow) -> frozenset[int]:
     """Ids of the rows that contain only constants and shape arithmetic."""
     if flow.constants is None:
         flow.constants = frozenset(TreeRows(examined.analysis.layers, flow).constants)
