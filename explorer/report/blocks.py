@@ -136,11 +136,12 @@ class Chart(Struct, frozen=True):
 
 
 class Dot(NamedTuple):
-    """A dot of a scatter plot: its horizontal and vertical position, its mark and its role."""
+    """A dot of a scatter plot: its horizontal and vertical position, its mark, its role and its label."""
 
     at: tuple[float, float]
     mark: str
     role: Role = ""
+    label: str = ""
 
 
 class Axis(NamedTuple):

@@ -370,6 +370,11 @@ def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
                 edgecolor=edge,
                 label=label,
             )
+    for dot in fact.dots:
+        if dot.label:
+            axes.annotate(
+                dot.label, dot.at, xytext=(4, 4), textcoords="offset points", fontsize=7, clip_on=True
+            )
     for axis, plot_axis in ((fact.across, axes.xaxis), (fact.upwards, axes.yaxis)):
         if axis.logarithmic:
             (axes.set_xscale if plot_axis is axes.xaxis else axes.set_yscale)("log")

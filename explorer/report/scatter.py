@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from explorer.report.blocks import Role, Scatter, Span
+from explorer.report.blocks import Dot, Role, Scatter, Span
 
 HEIGHT = 16
 """Default height of a scatter plot in lines."""
@@ -17,7 +17,8 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
     """Draw a title, the dots between two labeled axes, and a legend.
 
     Args:
-        block: The scatter plot. If several dots share a cell, the last one is visible.
+        block: The scatter plot. If several dots share a cell, the last one is visible. A label stands beside
+            its dot if there is room.
         width: Width in cells.
         height: Height in lines, including axes, title and legend.
     """
@@ -34,10 +35,14 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
     margin = max(map(len, ends[1]))
     rows, columns = height - 4, width - margin - 3
     cells: list[list[Span]] = [[Span(" ")] * columns for _ in range(rows)]
-    for dot, x, y in zip(block.dots, *coordinates, strict=True):
-        cells[rows - 1 - _find_cell(y, bounds[1], rows)][_find_cell(x, bounds[0], columns)] = Span(
-            dot.mark, dot.role
-        )
+    places = [
+        (rows - 1 - _find_cell(y, bounds[1], rows), _find_cell(x, bounds[0], columns))
+        for x, y in zip(*coordinates, strict=True)
+    ]
+    for dot, (line, column) in zip(block.dots, places, strict=True):
+        cells[line][column] = Span(dot.mark, dot.role)
+    for dot, (line, column) in zip(block.dots, places, strict=True):
+        _write_label(cells[line], column, dot)
     lines: list[tuple[Span, ...]] = [title]
     labels = {0: ends[1][1], rows - 1: ends[1][0]}
     for index, row in enumerate(cells):
@@ -47,6 +52,16 @@ def scatter_lines(block: Scatter, width: int, height: int = HEIGHT) -> list[tupl
     lines.append((Span(f" {' ' * margin} └{'─' * columns}", "quiet"),))
     lines.append((Span(f" {' ' * margin}  {below}", "quiet"),))
     return [*lines, _legend(block.legend, width)]
+
+
+def _write_label(cells: list[Span], column: int, dot: Dot) -> None:
+    """Write the label of a dot right of it, or else left of it, if the cells there are free."""
+    size = len(dot.label)
+    for start in (column + 1, column - size):
+        room = cells[max(start, 0) : start + size]
+        if size and start >= 0 and len(room) == size and all(cell.text == " " for cell in room):
+            cells[start : start + size] = [Span(char, dot.role) for char in dot.label]
+            return
 
 
 def _legend(legend: Sequence[tuple[str, Role, str]], width: int) -> tuple[Span, ...]:

@@ -389,14 +389,20 @@ def test_the_front_is_drawn_in_text_on_a_page_and_as_a_picture(
 
 
 def test_a_plot_has_every_choice_at_its_place() -> None:
-    """Each dot by its figures: the front of the two axes, the way of the search, all others."""
+    """Each dot by its figures: the front of the table with row numbers, the way of the search, all others."""
     points = [("all", 8e6, 30.0), ("only", 30e6, 60.0), ("only", 31e6, 50.0), ("mixed", 16e6, 40.0)]
     rows = [
         FormatRow(f"k{at}", "m", "f", "", scope, "int8", weight_bytes=int(paid), snr_db=snr)
         for at, (scope, paid, snr) in enumerate(points)
     ]
+    rows = [*mark_format_front(rows)]
     lossless = replace(rows[0], key="k9", snr_db=math.inf)
     (plot,) = front_plots([*rows, lossless], "weights")
+    assert {dot.at: dot.label for dot in plot.dots if dot.label} == {
+        (8e6, 30.0): "1",
+        (30e6, 60.0): "2",
+        (16e6, 40.0): "4",
+    }
     assert {dot.at: dot.mark for dot in plot.dots} == {
         (8e6, 30.0): "◆",
         (30e6, 60.0): "◆",
@@ -410,6 +416,8 @@ def test_a_plot_has_every_choice_at_its_place() -> None:
     assert drawn[0].index("◆") == 58  # 31 MB is in the last column, 59
     assert drawn[-1].index("◆") == drawn[-1].index("┤") + 1
     assert sum(line.count("◆") for line in drawn) == 2
+    assert drawn[-1].split("┤")[1].startswith("◆1")
+    assert "2◆" in drawn[0] or "◆2" in drawn[0]
     assert front_plots(rows, "bitops") == []
     (chosen,) = front_plots(rows, "weights", "k2")
     assert chosen.dots[-1].at == (31e6, 50.0)

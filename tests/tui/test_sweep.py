@@ -24,6 +24,7 @@ from explorer.features.sweep.sweep_page import (
     ParetoPlot,
     axes_of,
     columns_for,
+    label_front,
     sweep_facts,
     sweep_head,
     sweep_line,
@@ -156,9 +157,10 @@ async def test_every_tiling_is_a_row_and_the_front_is_marked_and_plotted(tmp_pat
         assert "3 tilings" in strip(hands, TitleBar)
         assert "4,096 MACs/cycle" in strip(hands, TitleBar)
         assert "cycles over buffer" in page(hands, "#sweep-plot")
-        places = {(one.buffer or 0, one.cycles or 0) for one in rows}
-        best = [a for a in places if not any(b != a and b[0] <= a[0] and b[1] <= a[1] for b in places)]
-        assert page(hands, "#sweep-plot").count("◆") == 1 + len(best)
+        plotted = {(one.buffer, one.cycles) for one in rows if one.pareto}
+        assert page(hands, "#sweep-plot").count("◆") == 1 + len(plotted)
+        assert [line.split()[0] for line in table(hands) if "◆" in line][:1] == ["◆A"]
+        assert "A" in page(hands, "#sweep-plot").split("others")[1]
         await hands.press("x")
         assert "traffic over buffer" in page(hands, "#sweep-plot")
 
@@ -238,20 +240,39 @@ async def test_no_column_goes_where_a_wider_terminal_has_room_for_the_plot_besid
             assert sweep_screen(hands).query_one("#sweep-plot").size.width >= 32
 
 
-def test_the_front_of_a_plot_is_that_of_its_axes() -> None:
+def test_the_front_of_a_plot_is_that_of_the_table_and_its_points_have_the_labels_of_the_rows() -> None:
     def at(size: int, cycles: int, traffic: int, buffer: int) -> SweepRow:
         known = row(TileSpec(tile=(size, size, size)), Hardware())
         return replace(known, cycles=cycles, traffic=traffic, buffer=buffer)
 
     # the third is best by its traffic alone: of cycles over buffer the first is better in both
-    rows = mark_front([at(8, 10, 100, 10), at(16, 5, 100, 20), at(32, 20, 50, 30)])
-    assert all(one.pareto for one in rows)
-    for axes, best in ((("buffer", "cycles"), 2), (("buffer", "traffic"), 2), (("traffic", "cycles"), 2)):
-        lines = ParetoPlot(rows, axes).lines(None, 60, 14)
-        assert sum(line_text(line).count("◆") for line in lines[1:]) == best, axes
-    wrong = tuple(replace(one, verified=one.tile[0] != 16) for one in rows)
-    lines = ParetoPlot(wrong, ("buffer", "cycles")).lines(None, 60, 14)
-    assert sum(line_text(line).count("◆") for line in lines[1:]) == 1, "what is disproved beats nothing"
+    rows = mark_front([at(32, 20, 50, 30), at(16, 5, 100, 20), at(8, 10, 100, 10), at(64, 30, 200, 40)])
+    assert [one.pareto for one in rows] == [True, True, True, False]
+    labels = label_front(rows)
+    assert [labels.get((one.tile, one.edges)) for one in rows] == ["C", "B", "A", None]
+    for axes in AXES[:3]:
+        plot = "\n".join(line_text(line) for line in ParetoPlot(rows, axes).lines(None, 60, 14)[1:])
+        drawn = re.findall(r"(?<![A-Z])([A-Z])?◆([A-Z])?(?![A-Z])", plot)
+        assert sorted(left or right for left, right in drawn) == ["A", "B", "C"], (axes, plot)
+    lines = [
+        sweep_line(one, columns_for(rows, 100), 100, "x", labels.get((one.tile, one.edges), ""))
+        for one in rows
+    ]
+    assert [line_text(line)[:4] for line in lines] == ["x◆C ", "x◆B ", "x◆A ", "x   "]
+    wrong = mark_front([replace(one, verified=one.tile[0] != 16) for one in rows])
+    plot = "\n".join(line_text(line) for line in ParetoPlot(wrong, AXES[0]).lines(None, 60, 14)[1:])
+    assert plot.count("◆") == 2, "a tiling whose proof failed is on no front"
+
+
+def test_the_labels_of_a_long_front_go_on_as_in_a_spreadsheet() -> None:
+    known = row(TileSpec(tile=(8, 8, 8)), Hardware())
+    rows = [replace(known, tile=(n, n, n), buffer=n, cycles=1000 - n, pareto=True) for n in range(1, 61)]
+    labels = [*label_front(rows).values()]
+    assert labels[:2] == ["A", "B"]
+    assert labels[25:28] == ["Z", "AA", "AB"]
+    assert len(set(labels)) == len(labels) == 60
+    plot = "\n".join(line_text(line) for line in ParetoPlot(rows, AXES[0]).lines(None, 60, 14)[1:])
+    assert "◆A" in plot, "there is room for some labels"
 
 
 def test_columns_of_the_plot_are_filled_to_what_is_had_with_no_larger_a_buffer() -> None:

@@ -7,7 +7,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from explorer.base.units import bytes_text, count_text, printable
-from explorer.facts.pareto_front import find_nondominated
 from explorer.facts.quantize import FormatCost, FormatRow, FormatSweep
 from explorer.facts.quantize.sweep import read_cost
 from explorer.features.quantize.quantize_words import decibels
@@ -121,7 +120,9 @@ _COLUMNS: tuple[FormatColumn, ...] = (
 
 
 def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") -> list[Scatter]:
-    """Plot SNR over cost for each model, with the Pareto front of both figures and the greedy path.
+    """Plot SNR over cost for each model, with the Pareto front of the table and the greedy path.
+
+    The labels of the front are the numbers of the rows.
 
     Args:
         rows: The choices. A choice without any loss is not plotted, because its SNR is infinite.
@@ -139,15 +140,13 @@ def front_plots(rows: Sequence[FormatRow], cost: FormatCost, current: str = "") 
         }
         if len(placed) < _MIN_CHOICES:
             continue
-        best = find_nondominated((paid, -snr, 0) for paid, snr in placed.values())
+        labels = {row.key: str(number) for number, row in enumerate(rows, 1) if row.pareto}
         path = {row.key for row in rows if row.scope == "mixed"}
-        kinds = {
-            key: (2 * ((point[0], -point[1], 0) in best) + (key in path)) for key, point in placed.items()
-        }
+        kinds = {key: 2 * (key in labels) + (key in path) for key in placed}
         order = sorted(placed, key=lambda key: (key == current, kinds[key]))
-        dots = [Dot(placed[key], _MARKS[kinds[key]][0], _MARKS[kinds[key]][1]) for key in order]
+        dots = [Dot(placed[key], *_MARKS[kinds[key]][:2], labels.get(key, "")) for key in order]
         if current in placed:
-            dots[-1] = Dot(placed[current], "●", "formula")
+            dots[-1] = Dot(placed[current], "●", "formula", labels.get(current, ""))
         legend = [mark for kind, mark in enumerate(_MARKS) if kind in kinds.values()][::-1]
         path_points = [placed[row.key] for row in rows if row.key in path and row.key in placed]
         axes = Axis(name, text, logarithmic=True), Axis("SNR dB", lambda value: f"{value:.1f}")
@@ -164,7 +163,7 @@ _COSTS: Mapping[FormatCost, tuple[str, Callable[[float], str]]] = {
 _MARKS: tuple[tuple[str, Role, str], ...] = (
     ("·", "quiet", "others"),
     ("○", "warning", "greedy path"),
-    (FRONT, "good", "front of these two"),
+    (FRONT, "good", "Pareto front, with row numbers"),
     ("◈", "good", "front and path"),
 )
 """Marks of the choices: on neither, on the greedy path, on the Pareto front, on both."""

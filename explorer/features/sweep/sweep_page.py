@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
+from string import ascii_uppercase
+from typing import Any
 
 from explorer.base.units import bytes_text, count_text
 from explorer.facts.sweep import SweepRow
@@ -15,6 +17,8 @@ from explorer.tui.text.lines import Line, Span, escape_name, fit, line_text
 from explorer.tui.text.plot import draw_columns, framed, lines_of, map_to_axis, put_text
 
 Axes = tuple[str, str]
+Tiling = tuple[Any, str]
+"""Key of a tiling: its tile and its treatment of edges."""
 TilePlace = tuple[int, int]
 
 AXES: tuple[Axes, ...] = (
@@ -60,12 +64,33 @@ def table_width(rows: Sequence[SweepRow]) -> int:
 
 
 def _cells(columns: Sequence[SweepColumn]) -> int:
-    return sum(_SORTED_BY[column.title][1] + 1 for column, _ in columns) + 3
+    return sum(_SORTED_BY[column.title][1] + 1 for column, _ in columns) + _MARKS
+
+
+_MARKS = 5
+"""Width of the mark of a row in cells: the letter of the user's mark, and the Pareto front with its label."""
+
+
+def label_front(rows: Sequence[SweepRow]) -> dict[Tiling, str]:
+    """Return the labels of the tilings on the Pareto front: A to Z, then AA, the smallest buffer first."""
+
+    def figures(row: SweepRow) -> list[float]:
+        values = (getattr(row, name) for name in ("buffer", "cycles", "traffic"))
+        return [math.inf if value is None else value for value in values]
+
+    front = sorted((row for row in rows if row.pareto), key=figures)
+    return {(row.tile, row.edges): _number_label(index) for index, row in enumerate(front)}
+
+
+def _number_label(index: int) -> str:
+    """Return the letters of a number, as in a spreadsheet: A for 0, Z for 25, AA for 26."""
+    first, last = divmod(index, len(ascii_uppercase))
+    return f"{_number_label(first - 1) if first else ''}{ascii_uppercase[last]}"
 
 
 def sweep_head(columns: Sequence[SweepColumn], sorted_figure: str, reverse: bool) -> Line:
     """Build the line of column titles; the title of the sorted column is highlighted."""
-    spans: list[Span] = [("   ", "text")]
+    spans: list[Span] = [(" " * _MARKS, "text")]
     for column, _ in columns:
         sort, cells = _SORTED_BY[column.title]
         lit = sort == sorted_figure != "asked"
@@ -74,12 +99,18 @@ def sweep_head(columns: Sequence[SweepColumn], sorted_figure: str, reverse: bool
     return tuple(spans)
 
 
-def sweep_line(row: SweepRow, columns: Sequence[SweepColumn], width: int, letter: str = " ") -> Line:
-    """Build the line of a tiling, after the letter of its mark; a tiling without figures shows the reason."""
-    mark: Span = (f"{letter}{FRONT} ", "good") if row.pareto else (f"{letter}  ", "accent")
+def sweep_line(
+    row: SweepRow, columns: Sequence[SweepColumn], width: int, letter: str = " ", label: str = ""
+) -> Line:
+    """Build the line of a tiling, after the letter of its mark; a tiling without figures shows the reason.
+
+    `label` is the label of a tiling on the Pareto front.
+    """
+    text = fit(f"{letter}{FRONT if row.pareto else ' '}{label}", _MARKS)
+    mark: Span = (text, "good" if row.pareto else "accent")
     if row.error:
         cells = _SORTED_BY["tile"][1]
-        reason = fit(escape_name(row.error), max(1, width - 4 - cells))
+        reason = fit(escape_name(row.error), max(1, width - _MARKS - 1 - cells))
         return (mark, (fit(tile_text(row), cells) + " ", "dim"), (reason, "warn"))
     spans: list[Span] = [mark]
     for column, cell in columns:
@@ -112,11 +143,11 @@ def _point(row: SweepRow, axes: Axes) -> tuple[float, float] | None:
 
 
 class ParetoPlot:
-    """Plot of tilings as dots, with their Pareto front as diamonds, on two logarithmic axes.
+    """Plot of tilings as dots, with their Pareto front as labeled diamonds, on two logarithmic axes.
 
-    The front belongs to these two axes, while the front of the table has a third figure. Each column of the
-    plot is filled up to the lowest front point at or left of it. The layout is computed once; moving the
-    cursor changes only the highlighted dot.
+    The front is that of the table: it may count a figure without an axis. Each column of the plot is filled
+    up to the lowest front point at or left of it. The layout is computed once; moving the cursor changes only
+    the highlighted dot.
 
     Args:
         rows: Tilings to plot.
@@ -125,11 +156,11 @@ class ParetoPlot:
 
     def __init__(self, rows: Sequence[SweepRow], axes: Axes) -> None:
         self.axes = axes
-        points = {(row.tile, row.edges): (row, p) for row in rows if (p := _point(row, axes)) is not None}
-        best = _pareto_points(point for row, point in points.values() if row.verified is not False)
+        self._labels = label_front(rows)
         self._points = {
-            mark: (point, row.verified is not False and point in best)
-            for mark, (row, point) in points.items()
+            (row.tile, row.edges): (point, row.pareto)
+            for row in rows
+            if (point := _point(row, axes)) is not None
         }
         places = [point for point, _ in self._points.values()]
         self._bounds = [widen_bounds([place[axis] for place in places]) for axis in (0, 1)] if places else []
@@ -151,6 +182,8 @@ class ParetoPlot:
             put_text(cells, x, y, "·", "text")
         for x, y in front:
             put_text(cells, x, y, FRONT, "good")
+        for (x, y), label in self._place_labels(across, rows, front).items():
+            put_text(cells, x, y, label, "good")
         if current_point is not None:
             point, best = current_point
             put_text(cells, *self._dot(point, across, rows), FRONT if best else "●", "accent")
@@ -179,6 +212,26 @@ class ParetoPlot:
             point[1], *self._bounds[1], rows
         )
 
+    def _place_labels(self, across: int, rows: int, front: Sequence[TilePlace]) -> dict[TilePlace, str]:
+        """Return the place of each label: right of its point, or else left, above or below it.
+
+        A label without a free place is left out.
+        """
+        taken = set(front)
+        places: dict[TilePlace, str] = {}
+        for tiling, label in self._labels.items():
+            if tiling not in self._points:
+                continue
+            x, y = self._dot(self._points[tiling][0], across, rows)
+            for left, line in ((x + 1, y), (x - len(label), y), (x, y - 1), (x, y + 1)):
+                cells = {(left + offset, line) for offset in range(len(label))}
+                is_inside = 0 <= left <= across - len(label) and 0 <= line < rows
+                if is_inside and not cells & taken:
+                    places[left, line] = label
+                    taken |= cells
+                    break
+        return places
+
     def _spots(self, across: int, rows: int) -> tuple[set[TilePlace], list[TilePlace]]:
         """Return the cells of the points off the front, and of the front from left to right, without
         duplicates.
@@ -190,20 +243,13 @@ class ParetoPlot:
         return self._dots[1:]
 
 
-def _pareto_points(points: Iterable[tuple[float, float]]) -> set[tuple[float, float]]:
-    """Return the Pareto front: points that no other point equals or beats on both axes."""
-    best: set[tuple[float, float]] = set()
-    lowest = math.inf
-    for across, upwards in sorted(set(points)):
-        if upwards < lowest:
-            best.add((across, upwards))
-            lowest = upwards
-    return best
-
-
 def _head(title: str, width: int) -> str:
     """Build the title of the plot with the longest legend that fits."""
-    legends = (f"   {FRONT} Pareto front of these two   · others", f"   {FRONT} Pareto front   · others", "")
+    legends = (
+        f"   {FRONT} Pareto front, as in the table   · others",
+        f"   {FRONT} Pareto front   · others",
+        "",
+    )
     return fit(
         next(title + legend for legend in legends if len(title + legend) <= width or not legend), width
     )

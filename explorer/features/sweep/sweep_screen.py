@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, ClassVar
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -23,8 +23,10 @@ from explorer.features.sweep.pareto_plot import ParetoScreen
 from explorer.features.sweep.sweep_dialogs import SweepDialog, SweepRequest
 from explorer.features.sweep.sweep_page import (
     ParetoPlot,
+    Tiling,
     axes_of,
     columns_for,
+    label_front,
     sweep_facts,
     sweep_head,
     sweep_line,
@@ -86,6 +88,7 @@ class _Rows(MarkedList):
     """List widget with one row for each tiling."""
 
     rows: tuple[SweepRow, ...] = ()
+    labels: Mapping[Tiling, str] = {}
 
     def __init__(self) -> None:
         super().__init__(id="sweep-rows")
@@ -93,9 +96,10 @@ class _Rows(MarkedList):
 
     def row_line(self, index: int, width: int) -> Line:
         """Build the line of row `index`, `width` cells wide."""
-        return sweep_line(self.rows[index], self.columns(width), width, self.letter(index))
+        row, label = self.rows[index], self.labels.get(self.key_of(index), "")
+        return sweep_line(row, self.columns(width), width, self.letter(index), label)
 
-    def key_of(self, index: int) -> tuple[Any, str]:
+    def key_of(self, index: int) -> Tiling:
         """Return the key of a row's tiling: tile and edges."""
         return _mark(self.rows[index])
 
@@ -164,6 +168,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         tilings, table, current = self._tilings, self._rows, self.current
         rows = ordered(tilings.rows, tilings.sort, reverse=tilings.reverse)
         table.rows = tuple(row for row in rows if row.pareto) if tilings.front else rows
+        table.labels = label_front(rows)
         if current is not None:
             marks = [(row.tile, row.edges) for row in table.rows]
             mark = (current.tile, current.edges)
@@ -374,7 +379,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
         )
 
 
-def _mark(row: SweepRow) -> tuple[Any, str]:
+def _mark(row: SweepRow) -> Tiling:
     """Return the key of a row: tile and edges."""
     return row.tile, row.edges
 
