@@ -7,6 +7,7 @@ import os
 import shutil
 import struct
 import sys
+import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from safetensors.numpy import save_file
 from textual.widgets import Input
 
 from explorer.facts import History, HistoryEntry
-from explorer.facts.models.listing import RecentModel
+from explorer.facts.models.listing import NamedModel, RecentModel
 from explorer.process import recent_models, saved_sessions
 from explorer.process.saved_sessions import Opening, SavedSession
 from explorer.tui.dialogs.manual import HelpDialog
@@ -184,6 +185,50 @@ async def test_what_nothing_is_called_is_said_and_a_whole_name_is_what_enter_ope
         assert any(row.startswith("quantized_resnet18 ") for row in hands.rows())
         await hands.press("enter")
         assert [one.source for one in hands.chosen] == ["resnet18"]
+
+
+async def test_a_name_that_begins_with_the_typed_letters_precedes_one_that_contains_them(
+    folder: Path,
+) -> None:
+    shutil.copy(folder / "jsc_tiny.onnx", folder / "a_mlp.onnx")
+    async with chooser(folder) as hands:
+        assert hands.part("In ")[0] == "a_mlp.onnx"
+        await hands.type("mlp")
+        assert hands.part("In ") == ["mlp_128.onnx", "a_mlp.onnx"]
+        await hands.press("enter")
+        assert [one.source for one in hands.chosen] == [str(folder / "mlp_128.onnx")]
+
+
+def test_typed_letters_of_a_named_model_put_the_cursor_on_the_name_that_begins_with_them() -> None:
+    rows = ChoiceList()
+    rows.parts = {
+        "torchvision": [NamedModel("deeplabv3_resnet50"), NamedModel("resnet101"), NamedModel("resnet50")]
+    }
+    rows.words = ("resnet5",)
+    rows.lay_out(keep=False)
+    assert rows.current_choice == NamedModel("resnet50")
+
+
+async def test_the_folder_precedes_sessions_which_have_their_path_and_their_age(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for at, place in enumerate((folder, folder / "below", tmp_path)):
+        store = saved_sessions.begin(os.environ)
+        assert store is not None
+        store.save(SavedSession("resnet18" if place == tmp_path else "mlp_128.onnx", str(place), Opening()))
+        written = time.time() - (30, 7_200, 3 * 86_400)[at]
+        os.utime(Path(store.folder, "session.msgpack"), (written, written))
+        store.release()
+    async with chooser("", size=(140, 30)) as hands:
+        headings = [row for row in hands.rows() if row.startswith(("In ", "Sessions", "torchvision"))]
+        assert [heading.split()[0] for heading in headings[:2]] == ["In", "Sessions"]
+        assert hands.part("Sessions") == ["models/mlp_128.onnx", "models/below/mlp_128.onnx", "resnet18"]
+        ages = [row.split("  ")[-1].strip() for row in hands.rows() if "session" in row.split()]
+        assert ages[0].endswith("s ago")
+        assert ages[1:] == ["2 h ago", "3 d ago"]
+        await hands.type("below/mlp")
+        assert hands.part("Sessions") == ["models/below/mlp_128.onnx"], "a part of its path finds a session"
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 
 from explorer.facts.models.listing import KeptSession, ModelFile, NamedModel, RecentModel
 from explorer.report.blocks import Table
-from explorer.report.present.shell.list import Choice, choice_table, describe_stored
+from explorer.report.present.shell.list import Choice, choice_table, describe_stored, format_session_path
 from explorer.tui.text.drawing import row_line, title_line
 from explorer.tui.text.lines import Line, fit
 from explorer.tui.widgets.line_view import LineList
@@ -28,9 +28,11 @@ _Key = Callable[[Choice], Any]
 
 
 def choice_name(choice: Choice) -> str:
-    """Return the name of a choice: a path, a model name, or the source of a session."""
+    """Return the name of a choice: a path, a model name, or the path of a session's model."""
     if isinstance(choice, ModelFile):
         return choice.path
+    if isinstance(choice, KeptSession):
+        return format_session_path(choice)
     return choice.name if isinstance(choice, NamedModel) else choice.source
 
 
@@ -120,7 +122,7 @@ class ChoiceList(LineList, can_focus=False):
         """Lay out the list after its sections, words or order changed.
 
         If `keep` and the user has moved the cursor, it stays on the same choice. Otherwise it goes to the
-        first choice, or to the choice that the typed words name exactly.
+        first choice, or to the first of those that match the typed words best.
         """
         self._is_cursor_moved = self._is_cursor_moved and keep
         old_choice = self.current_choice if self._is_cursor_moved else None
@@ -142,15 +144,11 @@ class ChoiceList(LineList, can_focus=False):
         self._table = choice_table(listed, "models", short=self.short, brief=self.size.width < _NARROW)
         rows = enumerate(self._rows)
         if name:
-            matching_rows = (
-                index for index, row in rows if isinstance(row, kind) and choice_name(row) == name
-            )
-        else:  # an exact name precedes names that contain it
-            typed = " ".join(self.words)
-            matching_rows = (
-                index for index, row in rows if not isinstance(row, str) and choice_name(row).lower() == typed
-            )
-        self.cursor = next(matching_rows, 0)
+            same = (index for index, row in rows if isinstance(row, kind) and choice_name(row) == name)
+            self.cursor = next(same, 0)
+        else:
+            ranks = [(self._rank(row), index) for index, row in rows if not isinstance(row, str)]
+            self.cursor = min(ranks, default=(0, 0))[1]
         self._leave_heading(1)
         self.rows_changed()
 
@@ -166,7 +164,23 @@ class ChoiceList(LineList, can_focus=False):
             matches.sort(key=key, reverse=(self.sort != "name") != self.turned)
         elif self.turned:
             matches.reverse()
+        else:
+            matches.sort(key=self._rank)
         return matches
+
+    def _rank(self, choice: Choice) -> int:
+        """Return how well the typed words match a choice; smaller is better.
+
+        0: they are the name. 1: the name, or its last part, begins with them. 2: the name contains them.
+        3: its format or its data types do.
+        """
+        typed, name = " ".join(self.words), choice_name(choice).lower()
+        last_part = name.rpartition("/")[2]
+        if not typed or typed in (name, last_part, last_part.partition(".")[0]):
+            return 0
+        if name.startswith(typed) or last_part.startswith(typed):
+            return 1
+        return 2 if all(word in name for word in self.words) else 3
 
     def _matches_words(self, choice: Choice) -> bool:
         if not self.words:

@@ -25,7 +25,7 @@ from explorer.facts.models.listing import KeptSession, ModelFile, NamedModel, Re
 from explorer.host import confinement
 from explorer.process import recent_models, saved_sessions
 from explorer.process.header_reader import AT_ONCE, HeaderReader
-from explorer.report.present.shell.list import describe_stored
+from explorer.report.present.shell.list import describe_stored, shorten_path
 from explorer.session import headers
 from explorer.tui.models.choice_list import RECENT, SESSIONS, SORTS, ChoiceList
 from explorer.tui.models.open_models import ModelChoice
@@ -66,7 +66,7 @@ class ChooserScreen(Screen[None]):
     """Lists the models that can be opened.
 
     Args:
-        folder: Folder to list, or '' for the current folder, which then comes after the recent models.
+        folder: Folder to list, or '' for the current folder.
         answer: Callback that receives the choice, or None if the user leaves. An `ExplorerError` is shown.
         home: Whether no other screen is below this one.
     """
@@ -78,12 +78,7 @@ class ChooserScreen(Screen[None]):
         self, folder: str, answer: Callable[[ModelChoice | None], None], *, home: bool = False
     ) -> None:
         super().__init__()
-        self._folder, self._is_folder_given, self._answer, self._home = (
-            folder or ".",
-            bool(folder),
-            answer,
-            home,
-        )
+        self._folder, self._answer, self._home = folder or ".", answer, home
         self._reader = HeaderReader()
         self._files: dict[str, ModelFile] = {}
         self._wanted: dict[str, None] = {}
@@ -123,11 +118,9 @@ class ChooserScreen(Screen[None]):
     def _begin(self) -> None:
         """List the folder from the beginning."""
         self._files, self._wanted, self._note, self._message = {}, {}, "", ""
-        title = _shorten_home(os.path.abspath(self._folder))
+        title = shorten_path(os.path.abspath(self._folder))
         title_in_folder = f"In {title}"
-        first = {title_in_folder: ()} if self._is_folder_given else {}
-        other_parts = {SESSIONS: (), RECENT: ()}
-        self._list.parts = {**first, **other_parts, title_in_folder: (), _NAMES: ()}
+        self._list.parts = {title_in_folder: (), SESSIONS: (), RECENT: (), _NAMES: ()}
         self._title = title_in_folder
         self.query_one(TitleBar).show(
             lambda width: (
@@ -144,9 +137,7 @@ class ChooserScreen(Screen[None]):
         """Load the sessions to resume and the recent models."""
         sessions = await asyncio.to_thread(saved_sessions.list_kept_sessions, os.environ)
         openings = await asyncio.to_thread(recent_models.list_openings, os.environ)
-        self._openings = {
-            _shorten_home(_make_relative(opening.model.source)): opening for opening in openings
-        }
+        self._openings = {shorten_path(opening.model.source): opening for opening in openings}
         self._list.parts[SESSIONS] = _select_sessions(sessions)
         self._list.parts[RECENT] = [
             replace(opening.model, source=name) for name, opening in self._openings.items()
@@ -240,7 +231,9 @@ class ChooserScreen(Screen[None]):
         data_types = ""
         if rows.short and not state and isinstance(chosen_row, ModelFile) and chosen_row.architecture:
             data_types = describe_stored(chosen_row)  # narrow rows have no room for the data types
-        summary = " · ".join(filter(None, (data_types, f"{count:,} model{'s' * (count != 1)}", order, state)))
+        models = f"{count:,}{'+' * bool(self._busy)} model{'s' * (count != 1)}"
+        models = "counting models" if self._busy and not count else models
+        summary = " · ".join(filter(None, (data_types, models, order, state)))
 
         def line(width: int) -> tuple[Line, ...]:
             if self._message:
@@ -325,7 +318,7 @@ class ChooserScreen(Screen[None]):
             if os.path.exists(source):
                 confinement.check(source)
             if os.path.isdir(source) and await asyncio.to_thread(headers.choices, source) is not None:
-                self._folder, self._is_folder_given = source, True
+                self._folder = source
                 self.query_one(Input).value = ""
                 self._begin()
                 return
@@ -377,12 +370,6 @@ def _read_next_rows(rows: Iterator[OutlineRow]) -> tuple[list[OutlineRow], str]:
     except ExplorerError as error:
         return rows_read, str(error)
     return rows_read, ""
-
-
-def _shorten_home(path: str) -> str:
-    """Return a path with `~` for the home folder."""
-    home = os.path.expanduser("~")
-    return f"~{path[len(home) :]}" if path == home or path.startswith(home.rstrip(os.sep) + os.sep) else path
 
 
 def _make_relative(path: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -95,7 +96,7 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
             if choice.note
             else f"{choice.states:,} state{'s' * (choice.states != 1)}"
         )
-        return printable(choice.source), "session", "", "", note, _format_time(choice.changed, most)
+        return format_session_path(choice), "session", "", "", note, _format_age(choice.changed, most)
     return choice.name, "torchvision", "", _params(choice.params), "", ""
 
 
@@ -124,6 +125,21 @@ def _describe_main_type(model_file: ModelFile) -> str:
     return printable(f"{types[0].name}{more}") if types else ""
 
 
+def format_session_path(session: KeptSession) -> str:
+    """Format the path of a session's model; a name, such as resnet18, stays as it is."""
+    is_file = os.sep in session.source or ("." in session.source and ":" not in session.source)
+    path = os.path.join(session.folder, session.source) if is_file and session.folder else session.source
+    return printable(shorten_path(os.path.normpath(path)))
+
+
+def shorten_path(path: str) -> str:
+    """Return a path relative to the current folder if it is below it, or with `~` for the home folder."""
+    current_folder, home = os.getcwd().rstrip(os.sep) + os.sep, os.path.expanduser("~")
+    if path.startswith(current_folder):
+        return path[len(current_folder) :]
+    return f"~{path[len(home) :]}" if path == home or path.startswith(home.rstrip(os.sep) + os.sep) else path
+
+
 def _cut_text(text: str, max_length: int | None) -> str:
     return text if max_length is None or len(text) <= max_length else f"{text[: max_length - 1]}…"
 
@@ -134,6 +150,19 @@ def _size(value: int | None) -> Cell:
 
 def _params(value: int | None) -> Cell:
     return "" if value is None else count(value)
+
+
+_AGES = ((60, 1, "s"), (3_600, 60, "min"), (86_400, 3_600, "h"), (14 * 86_400, 86_400, "d"))
+"""Limit of an age in seconds, and the unit in which a smaller age is given."""
+
+
+def _format_age(seconds: int, max_length: int | None) -> str:
+    """Format the time since `seconds`: '5 min ago', or the date if it is two weeks ago or in the future."""
+    age = time.time() - seconds
+    for limit, size_of_unit, unit in _AGES if age >= 0 else ():
+        if age < limit:
+            return f"{int(age // size_of_unit)} {unit} ago"
+    return _format_time(seconds, max_length)
 
 
 def _format_time(seconds: int | None, max_length: int | None) -> str:
