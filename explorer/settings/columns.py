@@ -260,7 +260,10 @@ _TABLE = (
         "time of the last profile; a layer within another's kernel has none",
         "sum",
     ),
-    _profile_column("measured_share", "of time", "share", "of the wall time of the last profile", "sum"),
+    _profile_column(
+        *("measured_share", "of time", "share"),
+        *("of the wall time of the last profile, or of its kernel time if that is longer", "sum"),
+    ),
     _profile_column(
         *("efficiency", "of roof", "share"),
         "the least time on the machine that was profiled for, over the measured one",

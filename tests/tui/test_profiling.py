@@ -192,11 +192,11 @@ async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_sa
         await hands.press("percent_sign", "enter", "down", "enter")
         assert hands.at() == "features.8"
         said = " ".join(hands.text("#layer").split())
-        for words in ("4 ms", "13.3 % of a run, FusedConv for 2 layers", "in eight of ten runs"):
+        for words in ("4 ms", "13.3 % of the wall time, FusedConv for 2 layers", "in eight of ten runs"):
             assert words in said
         # what has no figure begins where the figures do
         lines = hands.text("#layer").splitlines()
-        (measured,) = [line for line in lines if "Measured " in line]
+        (measured,) = [line for line in lines if "Kernel time " in line]
         (spread,) = [line for line in lines if "how far apart" in line]
         assert measured.index("4 ms") == len(spread) - len(spread.partition("apart")[2].lstrip())
         assert "of the roof: what is counted" in said
@@ -205,7 +205,7 @@ async def test_the_page_of_a_layer_has_its_measured_time_beside_its_limit_and_sa
         await hands.press("down")
         assert "the kernel of features.8 does it" in " ".join(hands.text("#layer").split())
         await hands.press("g")
-        assert "50.0 % of a run, sum of its layers" in " ".join(hands.text("#layer").split())
+        assert "50.0 % of the wall time, sum of its layers" in " ".join(hands.text("#layer").split())
 
 
 @pytest.mark.slow

@@ -356,6 +356,16 @@ class Profile(TableFact, frozen=True):
         """Least possible time of all layers divided by the wall time, or None without a machine."""
         return None if self.limit_seconds is None else self.limit_seconds / self.wall_seconds
 
+    @property
+    def kernel_seconds(self) -> float:
+        """Seconds of all kernels of one run under the profiler: those of `layers` and `other`."""
+        return self.wall_seconds - self.overhead_seconds + self.slowed_seconds
+
+    @property
+    def share_base(self) -> str:
+        """Time of which all shares are parts: the wall time, or the kernel time if that is longer."""
+        return "kernel time" if self.slowed_seconds else "wall time"
+
 
 class BatchTime(Fact, frozen=True):
     """Time of one batch size.

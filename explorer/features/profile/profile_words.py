@@ -98,7 +98,7 @@ def format_spread(times: Spread) -> str:
 def build_profile_fields(fact: Profile) -> Fields:
     """Build the fields for the wall time, its confidence interval, the overhead and the measurement."""
     rows = [
-        Field("Wall time", seconds(fact.wall_seconds), format_spread(fact.wall), "wall"),
+        Field("Wall time", seconds(fact.wall_seconds), f"a run, {format_spread(fact.wall)}", "wall"),
         Field("  how sure", _format_interval(fact), _describe_stop(fact), "sure"),
     ]
     if fact.batch and fact.wall_seconds:
@@ -131,12 +131,19 @@ def _overhead_fields(fact: Profile) -> list[Field]:
     """Build the fields for time outside of kernels, and for time that the profiler adds to kernels."""
     # work of other processes delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
-    rows = [Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead")]
+    rows = [
+        Field("Kernel time", seconds(fact.kernel_seconds), _describe_kernel_time(fact), "kernels"),
+        Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead"),
+    ]
     if fact.slowed_seconds:
-        remark = "the profiled kernels took longer than a run without the profiler: use the shares"
+        remark = "kernel time above the wall time: the profiler slows kernels; use the shares"
         slowed = Span(seconds_text(fact.slowed_seconds), "warning", value=fact.slowed_seconds)
         rows.append(Field("Kernels slowed", slowed, remark, "slowed"))
     return rows
+
+
+def _describe_kernel_time(fact: Profile) -> str:
+    return f"all kernels of a run, under the profiler; shares are of the {fact.share_base}"
 
 
 def _format_interval(fact: Profile) -> Span:
@@ -180,10 +187,13 @@ def _overhead_cell(fact: Profile) -> Span:
 def _describe_overhead(fact: Profile) -> str:
     """Describe how much slower the runs with the profiler are."""
     without = "the wall time is measured without it"
+    if fact.profiler_overhead is not None:
+        without = f"profiled time {seconds_text(fact.wall_seconds * (1 + fact.profiler_overhead))}; {without}"
     if fact.profiling_overhead is None:
         return f"on a run; {without}"
     profiled = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
-    return f"on a run, {fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it; {without}"
+    on_all = f"{fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it"
+    return f"on a run, {on_all}; {without}"
 
 
 def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
@@ -349,7 +359,7 @@ def build_time_blocks(fact: Profile, row: int) -> list[Block]:
     """Build the fields with the measured time of a row; empty if the profile does not contain the row."""
     group = next((timed for timed in fact.modules if timed.layer == row), None)
     layer = next((timed for timed in fact.layers if timed.layer == row), None)
-    rows = _group_fields(group) if group is not None else []
+    rows = _group_fields(fact, group) if group is not None else []
     if layer is not None and group is None:
         rows = _layer_fields(fact, layer)
     batch = "" if fact.batch is None else f"batch {fact.batch:,}, "
@@ -357,11 +367,10 @@ def build_time_blocks(fact: Profile, row: int) -> list[Block]:
     return [Heading("Time", note), Fields(rows)] if rows else []
 
 
-def _group_fields(group: ModuleTime) -> list[Field]:
+def _group_fields(fact: Profile, group: ModuleTime) -> list[Field]:
+    remark = f"{share_text(group.share, 1)} of the {fact.share_base}, sum of its layers"
     return [
-        Field(
-            "Measured", seconds(group.seconds), f"{share_text(group.share, 1)} of a run, sum of its layers"
-        ),
+        Field("Kernel time", seconds(group.seconds), remark),
         Field("  without them", dash_zero(seconds(group.self_seconds)), many_text(group.calls, "call")),
     ]
 
@@ -369,16 +378,16 @@ def _group_fields(group: ModuleTime) -> list[Field]:
 def _layer_fields(fact: Profile, layer: LayerTime) -> list[Field]:
     if layer.seconds is None:
         return [
-            Field("Measured", Span("no time of its own", "quiet"), f"the kernel of {layer.within} does it")
+            Field("Kernel time", Span("none of its own", "quiet"), f"the kernel of {layer.within} does it")
         ]
     kernel_text = (
         f", {layer.op} for {many_text(1 + len(layer.holds), 'layer')}" if layer.holds else f", {layer.op}"
     )
     rows = [
         Field(
-            "Measured",
+            "Kernel time",
             seconds(layer.seconds.median),
-            f"{share_text(layer.share, 1)} of a run{kernel_text * bool(layer.op)}",
+            f"{share_text(layer.share, 1)} of the {fact.share_base}{kernel_text * bool(layer.op)}",
         ),
         Field("  how far apart", "", f"{format_spread(layer.seconds)}, {many_text(layer.calls, 'call')}"),
     ]

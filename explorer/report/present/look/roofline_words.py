@@ -158,6 +158,6 @@ def _build_time_cells(layer_time: LayerTime | None) -> tuple[Cell, Cell]:
 
 
 def build_measured_field(profile: Profile) -> Field:
-    """Return the measured time of a run."""
+    """Return the wall time of a run."""
     batch = "" if profile.batch is None else f"batch {profile.batch:,}, "
-    return Field("Measured", seconds(profile.wall_seconds), f"{batch}{profile.device}, one run", "measured")
+    return Field("Wall time", seconds(profile.wall_seconds), f"{batch}{profile.device}, one run", "wall")
