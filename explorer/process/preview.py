@@ -121,6 +121,7 @@ class _TreeBuilder:
         self._open_groups: list[tuple[str, int]] = []  # path and row of each open group, outermost first
         self._scope_cache: dict[str, dict[str, tuple[Scope, ...] | None]] = {"/": {}, ".": {}}
         self._has_operators = self._has_scopes = False
+        self._has_tensors, self._is_partial = False, False
         self.has_only_tensors = True
         """Whether all rows are tensors and the groups that their names form: an analysis adds no row."""
 
@@ -138,6 +139,7 @@ class _TreeBuilder:
                 yield from self._build_operator_rows(pending_operator, row if is_operator else None)
             pending_operator = row if is_operator else None
             if row.kind == "tensor":
+                self._has_tensors = True
                 name = self._name_in_group(row.path)
                 # in a graph of operators, stored tensors have no row; an analysis has none either
                 if not self._has_scopes and (self._open_groups or not self._has_operators):
@@ -148,6 +150,7 @@ class _TreeBuilder:
                         row.path, self._name_in_group(row.path), row.dtype, group=True, note=row.note
                     )
             elif row.kind in ("function", "model", "more"):
+                self._is_partial |= row.kind == "more"
                 self._open_groups.clear()
                 yield self._add_row(row.path, row.path, row.dtype or row.kind, note=row.note)
         if pending_operator is not None:
@@ -286,7 +289,8 @@ class _TreeBuilder:
                 params[parent] = min(params[parent] + params[index], _MAX_NUMBER)
                 weights[parent] = min(weights[parent] + weights[index], _MAX_NUMBER)
         _mark_runs(result.flags, repeat, children_by_parent.pop(-1, ()), signature_ids)
-        is_counted = not self._has_scopes  # without modules only the analysis can assign weights to operators
+        # without modules only the analysis can assign weights to operators; a configuration names no tensors
+        is_counted = not self._has_scopes and self._has_tensors and not self._is_partial
         result.columns = {
             "macs": unknown,
             "params": narrow_numbers(params) if is_counted else unknown,

@@ -17,6 +17,7 @@ from explorer.process import preview
 from explorer.process.client import EngineProcess, TreePreview
 from explorer.session.cache.rows import RowPages
 from explorer.tui.tree.model import TreeModel
+from explorer.tui.tree.rows import METRICS
 
 LAYERS = 12
 
@@ -51,6 +52,18 @@ def stages(source: str) -> list[tuple[RowPages, str]]:
                 found.append((grown, far))
                 grown = rows.without_structure()
     return found
+
+
+def test_what_a_header_does_not_say_is_unknown_and_not_0(tmp_path: Path) -> None:
+    folder = tmp_path / "config_only"
+    folder.mkdir()
+    (folder / "config.json").write_text(
+        json.dumps({"model_type": "llama", "architectures": ["LlamaForCausalLM"]})
+    )
+    for rows, _ in stages(str(folder)):
+        model = TreeModel(rows)
+        for row in range(model.count):
+            assert [model.figure(row, metric)[0] for metric in METRICS] == [None] * len(METRICS)
 
 
 def test_the_rows_of_a_header_are_those_of_the_analysis(tmp_path: Path) -> None:
