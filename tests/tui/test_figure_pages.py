@@ -227,6 +227,16 @@ def test_the_roofline_tells_what_bounds_each_layer_longest_first() -> None:
     assert "this layer has no MACs" in said(draw_roofline_page(shown, relu, [relu], 100, 50))
 
 
+def test_a_group_under_the_cursor_has_no_macs_only_if_none_of_its_layers_has_any() -> None:
+    shown = rank_points(roofline(alexnet(), MACHINE))
+    relus = [i for i, p in enumerate(shown.points) if p.kind == "Relu"]
+    conv = next(i for i, p in enumerate(shown.points) if p.kind == "Conv")
+    mixed = said(draw_roofline_page(shown, relus[0], [relus[0], conv], 100, 50))
+    assert "MACs" not in mixed.split("by time")[0].split("FLOPs/s over")[-1].split("layers chosen")[0]
+    assert "FLOPs/s over FLOPs a byte" in mixed
+    assert "these layers have no MACs" in said(draw_roofline_page(shown, relus[0], relus, 100, 50))
+
+
 def test_times_that_nobody_knows_are_no_zeros() -> None:
     roof = roofline(alexnet(), MACHINE)
     points = tuple(replace(p, seconds=None, intensity=None, limit="unknown") for p in roof.points)

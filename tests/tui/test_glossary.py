@@ -102,3 +102,12 @@ def test_the_summary_of_a_proof_calls_weights_bit_equal_not_products() -> None:
     construction = key_facts(proof()).rows[0]
     assert "weights of" in str(construction.figure)
     assert "from runs of both models" in str(construction.remark)
+
+
+def test_what_differs_is_told_with_its_own_error_and_not_with_the_share_of_what_passed() -> None:
+    worst = key_facts(proof(passed=False)).rows[1]
+    assert str(worst.label) == "worst error"
+    assert "of the limit" not in str(worst.figure)
+    assert "4.1e-09" in str(worst.figure)
+    assert "output" in str(worst.remark)
+    assert "NaN" in str(worst.remark)

@@ -149,8 +149,12 @@ def draw_roof_plot(
     }
     below = [(scale.column(power), power_text(power)) for power in log_ticks(low, high, scale.across // 8)]
     caption = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
-    if cursor_place is None:  # 0 has no logarithm
-        caption = "this layer has no MACs" if ranked.points[cursor].macs == 0 else "this layer is not known"
+    if all(ranked.places[index] is None for index in marked):  # 0 has no logarithm
+        has_no_macs = all(ranked.points[index].macs == 0 for index in marked)
+        words = "this layer has no MACs", "this layer is not known"
+        if len(marked) > 1:
+            words = "these layers have no MACs", "the MACs of these layers are not known"
+        caption = words[0] if has_no_macs else words[1]
     predicted = ", × predicted" * any(point.predicted_flops for point in ranked.measured)
     for note in ("   below the roof: measured", "   below: measured"):
         note_text = f"{note * bool(ranked.measured)}{predicted}"

@@ -108,6 +108,8 @@ def _build_construction_field(fact: Verification) -> Field:
 def _build_worst_error_field(fact: Verification) -> Field:
     """Return the error closest to its limit, or the largest error if nothing has a limit."""
     outputs = (*fact.outputs, *fact.torch)
+    if fact.verdict_kind == "different" and (field := _build_failed_field(fact)) is not None:
+        return field
     limits = [(share, site.name) for site in fact.sites if (share := _site_share(site)) is not None]
     limits += [(output.limit_share, output.name) for output in outputs if output.limit_share is not None]
     if limits:
@@ -123,6 +125,30 @@ def _build_worst_error_field(fact: Verification) -> Field:
     return Field(
         "worst error", Span(f"{gap:.1e}" if gap else "0, bit for bit", "strong"), name if gap else ""
     )
+
+
+def _build_failed_field(fact: Verification) -> Field | None:
+    """Return the largest error of what failed, with the reason; None if a measured limit was exceeded.
+
+    What passed may be far within its limits, which says nothing about the difference.
+    """
+    failed = [
+        (_site_share(site), site.max_abs, f"{site.name}: {field_terms(site.reason or site.structure)}")
+        for site in fact.sites
+        if not site.passed
+    ]
+    failed += [
+        (output.limit_share, output.max_abs, f"{output.name}: {field_terms(output.reason)}")
+        for output in (*fact.outputs, *fact.torch)
+        if not output.passed
+    ]
+    if any(share is not None and share > 1 for share, _, _ in failed):
+        return None
+    gaps = [(gap, remark) for _, gap, remark in failed if gap]
+    if not gaps:
+        return Field("worst error", Span("not comparable", "bad"), failed[0][2] if failed else "")
+    gap, remark = max(gaps)
+    return Field("worst error", Span(f"{gap:.1e}", "bad"), remark)
 
 
 def _build_inputs_field(fact: Verification) -> Field:
