@@ -25,6 +25,7 @@ from explorer.tui.tabs import TABS
 from explorer.tui.terminal import slices
 from explorer.tui.text.keys import LOOK
 from explorer.tui.text.lines import line_text
+from explorer.tui.tree import filter_line
 from explorer.tui.tree.widget import LayerTree
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.status_line import StatusLine
@@ -204,6 +205,62 @@ async def test_a_filter_that_finds_nothing_says_so_and_what_may_have_been_meant(
         await hands.press("slash", *"con")
         assert "no layer" not in beside()
         assert hands.tree()
+
+
+async def test_a_filter_that_still_searches_says_so_and_how_far_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = asyncio.Event()
+    engine = ScriptedEngine(flat(3_000))
+
+    class HeldSlices:
+        """Slices of which the second never ends until it is let go."""
+
+        def __init__(self, app: object) -> None:
+            self.layers = 0
+
+        def is_over(self) -> bool:
+            self.layers += 1
+            return self.layers % 1_000 == 0
+
+        async def pause(self) -> None:
+            await held.wait()
+
+    monkeypatch.setattr(filter_line, "Slices", HeldSlices)
+    monkeypatch.setattr(filter_line, "_PROGRESS", 0.0)
+    async with screen(engine) as hands:
+        await hands.pilot.press("slash", *"nosuch")
+        await hands.pilot.pause(0.2)
+        beside = str(hands.main.query_one("#filter-said", Static).render())
+        assert "searching: 1,000 of 3,000" in beside
+        assert "0+/3,000" in hands.strip(PaneHead, "#tree-head")
+        assert "no layer matches" not in beside + hands.text("#layer")
+        await hands.pilot.press("enter")
+        await hands.pilot.pause()
+        assert "no layer matches" not in hands.strip(Status)
+        held.set()
+        await hands.rest()
+        assert "no layer matches" in hands.strip(Status)
+        assert "0/3,000" in hands.strip(PaneHead, "#tree-head")
+
+
+async def test_a_message_goes_with_the_next_key_and_the_command_of_the_last_action_stays() -> None:
+    async with screen() as hands:
+        await hands.press("N")
+        assert "no search yet" in hands.strip(Status)
+        await hands.press("down")
+        assert "no search yet" not in hands.strip(Status)
+        await hands.tile()
+        command = hands.strip(Status)
+        assert command.strip().startswith("$ explorer tile")
+        await hands.press("down")
+        assert hands.strip(Status) == command
+    async with screen(size=(100, 30)) as hands:
+        await hands.press("G", "f")
+        status = hands.pilot.app.screen.query_one("#graph-box", Status)
+        assert "m marks a layer" in line_text(status.lines[0])
+        await hands.press("m")
+        assert "m marks a layer" not in line_text(status.lines[0])
 
 
 async def test_a_letter_typed_in_the_filter_is_no_command() -> None:

@@ -187,7 +187,7 @@ class GraphView(SubScreen[int]):
 
     def _show_box(self) -> None:
         """Describe the chosen box in the line below the drawing, and on the page beside it."""
-        self._has_message = False
+        self.has_message = False
         box = self.box
         if box is not None:
             self.query_one("#graph-box", Status).show(lambda width: (box_line(box, width),))
@@ -195,11 +195,13 @@ class GraphView(SubScreen[int]):
             page = () if row is None else lambda width: self._about(row, width)
             self.query_one("#graph-about", LineView).show(page or (lambda width: ()), top=True)
 
-    def _clear_message(self) -> None:
-        self._show_box()
+    def forget_message(self) -> None:
+        """Describe the chosen box again after a message about an earlier key."""
+        if self.has_message:
+            self._show_box()
 
     def _say(self, message: str, role: str = "warn") -> None:
-        self._has_message = True
+        self.has_message = True
         self.query_one("#graph-box", Status).show(lambda width: (text_line(f" {message}"[:width], role),))
 
     def _page(self, width: int, height: int) -> list[Line]:

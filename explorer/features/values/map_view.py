@@ -214,7 +214,14 @@ class HeatMapView(SubScreen[None]):
                 lambda width: (cursor_line(fact, self.row, self.column, self.largest, width),)
             )
 
+    def forget_message(self) -> None:
+        """Describe the cell under the cursor again after a message about an earlier key."""
+        if self.has_message:
+            self.has_message = False
+            self._show_cursor()
+
     def _say(self, text: str, role: str = "warn") -> None:
+        self.has_message = role == "warn"
         self.query_one("#heat-cell", Status).show(
             lambda width: (cut_line(((f" {escape_name(text)}", role),), width),)
         )

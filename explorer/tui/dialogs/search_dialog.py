@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _AT_A_TIME = 32
 """Number of layers between two checks of the time."""
+_PROGRESS = 0.5
+"""Seconds between two reports of the progress."""
 
 
 class SearchDialog(PickDialog):
@@ -39,6 +42,7 @@ class SearchDialog(PickDialog):
         self.search: Search | None = None
         self.listed: dict[str, SearchResult] = {}
         self._layers = layers
+        self._progress_due = 0.0
         self._search_worker: Worker[None] | None = None
 
     def narrow(self, text: str) -> None:
@@ -78,16 +82,27 @@ class SearchDialog(PickDialog):
             if not searched_text.strip():
                 break
             search, slices = Search(Query(searched_text)), Slices(self.app)
+            self._progress_due = time.monotonic() + _PROGRESS
             await asyncio.sleep(0)
             for start in range(0, len(self._layers), _AT_A_TIME):
                 for layer in self._layers[start : start + _AT_A_TIME]:
                     search.look(layer)
                 if slices.is_over():
+                    self._show_progress(start)
                     await slices.pause()
                     if self._typed_text != searched_text:
                         break
             else:
                 self._show(search)
+
+    def _show_progress(self, searched: int) -> None:
+        """Say in the lower border how many layers were searched, from time to time."""
+        if (now := time.monotonic()) >= self._progress_due:
+            self._progress_due = now + _PROGRESS
+            self._show_subtitle(f"searching: {searched:,} of {len(self._layers):,} ")
+
+    def _show_subtitle(self, text: str) -> None:
+        self.query_one("#box").border_subtitle = Content(text) + key_hint(self.HINT)
 
     def _show(self, search: Search) -> None:
         self.search = search
@@ -99,10 +114,8 @@ class SearchDialog(PickDialog):
         exact = [menu_item for menu_item, result in zip(items, best, strict=True) if result.rank < 1]
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
-        if (unlisted_count := len(search.results) - len(best)) > 0:
-            self.query_one("#box").border_subtitle = Content(f"and {unlisted_count:,} more ") + key_hint(
-                self.HINT
-            )
+        unlisted_count = len(search.results) - len(best)
+        self._show_subtitle(f"and {unlisted_count:,} more " if unlisted_count > 0 else "")
 
 
 def _menu_item(id: str, result: SearchResult) -> MenuItem:

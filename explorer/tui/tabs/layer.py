@@ -77,6 +77,7 @@ class LayerTab(Tab[LineView]):
         layers, model, row = self.tree.cursor_layers, self.tree.model, self.tree.current_row
         if not layers or row is None:
             message = "No layer matches the filter" if model.count else "The model has no layers"
+            message = "The filter searches the layers" if model.searched is not None else message
             self.view.show(note_page(message))
             return
         if model.is_range(row):

@@ -30,6 +30,8 @@ _MAX_LENGTH = 1_001
 """Maximum characters of the input: one more than a filter may have, so that the parser reports the error."""
 _TYPING = 0.12
 """Seconds without a key press before the tree follows the input."""
+_PROGRESS, _PROGRESS_REMOTE = 0.3, 2.0
+"""Seconds between two reports of a search's progress."""
 
 
 class FilterLine(Horizontal):
@@ -47,6 +49,8 @@ class FilterLine(Horizontal):
         self._typed, self._typed_at = "", 0.0
         self._finding: Worker[None] | None = None
         self._completions: list[str] = []
+        self._search: object = None
+        self._progress_due, self._is_progress_shown = 0.0, False
 
     @property
     def is_open(self) -> bool:
@@ -110,7 +114,10 @@ class FilterLine(Horizontal):
         else:
             self.close(clear=not text)
             if text and text == self._store.query:
-                self._report_no_match(text)
+                if self._search is None:
+                    self._report_no_match(text)
+                else:
+                    self._progress_due = 0.0  # the search goes on, and the status line takes over its report
 
     def on_key(self, event: Key) -> None:
         """Complete the last word with Tab. Further presses show the other completions."""
@@ -201,23 +208,59 @@ class FilterLine(Horizontal):
         if not text:
             self._show_all()
             return
+        search = self._search = object()
+        try:
+            await self._search_layers(text, open_rows)
+        finally:
+            if self._search is search:
+                self._search = None
+
+    async def _search_layers(self, text: str, open_rows: frozenset[int] | None) -> None:
+        """Match all layers, show the matches on the way, and report the progress of a long search."""
         model, is_match, slices = self._tree.model, self._matcher(text), Slices(self.app)
         matches: list[int] = []
         is_shown, typed = False, self._typed
-        for layer in model.layers:
-            if is_match(layer):
-                matches.append(layer.id)
-            if slices.is_over():
-                if not is_shown or self._is_worth_drawing(model, len(matches)):
-                    self._show_found(model, matches, open_rows, is_continued=is_shown)
-                    matches, is_shown = [], True
-                await slices.pause()
-                if self._tree.model is not model or self._store.query != text:
-                    return
-                if self._typed != typed and not self._fault(self._typed):
-                    return  # the search for the new input follows
+        self._progress_due = time.monotonic() + _PROGRESS
+        try:
+            for layer in model.layers:
+                if is_match(layer):
+                    matches.append(layer.id)
+                if slices.is_over():
+                    model.searched = layer.id + 1
+                    if not is_shown or self._is_worth_drawing(model, len(matches)):
+                        self._show_found(model, matches, open_rows, is_continued=is_shown)
+                        matches, is_shown = [], True
+                    self._report_progress(model)
+                    await slices.pause()
+                    if self._tree.model is not model or self._store.query != text:
+                        return
+                    if self._typed != typed and not self._fault(self._typed):
+                        return  # the search for the new input follows
+        finally:
+            model.searched = None
+            self._clear_progress()
         self._show_found(model, matches, open_rows, is_continued=is_shown)
         self._report_no_match(text)
+
+    def _report_progress(self, model: TreeModel) -> None:
+        """Say how far a search is: beside the input, or in the status line if the input is closed."""
+        if (now := time.monotonic()) < self._progress_due:
+            return
+        self._progress_due = now + (_PROGRESS_REMOTE if self._store.remote else _PROGRESS)
+        self._is_progress_shown = True
+        progress = f"searching: {model.searched or 0:,} of {model.count:,}"
+        if self.is_open:
+            self._show_complaint(progress)
+        else:
+            self._is_reported = True
+            self._store.say(f"{progress} layers")
+
+    def _clear_progress(self) -> None:
+        """Remove the report of a search that ended."""
+        if self._is_progress_shown:
+            self._is_progress_shown = False
+            self._show_complaint("")
+            self._clear_report()
 
     def _report_no_match(self, text: str) -> None:
         """If no layer matches, say so beside the input, or in the status line if the input is closed."""

@@ -40,6 +40,8 @@ class TreeShape(Struct, frozen=True):
         turned: Whether the sort order is reversed (smallest first).
         columns: Column names of the table from left to right; empty for the default columns.
         flat: Whether layers are listed without the groups around them.
+        searched: Number of layers that a running search has matched against the filter, or None without a
+            running search.
         constants: Whether constants and shape arithmetic appear among the other rows.
     """
 
@@ -78,6 +80,7 @@ class TreeModel(FoldedRows):
         self.open_rows: set[int] = set()
         self.matches: set[int] | None = None
         self.match_count = 0
+        self.searched: int | None = None
         self._matching: tuple[list[int], list[int]] = ([], [])
         self._constant_matches = 0
         self._constant_leaves: int | None = None

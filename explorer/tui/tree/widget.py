@@ -236,7 +236,8 @@ def draw_tree_head(
     if model.matches is not None:
         match_count = model.match_count - model.hidden_constants
         shown_of = f"{len(model.matches):,} of " if match_count > len(model.matches) else ""
-        title.append((f"  {shown_of}{match_count:,}/{model.count:,}{'+' if growing else ''}", "accent"))
+        more = "+" if model.searched is not None else ""
+        title.append((f"  {shown_of}{match_count:,}{more}/{model.count:,}{'+' if growing else ''}", "accent"))
     elif model.count:
         count = f"  {model.count:,}{'+' if growing else ''}"
         room = layout.columns[0].start if layout is not None and layout.columns else width
