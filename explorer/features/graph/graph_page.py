@@ -332,15 +332,17 @@ def box_line(box: GraphBox, width: int) -> Line:
 
 GRAPH_FOOTER = (
     ("↑↓", "along the edges"),
+    ("c", "compact"),
     ("+ -", "unfold, fold"),
     ("Enter", "to the tree"),
     ("m f", "mark two, follow"),
     ("1-4", "around it"),
     ("/", "find"),
-    ("c", "compact"),
     ("a", "about it"),
     ("0", "whole model"),
     ("i o", "into, out"),
     ("Esc", "back"),
 )
 """Key line of the graph view, the most used keys first."""
+COMPACT_FOOTER = (("↑↓", "line"), ("← →", "along a rail"), ("c", "boxes"), *GRAPH_FOOTER[2:])
+"""Key line of the compact form."""

@@ -13,6 +13,7 @@ from textual.containers import Horizontal
 from explorer.base.errors import ExplorerError, Misuse
 from explorer.features.graph.compact_page import RailPage, draw_compact, missing_text
 from explorer.features.graph.graph_page import (
+    COMPACT_FOOTER,
     GRAPH_FOOTER,
     GraphCanvas,
     View,
@@ -26,7 +27,7 @@ from explorer.report.present.look.layers import build_overlay_fields
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.dialogs.search_dialog import SearchDialog
 from explorer.tui.tabs.layer import layer_page
-from explorer.tui.text.keys import bindings, key_group
+from explorer.tui.text.keys import bindings, key_group, keys_line
 from explorer.tui.text.lines import Line, text_line
 from explorer.tui.widgets.line_view import LineView, PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -153,6 +154,11 @@ class GraphView(SubScreen[int]):
     def on_resize(self) -> None:
         """Show the detail page if there is room for it."""
         self._lay_out()
+
+    def show_keys(self, message: str = "") -> None:
+        """Show the keys of the form in the last line."""
+        keys = COMPACT_FOOTER if self._is_compact else GRAPH_FOOTER
+        self.query_one("#graph-keys", Status).show(lambda width: (keys_line(keys, width, message),))
 
     def page_text(self) -> str:
         """Return the whole drawing as text."""
@@ -296,6 +302,7 @@ class GraphView(SubScreen[int]):
         """Switch between one line for each box, and boxes."""
         self._is_compact = not self._is_compact
         self._corner = (0, 0)
+        self.show_keys()
         self._moved()
 
     def action_graph_map(self) -> None:
