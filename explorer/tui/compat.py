@@ -223,11 +223,14 @@ class _PlainLines(_CACHE_CLASS):  # type: ignore[misc]
             self._width = width
         widget.covered = widget.scrollbar_size_vertical
         lines, dirty, row_numbers = self._cache, self._dirty_lines, crop.line_range
+        drawn: list[Strip] = []  # a line that is drawn may clear the cache
         for y in row_numbers:
-            if y in dirty or y not in lines:
-                lines[y] = widget.strip(y, width)
+            strip = None if y in dirty else lines.get(y)
+            if strip is None:
+                strip = lines[y] = widget.strip(y, width)
+            drawn.append(strip)
         dirty.difference_update(row_numbers)
-        return [lines[y] for y in row_numbers]
+        return drawn
 
 
 class _BarLines(_CACHE_CLASS):  # type: ignore[misc]
@@ -243,7 +246,8 @@ class _BarLines(_CACHE_CLASS):  # type: ignore[misc]
         if any(y in dirty or y not in lines for y in crop.line_range):
             dirty.clear()
             lines.update(enumerate(self._draw(widget)))
-        return [lines[y].crop(*crop.column_span) for y in crop.line_range]
+        blank = Strip.blank(widget.size.width)  # a bar that was just hidden has no lines
+        return [lines.get(y, blank).crop(*crop.column_span) for y in crop.line_range]
 
 
 def keep_plain_lines(widget: Widget) -> None:

@@ -31,6 +31,7 @@ from textual.keys import _character_to_key
 from textual.widgets import Input
 
 from explorer.tui.commands.help_action import KEYS
+from explorer.tui.models.open_list import OpenListScreen
 from explorer.tui.models.opening import begin_session
 from explorer.tui.models.resumable_session import ResumableSession
 from explorer.tui.program import ExplorerApp
@@ -216,7 +217,7 @@ async def _actions(app: ExplorerApp, case: Case, rng: random.Random) -> str:
         _ACT[action](app, case, rng)
         # from 10 ms to 1 s, the short ones more often
         await asyncio.sleep(0.01 * 100 ** (rng.random() ** 2.5))
-        if what := await _answers(app) or (rng.random() < 0.2 and _shown_fault(app)):
+        if what := await _answers(app) or (rng.random() < 0.2 and shown_fault(app)):
             return what
     return ""
 
@@ -331,7 +332,7 @@ async def _end(app: ExplorerApp, case: Case) -> str:
                 return "" if _is_over(app) else f"the program never rests: {', '.join(busy)}"
             main = app.screen if not _is_over(app) else None
             if isinstance(main, MainScreen):
-                return await _fault_of_main(app, main)
+                return await fault_of_main(app, main)
             continue  # the last key opens a dialog late
         if app.main is None:
             return ""
@@ -360,9 +361,11 @@ def _text_shown(app: ExplorerApp) -> list[str]:
     return [strip.text.rstrip() for strip in app.screen._compositor.render_strips()]
 
 
-def _shown_fault(app: ExplorerApp) -> str:
+def shown_fault(app: ExplorerApp) -> str:
     """What of the screen on top is drawn no more as it would be now."""
-    if _is_over(app) or not app.screen.is_mounted or any(line.ticking for line in app.screen.query(JobLine)):
+    if _is_over(app) or not app.screen.is_mounted or isinstance(app.screen, OpenListScreen):
+        return ""  # the list of open models says how much memory they take now
+    if any(line.ticking for line in app.screen.query(JobLine)):
         return ""
     before = _text_shown(app)
     for widget in app.screen.query(RoleLines):
@@ -381,7 +384,7 @@ def _fault(app: ExplorerApp, before: Sequence[str], after: Sequence[str]) -> str
     return f"{name}, {len(apart)} lines out of date: {'; '.join(apart[:3])}" if apart else ""
 
 
-async def _fault_of_main(app: ExplorerApp, main: MainScreen) -> str:
+async def fault_of_main(app: ExplorerApp, main: MainScreen) -> str:
     """What the main screen shows or knows that the session does not say."""
     store, jobs = main.store, main.store.jobs
     if store.analysis is None:

@@ -51,7 +51,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "look.overlay_action.ask_overlay", menu=True),
     CommandKey("sort", ("s",), "s", "Sort by a column or order",
         "The layers by the column, or in the Operators tab the operators by the next figure", LOOK,
-        "look.view.sort", footer="sort", where=("tree",)),
+        "look.view.sort", footer="sort", where=("tree", "operators")),
     CommandKey("flat", ("F",), "F", "Flat list or tree",
         "Show layers without their groups", LOOK, "look.view.flat"),
     CommandKey("constants", ("full_stop",), ".", "Constants",
