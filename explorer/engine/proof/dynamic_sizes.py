@@ -47,7 +47,7 @@ _NAME = re.compile(r"[A-Za-z_][\w.]*")
 
 
 class Sizes(Struct, frozen=True):
-    """Sizes of open dimensions by name. Dimensions without a name share the name ''.
+    """Sizes of open (symbolic) dimensions by name. Dimensions without a name share the name ''.
 
     Attributes:
         tried: Sizes to test, in order. The base sizes are first if the model runs at them.
@@ -59,7 +59,7 @@ class Sizes(Struct, frozen=True):
     refused: tuple[dict[str, int], ...] = ()
     costly: tuple[dict[str, int], ...] = ()
 
-    def remarks(self) -> Iterator[str]:
+    def list_remarks(self) -> Iterator[str]:
         """Yields remarks on sizes that were not tested."""
         for sizes, reason in (
             (self.refused, "the original does not run"),
@@ -98,7 +98,7 @@ def choose_sizes(
     base = {
         **{name: plan_dims.get(name, 1) for name in open_names},
         **plan_dims,
-        **{n: c[0] for n, c in user_sizes.items()},
+        **{name: sizes[0] for name, sizes in user_sizes.items()},
     }
     batch_names = [name for name in open_names if _BATCH.fullmatch(name)] if len(open_names) > 1 else []
     lengths = [name for name in open_names if name not in batch_names]
@@ -106,7 +106,8 @@ def choose_sizes(
     count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]
     for index in range(count):
-        row = {n: column[index % len(column)] for n, column in (*columns.items(), *user_sizes.items())}
+        sizes_by_name = {**columns, **user_sizes}
+        row = {name: sizes[index % len(sizes)] for name, sizes in sizes_by_name.items()}
         rows.append({**base, **row})
     rows, costly = _limit_costs(rows, batch_names, open_names, _estimate_macs(model, plan, base, len(rows)))
     has_several_sizes = any(len(column) > 1 for column in user_sizes.values())
@@ -171,10 +172,10 @@ def _collect_tile_sizes(model: Model, plan: Plan, name: str) -> set[int]:
         dim_names = [set(_NAME.findall(d)) for d in output_shape or () if isinstance(d, str)]
         is_batch = _BATCH.fullmatch(name) and len(plan.free) > 1
         if is_batch:
-            applies = bool(dim_names) and all(names == {name} for names in dim_names)
+            has_dimension = bool(dim_names) and all(names == {name} for names in dim_names)
         else:
-            applies = name in set().union(*dim_names)
-        if applies or output_shape is None or None in output_shape:
+            has_dimension = name in set().union(*dim_names)
+        if has_dimension or output_shape is None or None in output_shape:
             tiles |= {t for axis, t in zip("MKN", site.tile, strict=True) if axis in site.dynamic}
     return tiles
 

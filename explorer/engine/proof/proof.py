@@ -326,7 +326,7 @@ def _build_verification(
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
     verdict = decide_verdict(grounds)
     if verdict["passed"]:
-        remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).remarks()
+        remarks = replace(inputs.sizes, refused=(*inputs.sizes.refused, *refused)).list_remarks()
         verdict["verdict"] = "; ".join((verdict["verdict"], *remarks))
     if has_bfloat16(task.before):
         verdict["verdict"] += f"; {NOTE}"

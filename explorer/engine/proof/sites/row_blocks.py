@@ -1,7 +1,8 @@
 """Runs the dense draw of a large site on only some of the row blocks of its Scan.
 
-A Scan without state applies the same body to every block of rows. The body reads nan outside its block,
-so a fault of the body shows in any block. The run on the original's activations still covers all blocks.
+A draw is one set of random inputs; a dense draw has no zeros. A Scan without state applies the same body to
+every block of rows. The body reads nan outside its block, so a fault of the body shows in any block. The run
+on the original's activations still covers all blocks.
 
 The dense draw exists because the original's activations may multiply part of the weight by zeros. A few
 blocks are enough if their rows multiply every row of the weight: 4 of the 66 blocks of a 65x65 image. Omitted
@@ -22,7 +23,7 @@ from explorer.engine.proof.sites.runner import Runner
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
-_LARGE = 1 << 28
+_MAX_FULL_MACS = 1 << 28
 """Number of multiplications up to which all blocks run. This is faster than loading another session."""
 
 _SAMPLED_BLOCKS = 4
@@ -38,15 +39,15 @@ class PartialOutput(Struct, frozen=True):
     Attributes:
         output: Output of the site. Blocks that did not run are NaN.
         rows: Indices of the rows to compare.
-        left: Function that returns rows of the draw's X.
+        left_rows: Function that returns rows of the left operand.
     """
 
     output: Array
     rows: Array
-    left: Rows
+    left_rows: Rows
 
 
-def run_some(
+def run_sampled_blocks(
     runner: Runner, site: SitePlan, meaning: ProductSpec, draw: Sequence[Array], y: Array, seed: int
 ) -> PartialOutput | None:
     """Runs a site on some blocks of the rows of a draw.
@@ -65,14 +66,14 @@ def run_some(
         None: the full run then reports the fault.
     """
     count = site.M // site.tile[0] if site.edges == "ragged" else site.grid[0]
-    large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _LARGE
-    if not large or site.dynamic or meaning.integers is not None or y.dtype.kind != "f":
+    is_large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _MAX_FULL_MACS
+    if not is_large or site.dynamic or meaning.integers is not None or y.dtype.kind != "f":
         return None
     scan_index = next((i for i, node in enumerate(runner.nodes) if _is_row_scan(node, runner)), None)
     if scan_index is None:
         return None
-    x_rows = meaning.left(draw)
-    blocks = _choose_blocks(site, meaning, x_rows, count, seed)
+    left_rows = meaning.left(draw)
+    blocks = _choose_blocks(site, meaning, left_rows, count, seed)
     if blocks is None:
         return None
     block_indices, rows = blocks
@@ -92,7 +93,7 @@ def run_some(
         or np.isnan(meaning.arrange_output(output)[:, rows]).any()
     ):
         return None
-    return PartialOutput(output, rows, x_rows)
+    return PartialOutput(output, rows, left_rows)
 
 
 def _is_row_scan(node: Node, runner: Runner) -> bool:
@@ -101,18 +102,18 @@ def _is_row_scan(node: Node, runner: Runner) -> bool:
         return False
     attributes = node.attributes
     body = attributes["body"]
-    named = "scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions"
+    layouts = "scan_input_axes", "scan_output_axes", "scan_input_directions", "scan_output_directions"
     return (
         isinstance(body, Graph)
         and attributes["num_scan_inputs"] == len(node.inputs)
-        and not any(any(attributes.get(name) or ()) for name in named)
+        and not any(any(attributes.get(name) or ()) for name in layouts)
         # columns of a stored weight are not rows
         and not any(name in runner.after.graph.initializers for name in node.inputs)
     )
 
 
 def _choose_blocks(
-    site: SitePlan, meaning: ProductSpec, x_rows: Rows, count: int, seed: int
+    site: SitePlan, meaning: ProductSpec, left_rows: Rows, count: int, seed: int
 ) -> tuple[Array, Array] | None:
     """Chooses the blocks to run and the rows to compare.
 
@@ -142,7 +143,7 @@ def _choose_blocks(
             ]
         )
         rows = np.unique(rows[rows < meaning.M])
-        if x_rows(0, rows).any(0).all():
+        if left_rows(0, rows).any(0).all():
             return block_indices, rows
         block_count *= 2
     return None
@@ -156,13 +157,13 @@ def _restrict_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Node]
         scan_index: Index of the Scan in `nodes`.
 
     Returns:
-        The new nodes, and the names of three new inputs: the chosen blocks; the index of each block among the
-        chosen ones; NaN.
+        The new nodes, and the names of three new inputs: the chosen blocks, the index of each block among the
+        chosen blocks, and NaN.
     """
     scan = nodes[scan_index]
     (output,) = scan.outputs
-    names = "which", "back", "nothing", "few", "blank", "more"
-    chosen_blocks, inverse_indices, nan, chosen_output, blank, extended_output = (
+    names = "chosen_blocks", "inverse_indices", "nan", "chosen_output", "nan_block", "extended_output"
+    chosen_blocks, inverse_indices, nan, chosen_output, nan_block, extended_output = (
         f"{output}/{name}" for name in names
     )
     chosen_inputs = [f"{name}/{chosen_blocks}" for name in scan.inputs]
@@ -172,8 +173,8 @@ def _restrict_blocks(nodes: Sequence[Node], scan_index: int) -> tuple[list[Node]
             for name, chosen_input in zip(scan.inputs, chosen_inputs, strict=True)
         ),
         scan.replace_values(chosen_inputs, [chosen_output]),
-        Node("Mul", [chosen_output, nan], [blank]),
-        Node("Concat", [chosen_output, blank], [extended_output], attributes={"axis": 0}),
+        Node("Mul", [chosen_output, nan], [nan_block]),
+        Node("Concat", [chosen_output, nan_block], [extended_output], attributes={"axis": 0}),
         Node("Gather", [extended_output, inverse_indices], [output]),
     ]
     return [*nodes[:scan_index], *replacement_nodes, *nodes[scan_index + 1 :]], (

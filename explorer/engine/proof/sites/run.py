@@ -27,7 +27,7 @@ from explorer.engine.proof.sites.rounding import (
     find_largest_ratio,
     find_smallest_number,
 )
-from explorer.engine.proof.sites.row_blocks import run_some
+from explorer.engine.proof.sites.row_blocks import run_sampled_blocks
 from explorer.engine.proof.sites.runner import Runner, Sessions
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import ThreadShare
@@ -104,7 +104,7 @@ def run_site(
     dense = [_draw_dense_input(meaning, i, x, (seed, 2, i)) if i < count else x for i, x in enumerate(inputs)]
     draws = [list(inputs), dense]
     runner = Runner(after, site, original, share, wiring, sessions)
-    dense_run = run_some(runner, site, meaning, dense, y, seed)
+    dense_run = run_sampled_blocks(runner, site, meaning, dense, y, seed)
     outputs = runner.run(draws) if dense_run is None else [*runner.run(draws[:1]), dense_run.output]
     comparison = OutputComparison(get_unit_roundoff(str(y.dtype)), has_bins=False)
     wrong = next((o for o in outputs if o.shape != y.shape or o.dtype != y.dtype), None)
@@ -120,7 +120,7 @@ def run_site(
         comparison, reason, note, saturates = compare_exact(meaning, draws, outputs, y)
         return SiteRun(comparison, None, LIMIT, rows, reason, note, True, saturates)
     before, tiled = meaning.arrange_output(y), meaning.arrange_output(outputs[0])
-    lefts = [meaning.left(inputs), meaning.left(dense) if dense_run is None else dense_run.left]
+    lefts = [meaning.left(inputs), meaning.left(dense) if dense_run is None else dense_run.left_rows]
     compared_indices[0] = _choose_rows_to_compare(meaning, inputs, lefts[0], before, tiled, sampled)
     compared_rows = [
         select_rows(tiled, compared_indices[0]),

@@ -13,7 +13,7 @@ from explorer.base.units import printable
 from explorer.engine.proof.meanings import ProductSpec
 from explorer.engine.proof.meanings.conv import UnfoldedImages
 from explorer.engine.proof.structure.terms import Addend, RepeatedBlock, resolve
-from explorer.engine.proof.symbolic.blocks import BlockTable, GivenBlock, NotTiled, Symbol, SymbolProduct
+from explorer.engine.proof.symbolic.blocks import BlockTable, InputBlock, NotTiled, Symbol, SymbolProduct
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.facts import SitePlan
 
@@ -137,7 +137,7 @@ class TileCheck:
             return False
         m = band.m // self.tile[0]
         for block, depth, n, index in earlier.lefts:
-            self._check_block(block_rows.block.replacement_of(block), band, depth, (m, n, index))
+            self._check_block(block_rows.block.find_replacement(block), band, depth, (m, n, index))
         if block_rows.numbers or self.expected_bias is not None:
             self._check_bias(block_rows.numbers, band, slice(None), self._describe_location(band, 0))
         self.tiles += earlier.products
@@ -480,7 +480,7 @@ class TileCheck:
         if self.expected_bias is not None:
             expected = self.expected_bias[area.slices].reshape(-1)[positions]
         for term in terms:
-            if isinstance(term.source, GivenBlock):
+            if isinstance(term.source, InputBlock):
                 if self.bias is None or term.source is not self.bias.whole:
                     raise NotTiled(f"the input itself is added {place}")
                 assert expected is not None

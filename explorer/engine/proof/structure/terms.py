@@ -9,7 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.engine.proof.symbolic.blocks import BlockTable, GivenBlock, Repeat, Symbol, SymbolProduct, Total
+from explorer.engine.proof.symbolic.blocks import BlockTable, InputBlock, Repeat, Symbol, SymbolProduct, Total
 from explorer.engine.runtime.onnxruntime import Array
 
 
@@ -22,7 +22,7 @@ class Addend(Struct, frozen=True):
         factor: Factor of the term.
     """
 
-    source: SymbolProduct | GivenBlock | Array
+    source: SymbolProduct | InputBlock | Array
     local: Array
     factor: float
 
@@ -43,7 +43,7 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> TermGroups:
         Groups of elements. Positions are indices into `codes`, and terms have the order of addition.
     """
     term_groups: TermGroups = []
-    for block, positions in table.groups(codes):
+    for block, positions in table.group_by_block(codes):
         block_codes = codes if positions is None else codes[positions]
         if block is None:
             term_groups.append((positions, []))
@@ -55,7 +55,7 @@ def resolve(table: BlockTable, codes: Array, factor: float) -> TermGroups:
             for subset, terms in _resolve_sum(table, block, block_codes - block.base, factor):
                 term_groups.append((_select_positions(positions, subset), terms))
         else:
-            assert isinstance(block, (SymbolProduct, GivenBlock))
+            assert isinstance(block, (SymbolProduct, InputBlock))
             term_groups.append((positions, [Addend(block, block_codes - block.base, factor)]))
     return term_groups
 
@@ -71,7 +71,7 @@ def _find_repeated_term(block: Repeat, term: Addend) -> Addend:
     """Returns the term of a repeated block that corresponds to `term` in the first block."""
     if not isinstance(term.source, SymbolProduct):
         return term
-    return replace(term, source=replace(term.source, left=block.replacement_of(term.source.left)))
+    return replace(term, source=replace(term.source, left=block.find_replacement(term.source.left)))
 
 
 def _resolve_sum(table: BlockTable, total: Total, local: Array, factor: float) -> TermGroups:
@@ -80,7 +80,7 @@ def _resolve_sum(table: BlockTable, total: Total, local: Array, factor: float) -
     If a term divides the elements into groups, the result has these groups, too.
     """
     term_groups: TermGroups = [(None, [])]
-    for value, times in total.spread():
+    for value, times in total.broadcast_terms():
         scale = factor * times
         block = value.whole if isinstance(value, Symbol) else None
         if isinstance(block, SymbolProduct) and len(term_groups) == 1 and term_groups[0][0] is None:
@@ -126,18 +126,18 @@ class RepeatedBlock(Struct, frozen=True):
 
 def find_repeat(table: BlockTable, codes: Array) -> RepeatedBlock | None:
     """Finds the repeated block that contains the elements `codes`, or returns None."""
-    block = table.block(codes)
+    block = table.find_block(codes)
     numbers: list[Addend] = []
     if isinstance(block, Total):
         local = codes - block.base
-        terms = block.spread()
+        terms = block.broadcast_terms()
         symbols = [(v, factor) for v, factor in terms if isinstance(v, Symbol)]
         if len(symbols) != 1 or symbols[0][1] != 1.0:
             return None
         span = _convert_to_slice(local)
         numbers = [Addend(v.reshape(-1)[span], local, f) for v, f in terms if not isinstance(v, Symbol)]
         codes = symbols[0][0].flat[span]
-        block = table.block(codes)
+        block = table.find_block(codes)
     if not isinstance(block, Repeat):
         return None
     return RepeatedBlock(block, codes - (block.base - block.first), numbers)

@@ -120,7 +120,7 @@ def _run_on_symbols(
     """Runs a site on symbols; returns the table of codes, the input symbols and the output symbol."""
     symbols = Symbols(dtype)
     table = symbols.table
-    inputs = [table.given(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
+    inputs = [table.create_input(name, shape) for name, shape in zip(original.inputs, shapes, strict=True)]
     if meaning.integers is not None:
         symbols.override = IntegerRules(meaning.integers, inputs, table.next).apply
     values: dict[str, Any] = dict(zip(original.inputs, inputs, strict=True))

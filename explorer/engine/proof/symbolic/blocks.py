@@ -1,7 +1,7 @@
-"""Defines symbols: tensors whose elements are identified by unique codes.
+"""Defines symbols: tensors whose elements are unique codes in place of numbers.
 
-Elements of the activation, of products and of sums are created in blocks, and each block gets the next free
-range of codes. So a code identifies the block of an element and its position in the block. Code 0 is a zero.
+Elements of inputs, products and sums are created in blocks, and each block gets the next free range of codes.
+So a code identifies the block of an element and its position in the block. Code 0 is a zero.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ class SymbolBlock(Struct, eq=False):
         return math.prod(self.shape)
 
 
-class GivenBlock(SymbolBlock):
-    """Elements of an input: the activation, or a bias that is an input."""
+class InputBlock(SymbolBlock):
+    """Elements of an input: the activation, or a bias that is an input. `name` is the name of the input."""
 
     name: str
 
@@ -75,7 +75,7 @@ class Total(SymbolBlock):
 
     terms: Sequence[tuple[Symbol | Array, float]]
 
-    def spread(self) -> Sequence[tuple[Symbol | Array, float]]:
+    def broadcast_terms(self) -> Sequence[tuple[Symbol | Array, float]]:
         """Returns the terms, each broadcast to the shape of the sum."""
         if any(value.shape != self.shape for value, _ in self.terms):
             self.terms = [(_broadcast(value, self.shape), factor) for value, factor in self.terms]
@@ -93,7 +93,7 @@ class Repeat(SymbolBlock):
     first: int
     replacements: dict[int, Symbol]
 
-    def replacement_of(self, value: Symbol) -> Symbol:
+    def find_replacement(self, value: Symbol) -> Symbol:
         """Returns the activation that replaces an earlier activation or a slice of one."""
         replacement = self.replacements.get(id(value))
         if replacement is None:
@@ -197,14 +197,15 @@ class BlockTable:
         self.blocks: list[SymbolBlock] = []
         self.bases: list[int] = []
         self.next = 1
+        """First free code."""
         self.repeats = 0
         """Number of blocks that repeat others."""
 
-    def given(self, name: str, shape: tuple[int, ...]) -> Symbol:
+    def create_input(self, name: str, shape: tuple[int, ...]) -> Symbol:
         """Creates the symbol of an input."""
-        return Symbol(None, self._register(GivenBlock(self.next, shape, name)))
+        return Symbol(None, self._register(InputBlock(self.next, shape, name)))
 
-    def block(self, codes: Array) -> SymbolBlock | None:
+    def find_block(self, codes: Array) -> SymbolBlock | None:
         """Returns the block that contains all of `codes`, or None."""
         first, last = int(codes.min()), int(codes.max())
         if first <= 0:
@@ -212,21 +213,22 @@ class BlockTable:
         block = self.blocks[bisect_right(self.bases, first) - 1]
         return block if last < block.base + block.size else None
 
-    def groups(self, codes: Array) -> Iterator[tuple[SymbolBlock | None, Array | None]]:
+    def group_by_block(self, codes: Array) -> Iterator[tuple[SymbolBlock | None, Array | None]]:
         """Groups a 1-D array of codes by block.
 
         Yields:
-            A block and the positions of its codes. The block None is zero; the positions None are all.
+            A block and the positions of its codes. None instead of a block stands for zeros, and None instead
+            of positions stands for all positions.
         """
-        if (block := self.block(codes)) is not None or not codes.any():
+        if (block := self.find_block(codes)) is not None or not codes.any():
             yield block, None
             return
-        owners = np.searchsorted(np.asarray(self.bases, np.int64), codes, side="right") - 1
-        order = np.argsort(owners, kind="stable")
-        cuts = np.flatnonzero(np.diff(owners[order])) + 1
-        for positions in np.split(order, cuts):
-            owner = int(owners[positions[0]])
-            yield (self.blocks[owner] if owner >= 0 else None), positions
+        block_indices = np.searchsorted(np.asarray(self.bases, np.int64), codes, side="right") - 1
+        order = np.argsort(block_indices, kind="stable")
+        group_starts = np.flatnonzero(np.diff(block_indices[order])) + 1
+        for positions in np.split(order, group_starts):
+            block_index = int(block_indices[positions[0]])
+            yield (self.blocks[block_index] if block_index >= 0 else None), positions
 
     def _register(self, block: SymbolBlock) -> SymbolBlock:
         self.blocks.append(block)
@@ -234,26 +236,31 @@ class BlockTable:
         self.next = block.base + block.size
         return block
 
-    def product(self, left: Symbol, right: Symbol | Array, label: str) -> SymbolProduct:
+    def create_product(self, left: Symbol, right: Symbol | Array, label: str) -> SymbolProduct:
         """Creates a block for a product."""
         block = SymbolProduct(self.next, (left.shape[0], right.shape[1]), left, right, label)
         self._register(block)
         return block
 
-    def repeat(self, first: int, size: int, replacements: dict[int, Symbol]) -> Repeat:
-        """Creates a block that repeats `size` codes from `first` on with other activations."""
+    def create_repeat(self, first: int, size: int, replacements: dict[int, Symbol]) -> Repeat:
+        """Creates a block that repeats the `size` codes that begin at `first`, with other activations."""
         block = Repeat(self.next, (size,), first, replacements)
         self._register(block)
         self.repeats += 1
         return block
 
-    def total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:
-        """Creates a block of sums. The terms of a sum with the same shape replace this sum."""
-        flat: list[tuple[Value, float]] = []
+    def create_total(self, shape: tuple[int, ...], terms: Sequence[tuple[Value, float]]) -> Symbol:
+        """Creates a block of sums.
+
+        A term that is itself a sum of this shape is replaced by the terms of that sum.
+        """
+        flat_terms: list[tuple[Value, float]] = []
         for value, factor in terms:
             block = value.whole if isinstance(value, Symbol) else None
             if isinstance(block, Total) and block.shape == shape:
-                flat += [(v, f * factor) for v, f in block.terms]
+                flat_terms += [
+                    (inner_value, inner_factor * factor) for inner_value, inner_factor in block.terms
+                ]
             else:
-                flat.append((value, factor))
-        return Symbol(None, self._register(Total(self.next, shape, flat)))
+                flat_terms.append((value, factor))
+        return Symbol(None, self._register(Total(self.next, shape, flat_terms)))

@@ -107,7 +107,7 @@ class BodyRepeats:
         """Returns the outputs of the producing part for other activations."""
         pairs = zip(template.values, values, strict=True)
         new_by_old_id = {id(old): new for old, new in pairs if isinstance(new, Symbol)}
-        block = self.table.repeat(template.first, template.size, new_by_old_id)
+        block = self.table.create_repeat(template.first, template.size, new_by_old_id)
         shift = np.asarray(block.base - template.first, np.int32 if self.table.next < 1 << 31 else np.int64)
         return [Symbol(np.add(r.codes, shift)) if isinstance(r, Symbol) else r for r in template.results]
 

@@ -295,7 +295,7 @@ def _sum(use: OperatorUse) -> Sequence[Value]:
             total = total + value
         return [total]
     shape = np.broadcast_shapes(*{v.shape for v in use.args})
-    return [use.symbols.table.total(shape, [(v, 1.0) for v in use.args])]
+    return [use.symbols.table.create_total(shape, [(v, 1.0) for v in use.args])]
 
 
 def _mul(use: OperatorUse) -> Sequence[Value]:
@@ -308,7 +308,7 @@ def _mul(use: OperatorUse) -> Sequence[Value]:
     if factor.size != 1:
         raise ValueError("it scales elements differently")
     shape = np.broadcast_shapes(value.shape, factor.shape)
-    return [use.symbols.table.total(shape, [(value, float(factor.reshape(())))])]
+    return [use.symbols.table.create_total(shape, [(value, float(factor.reshape(())))])]
 
 
 def _shape(use: OperatorUse) -> Sequence[Value]:
@@ -344,7 +344,7 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
         raise ValueError(f"{first.shape} against {second.shape}")
     label = use.symbols.label(use.node)
     if len(first.shape) == 2 and len(second.shape) == 2:
-        return [Symbol(None, use.symbols.table.product(first, second, label))]
+        return [Symbol(None, use.symbols.table.create_product(first, second, label))]
     batch = np.broadcast_shapes(first.shape[:-2], second.shape[:-2])
     lefts = _iterate_matrices(first.codes, batch)
     rights = (
@@ -353,7 +353,7 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
         else _number_matrices(second, batch)
     )
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
-    products = [use.symbols.table.product(a, b, label) for a, b in pairs]
+    products = [use.symbols.table.create_product(a, b, label) for a, b in pairs]
     if not products:
         raise ValueError("it is empty")
     return [Symbol(None, Batch(products[0].base, (*batch, *products[0].shape), batch, products))]
@@ -384,7 +384,7 @@ def _gemm(use: OperatorUse) -> Sequence[Value]:
     if len(use.args) > 2 and use.args[2] is not None:
         # C is first, because an accumulator contains the earlier products
         terms.insert(0, (use.args[2], float(use.attributes.get("beta", 1.0))))
-    return [use.symbols.table.total(product.shape, terms)]
+    return [use.symbols.table.create_total(product.shape, terms)]
 
 
 def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
@@ -399,7 +399,7 @@ def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
     leading_slices = (slice(None),) * axis
     steps = [slice(k, k + 1) if keeps_axis else k for k in range(use.args[0].shape[axis])]
     parts = [use.args[0].codes[(*leading_slices, step)] for step in steps]
-    return [use.symbols.table.total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
+    return [use.symbols.table.create_total(parts[0].shape, [(Symbol(p), 1.0) for p in parts])]
 
 
 def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> Symbol:
@@ -413,7 +413,7 @@ def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> S
     first = symbols.table.next
     for row in product_indices.reshape(-1, product_indices.shape[-1]).tolist():
         terms = [(Symbol(None, batch.products[index]), 1.0) for index in row]
-        symbols.table.total(batch.shape[-2:], terms)
+        symbols.table.create_total(batch.shape[-2:], terms)
     return Symbol(list_codes(first, symbols.table.next - first).reshape(shape))
 
 

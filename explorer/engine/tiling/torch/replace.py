@@ -52,11 +52,11 @@ _NOT_TILED: Mapping[type[nn.Module], str] = {
 
 
 class _Site(Struct, frozen=True):
-    """A layer that can be tiled."""
+    """A layer that can be tiled; `layer_class` is the key of `TILED` that it is an instance of."""
 
     name: str
     module: nn.Module
-    kind: type[nn.Module]
+    layer_class: type[nn.Module]
 
 
 def tile_module(
@@ -87,24 +87,24 @@ def tile_module(
     choices: dict[str, tuple[type[nn.Module], SiteChoice]] = {}
     for site in chosen_sites:
         # a layer has one tile for all calls: the first call decides
-        rows, (depth, columns), op = calls[site.name], get_sizes(site.module), site.kind.__name__
+        rows, (depth, columns), op = calls[site.name], get_sizes(site.module), site.layer_class.__name__
         choice = choose(spec, site.name, op, (rows[0], depth, columns))
         if choice.on:
             plans += _plan_site(site, choice, rows)
-            choices[site.name] = site.kind, choice
+            choices[site.name] = site.layer_class, choice
             continue
         origin = next((o for o in choice.origins.values() if o), "")
-        why = f"switched off{f' by {origin}' if origin else ''}"
+        reason = f"switched off{f' by {origin}' if origin else ''}"
         macs = sum(rows) * depth * columns
-        skipped.append(SkippedSite(site.name, op, why, macs, switched_off=True))
+        skipped.append(SkippedSite(site.name, op, reason, macs, switched_off=True))
     if not plans:
         raise Misuse("no layer is left to tile", hint="; ".join(dict.fromkeys(s.reason for s in skipped)))
-    twin = copy_module(module, share)
-    layers = dict(twin.named_modules(remove_duplicate=False))
-    for name, (kind, choice) in choices.items():
+    tiled_copy = copy_module(module, share)
+    layers = dict(tiled_copy.named_modules(remove_duplicate=False))
+    for name, (layer_class, choice) in choices.items():
         layer: Any = layers[name]
-        layer.__class__, layer.tile, layer.edges = TILED[kind], choice.tile, choice.edges
-    _disable_fused_operators(twin)
+        layer.__class__, layer.tile, layer.edges = TILED[layer_class], choice.tile, choice.edges
+    _disable_fused_operators(tiled_copy)
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -115,7 +115,7 @@ def tile_module(
         macs_total=macs_total,
         skipped=tuple(skipped),
     )
-    return twin, plan
+    return tiled_copy, plan
 
 
 def record_rows_of_calls(
@@ -128,13 +128,13 @@ def record_rows_of_calls(
     """
     calls: dict[str, list[int]] = {}
 
-    def note(name: str, layer: nn.Module, _: Any, output: Any) -> None:
+    def record_call(name: str, layer: nn.Module, _: Any, output: Any) -> None:
         calls.setdefault(name, []).append(count_rows(layer, output))
 
     with ExitStack() as stack, torch.no_grad():
         for name, layer in module.named_modules():
-            if any(isinstance(layer, kind) for kind in TILED):
-                stack.callback(layer.register_forward_hook(partial(note, name)).remove)
+            if any(isinstance(layer, layer_class) for layer_class in TILED):
+                stack.callback(layer.register_forward_hook(partial(record_call, name)).remove)
         module(*args, **kwargs)
     return calls
 
@@ -161,19 +161,19 @@ def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[Ski
         kind = next((base for base in (*TILED, *_NOT_TILED) if isinstance(layer, base)), None)
         if kind is None:
             continue
-        why = _NOT_TILED.get(kind) or _explain_unfit(layer, kind, calls.get(name, ()))
+        reason = _NOT_TILED.get(kind) or _explain_unfit(layer, kind, calls.get(name, ()))
         if kind in _NOT_TILED:
             excluded_prefixes = (*excluded_prefixes, f"{name}.")
-        if why:
-            skipped.append(
-                SkippedSite(name, type(layer).__name__, why, _count_site_macs(layer, kind, calls.get(name)))
-            )
+        if reason:
+            macs = _count_site_macs(layer, kind, calls.get(name))
+            skipped.append(SkippedSite(name, type(layer).__name__, reason, macs))
         else:
             sites.append(_Site(name, layer, kind))
     return sites, skipped
 
 
 def _count_site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
+    """Returns the MACs of all calls of a layer, or None if they are unknown."""
     if kind not in TILED or rows is None or isinstance(layer.weight, UninitializedParameter):
         return None
     depth, columns = get_sizes(layer)
@@ -229,7 +229,7 @@ def _plan_site(site: _Site, choice: SiteChoice, rows: Sequence[int]) -> list[Sit
         plans.append(
             SitePlan(
                 name=site.name,
-                op=site.kind.__name__,
+                op=site.layer_class.__name__,
                 M=count,
                 K=depth,
                 N=columns,
