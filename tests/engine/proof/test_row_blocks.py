@@ -27,12 +27,12 @@ def shortened(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     said: list[bool] = []
 
     def told(*args: Any) -> row_blocks.PartialOutput | None:
-        found = row_blocks.run_some(*args)
+        found = row_blocks.run_sampled_blocks(*args)
         said.append(found is not None)
         return found
 
-    monkeypatch.setattr(row_blocks, "_LARGE", 0)
-    monkeypatch.setattr(run, "run_some", told)
+    monkeypatch.setattr(row_blocks, "_MAX_FULL_MACS", 0)
+    monkeypatch.setattr(run, "run_sampled_blocks", told)
     return said
 
 
