@@ -5,8 +5,8 @@
 
     trainer = lightning.Trainer(callbacks=[ExplorerSummary()], enable_model_summary=False)
 
-The inputs are those of the callback, or `example_input_array` of the module, or inputs that the first layers
-of the module imply.
+The inputs are those of the callback, or `example_input_array` of the module. Without both they are guessed
+from the first layers of the module.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Callback
 
 import explorer
+from explorer.base.errors import UnknownShape
 from explorer.facts import Info
 from explorer.facts.comparison import collect_model_figures
 from explorer.report.layout import Page
@@ -26,8 +27,12 @@ from explorer.report.present.look import info as presenter
 
 __all__ = ["ExplorerSummary"]
 
-_LOGGED = ("params", "weight_bytes", "macs", "activation_bytes_peak", "coverage")
-"""Figures that are logged, as `explorer/macs` and the like, if they are exactly known."""
+_STORED = ("params", "weight_bytes")
+_COMPUTED = ("macs", "activation_bytes_peak", "coverage")
+"""Figures that are logged, as `explorer/macs` and the like, if they are exactly known.
+
+Those in `_COMPUTED` depend on the inputs, so they are not logged for inputs that were guessed.
+"""
 
 
 class ExplorerSummary(Callback):
@@ -37,7 +42,8 @@ class ExplorerSummary(Callback):
 
     Args:
         inputs: Inputs of the module's forward: a tensor, a tuple of them, or a dict of keyword inputs. None
-            takes `example_input_array` of the module, or guesses the inputs.
+            takes `example_input_array` of the module, or guesses the inputs: then only figures of the weights
+            are logged.
         log: Whether the loggers of the trainer receive the figures.
     """
 
@@ -49,24 +55,33 @@ class ExplorerSummary(Callback):
         """Print and log the figures, in the first process only."""
         if not trainer.is_global_zero:
             return
+        inputs = self._inputs if self._inputs is not None else pl_module.example_input_array
         try:
-            info = self._examine(pl_module)
+            info = _examine(pl_module, inputs)
         except explorer.ExplorerError as error:
             warnings.warn(f"no summary of {type(pl_module).__name__}: {error}", stacklevel=2)
             return
         sys.stdout.write("".join(Page(presenter.info(info), fit=False).plain()))
+        if inputs is None:
+            sys.stdout.write(
+                "  set example_input_array, or pass inputs= to ExplorerSummary, for your own inputs\n"
+            )
         sys.stdout.flush()
         if self._log:
             figures = collect_model_figures(info)
             metrics = {
                 f"explorer/{name}": float(figure.value)
-                for name in _LOGGED
+                for name in (*_STORED, *(_COMPUTED if inputs is not None else ()))
                 if not (figure := figures[name]).sign and isinstance(figure.value, int | float)
             }
             for logger in trainer.loggers:
                 logger.log_metrics(metrics, step=0)
 
-    def _examine(self, module: LightningModule) -> Info:
-        inputs = self._inputs if self._inputs is not None else module.example_input_array
-        with explorer.Session(module, inputs=inputs) as session:
+
+def _examine(module: LightningModule, inputs: Any) -> Info:
+    """Return the totals of a module, or only those of its weights if its inputs cannot be guessed."""
+    with explorer.Session(module, inputs=inputs) as session:
+        try:
             return session.open()
+        except UnknownShape:
+            return session.stored()

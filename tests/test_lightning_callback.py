@@ -75,6 +75,15 @@ def test_inputs_of_the_callback_take_precedence(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
+def test_figures_of_guessed_inputs_are_not_logged(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    module = Net()
+    module.example_input_array = None
+    head = fit(module, tmp_path, ExplorerSummary()).read_text().splitlines()[0]
+    assert {name for name in head.split(",") if "/" in name} == {"explorer/params", "explorer/weight_bytes"}
+    assert "set example_input_array" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("ignore")
 def test_a_module_that_cannot_be_analyzed_is_trained_all_the_same(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

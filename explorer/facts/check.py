@@ -18,6 +18,10 @@ BudgetValue = int | float | str | None
 """Limit of a figure: a number, a text with a unit ('4.1G', '25MiB', '20ms'), or a change ('+5%')."""
 
 
+_LARGEST = (1 << 63) - 1
+"""Largest figure of a baseline, as for other numbers in files: it fits in 64 bits."""
+
+
 class CheckSpec(Spec, frozen=True):
     """Budgets of a model. A budget that is None limits nothing.
 
@@ -145,7 +149,7 @@ class Check(Struct, frozen=True):
 class BaselineFigure(Struct, frozen=True):
     """Figure of a baseline. `value` is None if it was unknown. `sign` is that of `Totals.sign`."""
 
-    value: Annotated[int, Meta(ge=0)] | Annotated[float, Meta(ge=0)] | None
+    value: Annotated[int, Meta(ge=0, le=_LARGEST)] | Annotated[float, Meta(ge=0, le=_LARGEST)] | None
     sign: Literal["", "<= ", ">= ", "~ "] = ""
 
     @property

@@ -28,6 +28,7 @@ _NUMBER = r"(\d{1,19}(?:\.\d{1,9})?)"
 _CHANGE = re.compile(rf"([+-])\s*{_NUMBER}\s*%", re.ASCII)
 _PERCENT = re.compile(rf"{_NUMBER}\s*%", re.ASCII)
 _COUNT = re.compile(rf"{_NUMBER}\s*([kmgtpe]?)", re.ASCII | re.IGNORECASE)
+_POWER = re.compile(rf"{_NUMBER}e\+?\d{{1,2}}", re.ASCII | re.IGNORECASE)
 _SECONDS = re.compile(rf"{_NUMBER}\s*(s|ms|us|µs|ns|min|)")
 _SECONDS_BY_UNIT = {
     "": Fraction(1),
@@ -39,7 +40,7 @@ _SECONDS_BY_UNIT = {
     "ns": Fraction(1, 10**9),
 }
 _EXAMPLES = {
-    "count": "write 4.1G, 4100000000 or +5%",
+    "count": "write 4.1G, 4.1e9 or +5%",
     "bytes": "write 25MiB, 26214400 or +5%",
     "seconds": "write 20ms, 0.02 or +10%",
     "share": "write 95% or 0.95",
@@ -92,6 +93,8 @@ def _parse_text(text: str, unit: BudgetUnit) -> Budget | None:
         if percent is not None:
             return Budget(Fraction(percent[1]) / 100)
         return Budget(Fraction(text)) if re.fullmatch(_NUMBER, text, re.ASCII) else None
+    if _POWER.fullmatch(text):
+        return Budget(Fraction(text))
     count = _COUNT.fullmatch(text)
     if count is None:
         return None

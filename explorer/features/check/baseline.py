@@ -33,10 +33,10 @@ def read_baseline(path: str) -> Baseline:
         return msgspec.json.decode(content, type=Baseline)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         reason = str(error)
+        if reason[1:2].islower():  # not an abbreviation
+            reason = reason[:1].lower() + reason[1:]
         hint = "write a new one with --update --force"
-        raise Misuse(
-            f"this is no baseline: {reason[:1].lower()}{reason[1:]}", where=path, hint=hint
-        ) from None
+        raise Misuse(f"this is no baseline: {reason}", where=path, hint=hint) from None
 
 
 def check_baseline_target(

@@ -66,8 +66,7 @@ def _warn(fact: Check) -> str:
         return ""
     model, row = next((m, row) for m in fact.models for row in m.budgets if row.verdict == "unknown")
     words = load_presenter("check_words", __package__)
-    hint = f"see explorer layers {model.model} --filter status:unknown"
-    return f"{model.model}: {words.describe(row)}; {hint}"
+    return f"{model.model}: {words.describe(row)}"
 
 
 COMMAND = Command(

@@ -59,6 +59,7 @@ class ModelFigures(Struct, frozen=True):
         seconds: Interval of the measured time, or None without a measurement.
         unknown: Paths of the layers with an unknown figure.
         inputs: Shape of each input by name, as text.
+        open_sizes: Names of the sizes of inputs that are open.
         machine: Name of the machine of the least time, or ''.
         notes: Remarks for the reader, in words.
     """
@@ -67,6 +68,7 @@ class ModelFigures(Struct, frozen=True):
     seconds: Interval | None
     unknown: tuple[str, ...]
     inputs: Mapping[str, str]
+    open_sizes: tuple[str, ...]
     machine: str
     notes: tuple[str, ...]
 
@@ -166,9 +168,12 @@ def measure(
     unknown = (
         row.path for row in analysis.layers if row.status == "unknown" and row.counted and not row.group
     )
-    inputs = {tensor.name: shape_text(tensor.shape) for tensor in analysis.info.model.inputs}
+    tensors = analysis.info.model.inputs
+    inputs = {tensor.name: shape_text(tensor.shape) for tensor in tensors}
+    dims = (dim for tensor in tensors for dim in tensor.shape or ())
+    open_sizes = tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, str)))
     name = "" if roofline is None else roofline.machine.name
-    return ModelFigures(figures, seconds, tuple(unknown), inputs, name, tuple(notes))
+    return ModelFigures(figures, seconds, tuple(unknown), inputs, open_sizes, name, tuple(notes))
 
 
 def judge(
@@ -190,7 +195,7 @@ def judge(
         past_entry: Figures of the baseline as it was, from which the table shows the changes, or None.
     """
     rows = [
-        _judge_figure(name, str(getattr(spec, name)), budget, model_figures, before, past_entry)
+        _judge_figure(model, name, str(getattr(spec, name)), budget, model_figures, before, past_entry)
         for name, budget in budgets.items()
     ]
     new_unknown: tuple[str, ...] = ()
@@ -203,6 +208,7 @@ def judge(
 
 
 def _judge_figure(
+    model: str,
     name: str,
     limit: str,
     budget: Budget,
@@ -221,8 +227,10 @@ def _judge_figure(
     is_minimum = name == "min_coverage"
     verdict = _compare(values, limits, is_minimum=is_minimum)
     reason = ""
-    if verdict != "met":
-        reason = _explain(verdict, figure_name, figure, budget, old, is_minimum=is_minimum)
+    if verdict == "missed":
+        reason = "below the limit" if is_minimum else "over the limit"
+    elif verdict == "unknown":
+        reason = _explain_unknown(model, figure_name, figure, model_figures, budget, old)
     past = (
         FigureValue(None)
         if past_entry is None
@@ -286,34 +294,33 @@ def _compute_change(figure: FigureValue, past: FigureValue) -> float | None:
 
 
 _INEXACT = {
-    ">= ": "only a lower bound of it is known, because the cost of some layers is unknown",
+    ">= ": "only a lower bound of it is known",
     "<= ": "only an upper bound of it is known",
     "~ ": "it rests on an assumption",
 }
 
 
-def _explain(
-    verdict: CheckVerdict,
+def _explain_unknown(
+    model: str,
     name: str,
     figure: FigureValue,
+    model_figures: ModelFigures,
     budget: Budget,
     old: BaselineFigure | None,
-    *,
-    is_minimum: bool,
 ) -> str:
-    """Explain a verdict other than 'met'."""
-    if verdict == "missed":
-        return "below the limit" if is_minimum else "over the limit"
-    if figure.value is None:
-        return "the figure is unknown"
+    """Explain why nobody knows whether a figure keeps its limit, with the next step."""
+    if figure.value is None or figure.sign:
+        text = _INEXACT.get(figure.sign) or "the figure is unknown"
+        if model_figures.open_sizes:
+            sizes = " ".join(f"--dim {size}=1" for size in model_figures.open_sizes)
+            return f"{text}, because sizes are open; add {sizes}, with your sizes"
+        if model_figures.unknown:
+            return f"{text}; explorer layers {model} --filter status:unknown lists the layers"
+        return text
     if budget.is_change and old is None:
         return "the baseline has no such figure; --update adds it"
-    if budget.is_change and old is not None and old.value is None:
-        return "the baseline does not know the figure"
-    if figure.sign:
-        return _INEXACT[figure.sign]
-    if budget.is_change and old is not None and old.sign:
-        return f"of the baseline, {_INEXACT[old.sign]}"
+    if budget.is_change and old is not None and (old.sign or old.value is None):
+        return f"of the figure in the baseline: {_INEXACT.get(old.sign, 'it is unknown')}"
     return "the limit is within the 95 % interval of the measured time" if name == "seconds" else ""
 
 

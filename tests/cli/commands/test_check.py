@@ -88,6 +88,7 @@ def test_a_budget_is_met_or_missed(run: Run) -> None:
 def test_the_limit_itself_is_allowed_to_the_last_digit(run: Run) -> None:
     assert run("lenet.onnx", "--max-macs", str(LENET_MACS)).code == 0
     assert run("lenet.onnx", "--max-macs", "416.519k").code == 1
+    assert run("lenet.onnx", "--max-macs", "4.1652e5").code == 0
 
 
 def test_a_change_refers_to_the_baseline(run: Run, tmp_path: Path) -> None:
@@ -117,9 +118,18 @@ def test_a_lower_bound_is_missed_above_the_limit_and_unknown_below_it(run: Run, 
     assert "unknown" in below.out
     assert below.err.count("\n") == 1
     assert "only a lower bound of it is known" in below.err
+    assert "explorer layers net.onnx --filter status:unknown" in below.err
     assert run("net.onnx", "--min-coverage", "0.99").code == 1
     both = run("net.onnx", "--max-macs", "1G", "--max-params", "1")
     assert both.code == 1
+
+
+def test_open_sizes_are_named(run: Run) -> None:
+    shutil.copy(SAMPLES / "bert_tiny.onnx", "bert.onnx")
+    answer = run("bert.onnx", "--max-macs", "1G")
+    assert answer.code == 2
+    assert "sizes are open; add --dim batch=1 --dim sequence=1, with your sizes" in answer.err
+    assert run("bert.onnx", "--max-macs", "1G", "--dim", "batch=1", "--dim", "sequence=8").code == 0
 
 
 def test_an_upper_bound_is_met_below_the_limit_and_unknown_above_it(run: Run, tmp_path: Path) -> None:
@@ -192,6 +202,7 @@ WRONG_WORDS = [
     ("lenet.onnx --max-macs +5% --against none.json", "none.json: there is no such baseline"),
     ("lenet.onnx --max-macs 5G --against text.json", "text.json: this is no baseline"),
     ("lenet.onnx --max-macs 5G --against broken.json", "broken.json: this is no baseline"),
+    ("lenet.onnx --max-macs 5G --against huge.json", "huge.json: this is no baseline"),
     ("lenet.onnx --max-macs 5G --against .", "cannot be read"),
     ("mlp_128.onnx --max-macs +5% --against good.json", "no model 'mlp_128.onnx'; add it with --update"),
     ("lenet.onnx --update", "--update: needs the path of the baseline"),
@@ -211,6 +222,7 @@ WRONG_WORDS = [
 def test_bad_input_is_one_line_and_writes_nothing(words: str, message: str, run: Run, tmp_path: Path) -> None:
     (tmp_path / "text.json").write_text("not JSON")
     (tmp_path / "broken.json").write_text(BROKEN)
+    (tmp_path / "huge.json").write_text(BROKEN.replace("-1", "9" * 400))
     (tmp_path / "empty.toml").write_text("[project]\nname = 'x'\n")
     figures = {"macs": {"value": LENET_MACS}}
     good = {"baseline_version": 1, "models": {"lenet.onnx": {"figures": figures}}}
