@@ -16,9 +16,9 @@ from explorer.base.features import list_offers, load
 FrameLibrary = Literal["pandas", "polars"]
 """Library of a data frame."""
 
-_FIELDS = 8
+_FIELDS = 6
 """Largest number of fields in a repr; a record inside another one shows half as many."""
-_LETTERS = 48
+_LETTERS = 40
 """Largest number of characters of a text in a repr."""
 _ITEMS = 4
 """Largest number of items that a repr lists; of longer lists it shows the count."""

@@ -39,8 +39,8 @@ _STORED_NOTE = "the inputs are unknown, so that only parameters are counted; pas
 
 def summary(
     model: nn.Module | str | os.PathLike[str],
-    input_size: Sequence[Any] | None = None,
-    input_data: Any = None,
+    input_size: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    input_data: object = None,
     batch_dim: Natural | None = None,
     cache_forward_pass: bool | None = None,
     col_names: Sequence[str] | None = None,
@@ -51,7 +51,7 @@ def summary(
     mode: Literal["eval", "train"] = "eval",
     row_settings: Sequence[str] | None = None,
     verbose: Literal[0, 1, 2] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Summary:
     """Summarizes a model as a table of its layers, with the arguments of torchinfo's `summary`.
 
@@ -71,7 +71,8 @@ def summary(
         depth: Number of levels of modules in the text, and open at first in a notebook.
         device: Device that the inputs would have. It is checked, and figures do not depend on it.
         dtypes: Element types of `input_size`, one for each input. None for the types that the model needs.
-        mode: 'eval'. The figures of a training step are in `Session.training`.
+        mode: Mode of the modules. 'train' counts the forward pass with dropout, batch statistics and
+            auxiliary outputs; `Session.training` counts a whole training step.
         row_settings: Without effect; a row has its name, and its indentation shows its depth.
         verbose: 0 prints nothing, 1 prints the table, 2 also prints the tensors of each layer. None prints
             the table in a script, and nothing in an interactive session, which shows the result itself.
@@ -81,15 +82,13 @@ def summary(
         Misuse: An argument does not fit the model, or a column does not exist.
         BadModel: The model cannot run on these inputs; the message names the layer.
     """
-    if mode != "eval":
-        raise Misuse(
-            "a summary has the figures of evaluation",
-            where="summary(mode)",
-            hint="leave it out; Session(model, inputs=...).training() counts a training step",
-        )
     names = [_TORCHINFO_COLUMNS.get(name, name) for name in col_names or ()]
     chosen = [column.name for column in find_columns(names, where="summary(col_names)")]
-    with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs) as session:
+    # kept analyses are those of evaluation
+    cache = mode == "eval"
+    with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs, cache=cache) as session:
+        if mode == "train":
+            _use_training_mode(session)
         analysis, is_stored = _analyze(session)
     columns = tuple(chosen) or (_STORED_COLUMNS if is_stored else _COLUMNS)
     fact = Summary(analysis.info, analysis.layers, ("kind", *columns), depth, verbose == 2)
@@ -100,12 +99,12 @@ def summary(
 
 def count(
     model: nn.Module | str | os.PathLike[str],
-    input_size: Sequence[Any] | None = None,
-    input_data: Any = None,
+    input_size: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    input_data: object = None,
     *,
     dtypes: Sequence[torch.dtype] | None = None,
     dims: Mapping[str, int] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Counts:
     """Counts the MACs, parameters and bytes of a model.
 
@@ -136,13 +135,15 @@ def count(
 
 def _open(
     model: nn.Module | str | os.PathLike[str],
-    input_size: Sequence[Any] | None,
-    input_data: Any,
+    input_size: Sequence[int] | Sequence[Sequence[int]] | None,
+    input_data: object,
     batch_dim: int | None,
     device: torch.device | str | None,
     dtypes: Sequence[torch.dtype] | None,
-    kwargs: Mapping[str, Any],
+    kwargs: Mapping[str, object],
     dims: Mapping[str, int] | None = None,
+    *,
+    cache: bool = True,
 ) -> Session:
     """Open a session with the inputs of the model.
 
@@ -160,7 +161,7 @@ def _open(
                 hint="pass input_size=(1, 3, 224, 224)",
             )
         shapes = None if sizes is None else _name_shapes(sizes, dtypes)
-        return Session(model, input_shapes=shapes, dims=dims)
+        return Session(model, input_shapes=shapes, dims=dims, cache=cache)
     if device is not None:
         _check_device(device)
     if sizes is not None and not dtypes and not kwargs and (named := _name_positions(model, sizes)):
@@ -169,13 +170,15 @@ def _open(
     return Session(model, inputs=inputs, kwargs=kwargs or None, dims=dims)
 
 
-def _read_sizes(input_size: Sequence[Any], batch_dim: int | None) -> list[tuple[int, ...]]:
+def _read_sizes(
+    input_size: Sequence[int] | Sequence[Sequence[int]], batch_dim: int | None
+) -> list[tuple[int, ...]]:
     """Read one shape or a list of shapes, and add the batch.
 
     Raises:
         Misuse: A size is not a whole number of at least 0.
     """
-    parts = list(input_size)
+    parts: list[Any] = list(input_size)
     nested = bool(parts) and all(isinstance(part, (list, tuple)) for part in parts)
     shapes = [tuple(part) for part in parts] if nested else [tuple(parts)]
     for shape in shapes:
@@ -259,6 +262,20 @@ def _build_inputs(
     return tuple(
         torch.empty(size, dtype=kind, device="meta") for size, kind in zip(sizes, kinds, strict=True)
     )
+
+
+def _use_training_mode(session: Session) -> None:
+    """Make the analysis run the modules in training mode.
+
+    Raises:
+        Misuse: The model is not an nn.Module.
+    """
+    if not session.parts.models.from_torch:
+        raise Misuse(
+            "only an nn.Module has a training mode", where="summary(mode)", hint="leave it out for a file"
+        )
+    opened: Any = session.parts.models.open_state()
+    opened.loaded.train = True
 
 
 def _analyze(session: Session) -> tuple[Analysis, bool]:

@@ -1287,12 +1287,12 @@ def sweep_formats(
 
 def count(
     model: nn.Module | str | os.PathLike[str],
-    input_size: Sequence[Any] | None = None,
-    input_data: Any = None,
+    input_size: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    input_data: object = None,
     *,
     dtypes: Sequence[torch.dtype] | None = None,
     dims: Mapping[str, int] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Counts:
     """Counts the MACs, parameters and bytes of a model."""
     raise NotImplementedError
@@ -1305,8 +1305,8 @@ def progress_bar() -> AbstractContextManager[Callable[[Progress], None]]:
 
 def summary(
     model: nn.Module | str | os.PathLike[str],
-    input_size: Sequence[Any] | None = None,
-    input_data: Any = None,
+    input_size: Sequence[int] | Sequence[Sequence[int]] | None = None,
+    input_data: object = None,
     batch_dim: Natural | None = None,
     cache_forward_pass: bool | None = None,
     col_names: Sequence[str] | None = None,
@@ -1317,7 +1317,7 @@ def summary(
     mode: Literal["eval", "train"] = "eval",
     row_settings: Sequence[str] | None = None,
     verbose: Literal[0, 1, 2] | None = None,
-    **kwargs: Any,
+    **kwargs: object,
 ) -> Summary:
     """Summarizes a model as a table of its layers, with the arguments of torchinfo's `summary`."""
     raise NotImplementedError

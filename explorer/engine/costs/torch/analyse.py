@@ -100,12 +100,17 @@ def examine(
             source=loaded.source,
             inputs=bound_inputs.inputs,
             notes=(*loaded.notes, *bound_inputs.notes),
-            assumptions={"dims": bound_inputs.dims, "weights": loaded.weights_text},
+            assumptions={
+                "dims": bound_inputs.dims,
+                "weights": loaded.weights_text,
+                **({"mode": "train"} if loaded.train else {}),
+            },
             random_weights=loaded.weights_from == "random",
             valued=loaded.valued,
             reads_values=loaded.asks,
             plain=loaded.meta if with_values else None,
             gradients=gradients,
+            train=loaded.train,
             on_progress=on_progress,
             cancel=cancel,
         )
@@ -126,6 +131,7 @@ def examine_module(
     reads_values: bool = False,
     plain: Callable[[], nn.Module] | None = None,
     gradients: Gradients | None = None,
+    train: bool = False,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> liveness.AnalysisResult:
@@ -144,6 +150,7 @@ def examine_module(
         reads_values: Whether the model is known to read values.
         plain: Builds the model without values, if the small tensors of `model` have values.
         gradients: Observer of the backward pass, or None.
+        train: Whether the modules run in training mode, in place of evaluation mode.
         on_progress: Called with the number of modules that ran.
         cancel: Called at every module; a true result stops the analysis.
     """
@@ -152,7 +159,15 @@ def examine_module(
         model, plain = materialize_lazy_modules(plain() if plain is not None else model, args, kwargs), None
     check = partial(_check, on_progress, cancel)
     verdict = trace_model(
-        model, args, kwargs, valued, asks=reads_values, plain=plain, check=check, gradients=gradients
+        model,
+        args,
+        kwargs,
+        valued,
+        asks=reads_values,
+        plain=plain,
+        check=check,
+        gradients=gradients,
+        train=train,
     )
     run = verdict.run
     folded = fold_loops(_select_final_rows(run), run.named)

@@ -955,8 +955,8 @@ def _bytes(value: Any) -> int:
 
 
 @contextmanager
-def _observe_model(model: nn.Module, watch: _Watch) -> Iterator[None]:
-    """Observes every module in eval mode without fast paths, and restores all state at the end."""
+def _observe_model(model: nn.Module, watch: _Watch, train: bool) -> Iterator[None]:
+    """Observes every module in one mode without fast paths, and restores all state at the end."""
     modules = watch.named.values()
     with (
         restoring_modes(modules),
@@ -966,8 +966,8 @@ def _observe_model(model: nn.Module, watch: _Watch) -> Iterator[None]:
         attention_by(watch.attention),
         uncompiled(),
     ):
-        if any(module.training for module in modules):
-            model.eval()
+        if any(module.training != train for module in modules):
+            model.train(train)
         yield
 
 
@@ -978,6 +978,7 @@ def trace(
     *,
     check: Callable[[int, int], None] = lambda done, modules: None,
     gradients: Gradients | None = None,
+    train: bool = False,
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
 ) -> Trace:
     """Runs `model` once on meta tensors and records every operator.
@@ -988,6 +989,7 @@ def trace(
         kwargs: Keyword arguments of its forward.
         check: Called with the numbers of module calls so far and of modules; may raise to stop the run.
         gradients: Observer of the backward pass, or None. With it, the run records gradients.
+        train: Whether all modules run in training mode, in place of evaluation mode.
         policy: Policy for operators whose result depends on values.
 
     Returns:
@@ -1009,7 +1011,7 @@ def trace(
     watch.outsiders.note_inputs(inputs)
     inputs = [inner for t in inputs for inner in list_inner_tensors(t) or (t,)]
     _record_existing_tensors(watch, inputs, args, kwargs)
-    with _observe_model(model, watch), torch.set_grad_enabled(gradients is not None):
+    with _observe_model(model, watch, train), torch.set_grad_enabled(gradients is not None):
         try:
             with watch.functions, Operators(watch):
                 depths = mode_depths()

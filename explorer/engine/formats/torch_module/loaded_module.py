@@ -67,6 +67,7 @@ class LoadedModule(Struct):
         values: Function that builds the model with the values of its files, or None if `build` does so.
         asks: Whether `forward` is known to read values, so that it cannot run on the meta device.
         new: Whether `build` returns a new module at each call, with no other references to it.
+        train: Whether the analysis runs the modules in training mode, in place of evaluation mode.
     """
 
     source: str
@@ -82,6 +83,7 @@ class LoadedModule(Struct):
     values: Callable[[], nn.Module] | None = None
     asks: bool = False
     new: bool = False
+    train: bool = False
     weights_from: Literal["random", "file", "model"] = "model"
     _meta: nn.Module | None = None
     _real: nn.Module | None = None
