@@ -103,7 +103,12 @@ def emit(
     chosen_machine = read_mapping(mapping).machine if machine is None and mapping is not None else machine
     assert chosen_machine is not None
     mapped = session.map(
-        chosen_machine, grouped=grouped, mapping=mapping, sites=sites, on_progress=on_progress
+        chosen_machine,
+        fuse=fuse if mapping is None else "",  # a search counts what is fused; a given mapping stays
+        grouped=grouped,
+        mapping=mapping,
+        sites=sites,
+        on_progress=on_progress,
     )
     check_counts(mapped.machine, "--machine")
     for site in mapped.sites:
