@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from typing import Any
 
 import pytest
 from textual.app import App
-from textual.events import Key, Resize
+from textual.events import Compose, Event, Key, Resize
 from textual.geometry import Size
 from textual.screen import Screen
 from textual.widget import Widget
@@ -15,7 +16,10 @@ from textual.widget import Widget
 from explorer.base.errors import Misuse
 from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.compat import ReportingApp
+from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
+from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal.slices import call_after_paint
+from explorer.tui.widgets.line_view import LineList
 from tests.terminal import ROOT
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine
@@ -90,6 +94,32 @@ async def test_whatever_a_key_opens_may_be_closed_in_the_same_instant(part: int)
                 if hands.pilot.app.screen is not hands.main:
                     await hands.press("escape")
             assert hands.pilot.app.screen is hands.main, key
+
+
+class LoadedPick(PickDialog):
+    """A list that has no widgets for a moment, as on a machine with other work."""
+
+    async def on_event(self, event: Event) -> None:
+        if isinstance(event, Compose):
+            await asyncio.sleep(0.05)
+        await super().on_event(event)
+
+
+async def test_a_key_acts_on_no_screen_that_opens_after_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with screen() as hands:
+        items = [MenuItem(name, name, name) for name in ("one", "two", "three")]
+
+        def open_another(main: MainScreen) -> None:
+            hands.pilot.app.push_screen(LoadedPick("Pick", items))
+
+        hands.main.set_focus(None)
+        monkeypatch.setattr(MainScreen, "on_key", open_another, raising=False)
+        await hands.press("down")
+        assert isinstance(hands.pilot.app.screen, LoadedPick)
+        assert hands.pilot.app.screen.query_one(LineList).cursor == 0
+        monkeypatch.undo()
+        await hands.press("down")
+        assert hands.pilot.app.screen.query_one(LineList).cursor == 1
 
 
 def test_no_module_calls_textual_after_a_refresh_but_the_one_that_looks_who_is_left() -> None:

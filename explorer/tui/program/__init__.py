@@ -97,6 +97,7 @@ class ExplorerApp(ReportingApp[int]):
         watch_workers(self, self._work_failed)
         self._reported_errors: set[str] = set()
         self._keys = KeysInOrder(self, self._forward_event)
+        self._key_screen: Screen[Any] | None = None
         self._late_answer, self._keep_theme = late_answer, keep_theme
         self.remote, self._folder = remote, folder
         self.models = OpenModels(begin, memory)
@@ -157,13 +158,15 @@ class ExplorerApp(ReportingApp[int]):
                 return
         if isinstance(event, (events.Key, events.Paste)) and not event.is_forwarded:
             await self._keys.take(event)
-        else:
+        elif not isinstance(event, events.Key) or self.screen is self._key_screen:
+            # a key that no widget handled must not act on a screen that was opened meanwhile
             await super().on_event(event)
 
     async def _forward_event(self, event: events.Event) -> None:
         if self.is_leaving:
             return
         # a dialog has no message about the last key
+        self._key_screen = self.screen if self.screen_stack else None
         forget_message = getattr(self.screen, "forget_message", None) if self.screen_stack else None
         if isinstance(event, events.Key) and forget_message is not None:
             forget_message()
