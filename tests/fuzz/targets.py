@@ -775,7 +775,7 @@ def _web() -> Callable[[str], None]:
             writer.close()
             gate.close()
             await runner.cleanup()
-            server._states.remove()
+            server._state_folder.remove()
 
     def run(path: str) -> None:
         asyncio.run(talk(Path(path).read_bytes()))
