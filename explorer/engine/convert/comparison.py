@@ -182,7 +182,7 @@ def compare_runs(
     step = job.make_step_counter("comparing with the source", 3 * len(feeds))
     names = [value.name for value in model.graph.outputs]
     perturb = run.shift_by_one_ulp if layers is None else _shift_by_one_step
-    old = run.run_each(run_original, names, feeds, step, shake=perturb)
+    old = run.run_each(run_original, names, feeds, step, perturb=perturb)
     new = run.run_each(run_result, names, feeds, step)
     references: list[dict[str, Array]] = []
     text = "none: quantized arithmetic is compared with what one step in the inputs changes"
@@ -377,7 +377,7 @@ def _run_source(
             (),
             feeds,
             step,
-            shake=run.shift_by_one_ulp,
+            perturb=run.shift_by_one_ulp,
         )
     if float64_copy is None:
         return source_outputs, [], "none"

@@ -144,9 +144,9 @@ def check_inputs(
 
 def _suggest_shape(why: run.InputMismatch, modules: tuple[bool, bool]) -> str:
     """Words the option that gives a module the input shape of the other model; '' if there is none."""
-    if why.shaped is None or modules[0] == modules[1]:
+    if why.mismatched_inputs is None or modules[0] == modules[1]:
         return ""
-    own, wanted = why.shaped if modules[0] else why.shaped[::-1]
+    own, wanted = why.mismatched_inputs if modules[0] else why.mismatched_inputs[::-1]
     sizes = wanted.shape or ()
     if not sizes or not all(isinstance(size, int) for size in sizes):
         return ""

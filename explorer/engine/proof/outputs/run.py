@@ -31,13 +31,13 @@ from explorer.facts.verification import Tolerance
 
 Feeds = Mapping[str, Array]
 
-_NAMED = 4
+_MAX_LISTED_NAMES = 4
 """Number of names that a message lists."""
 
-_MAGNIFIED = 64.0
+_MAX_MAGNIFICATION = 64.0
 """Largest ratio of an output's change to its change from one rounding of the inputs."""
 
-_ASTRAY = 0.02
+_MAX_PROVED_DIFFERENCE = 0.02
 """Relative RMS difference of an output that rounding cannot explain, even if all parts are proved."""
 
 
@@ -45,12 +45,12 @@ class InputMismatch(Exception):
     """Two models whose inputs or outputs do not match. The text says how they differ.
 
     Attributes:
-        shaped: Pair of inputs whose shapes differ, or None if the difference is another.
+        mismatched_inputs: Pair of inputs whose shapes differ, or None for another difference.
     """
 
-    def __init__(self, text: str, shaped: tuple[Value, Value] | None = None) -> None:
+    def __init__(self, text: str, mismatched_inputs: tuple[Value, Value] | None = None) -> None:
         super().__init__(text)
-        self.shaped = shaped
+        self.mismatched_inputs = mismatched_inputs
 
 
 class ModelOutputs(Struct, frozen=True):
@@ -121,7 +121,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
         same_type = a.dtype == b.dtype or (a.dtype in alike and b.dtype in alike)
         if not same_type or not _can_match(a, b):
             text = f"input {_describe_declaration(a)} is {_describe_declaration(b)} in the other model"
-            raise InputMismatch(text, shaped=(a, b) if same_type else None)
+            raise InputMismatch(text, mismatched_inputs=(a, b) if same_type else None)
     return {a.name: b.name for a, b in pairs}
 
 
@@ -134,8 +134,8 @@ def check_interface(before: Model, after: Model) -> None:
     """
     first, second = ([v.name for v in m.graph.feeds] for m in (before, after))
     if any(name in first and first.index(name) != index for index, name in enumerate(second)):
-        named = ", ".join(f"'{printable(name)}'" for name in second[:_NAMED])
-        raise InputMismatch(f"the inputs stand in another order: {named}")
+        named = ", ".join(f"'{printable(name)}'" for name in second[:_MAX_LISTED_NAMES])
+        raise InputMismatch(f"the inputs have another order: {named}")
     for model, counterpart, ordinal in ((before, after, "first"), (after, before, "second")):
         for name in sorted(model.defaults - counterpart.defaults):
             if any(name in list_reads(node) for node in model.graph.nodes):
@@ -154,11 +154,13 @@ def pair_outputs(before: Model, after: Model) -> list[Pair]:
     first, second = ([v.name for v in m.graph.outputs] for m in (before, after))
     if len(first) != len(second):
         missing = [f"'{printable(n)}'" for n in (*first, *second) if (n in first) != (n in second)]
-        only = f": only one of them has {', '.join(missing[:_NAMED])}" if missing else ""
-        raise InputMismatch(f"one model has {many_text(len(first), 'output')}, the other {len(second)}{only}")
+        names_text = f": only one of them has {', '.join(missing[:_MAX_LISTED_NAMES])}" if missing else ""
+        raise InputMismatch(
+            f"one model has {many_text(len(first), 'output')}, the other {len(second)}{names_text}"
+        )
     if first != second and set(first) == set(second):
-        named = ", ".join(f"'{printable(n)}'" for n in second[:_NAMED])
-        raise InputMismatch(f"the outputs stand in another order: {named}")
+        named = ", ".join(f"'{printable(n)}'" for n in second[:_MAX_LISTED_NAMES])
+        raise InputMismatch(f"the outputs have another order: {named}")
     return [Pair(a, b) for a, b in zip(first, second, strict=True)]
 
 
@@ -184,7 +186,7 @@ def run_all(
     label: str,
     step: Callable[[], None],
     *,
-    shake: bool = False,
+    measure_sensitivity: bool = False,
     threads: int | None = None,
     sparing: bool = True,
 ) -> ModelOutputs:
@@ -195,7 +197,7 @@ def run_all(
         feeds: Input arrays by name, for each draw.
         label: Name of the model in error messages.
         step: Function that is called before each draw.
-        shake: Whether to run the first draw again with slightly changed inputs.
+        measure_sensitivity: Whether to run the first draw again with slightly changed inputs.
         threads: Number of threads for the operators, or None for onnxruntime's default.
         sparing: Whether to save memory (see `RuntimeSession`).
 
@@ -208,51 +210,56 @@ def run_all(
         results = session.run(draw)
         return tuple(results[name] for name in session.outputs)
 
-    if not shake or not is_quantized(model):
-        run = run_each(call, session.outputs, feeds, step, shake=shift_by_one_ulp if shake else None)
-        return replace(run, level=session.level)
+    if not measure_sensitivity or not is_quantized(model):
+        perturb = shift_by_one_ulp if measure_sensitivity else None
+        outputs = run_each(call, session.outputs, feeds, step, perturb=perturb)
+        return replace(outputs, level=session.level)
     # a rounding of 1e-7 sometimes decides between two integers. An input change of that size seldom
     # passes the first quantizer, so the input changes by more, and an unoptimized run adds in another order
-    run = run_each(call, session.outputs, feeds, step, shake=_shift_slightly)
-    plain = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
-    changes = (measure_rms_change(a, plain[name]) for a, name in zip(run.draws[0], run.names, strict=True))
-    moved = tuple(max(pair) for pair in zip(run.sensitivity, changes, strict=True))
-    return replace(run, sensitivity=moved, level=session.level)
+    outputs = run_each(call, session.outputs, feeds, step, perturb=_shift_slightly)
+    unoptimized = RuntimeSession(model, what=label, optimise=False, threads=threads).run(feeds[0])
+    changes = (
+        measure_rms_change(output, unoptimized[name])
+        for output, name in zip(outputs.draws[0], outputs.names, strict=True)
+    )
+    sensitivity = tuple(map(max, outputs.sensitivity, changes))
+    return replace(outputs, sensitivity=sensitivity, level=session.level)
 
 
-_LITTLE = 2.0**-14
+_SMALL_CHANGE = 2.0**-14
 """Relative change of an input that a quantizer reads, large enough to change some of its integers."""
 
 
 def _shift_slightly(feeds: Feeds) -> Feeds:
-    """Changes float inputs by `_LITTLE`."""
+    """Changes float inputs by `_SMALL_CHANGE`."""
     return {
-        name: value if value.dtype.kind != "f" else (value * (1 + _LITTLE)).astype(value.dtype)
+        name: value if value.dtype.kind != "f" else (value * (1 + _SMALL_CHANGE)).astype(value.dtype)
         for name, value in feeds.items()
     }
 
 
-_QUANTIZES = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
+_QUANTIZER_OPERATORS = ("QuantizeLinear", "DynamicQuantizeLinear", "DequantizeLinear")
 
 
 def is_quantized(model: Model) -> bool:
     """Whether the model has quantizers, which may turn a rounding into a step between two integers."""
-    return any(node.op in _QUANTIZES for node in model.graph.nodes)
+    return any(node.op in _QUANTIZER_OPERATORS for node in model.graph.nodes)
 
 
-_STEPS = frozenset(
+_THRESHOLD_OPERATORS = frozenset(
     (
-        *_QUANTIZES,
+        *_QUANTIZER_OPERATORS,
         *("QLinearConv", "QLinearMatMul", "Round", "Floor", "Ceil", "Sign", "Mod"),
         *("ArgMax", "ArgMin", "TopK", "Hardmax", "NonMaxSuppression", "NonZero", "Unique"),
         *("Greater", "GreaterOrEqual", "Less", "LessOrEqual", "Equal"),
     )
 )
+"""Operators whose output may jump when a rounding moves an input across a threshold."""
 
 
 def has_steps(model: Model) -> bool:
     """Whether a rounding may move a value across a threshold. Bodies and functions are included."""
-    return any(node.op in _STEPS for node in list_all_nodes(model, model.graph.nodes))
+    return any(node.op in _THRESHOLD_OPERATORS for node in list_all_nodes(model, model.graph.nodes))
 
 
 def run_each(
@@ -261,7 +268,7 @@ def run_each(
     feeds: Sequence[Feeds],
     step: Callable[[], None],
     *,
-    shake: Callable[[Feeds], Feeds] | None = None,
+    perturb: Callable[[Feeds], Feeds] | None = None,
 ) -> ModelOutputs:
     """Runs a model on every draw through any function.
 
@@ -270,15 +277,15 @@ def run_each(
         names: Names of the model's outputs.
         feeds: Input arrays by name, for each draw.
         step: Function that is called before each draw.
-        shake: Function that changes inputs slightly, or None. The first draw also runs with changed inputs.
+        perturb: Function that changes inputs slightly, or None. The first draw also runs with changed inputs.
     """
     draws = []
     for draw in feeds:
         step()
         draws.append(tuple(call(draw)))
-    if shake is None:
+    if perturb is None:
         return ModelOutputs(tuple(names), tuple(draws))
-    pairs = zip(draws[0], call(shake(feeds[0])), strict=True)
+    pairs = zip(draws[0], call(perturb(feeds[0])), strict=True)
     return ModelOutputs(tuple(names), tuple(draws), tuple(measure_rms_change(a, b) for a, b in pairs))
 
 
@@ -320,8 +327,8 @@ def run_in_float64(
         step()
         try:
             results.append(evaluator.run(model, draw, cancel))
-        except evaluator.NoReference as why:
-            return [], f"none: {why}"
+        except evaluator.NoReference as error:
+            return [], f"none: {error}"
         except Cancelled:
             raise
         except (ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel) as error:
@@ -349,33 +356,30 @@ def compare(
     Returns:
         Evidence for every output.
     """
-    is_equal = set(before.names) == set(after.names)
-    order = [after.names.index(n) for n in before.names] if is_equal else range(len(before.names))
+    has_same_names = set(before.names) == set(after.names)
+    order = [after.names.index(n) for n in before.names] if has_same_names else range(len(before.names))
     results = []
     for index, name in enumerate(before.names):
         old = [draw[index] for draw in before.draws]
         new = [draw[order[index]] for draw in after.draws]
-        true = [r.get(name) for r in references] + [None] * (len(old) - len(references))
+        exact = [r.get(name) for r in references] + [None] * (len(old) - len(references))
         sensitivity = before.sensitivity[index] if before.sensitivity else 0.0
-        evidence = _compare_output(name, old, new, true, replace(noise, sensitivity=sensitivity), note)
-        alike = all(np.shape(a) == np.shape(b) for a, b in zip(old, new, strict=True))
-        if (
-            alike
-            and not evidence.equal
-            and (name in noise.drawn[0] or after.names[order[index]] in noise.drawn[1])
-        ):
+        evidence = _compare_output(name, old, new, exact, replace(noise, sensitivity=sensitivity), note)
+        has_same_shapes = all(np.shape(a) == np.shape(b) for a, b in zip(old, new, strict=True))
+        is_random = name in noise.drawn[0] or after.names[order[index]] in noise.drawn[1]
+        if is_random and has_same_shapes and not evidence.equal:
             evidence = _mark_random(evidence, noise)
-        results.append(
-            evidence if noise.tolerance is None else judge_within(evidence, old, new, noise.tolerance)
-        )
+        if noise.tolerance is not None:
+            evidence = judge_within(evidence, old, new, noise.tolerance)
+        results.append(evidence)
     return tuple(results)
 
 
 def _mark_random(evidence: OutputEvidence, noise: Noise) -> OutputEvidence:
     """Marks an output as random. A difference between two runs of it shows nothing.
 
-    All parts that the output depends on are proved or tested one by one. For torch's outputs nothing else is
-    known, so they do not pass.
+    The output passes, because all parts that it depends on are proved or tested one by one. An output of
+    torch does not pass, because its parts are not proved.
     """
     gap_text = "" if evidence.max_abs is None else f" (largest difference {evidence.max_abs:.1e})"
     reason = f"it depends on random numbers, which no two runs share{gap_text}"
@@ -403,47 +407,50 @@ def _build_empty_evidence(
 
 
 def _compare_output(
-    name: str, old: Sequence[Any], new: Sequence[Any], true: Sequence[Array | None], noise: Noise, note: str
+    name: str, old: Sequence[Any], new: Sequence[Any], exact: Sequence[Array | None], noise: Noise, note: str
 ) -> OutputEvidence:
-    """Compares one output over all draws."""
+    """Compares one output over all draws; `exact` has its float64 results, None where there is none."""
     if not all(isinstance(v, np.ndarray) for v in (*old, *new)):
         is_equal = all(is_identical(a, b) for a, b in zip(old, new, strict=True))
         return _build_empty_evidence(
             name, "", (), note + ("equal" if is_equal else "values differ"), passed=is_equal
         )
-    constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
-    kind, shape = get_element_type(old[0]), tuple(old[0].shape)
+    is_constant = len(old) > 1 and all(v.shape == old[0].shape and not (v != old[0]).any() for v in old[1:])
+    dtype, shape = get_element_type(old[0]), tuple(old[0].shape)
     for a, b in zip(old, new, strict=True):
         if a.dtype != b.dtype:
-            return _build_empty_evidence(name, kind, shape, f"{a.dtype} in one model, {b.dtype} in the other")
-        if a.shape != b.shape:
-            texts = shape_text(a.shape), shape_text(b.shape)
             return _build_empty_evidence(
-                name, kind, shape, f"{texts[0]} in one model, {texts[1]} in the other"
+                name, dtype, shape, f"{a.dtype} in one model, {b.dtype} in the other"
             )
-    if old[0].dtype.kind not in "fV" and kind != "bfloat16":
+        if a.shape != b.shape:
+            reason = f"{shape_text(a.shape)} in one model, {shape_text(b.shape)} in the other"
+            return _build_empty_evidence(name, dtype, shape, reason)
+    if old[0].dtype.kind not in "fV" and dtype != "bfloat16":
         differing = sum(int(np.count_nonzero(a != b)) for a, b in zip(old, new, strict=True))
         count = sum(a.size for a in old)
         reason = f"{differing:,} of {count:,} elements differ" if differing else "bit for bit equal"
-        evidence = _build_empty_evidence(name, kind, shape, note + reason, passed=not differing)
-        stepped = noise.proved and bool(differing)
-        return replace(evidence, passed=noise.proved or evidence.passed, constant=constant, stepped=stepped)
-    carriers = noise.independent.get(name, old[0].size)
-    share = min(carriers / max(old[0].size, 1), 1.0)
-    comparison = OutputComparison(get_unit_roundoff(kind), noise.sensitivity, noise.growth, share)
-    for a, b, reference_ in zip(old, new, true, strict=True):
-        if reference_ is not None and reference_.shape == a.shape:
-            comparison.add(a, b, reference_)
-        elif reference_ is None and comparison.judged:
+        evidence = _build_empty_evidence(name, dtype, shape, note + reason, passed=not differing)
+        is_stepped = noise.proved and bool(differing)
+        return replace(
+            evidence, passed=noise.proved or evidence.passed, constant=is_constant, stepped=is_stepped
+        )
+    independent_count = noise.independent.get(name, old[0].size)
+    share = min(independent_count / max(old[0].size, 1), 1.0)
+    comparison = OutputComparison(get_unit_roundoff(dtype), noise.sensitivity, noise.growth, share)
+    for a, b, reference in zip(old, new, exact, strict=True):
+        if reference is not None and reference.shape == a.shape:
+            comparison.add(a, b, reference)
+        elif reference is None and comparison.judged:
             comparison.add_beside(a, b)
         else:
             comparison.add(a, b, None)
-    evidence = _compare_floats(name, kind, shape, comparison, noise, note)
-    return replace(evidence, constant=constant or bool(comparison.elements and not comparison.largest))
+    evidence = _compare_floats(name, dtype, shape, comparison, noise, note)
+    is_zero = bool(comparison.elements and not comparison.largest)
+    return replace(evidence, constant=is_constant or is_zero)
 
 
 def _compare_floats(
-    name: str, kind: str, shape: tuple[int, ...], comparison: OutputComparison, noise: Noise, note: str
+    name: str, dtype: str, shape: tuple[int, ...], comparison: OutputComparison, noise: Noise, note: str
 ) -> OutputEvidence:
     """Judges a float output from its comparison."""
     reference_text = noise.reference
@@ -462,10 +469,10 @@ def _compare_floats(
     if fault:
         reason = fault
     elif comparison.equal:
-        # torchvision initializes the last layer of a ViT to zero: then equal outputs say nothing of the
-        # layers before
-        empty = bool(comparison.elements) and not comparison.largest
-        reason = "bit for bit equal, but zero throughout" if empty else "bit for bit equal"
+        # torchvision initializes the last layer of a ViT to zero: then equal outputs say nothing about the
+        # layers before it
+        is_zero = bool(comparison.elements) and not comparison.largest
+        reason = "bit for bit equal, but zero throughout" if is_zero else "bit for bit equal"
     elif judged:
         original_label = "torch's" if noise.both else "the original"
         draws_note = (
@@ -489,7 +496,7 @@ def _compare_floats(
         figures |= {"rms_before": None, "rms_after": None}
     return OutputEvidence(
         name=name,
-        dtype=kind,
+        dtype=dtype,
         shape=shape,
         reference=reference_text,
         max_before=comparison.max_before if judged else None,
@@ -512,9 +519,10 @@ def _word_relative_difference(relative: float | None) -> str:
 
 def relax_evidence(evidence: OutputEvidence, depth: int, growth: float) -> OutputEvidence:
     """Passes a failed output if `depth` roundings explain its difference. Otherwise it stays unchanged."""
-    relative, exceeds = evidence.relative_rms, (evidence.limit_share or 0.0) > 1.0  # else no number failed it
+    relative = evidence.relative_rms
+    failed_by_size = (evidence.limit_share or 0.0) > 1.0  # not by a NaN or another shape
     if (
-        not exceeds
+        not failed_by_size
         or relative is None
         or relative > compute_limit(get_unit_roundoff(evidence.dtype), depth, growth)
     ):
@@ -527,7 +535,7 @@ def relax_evidence(evidence: OutputEvidence, depth: int, growth: float) -> Outpu
 def _describe_excess(comparison: OutputComparison) -> str:
     """Describes a difference beyond all rounding, or returns ''. It is used if every part is proved."""
     gap, scale = (comparison.mse or 0.0) ** 0.5, comparison.scale or 0.0
-    if gap <= max(_ASTRAY * scale, _MAGNIFIED * comparison.sensitivity):
+    if gap <= max(_MAX_PROVED_DIFFERENCE * scale, _MAX_MAGNIFICATION * comparison.sensitivity):
         return ""
     return f"RMS difference {gap:.2e} of an output of size {scale:.2e}"
 

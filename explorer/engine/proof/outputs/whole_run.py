@@ -134,13 +134,18 @@ class Runs:
         self._steps.append(None)
 
     def run_original(
-        self, share: ThreadShare, *, shake: bool = False, feeds: int | None = None
+        self, share: ThreadShare, *, measure_sensitivity: bool = False, feeds: int | None = None
     ) -> ModelOutputs:
         """Runs the original on all inputs or the first `feeds` of them."""
         first_feeds = self.pairing.feeds[:feeds]
         step = partial(self.step, share)
         return outputs.run_all(
-            self.pairing.before, first_feeds, "the original", step, shake=shake, threads=share.threads
+            self.pairing.before,
+            first_feeds,
+            "the original",
+            step,
+            measure_sensitivity=measure_sensitivity,
+            threads=share.threads,
         )
 
     def run_other(self, share: ThreadShare) -> tuple[ModelOutputs, str]:
@@ -201,12 +206,14 @@ def compare_whole(runs: Runs, *, proved: bool) -> tuple[Evidence, tuple[str, ...
     pairing = runs.pairing
     # onnxruntime takes minutes to load a graph of many small operators, without any progress report
     runs.tell("loading the models", 0, 2 * len(pairing.feeds))
-    shake = not proved and outputs.is_quantized(pairing.before)
+    measure_sensitivity = not proved and outputs.is_quantized(pairing.before)
     if proved and pairing.outputs is not None and len(pairing.feeds) == 1:
         before = ModelOutputs(tuple(pairing.outputs), (tuple(pairing.outputs.values()),))
         ((after, note),) = runs.run_in_parallel(runs.run_other)
     else:
-        before, (after, note) = runs.run_in_parallel(partial(runs.run_original, shake=shake), runs.run_other)
+        before, (after, note) = runs.run_in_parallel(
+            partial(runs.run_original, measure_sensitivity=measure_sensitivity), runs.run_other
+        )
     noise = replace(_collect_known_noise(pairing), proved=proved)
     remarks = tuple(
         f"{label} loads in onnxruntime only with its optimization at '{run.level}'"
@@ -298,8 +305,8 @@ def _judge_outputs(
             break
     if not before.sensitivity:
         # measures how much the outputs change if the inputs change by one rounding
-        (moved,) = runs.run_in_parallel(partial(runs.run_original, shake=True, feeds=1))
-        before = replace(before, sensitivity=moved.sensitivity)
+        (perturbed,) = runs.run_in_parallel(partial(runs.run_original, measure_sensitivity=True, feeds=1))
+        before = replace(before, sensitivity=perturbed.sensitivity)
     evidence = outputs.compare(before, after, references, noise, note)
     if all(output.passed for output in evidence):
         return evidence
