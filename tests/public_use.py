@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import assert_type
 
 import explorer
-from explorer import Session, TileSpec
+from explorer import CheckSpec, Session, TileSpec
 from explorer.facts import Info, LayerRow, Plan, TileResult, Verification
+from explorer.facts.check import Check, ModelCheck
 from explorer.facts.split.edit import Edit, EditSpec, EditStep
 from explorer.facts.split.fold import Fold, FoldSpec
 from explorer.facts.split.split import Split, SplitSpec
@@ -31,6 +32,8 @@ def use(session: Session) -> None:
     assert_type(session.edit([step]), Edit)
     assert_type(session.edit(EditSpec((step,))), Edit)
     assert_type(explorer.verify_files("a.onnx", "b.onnx"), Verification)
+    assert_type(session.check(CheckSpec(max_macs="4.1G", min_coverage=1.0)), ModelCheck)
+    assert_type(explorer.check_files("a.onnx", spec=CheckSpec(max_params="+5%")), Check)
     assert_type(session.layers(style="torchinfo")[0], LayerRow)
     assert_type(explorer.summary("resnet18", (1, 3, 224, 224)), Summary)
     assert_type(explorer.count("a.onnx"), Counts)
