@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -23,11 +23,13 @@ from explorer.facts.roofline import Machines, NamedMachine
 from explorer.host import input_files, output_files, own_files
 from explorer.settings.machines import (
     MEASURED,
+    MEMORY_KEYS,
     complete,
     describe_measured,
     find_config_path,
     find_hardware,
     parse_setting,
+    read_machine_table,
 )
 from explorer.settings.rates import Unit, parse_rate
 
@@ -129,8 +131,7 @@ def save_machine(
     *,
     overwrite: bool = False,
     measured: MeasuredMachine | None = None,
-    unit: str = "",
-    memories: Sequence[Mapping[str, Any]] = (),
+    memories: Mapping[str, Any] | None = None,
 ) -> Hardware:
     """Writes a machine into the config file. Other lines and comments of the file stay.
 
@@ -140,8 +141,8 @@ def save_machine(
         config: Path of the config file, or None for the user's own, which is created if it does not exist.
         overwrite: Whether to replace an existing machine with this name.
         measured: Measurements of the machine, or None.
-        unit: M, K and N of the smallest product, as in the file, or '' for none.
-        memories: Settings of each memory, from the outermost in; see `settings.memories`.
+        memories: Settings that describe the machine's memories, by `MEMORY_KEYS`. None takes them from the
+            file or the preset in which `machine` was found.
 
     Returns:
         The machine as the file has it.
@@ -150,9 +151,10 @@ def save_machine(
         Misuse: The name is invalid or exists already, or the file cannot be read or written.
     """
     path = check_name(name, config, overwrite=overwrite)
+    if memories is None:
+        memories = _find_memories(machine)
     settings = format_settings(complete(machine))
-    described = {**settings, "unit": unit} if unit else settings
-    content = _insert_machine(_read_text(path), path, name, described, overwrite, measured, memories)
+    content = _insert_machine(_read_text(path), path, name, {**settings, **memories}, overwrite, measured)
     folder = os.path.dirname(os.path.abspath(path))
     try:
         if config is None:
@@ -242,7 +244,11 @@ def _save_core(
         clock=_NANOSECONDS,
     )
     saved = save_machine(
-        core_name(name), machine, config, overwrite=overwrite, unit=_CORE_UNIT, memories=memories
+        core_name(name),
+        machine,
+        config,
+        overwrite=overwrite,
+        memories={"unit": _CORE_UNIT, "memory": memories},
     )
     about = f"one core of {measured.processor} with its caches, measured {measured.date}; a cycle is 1 ns"
     return NamedMachine(saved.name, about, "float32", saved, saved.origin)
@@ -269,8 +275,10 @@ def add_machine(
     Raises:
         Misuse: See `save_machine`. Also raised if the machine `start` does not exist.
     """
-    machine = build_machine(None if start is None else find_hardware(start), typed)
-    saved = save_machine(name, machine, overwrite=overwrite)
+    start_machine = None if start is None else find_hardware(start)
+    memories = {} if start_machine is None else _find_memories(start_machine)
+    machine = build_machine(start_machine, typed)
+    saved = save_machine(name, machine, overwrite=overwrite, memories=memories)
     return Machines(saved.origin, (NamedMachine(saved.name, "", "", saved, saved.origin),))
 
 
@@ -283,14 +291,24 @@ def _read_text(path: str) -> str:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
+def _find_memories(machine: Hardware) -> dict[str, Any]:
+    """Finds the settings of a machine's memories in the file or preset with this machine."""
+    if not machine.name:
+        return {}
+    try:
+        table = read_machine_table(machine)
+    except (Misuse, FileNotFoundError):  # the machine is not from a file
+        return {}
+    return {key: table[key] for key in MEMORY_KEYS if key in table}
+
+
 def _insert_machine(
     text: str,
     path: str,
     name: str,
-    settings: Mapping[str, str],
+    settings: Mapping[str, Any],
     overwrite: bool,
     measured: MeasuredMachine | None = None,
-    memories: Sequence[Mapping[str, Any]] = (),
 ) -> str:
     """Adds or replaces a machine in the text of the config file."""
     import tomlkit  # imported late: only writing needs it
@@ -304,8 +322,16 @@ def _insert_machine(
             f"there is a machine '{name}' already", where=path, hint="choose another name, or add --force"
         )
     table = tomlkit.table()
+    memories = settings.get("memory", ())
     for key, value in settings.items():
-        table.add(key, value == "yes" if key == "double_buffered" else value)
+        if key == "double_buffered":
+            table.add(key, value == "yes")
+        elif isinstance(value, dict):
+            inline = tomlkit.inline_table()
+            inline.update(value)
+            table.add(key, inline)
+        elif key != "memory":
+            table.add(key, value)
     if measured is not None:
         table.add(MEASURED, _write_table(measured))
     if memories:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from explorer.base.errors import Misuse
 from explorer.cli.main import main
 from explorer.facts.cost import Hardware
-from explorer.settings import machines
+from explorer.settings import machine_file, machines
 from explorer.settings.machine_file import (
     SETTINGS,
     build_machine,
@@ -20,6 +20,7 @@ from explorer.settings.machine_file import (
     parse_machine,
     save_machine,
 )
+from explorer.settings.memories import find_memory_machine
 
 
 def alike(a: Hardware, b: Hardware) -> bool:
@@ -83,6 +84,45 @@ def test_one_machine_more_leaves_the_rest_of_the_file_alone(tmp_path: Path) -> N
     save_machine("npu", array, str(path), overwrite=True)
     assert tomllib.loads(path.read_text())["tile"] == {"size": 3}
     assert alike(machines.find_hardware("npu", config=str(path)), array)
+
+
+_WITH_MEMORIES = """
+[machine.npu]
+macs_per_cycle = 256
+clock = "1 GHz"
+unit = "16x16x16"
+overlap = "double"
+rates = { int8 = 512 }
+[[machine.npu.memory]]
+name = "DRAM"
+bytes_per_cycle = 16
+[[machine.npu.memory]]
+name = "SRAM"
+size = "64 KiB"
+buffers = { A = 2, B = 2 }
+"""
+
+
+def test_a_copy_of_a_machine_keeps_its_memories(tmp_path: Path) -> None:
+    source, path = tmp_path / "npu.toml", tmp_path / "config.toml"
+    source.write_text(_WITH_MEMORIES)
+    save_machine("copy", machines.find_hardware(str(source)), str(path))
+    preset = machines.find_hardware("gemmini")
+    save_machine("array", preset, str(path))
+    copy, array = (find_memory_machine(f"{path}:{name}") for name in ("copy", "array"))
+    original = find_memory_machine(str(source))
+    assert (copy.unit, copy.overlap, copy.rates) == ((16, 16, 16), "double", {"int8": 512.0})
+    assert copy.memories == original.memories
+    assert array.memories == find_memory_machine("gemmini").memories
+
+
+def test_a_machine_made_from_another_keeps_its_memories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    machine_file.add_machine("faster", "gemmini", {"clock": "2GHz"})
+    assert find_memory_machine("faster").memories == find_memory_machine("gemmini").memories
+    assert find_memory_machine("faster").hardware.clock == 2e9
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "npu.toml", "-x", "a b", "ä", "x" * 65])
