@@ -91,7 +91,7 @@ def memory_blocks(fact: TrainingMemory) -> list[Block]:
         Line(),
         Heading("live at the peak"),
         Table(
-            (Column("what"), Column("of", shrink=True), Column("bytes", "right"), Column("share", "right")),
+            (Column("what"), Column("of", shrink=True), Column("bytes", "right"), Column("of peak", "right")),
             [
                 (
                     holder.kind,

@@ -115,7 +115,7 @@ def _tensors(fact: Memory, step: int, *, marked: bool = False) -> Table:
             (Column("", drop=3), lambda life: Span(life.tensor.dtype or "?", "quiet")),
             (Column("shape", drop=2), lambda life: shape_text(life.tensor.shape)),
             (Column("bytes", "right"), lambda life: size(life.bytes)),
-            (Column("share", "right", drop=4), lambda life: share_text(life.bytes, live)),
+            (Column("of live", "right", drop=4), lambda life: share_text(life.bytes, live)),
             (Column("steps", "right", drop=1), lambda life: f"{life.born:,} .. {life.dies:,}"),
         ),
         what="tensors",

@@ -138,7 +138,7 @@ def build_layer_table(
         Column("FLOPs/byte", "right", drop=4),
         Column("limit", drop=1),
         Column("least time", "right"),
-        Column("share", "right", drop=2),
+        Column("of total", "right", drop=2),
         *((Column("measured", "right"), Column("of roof", "right", drop=2)) if timed else ()),
         Column("", role="bar", drop=7),
     )
