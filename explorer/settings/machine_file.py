@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
 from explorer.base.units import bytes_text, sizes_text
@@ -168,7 +167,7 @@ def save_machine(
             file.write(content)
         if config is None:
             os.chmod(temporary, own_files.PRIVATE_FILE)
-    return replace(parse_machine(settings, name), origin=path)
+    return find_hardware(name, path)
 
 
 def check_name(name: str, config: str | None = None, *, overwrite: bool = False) -> str:

@@ -99,7 +99,7 @@ bytes_per_cycle = 16
 [[machine.npu.memory]]
 name = "SRAM"
 size = "64 KiB"
-buffers = { A = 2, B = 2 }
+buffers = "A=2 B=2 C=1"
 """
 
 
