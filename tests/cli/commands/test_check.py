@@ -174,6 +174,13 @@ def test_an_update_keeps_other_models_and_shows_the_old_figures(run: Run, tmp_pa
     assert notes == ["the baseline is of inputs with other shapes: input [1, 1, 28, 28]"]
 
 
+def test_an_update_with_a_broken_model_writes_nothing(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "broken.onnx").write_bytes(b"no model")
+    answer = run("lenet.onnx", "broken.onnx", "--against", "base.json", "--update", "--junit", "c.xml")
+    assert (answer.code, answer.out, answer.err.count("\n")) == (2, "", 1)
+    assert {path.name for path in tmp_path.iterdir()} == {"broken.onnx", "lenet.onnx", "mlp_128.onnx"}
+
+
 def test_the_same_model_has_one_name_in_each_folder(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
