@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
@@ -123,9 +124,30 @@ class NameSet:
             parts = self._parts[name]
             branches = list(self._branches(parts))
             text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], rooms[name])
+            if cell_len(text) > rooms[name]:
+                text = self._reduce_branches(parts, branches, rooms[name])
             texts[name] = next((form for form in _fit_forms(text, rooms[name]) if form not in used), text)
             used.add(texts[name])
         return ShortNames(prefix, {**others, **texts})
+
+    def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
+        """Join the parts at which names branch, the first ones without the start that all branches share.
+
+        `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`.
+        """
+        node, reduced, cut = self._root, list(parts), [False] * len(parts)
+        text = _join(parts, branches)
+        for index, part in enumerate(parts):
+            if branches[index] and cell_len(text) > room:
+                forms = [form for form in node if form]
+                pairs = zip(min(forms), max(forms), strict=False)
+                start = "".join([one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+                start = start.rstrip("0123456789")  # a number stays whole
+                if 0 < len(start) < len(part):
+                    reduced[index], cut[index] = part[len(start) :], True
+                    text = _join(reduced, branches, cut)
+            node = node[part]
+        return text
 
     def _branches(self, parts: Sequence[str]) -> Iterator[bool]:
         """Yield whether other names of the set differ at each part of a name."""
@@ -173,6 +195,8 @@ def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
     if cell_len(text) <= room:
         return text
     kept = list(branches)
+    if True not in kept and cell_len(parts[-1]) < room // 2:
+        return "…" + cut_ends(text, room, 0).lstrip(f"…{_SEPARATORS} ")
     first = kept.index(True) if True in kept else len(kept)
     last = range(len(kept) - (not parts[-1].startswith(" ")), len(kept))
     for index in (*last, *range(first, len(kept)), *reversed(range(first))):
@@ -187,13 +211,14 @@ def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
     return text
 
 
-def _join(parts: Sequence[str], kept: Sequence[bool]) -> str:
-    """Join the parts that are kept. An ellipsis replaces each run of the others."""
+def _join(parts: Sequence[str], kept: Sequence[bool], cut: Sequence[bool] = ()) -> str:
+    """Join the parts that are kept. An ellipsis replaces the others, and the start of parts that are cut."""
     text, is_gap = "", False
-    for part, is_kept in zip(parts, kept, strict=True):
+    for part, is_kept, is_cut in zip(parts, kept, cut or [False] * len(parts), strict=True):
         if not is_kept:
             is_gap = True
             continue
+        is_gap = is_gap or is_cut
         text += f"…{part.lstrip(_SEPARATORS + ' ') or part}" if is_gap else part
         is_gap = False
     return text + "…" * is_gap

@@ -79,6 +79,7 @@ def test_the_common_start_is_dropped_where_a_heading_can_show_it() -> None:
 
 def test_a_name_alone_keeps_its_end() -> None:
     assert shorten_name("model.layers.3.mlp.up_proj.weight", 16) == "…up_proj.weight"
+    assert shorten_name("/embeddings/Add", 13) == "…beddings Add"
     assert shorten_name("model.layers.3.mlp", 40) == "model.layers.3.mlp"
 
 

@@ -317,6 +317,14 @@ class FoldedRows:
             place -= 1
         return before[::-1] + after
 
+    def list_anchors(self, layer: int) -> list[int]:
+        """Return a few layers far from a layer, the same ones for the layers around it."""
+        steps = ((16, (0, 16, 32, 48)), (64, (64, 128, 256, 512, 1024)))
+        places = {
+            layer - layer % unit + sign * step for unit, some in steps for step in some for sign in (-1, 1)
+        }
+        return sorted(place for place in places if 0 <= place < self.count)
+
     def find_largest_leaf(self, metric: Metric) -> float:
         """Return the largest known figure of a layer that is no group, or 0 if none is known."""
         largest = self.largest_leaves.get(metric.id)

@@ -270,14 +270,16 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int) -> str:
     if text is None:
         if model.flat:
             flags = model.structure.flags
-            ids = range(max(0, row - _NEIGHBORS), min(model.count, row + _NEIGHBORS + 1))
-            near = [i for i in ids if not flags[i] & GROUP]
+            ids = (*range(row - _NEIGHBORS, row + _NEIGHBORS + 1), *model.list_anchors(row))
+            near = [i for i in ids if 0 <= i < model.count and not flags[i] & GROUP]
         else:
             near = model.list_near_siblings(row, _NEIGHBORS)
+            group = model.structure.parent[row]
+            near += [i for i in model.list_anchors(row) if model.structure.parent[i] == group]
         if len(model.short_names) >= _MAX_SHORT_NAMES:
             model.short_names.clear()
         names = {i: name(model.layers[i]) for i in near}
-        rows = near[near.index(row) :]  # the rows below are drawn next
+        rows = near[near.index(row) :][: _NEIGHBORS + 1]  # the rows below are drawn next
         texts = NameSet(names.values()).shorten({names[i]: room for i in rows}).texts
         for i in rows:
             model.short_names.setdefault((i, room, model.flat), texts[names[i]])

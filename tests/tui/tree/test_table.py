@@ -183,6 +183,28 @@ def test_a_run_has_no_bar_and_neither_has_a_figure_that_nobody_knows() -> None:
     assert set(_bars(model, 60).values()) == {0}
 
 
+@pytest.mark.parametrize("flat", [False, True])
+def test_long_names_on_a_page_differ_in_tree_and_flat_list(flat: bool) -> None:
+    first = next(layer for layer in alexnet().layers if not layer.group)
+    names = [
+        f"resnetv15_stage{stage}_unit{unit}_conv{conv}_batch_normalization"
+        for stage in range(4)
+        for unit in range(5)
+        for conv in range(3)
+    ]
+    model = TreeModel(
+        [
+            replace(first, id=at, parent=None, depth=0, name=name, path=name, repeat=1)
+            for at, name in enumerate(names)
+        ]
+    )
+    model.set_flat(flat)
+    for width in (38, 60):
+        laid, look = place_columns(model, width, exact=False), choose_look(alexnet().info.totals)
+        shown = [line_text(draw_table_line(model, row, laid, look))[: laid.name] for row in model.rows]
+        assert len(set(shown)) == len(names)
+
+
 def test_columns_are_left_out_from_the_right_and_the_kind_goes_last() -> None:
     deep = [replace(layer, depth=layer.depth + 6 * (not layer.group)) for layer in alexnet().layers]
     order = ["kind", "output", "macs", "share", "params", "activations"]
