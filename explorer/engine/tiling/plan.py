@@ -19,14 +19,16 @@ from explorer.engine.tiling.sites import Site
 from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 
 LAB_TILES = 256
-"""Largest number of products of a site for which `auto` uses the 'lab' form. For more it uses a Scan."""
+"""Largest number of products of a site for which `auto` uses the 'lab' form (nested functions).
 
-LAB_TOGETHER = 512
+Sites with more products get the 'scan' form.
+"""
+
+MAX_LAB_PRODUCTS = 512
 """Largest number of products of all 'lab' sites together.
 
-For more, `auto` uses Scans for these sites, too.
-
-A runtime takes 0.3 ms to load each product that is a call: 0.8 s for the 2,600 of MobileNetV2.
+If there are more, `auto` uses the 'scan' form for these sites, too. A runtime takes 0.3 ms to load each
+product that is a function call: 0.8 s for the 2,600 products of MobileNetV2.
 """
 
 MAX_UNROLLED = 1 << 20
@@ -64,9 +66,9 @@ def make_plan(
     """
     tile = check_tile(spec.tile)
     _check_spec(spec, opset)
-    chosen_sites, plans, all_skipped = _partition(sites, skipped, spec, opset)
+    chosen_sites, plans, all_skipped = _plan_selected_sites(sites, skipped, spec, opset)
     if not chosen_sites:
-        raise _nothing_left_error(all_skipped[len(skipped) :])
+        raise _build_empty_selection_error(all_skipped[len(skipped) :])
     plan = Plan(
         tile=tile,
         edges=spec.edges,
@@ -99,39 +101,39 @@ def _check_spec(spec: TileSpec, opset: int) -> None:
         raise Misuse(f"opset {opset} has no Scan", where="--form scan", hint="use lab, unrolled or batched")
 
 
-def _partition(
+def _plan_selected_sites(
     sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, opset: int
 ) -> tuple[list[Site], list[SitePlan], list[SkippedSite]]:
     """Returns the tiled sites, the plan of each, and all skipped products."""
     chosen_sites: list[Site] = []
     plans: list[SitePlan] = []
-    small: dict[int, int] = {}
+    lab_products: dict[int, int] = {}
     all_skipped = list(skipped)
     for site in _select_sites(sites, skipped, spec):
         choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
         origin = choice.origins.get("on") or "the specification"
-        why = _reason_not_open(site, choice, opset) if choice.on else f"switched off by {origin}"
-        if why:
-            skip = SkippedSite(site.name, site.node.op, why, _pass_macs(site), switched_off=not choice.on)
-            all_skipped.append(skip)
+        reason = _explain_unsupported_sizes(site, choice, opset) if choice.on else f"switched off by {origin}"
+        if reason:
+            macs = _count_pass_macs(site)
+            all_skipped.append(SkippedSite(site.name, site.node.op, reason, macs, switched_off=not choice.on))
             continue
         chosen_sites.append(site)
-        plans.append(_site_plan(site, choice, opset, spec.accumulator))
+        plans.append(_plan_site(site, choice, opset, spec.accumulator))
         if choice.form == "auto" and plans[-1].form == "lab":
-            small[len(plans) - 1] = plans[-1].products
-    if sum(small.values()) > LAB_TOGETHER and opset >= 9:
-        plans = [replace(p, form="scan") if index in small else p for index, p in enumerate(plans)]
+            lab_products[len(plans) - 1] = plans[-1].products
+    if sum(lab_products.values()) > MAX_LAB_PRODUCTS and opset >= 9:
+        plans = [replace(p, form="scan") if index in lab_products else p for index, p in enumerate(plans)]
     return chosen_sites, plans, all_skipped
 
 
-def _nothing_left_error(refused: Sequence[SkippedSite]) -> Misuse:
+def _build_empty_selection_error(refused: Sequence[SkippedSite]) -> Misuse:
     """Builds the error for a selection without a tileable site."""
     if refused and not refused[-1].switched_off:
         return Misuse(f"no matmul can be tiled ({refused[-1].reason})")
     return Misuse("every matmul is switched off", hint="switch one on in the rules")
 
 
-def _pass_macs(site: Site) -> int | None:
+def _count_pass_macs(site: Site) -> int | None:
     """Returns the MACs of one pass, or None if data decides how often the site runs."""
     return None if site.runs.calls is None else site.runs.macs or site.runs.calls * _count_useful_macs(site)
 
@@ -141,24 +143,27 @@ def _count_useful_macs(site: Site) -> int:
     return site.macs if site.macs is not None else site.batch * site.M * site.K * site.N
 
 
-def _reason_not_open(site: Site, choice: SiteChoice, opset: int) -> str:
-    """Returns the reason why the chosen form does not support open sizes, or '' if it does."""
+def _explain_unsupported_sizes(site: Site, choice: SiteChoice, opset: int) -> str:
+    """Returns the reason why the opset or the chosen form cannot write the site, or '' if it can."""
     if not site.dynamic:
-        sizes_ = zip((site.M, site.K, site.N), choice.tile, strict=True)
-        padded = choice.edges == "padded" or choice.form == "batched"
-        if opset < MIN_OPSET and "int" in site.dtype and padded and any(s % t for s, t in sizes_):
+        is_padded = choice.edges == "padded" or choice.form == "batched"
+        has_partial_tiles = any(
+            size % tile_size for size, tile_size in zip((site.M, site.K, site.N), choice.tile, strict=True)
+        )
+        if opset < MIN_OPSET and "int" in site.dtype and is_padded and has_partial_tiles:
             return f"opset {opset} pads no integers: leave its edges ragged, in another form than batched"
         return ""
-    sizes = f"{' and '.join(site.dynamic)} {'is' if len(site.dynamic) == 1 else 'are'} open"
-    bind = f"bind {'it' if len(site.dynamic) == 1 else 'them'} with --dim"
+    sizes_text = f"{' and '.join(site.dynamic)} {'is' if len(site.dynamic) == 1 else 'are'} open"
+    hint = f"bind {'it' if len(site.dynamic) == 1 else 'them'} with --dim"
     if opset < MIN_OPSET:
-        return f"opset {opset} cannot pad by as much as a run needs, and {sizes}: {bind}"
+        return f"opset {opset} cannot pad by as much as a run needs, and {sizes_text}: {hint}"
     if choice.form not in ("auto", "scan"):
-        return f"{sizes}, which only form scan can write: {bind}"
+        return f"{sizes_text}, which only form scan can write: {hint}"
     return ""
 
 
-def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> SitePlan:
+def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> SitePlan:
+    """Returns the plan of a site; `accumulator` is the width of the hardware's sums in bits, or 0."""
     tm, tk, tn = tile = check_tile(choice.tile)
     grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
     products = site.batch * grid[0] * grid[1] * grid[2]
@@ -168,7 +173,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
     if form in ("lab", "unrolled") and products > MAX_UNROLLED:
         message = f"'{site.name}' would become {products:,} nodes"
         raise Misuse(message, where=f"--form {form}", hint="use scan")
-    rows = _call_rows(site)
+    rows = _list_call_rows(site)
     return SitePlan(
         name=site.name,
         op=site.node.op,
@@ -200,7 +205,7 @@ def _site_plan(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
     )
 
 
-def _call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
+def _list_call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
     """Returns (runs, rows) for each number of rows of a call, or None if other sizes differ, too."""
     run_counts, macs_per_run = site.runs.run_macs, _count_useful_macs(site)
     if len(run_counts) < 2:
@@ -211,6 +216,11 @@ def _call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
 
 
 def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
+    """Returns the sites that `spec` selects by name, output or glob, in the order of the model.
+
+    Raises:
+        Misuse: There is no site, or a glob matches none.
+    """
     origin = dict(spec.origins).get("sites", "")
     where = origin if ":" in origin else "--site"
     if not spec.sites:
@@ -221,12 +231,12 @@ def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: T
             reasons = "; ".join(dict.fromkeys(s.reason for s in products))
             raise Misuse(f"no matmul can be tiled ({reasons})")
         return list(sites)
-    by_id: dict[int, Site] = {}
+    selected_ids: set[int] = set()
     for glob in spec.sites:
-        hits = [s for s in sites if s.name == glob or s.output == glob]
         matches = name_matcher(glob, where)
-        hits = hits or [s for s in sites if matches(s.name)]
-        if not hits:
+        matching_sites = [s for s in sites if s.name == glob or s.output == glob]
+        matching_sites = matching_sites or [s for s in sites if matches(s.name)]
+        if not matching_sites:
             skipped_site = next((s for s in skipped if s.name == glob or matches(s.name)), None)
             if skipped_site is not None:
                 raise Misuse(
@@ -235,5 +245,5 @@ def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: T
                 )
             hint = suggest_name(glob, [s.name for s in sites])
             raise Misuse(f"no site is called '{glob}'", where=where, hint=hint)
-        by_id.update((id(s), s) for s in hits)
-    return [s for s in sites if id(s) in by_id]
+        selected_ids.update(map(id, matching_sites))
+    return [s for s in sites if id(s) in selected_ids]

@@ -1,6 +1,6 @@
-"""Tileable matmuls of a model at given sizes.
+"""Finds the matmuls of a model that can be tiled, at chosen sizes of its symbolic dimensions.
 
-Finding them needs shape inference and an analysis, so it happens once. Planning is cheap and happens at every
+The search needs shape inference and an analysis, so it happens once. Planning is cheap and happens at every
 key press in the tile dialog.
 """
 
@@ -93,7 +93,7 @@ def find_products(
         pack: Function that returns the tile into which groups are packed.
         decomposable: Names of the nodes that may be decomposed, or None for all.
     """
-    examples, inputs = _example_sizes(model, dims, input_shapes)
+    examples, inputs = _choose_example_sizes(model, dims, input_shapes)
     sizes = {**dims, **examples}
     opened, inferred = _infer_shapes(model, dims, sizes, inputs)
     undecomposed = bind_dims(model, opened.main.values)
@@ -121,13 +121,13 @@ def find_products(
             pack,
             graph_nodes=place.nodes if place.path else None,
             place=place.path,
-            runs=partial(_run_counts, runs_by_node, place),
+            runs=partial(_get_run_counts, runs_by_node, place),
             defaults=model.defaults,
         )
         if place.view.opset != model.opset:
             # all parts of a model share the tile functions, which support one operator set
-            why = f"its function is of opset {place.view.opset}, the model of opset {model.opset}"
-            place_skipped += [SkippedSite(s.name, s.node.op, why, s.runs.macs) for s in place_sites]
+            reason = f"its function has opset {place.view.opset}, but the model has opset {model.opset}"
+            place_skipped += [SkippedSite(s.name, s.node.op, reason, s.runs.macs) for s in place_sites]
             place_sites = []
         sites += place_sites
         skipped += place_skipped
@@ -143,41 +143,43 @@ class _Runs(Struct, frozen=True):
     Attributes:
         trips: Number of runs.
         macs: MACs of all runs, or None if unknown.
-        early: Whether the data may end a loop early or take another branch.
+        may_end_early: Whether the data may end a loop early or take another branch.
     """
 
     trips: Dim
     macs: int | None
-    early: bool = False
+    may_end_early: bool = False
 
 
-Counted = dict[int | str, list[_Runs]]
+RunsByNode = dict[int | str, list[_Runs]]
 """Runs and MACs at every call site, by the id of the node or the name of the tiled site."""
 
 
-def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> Counted:
-    single: dict[str, Node] = {}
+def _count_runs(model: Model, leaves: Sequence[OperatorLeaf]) -> RunsByNode:
+    """Collects the runs of every node at each of its call sites, from the analysis of the model."""
+    only_node_by_function: dict[str, Node] = {}
     for function in model.functions.values():
         # the analysis lists such a function under its call
-        working = [node for node in function.nodes if node.op != "Constant"]
-        if len(working) == 1:
-            single[function.name] = working[0]
+        computing_nodes = [node for node in function.nodes if node.op != "Constant"]
+        if len(computing_nodes) == 1:
+            only_node_by_function[function.name] = computing_nodes[0]
     tiled_sites = {
         node.metadata[SITE_KEY] for node in list_stored_nodes(model.graph.nodes) if SITE_KEY in node.metadata
     }
-    runs_by_node: Counted = {}
+    runs_by_node: RunsByNode = {}
     for leaf in leaves:
         context, node = leaf.context, leaf.node
-        fewer = bool(context.early_end_reason) or context.is_uncertain_branch
-        run = _Runs(context.trips, leaf.figures.macs, fewer) if leaf.counted else _Runs(0, 0)
-        runs_by_node.setdefault(id(single.get(leaf.function, node)), []).append(run)
+        may_run_less = bool(context.early_end_reason) or context.is_uncertain_branch
+        runs = _Runs(context.trips, leaf.figures.macs, may_run_less) if leaf.counted else _Runs(0, 0)
+        runs_by_node.setdefault(id(only_node_by_function.get(leaf.function, node)), []).append(runs)
         if tiled_sites:
             outer_sites = (scope.path for scope in context.scopes if scope.path in tiled_sites)
-            runs_by_node.setdefault(node.metadata.get(SITE_KEY) or next(outer_sites, ""), []).append(run)
+            site_name = node.metadata.get(SITE_KEY) or next(outer_sites, "")
+            runs_by_node.setdefault(site_name, []).append(runs)
     return runs_by_node
 
 
-def _run_counts(runs_by_node: Counted, place: SubgraphView, node: Node) -> RunCounts:
+def _get_run_counts(runs_by_node: RunsByNode, place: SubgraphView, node: Node) -> RunCounts:
     """Returns how often a node runs. A node without an entry in the analysis gets the runs of its place."""
     node_runs = runs_by_node.get(node.metadata.get(SITE_KEY, id(node)))
     if node_runs is None:
@@ -190,7 +192,7 @@ def _run_counts(runs_by_node: Counted, place: SubgraphView, node: Node) -> RunCo
         if isinstance(runs.trips, int) and runs.trips and runs.macs is not None:
             runs_by_macs[runs.macs // runs.trips] += runs.trips
     by_size = tuple((times, macs_of_run) for macs_of_run, times in runs_by_macs.items())
-    return RunCounts(runs_by_macs.total(), macs, by_size, any(runs.early for runs in node_runs))
+    return RunCounts(runs_by_macs.total(), macs, by_size, any(runs.may_end_early for runs in node_runs))
 
 
 def _infer_shapes(
@@ -212,7 +214,7 @@ def _is_tiled(node: Node) -> bool:
     return SITE_KEY in node.metadata or node.domain == DOMAIN
 
 
-def _example_sizes(
+def _choose_example_sizes(
     model: Model, dims: Mapping[str, int], input_shapes: InputShapes
 ) -> tuple[dict[str, int], dict[str, tuple[str | None, Shape]]]:
     """Returns example sizes for open dimensions, and input shapes that bind unnamed batch dimensions.

@@ -47,12 +47,13 @@ def tile(model: Model, plan: Plan, sites: Sequence[Site]) -> Model:
     Returns:
         A new model; `model` is not changed.
     """
-    quantized = any(
+    is_quantized = any(
         node.op == "DequantizeLinear"
         for nodes in (model.graph.nodes, *(f.nodes for f in model.functions.values()))
         for node in _list_all_nodes(nodes)
     )
-    emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), quantized=quantized)
+    value_names = set(list_value_names(model.graph))
+    emission = Emission(opset=model.opset, used_names=value_names, quantized=is_quantized)
     # keep the functions of an earlier tiling: the same name implies the same body
     emission.functions.update({f.name: f for f in model.functions.values() if f.domain == DOMAIN})
     planned = {id(s.node): (s, p) for s, p in zip(sites, plan.sites, strict=True)}
@@ -106,6 +107,7 @@ def _find_used_weights(
 
 
 Planned = Mapping[int, tuple[Site, SitePlan]]
+"""Planned sites with their plans, by the id of the node that a site replaces."""
 
 
 def _replace_nodes(
@@ -137,14 +139,14 @@ def _replace_nodes(
 
 def _tile_bodies(node: Node, planned: Planned, bypassed: set[int], emission: Emission) -> Node:
     """Returns the node with tiled bodies, or the node itself if no body has a planned node."""
-    changed: dict[str, Graph] = {}
+    tiled_bodies: dict[str, Graph] = {}
     for name, body in list_bodies(node):
         if any(id(inner) in planned for inner in _list_all_nodes(body.nodes)):
             nodes = _replace_nodes(body.nodes, planned, bypassed, emission)
             remaining, used_names = drop_unused_nodes(nodes, [v.name for v in body.outputs], bypassed)
             initializers = {n: t for n, t in body.initializers.items() if n in used_names}
-            changed[name] = replace(body, nodes=combine_nodes(remaining), initializers=initializers)
-    return replace_bodies(node, changed) if changed else node
+            tiled_bodies[name] = replace(body, nodes=combine_nodes(remaining), initializers=initializers)
+    return replace_bodies(node, tiled_bodies) if tiled_bodies else node
 
 
 def _tile_function(function: Function, planned: Planned, bypassed: set[int], emission: Emission) -> Function:
@@ -156,7 +158,7 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
     if not any(id(node) in planned for node in _list_all_nodes(nodes)):
         return function
     names = {*function.inputs, *(o for node in _list_all_nodes(nodes) for o in node.outputs)}
-    inner = Emission(
+    function_emission = Emission(
         function.opsets.get("", emission.opset),
         names,
         functions=emission.functions,
@@ -164,11 +166,12 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
         quantized=emission.quantized,
     )
     body_nodes, _ = drop_unused_nodes(
-        _replace_nodes(nodes, planned, bypassed, inner), function.outputs, bypassed
+        _replace_nodes(nodes, planned, bypassed, function_emission), function.outputs, bypassed
     )
+    new_tensors = Tensors(function_emission.initializers, list(function_emission.bundles.values()))
     constants = [
         Node("Constant", (), (name,), name=name, attributes={"value": _materialize(tensor)})
-        for name, tensor in Tensors(inner.initializers, list(inner.bundles.values())).items()
+        for name, tensor in new_tensors.items()
     ]
     opsets = {**function.opsets, DOMAIN: 1}
     return replace(
@@ -225,7 +228,7 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
     feeds = [info for value in graph.feeds if (info := shapes.get(value.name)) is not None]
     names = {size for info in feeds for size in info.shape or () if isinstance(size, str)}
 
-    def bound(value: Value) -> Value:
+    def bind_value(value: Value) -> Value:
         info = shapes.get(value.name)
         if value.shape is None or info is None or info.shape is None:
             return value
@@ -238,7 +241,7 @@ def bind_dims(model: Model, shapes: Mapping[str, TensorInfo]) -> Model:
             )
         return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
-    inputs, outputs = tuple(map(bound, graph.inputs)), tuple(map(bound, graph.outputs))
+    inputs, outputs = tuple(map(bind_value, graph.inputs)), tuple(map(bind_value, graph.outputs))
     if (inputs, outputs) == (graph.inputs, graph.outputs):
         return model
     return replace(model, graph=replace(graph, inputs=inputs, outputs=outputs, values=()))

@@ -168,7 +168,7 @@ def test_a_function_of_another_operator_set_is_left_with_the_reason(tmp_path: Pa
     proved(source, TileSpec(tile=SMALL, edges="padded", form="unrolled"))
     plan = Session(source).plan(TileSpec(tile=SMALL))
     assert [(s.name, s.reason, s.macs) for s in plan.skipped] == [
-        ("linear()/p", "its function is of opset 13, the model of opset 18", 3 * 7 * 7)
+        ("linear()/p", "its function has opset 13, but the model has opset 18", 3 * 7 * 7)
     ]
 
 
