@@ -24,7 +24,7 @@ _ROW_ROLES: Mapping[str, Role] = {
     "removed": "bad",
     "renamed": "quiet",
 }
-_INSIDE_WIDTH = 40
+_INSIDE_WIDTH = 56
 
 
 def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
