@@ -166,7 +166,7 @@ async def test_layers_are_found_by_figures_names_and_attributes(model: Path) -> 
         await hands.press("escape")
 
         await hands.press(*SOURCES_OF_ADD)
-        text = await see(hands, "/stages/0/join/Add", "Inputs", "nd/Conv", "ut/Conv")
+        text = await see(hands, "/stages/0/join/Add", "Inputs", "expand Conv", "shortcut Conv")
         assert text.count("←") == 2
 
 

@@ -85,6 +85,8 @@ def test_other_terminals_are_drawn_at_their_size(sample: Sample, term: str) -> N
 def test_ctrl_z_suspends_and_the_screen_comes_back(sample: Sample, env: dict[str, str]) -> None:
     with explorer(sample("lenet"), env=env) as terminal:
         terminal.wait_for("conv1")
+        terminal.wait_for("first keys")
+        terminal.press("down")  # the message of the start goes with the first key
         terminal.settle()
         shown = terminal.text()
         program = psutil.Process(terminal.process.pid)
