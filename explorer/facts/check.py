@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Annotated, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, field
 
 from explorer.base.checked import Spec
+from explorer.base.fact import Fact
 from explorer.base.options import option
 from explorer.facts.comparison import FigureValue, Unit
 
@@ -70,7 +71,7 @@ class CheckSpec(Spec, frozen=True):
     ] = False
 
 
-class BudgetRow(Struct, frozen=True):
+class BudgetRow(Fact, frozen=True):
     """A budget of a model, and the figure that it limits.
 
     Attributes:
@@ -103,7 +104,7 @@ class BudgetRow(Struct, frozen=True):
     reason: str = ""
 
 
-class ModelCheck(Struct, frozen=True):
+class ModelCheck(Fact, frozen=True):
     """Budgets of one model.
 
     Attributes:
@@ -130,7 +131,7 @@ def find_worst(verdicts: Iterable[CheckVerdict]) -> CheckVerdict:
     return "missed" if "missed" in present else "unknown" if "unknown" in present else "met"
 
 
-class Check(Struct, frozen=True):
+class Check(Fact, frozen=True):
     """Answer of `explorer check`.
 
     Attributes:
@@ -146,7 +147,7 @@ class Check(Struct, frozen=True):
     verdict: CheckVerdict
 
 
-class BaselineFigure(Struct, frozen=True):
+class BaselineFigure(Fact, frozen=True):
     """Figure of a baseline. `value` is None if it was unknown. `sign` is that of `Totals.sign`."""
 
     value: Annotated[int, Meta(ge=0, le=_LARGEST)] | Annotated[float, Meta(ge=0, le=_LARGEST)] | None
@@ -158,7 +159,7 @@ class BaselineFigure(Struct, frozen=True):
         return FigureValue(self.value, self.sign)
 
 
-class BaselineModel(Struct, frozen=True):
+class BaselineModel(Fact, frozen=True):
     """Figures of one model in a baseline.
 
     Attributes:
@@ -169,12 +170,12 @@ class BaselineModel(Struct, frozen=True):
     """
 
     figures: dict[str, BaselineFigure]
-    inputs: dict[str, str] = {}
+    inputs: dict[str, str] = field(default_factory=dict)
     unknown: tuple[str, ...] = ()
     machine: str = ""
 
 
-class Baseline(Struct, frozen=True):
+class Baseline(Fact, frozen=True):
     """Baseline file: the figures of models by name.
 
     Attributes:

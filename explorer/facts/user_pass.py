@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from msgspec import Struct
-
 from explorer.base.checked import PathText, Spec
+from explorer.base.fact import Fact
 from explorer.base.options import option
 from explorer.facts.verification import Verification
 
@@ -45,7 +44,7 @@ class PassSpec(Spec, frozen=True):
     ] = {}
 
 
-class PassOption(Struct, frozen=True):
+class PassOption(Fact, frozen=True):
     """An option that a pass declares.
 
     Attributes:
@@ -63,7 +62,7 @@ class PassOption(Struct, frozen=True):
     choices: tuple[str, ...] = ()
 
 
-class UserPass(Struct, frozen=True):
+class UserPass(Fact, frozen=True):
     """A pass as it declares itself.
 
     Attributes:
@@ -79,7 +78,7 @@ class UserPass(Struct, frozen=True):
     home: str = ""
 
 
-class AppliedPass(Struct, frozen=True):
+class AppliedPass(Fact, frozen=True):
     """Result of a pass.
 
     Attributes:

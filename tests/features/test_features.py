@@ -23,6 +23,8 @@ KINDS = (
     "pictures",
     "sections",
     "words",
+    "blocks",
+    "displays",
 )
 
 

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import html.parser
+import importlib
 import pickle
+import pkgutil
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import Struct
 
 import explorer
-from explorer import Session, SplitSpec, TileSpec
+from explorer import Session, SplitSpec, TileSpec, facts
+from explorer.base.checked import Spec
 from explorer.base.errors import MissingExtra, Misuse
+from explorer.base.fact import Fact, TableFact
+from explorer.base.features import list_offers
 
 SAMPLES = Path(__file__).parents[2] / "sample_models"
 LENET = str(SAMPLES / "lenet.onnx")
@@ -225,6 +231,24 @@ def test_every_answer_has_one_line_and_a_page_for_a_cell(question: str, lenet: S
     assert tags.unbalanced == []
     assert {"div", "style"} <= set(tags.seen)
     assert len(tags.seen) > 10
+
+
+def test_every_record_of_facts_is_a_fact_and_every_table_names_its_rows() -> None:
+    modules = [
+        importlib.import_module(m.name) for m in pkgutil.walk_packages(facts.__path__, "explorer.facts.")
+    ]
+    records = {
+        kind
+        for module in (facts, *modules)
+        for kind in vars(module).values()
+        if isinstance(kind, type) and issubclass(kind, Struct) and kind.__module__ == module.__name__
+    }
+    assert len(records) > 200
+    assert [kind for kind in records if not issubclass(kind, (Fact, Spec))] == []
+    tables = {kind for kind in records if issubclass(kind, TableFact)}
+    assert len(tables) > 30
+    assert [kind for kind in tables if kind.ROWS not in kind.__struct_fields__] == []
+    assert set(list_offers("blocks")) <= {kind.__name__ for kind in records}
 
 
 def test_the_result_of_a_tiling_shows_its_proof_in_a_cell(tmp_path: Path) -> None:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
-from msgspec import Struct
-
 from explorer.base.checked import Spec
+from explorer.base.fact import Fact
 from explorer.base.options import option
 
 DeclarationStatus = Literal["kept", "added", "completed", "corrected", "unknown"]
@@ -29,7 +28,7 @@ class InferSpec(Spec, frozen=True):
     ] = False
 
 
-class ValueDeclaration(Struct, frozen=True):
+class ValueDeclaration(Fact, frozen=True):
     """The declaration of one value.
 
     Attributes:
@@ -52,7 +51,7 @@ class ValueDeclaration(Struct, frozen=True):
     open: int = 0
 
 
-class InferredTypes(Struct, frozen=True):
+class InferredTypes(Fact, frozen=True):
     """Result of an inference: the types and shapes of a model's values as its file declares them.
 
     Attributes:
