@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from textual.app import App, ComposeResult
+from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.worker_manager import WorkerManager
 
@@ -100,3 +102,9 @@ def test_a_node_without_its_marks_is_going_when_it_is_gone() -> None:
     assert compat.is_being_removed(node)
     node.is_attached = True
     assert not compat.is_being_removed(node)
+
+
+def test_a_scroll_bar_that_draws_no_line_is_blank() -> None:
+    lines = compat._BarLines(lambda bar: ())
+    widget = SimpleNamespace(size=Size(1, 0))
+    assert [strip.text for strip in lines.render_widget(widget, Region(0, 0, 1, 2))] == [" ", " "]

@@ -20,6 +20,7 @@ from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal.slices import call_after_paint
 from explorer.tui.widgets.line_view import LineList
+from explorer.tui.widgets.strips import Status
 from tests.terminal import ROOT
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine
@@ -120,6 +121,22 @@ async def test_a_key_acts_on_no_screen_that_opens_after_it(monkeypatch: pytest.M
         monkeypatch.undo()
         await hands.press("down")
         assert hands.pilot.app.screen.query_one(LineList).cursor == 1
+
+
+async def test_no_command_starts_between_the_history_and_the_layers_of_a_state() -> None:
+    async with screen() as hands:
+        await hands.tile()
+        hands.engine.hold.add("analysis")
+        await hands.press("u")
+        assert hands.main.store.history_place == 0
+        await hands.press("t")
+        assert hands.pilot.app.screen is hands.main
+        assert "the new state is being read" in hands.strip(Status)
+        hands.engine.hold.clear()
+        hands.engine.release()
+        await hands.rest()
+        await hands.press("t")
+        assert hands.dialog().startswith("Tile matmuls")
 
 
 def test_no_module_calls_textual_after_a_refresh_but_the_one_that_looks_who_is_left() -> None:

@@ -6,6 +6,7 @@ import pytest
 
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status
+from tests.hunt.random_hands import shown_fault
 from tests.tui.hands import screen
 from tests.tui.scripted import ScriptedEngine
 
@@ -47,6 +48,13 @@ async def test_the_sort_key_sorts_the_operators_where_they_are_in_use() -> None:
         assert hands.tree() == tree
         await hands.press("tab", "s")
         assert hands.tree() != tree
+
+
+async def test_titles_of_columns_follow_numbers_that_are_written_out() -> None:
+    async with screen(size=(136, 17)) as hands:
+        assert shown_fault(hands.pilot.app) == ""  # type: ignore[arg-type]
+        await hands.press("e")
+        assert shown_fault(hands.pilot.app) == ""  # type: ignore[arg-type]
 
 
 async def test_without_colors_the_row_under_the_cursor_has_one_style(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,8 @@ a dialog.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from explorer.base.errors import Cancelled, ExplorerError
@@ -59,6 +60,7 @@ class CommandContext:
     ) -> None:
         self.screen, self.store, self.panes, self.filter_line = screen, store, panes, filter_line
         self._reload, self.reopen = reload, reopen
+        self._changes = 0
 
     @property
     def app(self) -> App[Any]:
@@ -92,7 +94,21 @@ class CommandContext:
         if self.store.analysis is None:
             self.store.say("the model is not open; o opens it")
             return False
+        if self._changes:
+            # the history is of the new state, and the layers are still those of the old one
+            self.app.bell()
+            self.store.say("the new state is being read: press the key again")
+            return False
         return True
+
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Let no job start while history and layers may belong to different states."""
+        self._changes += 1
+        try:
+            yield
+        finally:
+            self._changes -= 1
 
     def start(
         self, title: str, work: Coroutine[Any, Any, None], failed: Callable[[], None] | None = None
@@ -148,7 +164,8 @@ class CommandContext:
 
     async def take_history(self) -> None:
         """Request the history from the engine and store it."""
-        self.store.history = await self.jobs.ask("history")
+        with self._changing():
+            self.store.history = await self.jobs.ask("history")
 
     async def show_current(self, *way_back: Any) -> None:
         """Show the current state of the engine.
@@ -162,14 +179,15 @@ class CommandContext:
         Raises:
             ExplorerError: The state cannot be loaded.
         """
-        try:
-            await self._reload()
-        except ExplorerError as error:
-            self.store.history = await self.jobs.ask(*way_back)
-            self.store.notify("history")
-            raise ExplorerError(
-                "the new model cannot be read, so the step was undone", hint=str(error)
-            ) from error
+        with self._changing():
+            try:
+                await self._reload()
+            except ExplorerError as error:
+                self.store.history = await self.jobs.ask(*way_back)
+                self.store.notify("history")
+                raise ExplorerError(
+                    "the new model cannot be read, so the step was undone", hint=str(error)
+                ) from error
 
     async def show_made(self, *way_back: Any, command: str) -> None:
         """Show the state that a job made, and the command that makes it again.

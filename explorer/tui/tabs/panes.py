@@ -202,7 +202,7 @@ class Panes(Horizontal):
     def on_mount(self) -> None:
         """Subscribe to changes of the store."""
         self._store.watch(self._draw_tree, "numbers", "model")
-        self._store.watch(self._draw_head, "model", "layer", "query", "focus", "tab")
+        self._store.watch(self._draw_head, "model", "numbers", "layer", "query", "focus", "tab")
         self._store.watch(self._show_rail, "model", "rail")
         self._store.watch(self._ask_columns, "model", "machine")
         self._store.watch(self._apply_divider, "tab")
