@@ -25,10 +25,10 @@ _END = re.compile(rb"\x1b\[\?[\d;]*c\Z")
 _MAX_BYTES = 256
 _PATIENCE, _REMOTE_PATIENCE = 0.15, 0.4
 """Seconds between the question and the start of the screen, at a local terminal and over SSH."""
-_LATE = 3.0
+_LATE = 10.0
 """Seconds after the start in which a late answer may arrive."""
-_BURST = 0.05
-"""Seconds within which all characters of a late answer arrive."""
+_BURST = 0.3
+"""Seconds within which all characters of a late answer are reported, after waiting for an Esc key."""
 
 
 class BackgroundQuestion:
@@ -107,11 +107,11 @@ def ask_background(*, remote: bool) -> Iterator[BackgroundQuestion | None]:
 class LateAnswer:
     """Recognizes the characters of an answer that arrives after the screen has started.
 
-    Textual reports the characters of an unknown sequence as keys. An answer begins with a key that no binding
-    has, and its characters arrive together.
+    Textual reports the characters of an unknown sequence as keys. An answer begins with `^` or `[`, and its
+    characters arrive together.
     """
 
-    _BEGIN = ("circumflex_accent", "alt+left_square_bracket", "alt+right_square_bracket")
+    _BEGIN = ("circumflex_accent", "left_square_bracket", "alt+left_square_bracket")
 
     def __init__(self) -> None:
         self._end = time.monotonic() + _LATE

@@ -148,11 +148,12 @@ def test_the_theme_is_kept_beside_the_other_choices(tmp_path: Path) -> None:
     assert (kept.light, kept.columns, kept.divider) == (True, ("macs",), None)
 
 
-async def test_an_answer_of_the_terminal_that_is_late_runs_no_key() -> None:
+@pytest.mark.parametrize("answer", ["^]11;rgb:1e1e/q", "[?64;1;22c"])
+async def test_an_answer_of_the_terminal_that_is_late_runs_no_key(answer: str) -> None:
+    names = {"^": "circumflex_accent", "[": "left_square_bracket", "?": "question_mark", "/": "slash"}
     async with screen(late_answer=LateAnswer()) as hands:
-        answer = [Key("circumflex_accent", "^"), *(Key(c, c) for c in "]11;rgb:1e1e/q")]
-        for event in answer:
-            hands.pilot.app.post_message(event)
+        for character in answer:
+            hands.pilot.app.post_message(Key(names.get(character, character), character))
         await hands.rest()
         assert hands.dialog() == ""
         assert hands.pilot.app.return_code is None
