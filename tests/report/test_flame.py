@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from explorer.cli.main import main
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.facts import Layer
+from explorer.features.profile.profile_words import build_profile_fields
 from explorer.report.flame_layout import (
     FlameWeights,
     IcicleBox,
@@ -162,3 +163,7 @@ def test_kernels_that_the_profiler_slows_are_shares_of_what_they_took_in_all():
     assert [box.width for box in boxes] == [100, 50, 50]
     assert sum(box.value for box in boxes[1:]) == pytest.approx(boxes[0].value)
     assert figure.title == "kernel time"
+    fields = {str(field.label): field for field in build_profile_fields(profile).rows}
+    assert str(fields["Kernel time"].figure).find("60 ms") >= 0
+    assert "shares are of the kernel time" in str(fields["Kernel time"].remark)
+    assert str(fields["Runtime overhead"].figure).find("?") >= 0, "slowed kernels hide it"

@@ -131,9 +131,11 @@ def _overhead_fields(fact: Profile) -> list[Field]:
     """Build the fields for time outside of kernels, and for time that the profiler adds to kernels."""
     # work of other processes delays a different layer in each run, so no layer's median shows it
     remark = "no kernel runs: calls, copies, gaps" + ("; and what other work took" if fact.loaded else "")
+    # kernels that the profiler slows hide the time between them
+    overhead = Span("?", "warning") if fact.slowed_seconds else seconds(fact.overhead_seconds)
     rows = [
         Field("Kernel time", seconds(fact.kernel_seconds), _describe_kernel_time(fact), "kernels"),
-        Field("Runtime overhead", seconds(fact.overhead_seconds), remark, "overhead"),
+        Field("Runtime overhead", overhead, remark, "overhead"),
     ]
     if fact.slowed_seconds:
         remark = "kernel time above the wall time: the profiler slows kernels; use the shares"

@@ -126,10 +126,17 @@ def _describe_main_type(model_file: ModelFile) -> str:
 
 
 def format_session_path(session: KeptSession) -> str:
-    """Format the path of a session's model; a name, such as resnet18, stays as it is."""
+    """Format the path of a session's model: below the current folder, or its name and its folder.
+
+    The name comes first, so that a narrow list cuts the folder. A name of a model, such as resnet18, stays.
+    """
     is_file = os.sep in session.source or ("." in session.source and ":" not in session.source)
     path = os.path.join(session.folder, session.source) if is_file and session.folder else session.source
-    return printable(shorten_path(os.path.normpath(path)))
+    short_path = shorten_path(os.path.normpath(path))
+    if not is_file or not short_path.startswith(("~", os.sep)):
+        return printable(short_path)
+    folder, name = os.path.split(short_path)
+    return printable(f"{name} ({folder})")
 
 
 def shorten_path(path: str) -> str:
