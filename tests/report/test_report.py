@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterable
 from typing import Any
 
@@ -417,6 +418,35 @@ def test_the_evidence_stands_beside_the_verdict() -> None:
     for piece in ("9,216", "1.5e-07", "3.0e-15", "0.63 u, limit 8 u", "2.0e-07 -> 1.0e-07", "ok"):
         assert piece in site
     assert "3 random inputs, seeds 0, 1, 2" in report
+
+
+@pytest.mark.parametrize("width", [80, 100])
+def test_a_diff_and_a_verdict_keep_names_apart_on_a_terminal(width: int) -> None:
+    names = [
+        f"/features/features.{block}/conv/conv.{part}/conv.{part}.0/Conv"
+        for block in range(2, 6)
+        for part in range(2)
+    ]
+    tiled, renamed = CHANGE.nodes[:2]
+    nodes = (
+        *(replace(tiled, before=name, after=name) for name in names),
+        *(replace(renamed, before=f"{name}_old", after=f"{name}_new") for name in names[:3]),
+    )
+    report = text(diff.diff(replace(CHANGE, nodes=nodes)), width)
+    shown = [
+        re.split(r"\s{2,}", line.strip())[1] for line in report.splitlines() if line.startswith("  tiled")
+    ]
+    assert len(set(shown)) == len(names), shown
+    changes = [line for line in report.splitlines() if line.startswith("  renamed")]
+    assert len(set(changes)) == 3
+    assert all("old ->" in line and "new" in line for line in changes), changes
+    sites = tuple(replace(SITE_PROOF, name=name) for name in names)
+    verdict = text(verify.verification(replace(PROOF, sites=sites)), width)
+    rows = [line for line in verdict.splitlines() if "9,216" in line and "conv." in line]
+    assert [row.split("   ")[0].strip().removeprefix("features.") for row in rows] == [
+        f"{block}/conv.{part}.0 Conv" for block in range(2, 6) for part in range(2)
+    ]
+    assert "features.2" in rows[0] or "matmul features…" in verdict, "what is left out stands in the title"
 
 
 def test_a_difference_is_named_with_its_place_and_its_reason() -> None:
