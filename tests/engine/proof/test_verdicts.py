@@ -548,7 +548,7 @@ def test_swapped_outputs_are_different(tmp_path: Path) -> None:
     a = t.model(tmp_path / "a.onnx", nodes, {"x": (2, 2)}, weights, outputs=("p", "q"))
     b = t.model(tmp_path / "b.onnx", nodes, {"x": (2, 2)}, weights, outputs=("q", "p"))
     found = verify(a, b)
-    assert found.verdict == "different: the outputs stand in another order: 'q', 'p'"
+    assert found.verdict == "different: the outputs have another order: 'q', 'p'"
     swapped = [node("Relu", ["x"], ["q"]), node("Neg", ["x"], ["p"])]
     c = t.model(tmp_path / "c.onnx", swapped, {"x": (2, 2)}, weights, outputs=("p", "q"))
     assert verify(a, c).verdict_kind == "different"
@@ -628,7 +628,7 @@ def test_swapped_inputs_are_different(tmp_path: Path) -> None:
         model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
         paths.append(saved(model, tmp_path / f"{at}.onnx"))
     found = verify(*paths)
-    assert found.verdict == "different: the inputs stand in another order: 'b', 'a'"
+    assert found.verdict == "different: the inputs have another order: 'b', 'a'"
     assert verify(paths[0], paths[0]).passed
 
 
