@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from typing import Literal
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -96,11 +97,27 @@ _MAX_INNER = 16
 """Number of values in a region, counted from the last, that are checked for a hidden difference."""
 
 
+UnprovenCause = Literal[
+    "",
+    "random",
+    "limits",
+    "not run",
+    "no number",
+    "branch",
+    "constant output",
+    "stored number",
+    "undecided limit",
+    "cut off",
+]
+"""Cause that leaves a region unproven; the evidence describes it in words."""
+
+
 class RegionResult(Struct, frozen=True):
     """The result of testing a region.
 
     Attributes:
         evidence: Outcome of the runs.
+        cause: Cause if the region is unproven, otherwise ''.
         positions: Indices of the region's nodes in the original.
         lasting: Whether the region differs or may differ. Then only a larger region with an equal result,
             whose later nodes compensate, can clear it.
@@ -111,6 +128,7 @@ class RegionResult(Struct, frozen=True):
     """
 
     evidence: RegionEvidence
+    cause: UnprovenCause = ""
     positions: tuple[int, ...] = ()
     lasting: bool = False
     rounded: float = 0.0
@@ -192,18 +210,20 @@ def _find_first_difference(
     for region in regions:
         producer = runner.before.producer
         inner_values = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
-        first, shows = None, results[region.key].evidence
-        if shows.kind == "different":
-            first = next((failed[n] for n in inner_values if failed[n].evidence.kind == "different"), None)
+        inner_result, result = None, results[region.key]
+        if result.evidence.kind == "different":
+            inner_result = next(
+                (failed[n] for n in inner_values if failed[n].evidence.kind == "different"), None
+            )
         elif inner_values:
-            first = _find_hidden_value(
-                runner, region, sorted(inner_values, key=producer.__getitem__, reverse=True), dropped
-            )
-            first = first or next(
-                (failed[n] for n in inner_values if failed[n].evidence.reason == shows.reason), None
-            )
-        if first is not None:
-            return first
+            latest_first = sorted(inner_values, key=producer.__getitem__, reverse=True)
+            inner_result = _find_hidden_value(runner, region, latest_first, dropped)
+            if inner_result is None and result.cause:
+                inner_result = next(
+                    (failed[n] for n in inner_values if failed[n].cause == result.cause), None
+                )
+        if inner_result is not None:
+            return inner_result
     return None
 
 
@@ -211,7 +231,7 @@ def _report_cut_off(runner: _Runner, pair: Pair) -> RegionResult:
     """Reports an output as unproven because no run can supply the inputs of its region."""
     op = printable(runner.before.nodes[runner.before.producer[pair.before]].op)
     reason = "it is made of values that it cannot be given alone"
-    return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason))
+    return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason), "cut off")
 
 
 def _find_hidden_value(
@@ -372,11 +392,9 @@ class _Runner:
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
                 values = self.original_values(region.reads, self.tries[0], self.seed)
-                return RegionResult(
-                    _compare_random_region(evidence, draws, run(values), run(values)),
-                    region.before.nodes,
-                    lasting=True,
-                )
+                evidence = _compare_random_region(evidence, draws, run(values), run(values))
+                cause: UnprovenCause = "random" if evidence.kind == "unproven" else ""
+                return RegionResult(evidence, cause, region.before.nodes, lasting=True)
             for index, trial_inputs in enumerate(self.tries):
                 try:
                     values = self.original_values(region.reads, trial_inputs, self.seed)
@@ -390,19 +408,20 @@ class _Runner:
                     difference = self._run_sets(region, run, kind, feeds, tally)
                     if difference is not None:
                         where = f" on {kind} values" if kind in (_DENSE, _AT_LIMITS) else ""
-                        certain = kind != _AT_LIMITS
+                        is_certain = kind != _AT_LIMITS
                         failure = replace(
                             evidence,
                             draws=tally.draws,
-                            kind="different" if certain else "unproven",
+                            kind="different" if is_certain else "unproven",
                             own=not where,
                             reason=f"{difference.reason}{where}",
                             max_abs=difference.max_abs,
                         )
-                        return RegionResult(failure, region.before.nodes, lasting=True)
+                        cause = "" if is_certain else "limits"
+                        return RegionResult(failure, cause, region.before.nodes, lasting=True)
         except BadModel as error:
             reason = f"it could not be run alone: {printable(str(error))}"
-            return RegionResult(replace(evidence, reason=reason, own=True), region.before.nodes)
+            return RegionResult(replace(evidence, reason=reason, own=True), "not run", region.before.nodes)
         return self._judge(region, nodes, evidence, tally)
 
     def _judge(
@@ -415,35 +434,36 @@ class _Runner:
         """Judges a region that gave equal values in all trials."""
         positions = region.before.nodes
 
-        def build_unproven(reason: str, *, lasting: bool = True) -> RegionResult:
-            return RegionResult(replace(figures, reason=reason), positions, lasting)
+        def build_unproven(reason: str, cause: UnprovenCause, *, lasting: bool = True) -> RegionResult:
+            return RegionResult(replace(figures, reason=reason), cause, positions, lasting)
 
         figures = evidence
         if not tally.results:
-            return build_unproven("not one finite number came out of it", lasting=False)
+            return build_unproven("not one finite number came out of it", "no number", lasting=False)
         worst = max(tally.results, key=lambda r: r.max_abs or 0.0)
         equal = all(r.equal for r in tally.results)
         figures = replace(evidence, draws=tally.draws, max_abs=worst.max_abs, equal=equal)
         if not region.reads and equal:
             constant_evidence = replace(figures, kind="equal", reason="constants: bit for bit the same")
-            return RegionResult(constant_evidence, positions)
+            return RegionResult(constant_evidence, positions=positions)
         twins = {name: twin or name for name, twin in region.twins.items()}
         varied = tally.varied, {name for name, twin in twins.items() if twin in tally.varied}
         if self.contents.leaves_branch_undecided(nodes, varied):
-            return build_unproven("not every branch in it was taken")
+            return build_unproven("not every branch in it was taken", "branch")
         if not tally.moved and region.reads:
-            return build_unproven("its output does not depend on what was varied", lasting=False)
+            reason = "its output does not depend on what was varied"
+            return build_unproven(reason, "constant output", lasting=False)
         stored_differences = self._compare_stored_numbers(region)
         hidden, rounded, hides = self._judge_stored(region, nodes, worst, stored_differences)
         if hidden:
-            return build_unproven(f"{hidden}, and nothing that was tried shows it")
+            return build_unproven(f"{hidden}, and nothing that was tried shows it", "stored number")
         if number := self._describe_undecided_limit(region, nodes, tables_alone=stored_differences.alike):
-            return build_unproven(number)
+            return build_unproven(number, "undecided limit")
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
         reason = worst.reason + (remark if rounded else "")
         return RegionResult(
             replace(figures, kind="evidence", reason=reason),
-            positions,
+            positions=positions,
             rounded=rounded,
             hides=hides,
             folded=stored_differences.alike and any(stored_differences.sizes),
