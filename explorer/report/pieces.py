@@ -106,9 +106,9 @@ def strip_end(line: list[Piece]) -> list[Piece]:
 
 
 def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]]:
-    """Break a line at spaces into lines of at most `width` cells. A longer word is broken anywhere.
+    """Break a line at spaces into lines of at most `width` cells. A formula is broken before its operators.
 
-    A formula is broken before its operators.
+    A longer word is broken after a slash, or anywhere.
 
     Args:
         line: Pieces of the line.
@@ -130,6 +130,7 @@ def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]
                 line_start, word = indent, word.lstrip()
             while cell_len(word.rstrip()) > width - used:
                 head = chop_cells(word, max(1, width - used))[0]
+                head = head[: head.rfind("/") + 1] or head
                 yield [*current, (head, role)]
                 current, used, line_start = [(" " * indent, "")] * bool(indent), indent, indent
                 word = word[len(head) :]

@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from explorer.report.blocks import Column, Table
 from explorer.report.layout import TableLines
 from explorer.report.names import NameSet, collapse_repeats, shorten_name
-from explorer.report.pieces import pieces_text, split_terms
+from explorer.report.pieces import pieces_text, split_terms, wrap
 from explorer.report.plots import shorten_names
 
 MOBILE = [
@@ -113,6 +113,14 @@ def test_the_number_of_other_names_stays_beside_a_short_name() -> None:
 def test_names_on_the_axis_of_a_plot_differ() -> None:
     names = [f"{'encoder/' * 6}layer.{layer}/{'attention/' * 4}output" for layer in range(4)]
     assert len(set(shorten_names(names))) == 4
+
+
+def test_a_path_that_is_longer_than_a_line_is_broken_after_a_slash() -> None:
+    path = "/features/features.2/conv/conv.0/conv.0.1/BatchNormalization"
+    lines = [pieces_text(line) for line in wrap([(f"at {path}", "")], 36)]
+    assert "".join(lines).replace(" ", "") == f"at{path}"
+    assert all(line.endswith("/") for line in lines[1:-1]), lines
+    assert all(len(line) <= 36 for line in lines)
 
 
 def test_a_formula_is_split_before_its_operators() -> None:
