@@ -279,3 +279,27 @@ def test_what_fails_while_the_next_is_asked_for_ends_the_others() -> None:
     with pytest.raises(BadModel, match="does not run"):
         stream_results(coming(), 8)
     assert told == [True]
+
+
+def test_pieces_are_all_computed_with_one_thread_of_blas_which_gets_its_threads_back() -> None:
+    def count_threads() -> set[int]:
+        return {library["num_threads"] for library in threadpool_info() if library["user_api"] == "blas"}
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    before, inside, results = count_threads(), [], np.zeros(9)
+
+    def compute(piece: int) -> None:
+        inside.append(count_threads())
+        results[piece] = piece
+        if piece == 3:
+            # a piece that computes pieces itself does not give the threads back early
+            parallel.compute_pieces(lambda inner: None, [0, 1])
+            inside.append(count_threads())
+
+    parallel.compute_pieces(compute, range(9))
+    assert results.tolist() == list(range(9))
+    assert all(threads == {1} for threads in inside)
+    assert count_threads() == before
+    with pytest.raises(ZeroDivisionError):
+        parallel.compute_pieces(lambda piece: 1 / piece, [1, 0])
+    assert count_threads() == before

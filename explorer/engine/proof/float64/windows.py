@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from explorer.engine.runtime.onnxruntime import Array
+from explorer.engine.runtime.parallel import compute_pieces
 
 _COLUMNS = 1 << 18
 """Number of elements of a convolution's unfolded input that exist at a time (2 MiB)."""
@@ -126,12 +127,16 @@ def _convolve_by_bands(window: Window, padded: Array, weight: Array, result: Arr
     row = max(matrix.shape[1] * math.prod(window.out[1:]), 1)
     step = max(_COLUMNS // row, 1)
     band_axis = 2 + rank
-    for image in range(padded.shape[0]):
-        for first in range(0, window.out[0], step):
-            cut: Any = (image, *(slice(None),) * (band_axis - 1), slice(first, first + step))
-            band = view[cut]
-            band_values = matrix @ band.reshape(matrix.shape[1], -1)
-            result[image, :, first : first + step] = band_values.reshape(-1, *band.shape[1 + rank :])
+
+    def compute_band(place: tuple[int, int]) -> None:
+        image, first = place
+        cut: Any = (image, *(slice(None),) * (band_axis - 1), slice(first, first + step))
+        band = view[cut]
+        band_values = matrix @ band.reshape(matrix.shape[1], -1)
+        result[image, :, first : first + step] = band_values.reshape(-1, *band.shape[1 + rank :])
+
+    starts = range(0, window.out[0], step)
+    compute_pieces(compute_band, [(image, first) for image in range(padded.shape[0]) for first in starts])
 
 
 def compute_conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
