@@ -135,20 +135,21 @@ class FlameLabel(Struct, frozen=True):
 
 
 def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
-    """Return the label of a box: the last part of a path, the path of a chain, or the number of rows."""
+    """Return the label of a box: the last part of a path, the names of a chain, or the number of rows."""
     if box.first < 0:
         return FlameLabel(box.name, "other")
     if not box.rows:
         return FlameLabel(model, "other")
     if box.rows > 1:
         return FlameLabel(f"{box.rows:,} rows", "other")
-    first, row = layers[box.first], layers[box.row]
+    row = layers[box.row]
     kind = "" if row.group else printable(row.kind_text)
-    name = first.name or first.path
-    if row is not first:
-        around = "" if first.parent is None else layers[first.parent].path
-        name = row.path.removeprefix(around).lstrip("./") or row.path
-    return FlameLabel(printable(name), find_family(row.kind, tiled=row.tiled), kind)
+    names = [row.name or row.path]
+    at, parent = row.id, row.parent
+    while at != box.first and parent is not None:
+        at, parent = parent, layers[parent].parent
+        names.insert(0, layers[at].name)
+    return FlameLabel(printable(".".join(names)), find_family(row.kind, tiled=row.tiled), kind)
 
 
 def icicle(
