@@ -275,7 +275,7 @@ def remove(root: Path, removed: tuple[str, ...]) -> None:
     rows = "".join(f'\n    "{" | ".join(layer)}",' for layer in layers if layer)
     (root / "pyproject.toml").write_text(f"{text[:start]}layers = [{rows}{text[end:]}", encoding="utf-8")
     for name in PUBLIC if functions else ():
-        _rewrite(root / name, rf'"?\b({"|".join(functions)})\b"?,? ?')
+        _rewrite(root / name, rf'"?(?<!\.)\b({"|".join(functions)})\b"?,? ?')
 
 
 def _rewrite(path: Path, pattern: str) -> None:
