@@ -316,7 +316,7 @@ async def test_the_roofline_has_what_each_layer_reached_under_the_roof_and_loses
         await hands.press("percent_sign", "enter", "escape", "6", "z")
         said = hands.text("#roofline")
         assert "below the roof: measured" in said
-        assert "Measured 30 ms" in said
+        assert "Wall time 30 ms" in said
         row = next(line for line in said.splitlines() if line[3:].startswith("features.8 "))
         assert "4 ms" in row
         assert "<0.1 %" in row
