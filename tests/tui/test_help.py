@@ -66,7 +66,7 @@ def test_headings_of_the_manual_are_found_with_their_pages() -> None:
 
 
 _OPEN = {
-    "t": "Fields", "S": "Fields", "Q": "Fields", "m": "Fields", "b": "Fields", "%": "Fields",
+    "t": "Fields", "S": "Fields", "m": "Fields", "b": "Fields", "%": "Fields",
     "A": "Fields", "Z": "Fields", "comma": "Fields", "C": "Keys of this dialog", "a": "Keys of this dialog",
     "Y": "Keys of this dialog", "x": "Keys of this dialog", "X": "Keys of this dialog",
     "ctrl+p": "Keys of this dialog", "equals_sign": "Keys of this dialog",
