@@ -137,7 +137,7 @@ class TileSpec(Spec, frozen=True):
             "mapping file (as map -o writes one) whose tiles are used instead of --tile",
             metavar="FILE",
             label="mapping",
-            placeholder="a file of map -o",
+            placeholder="a file that explorer map -o wrote",
         ),
     ] = ""
     level: Annotated[

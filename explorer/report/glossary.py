@@ -89,6 +89,12 @@ GLOSSARY: tuple[Term, ...] = (
     Term("ridge", "The arithmetic intensity at which computing and moving take equally long on a machine."),
     Term("compute-bound", "Limited by arithmetic: computing takes longer than moving.", ("compute",)),
     Term("memory-bound", "Limited by bandwidth: moving takes longer than computing.", ("memory",)),
+    Term("equal by construction", "The same operators, attributes, constants and inputs as in the original:"
+         " no run is needed to show it."),
+    Term("equal within rounding", "A verdict: every part is proved, and sums may be added in another order."
+         " Each result stays within the limit of rounding."),
+    Term("equal on evidence", "A verdict: a part that cannot be proved equal, such as the export from"
+         " PyTorch, gave the same results on all inputs that were tried."),
     Term("bit-equal", "The same in each bit.", ("bit for bit",)),
     Term("u", "The error of one rounding: half a unit in the last place. It is relative to the sum of the"
          " absolute products.",

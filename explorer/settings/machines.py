@@ -480,7 +480,7 @@ def find(
         )
     if peak is None or width is None:
         missing = [f"--{key.replace('_', '-')}" for key, value in rates.items() if value is None]
-        hint = "such as --peak-macs 4T --bandwidth 100GB/s, or --machine NAME from the config file"
+        hint = "such as --peak-macs 4T --bandwidth 100GB/s, or --machine NAME (explorer machines lists names)"
         raise Misuse(
             f"the machine is not known: {' and '.join(missing)} missing", where="roofline", hint=hint
         )

@@ -407,7 +407,7 @@ async def test_only_this_layer_or_this_kind_can_be_tiled() -> None:
 async def test_a_layer_without_a_product_says_so() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("down", "t", "down", "down", "down", "down", "down", "right")
-        assert "no matmul here" in hands.dialog()
+        assert "found no matmul that can be tiled" in hands.dialog()
 
 
 async def test_esc_stops_a_job_and_nothing_is_changed() -> None:

@@ -277,7 +277,7 @@ async def test_a_layer_without_a_product_and_one_that_is_left_say_so() -> None:
     async with screen(size=(80, 24)) as hands:
         await hands.press("down", "i")
         assert hands.pilot.app.screen is hands.main
-        assert "no matmul here" in hands.strip(Status)
+        assert "found no matmul of this layer" in hands.strip(Status)
 
 
 @pytest.mark.slow

@@ -69,7 +69,7 @@ BLAME_KEYS = key_group(
     "In the error growth",
     ("blame_next(1)", ("n",), "n", "Next that adds error", "Of the layers that introduce more than rounding"),
     ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
-    ("blame_worst", ("w",), "w", "Worst", "To the largest error"),
+    ("blame_worst", ("w",), "w", "Worst", "Go to the layer that introduces the largest error"),
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
     ("blame_exclude", ("x",), "x", "Exclude",
         "Of a quantized model: made again without a format for this layer, or with one again"),

@@ -58,7 +58,7 @@ def _build_difference(fact: Difference) -> list[Block]:
     """Build a line with the figure and its difference, and a line with the reason."""
     is_explained = fact.delta is not None and fact.explained == fact.delta
     delta = "?" if fact.delta is None else f"{fact.delta:+,}"
-    state = Span("explained", "good") if is_explained else Span("open", "bad")
+    state = Span("explained", "good") if is_explained else Span("unexplained", "bad")
     return [Line((f"{fact.figure}  ", Span(delta, "strong"), "  ", state), 2), Paragraph(fact.why, indent=4)]
 
 

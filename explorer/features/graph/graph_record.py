@@ -65,10 +65,12 @@ class GraphSpec(Spec, frozen=True):
         str,
         option(
             "what boxes are colored by: the family of the layer (default), macs, params, activations,\n"
-            "weights, read, written, ops, or a column of --overlay",
+            "weights, read, written, ops, or a column of --overlay; in .txt a letter names the family:\n"
+            "C convolution, M matmul, Q attention, N norm, A activation, V data movement, T tile, O other",
             manual="what boxes are colored by: the family of the layer (`family`), `macs`, `params`,"
             " `activations`, `weights`, `read`, `written`, `ops`, or a column of `--overlay`; of `.json` the"
-            " figure that it holds (`macs`)",
+            " figure that it holds (`macs`); in `.txt` a letter names the family: C convolution, M matmul, Q"
+            " attention, N norm, A activation, V data movement, T tile, O other",
             metavar="family|FIGURE",
             usual="",
         ),

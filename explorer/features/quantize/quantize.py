@@ -61,8 +61,8 @@ from explorer.settings.quantize import write_toml as formats_as_toml
 _UNCHANGED_FORMATS = ("float32", "")
 """Format names of a layer part (weight, input) that a quantization leaves unchanged."""
 _SATURATES = (
-    "this processor has no VNNI: where onnxruntime optimizes a file it adds two products of bytes in 16 bits,"
-    " which saturate; the errors told are without that, as with session.x64quantprecision = 1"
+    "this processor has no VNNI: when onnxruntime optimizes a file, it adds two products of bytes in 16 bits,"
+    " and the sum can saturate; the errors above are without that, as with session.x64quantprecision = 1"
 )
 _LOSS_NOTE_DB = 10.0
 """Loss in dB, relative to the minmax calibrator, from which a note warns the user."""

@@ -343,8 +343,9 @@ def systolic(fact: PlanCost) -> tuple[Line, Table]:
 
 
 _DRAINED = (
-    "2 R + C + T - 2 cycles a load of the array: R of them fill it, or drain it of outputs. SCALE-Sim 3 does"
-    " not drain: R + C + T - 2 where outputs stay."
+    "An array of R rows and C columns takes 2 R + C + T - 2 cycles for each load; T is the length of the axis"
+    " that streams through it. R of them fill the array, or drain its outputs. SCALE-Sim 3 does not drain:"
+    " where outputs stay, it counts R + C + T - 2."
 )
 
 

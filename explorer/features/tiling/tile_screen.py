@@ -328,7 +328,8 @@ class TileDialog(Dialog[TileSpec]):
             chosen_sites = self._sites_here(all_sites) if choice == 1 else self._sites_of_kind(all_sites)
             if not chosen_sites:
                 where = self._chosen[0].path if self._chosen else "no layer"
-                raise ExplorerError("no matmul here can be tiled", where=where)
+                hint = "" if self._by_value else "if PyTorch's exporter renamed it, choose 'all'"
+                raise ExplorerError("found no matmul that can be tiled", where=where, hint=hint)
             sites = tuple(site.name for site in chosen_sites)
         edges = _EDGES.choices[self.query_one("#edges", OptionField).index]
         values = {name: self.query_one(f"#{name}", OptionField).value for name in ("form", "grouped")}

@@ -25,7 +25,7 @@ COMMANDS = (
         ("f",),
         "f",
         "Forward: activations",
-        "Run the model, and show the same for the current layer's outputs",
+        "Run the model, and show the range, mean and histogram of the current layer's outputs",
         LOOK,
         "values_action.ActivationsCommand",
         menu=True,

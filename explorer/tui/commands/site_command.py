@@ -16,7 +16,7 @@ class SiteCommand(ScreenCommand):
     """Base class of commands that show the matmuls of the chosen layer, or of the chosen row of the diff."""
 
     title = "Tiles"
-    no_site_message = "no matmul here can be tiled: t, then i lists those that can"
+    no_site_message = "found no matmul of this layer: t, then i lists those that can be tiled"
 
     def run(self) -> None:
         """Open the view."""

@@ -190,7 +190,9 @@ def _work_difference_text(first: Analysis, second: Analysis, figure: str) -> str
     order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
     parts = [f"{k} {changed[k]:+,}" for k in order[:SHOWN]]
     further = len(order) - SHOWN
-    return "; ".join(parts) + (f"; {further:,} more kinds" if further > 0 else "")
+    return "; ".join(parts) + (
+        f"; {further:,} more {'kind' if further == 1 else 'kinds'}" if further > 0 else ""
+    )
 
 
 # -- elementwise work
