@@ -254,15 +254,19 @@ def _build_summary_totals(fact: LayerTable) -> list[Block]:
         Field("Total mult-adds", count(total.macs, totals.sign if total.macs is not None else "")),
         *(Field(name, size(value)) for name, value in sizes),
     ]
-    return [Line(), Fields(rows), *(_build_functional_note(totals) if fact.found is None else [])]
+    return [
+        Line(),
+        Fields(rows),
+        *(_build_functional_note(totals, "The pass size includes") if fact.found is None else []),
+    ]
 
 
-def _build_functional_note(totals: Totals) -> list[Block]:
-    """Return a note that the column of activations includes the outputs of functions; [] without any."""
+def _build_functional_note(totals: Totals, subject: str = "Activations include") -> list[Block]:
+    """Return a note that the figures of activations include the outputs of functions; [] without any."""
     if not totals.activation_bytes_functional:
         return []
     total = bytes_text(totals.activation_bytes_functional)
-    text = f"Activations include the outputs of functions ({total}), which `explorer info` prints apart."
+    text = f"{subject} the outputs of functions ({total}), which `explorer info` prints apart."
     return [Line(), Paragraph(text, "quiet")]
 
 
