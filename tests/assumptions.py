@@ -30,7 +30,11 @@ _TEXT_TESTS = {"startswith", "endswith", "find", "index", "count", "search", "ma
 _OPERATORS = ("torch.ops.", "_ATEN")
 """What comes behind is the name of an operator, which torch keeps for the files that have it."""
 _BY_NAME = {"getattr", "hasattr", "setattr", "delattr"}
-_REGISTERED = {"engine/formats/torch_module/loaded_module.py", "engine/operators/user.py", "host/child.py"}
+_REGISTERED = {
+    "engine/formats/torch_module/loaded_module.py",
+    "engine/operators/user_file.py",
+    "host/child.py",
+}
 """Put a module of the user's or their own into `sys.modules`, as importlib's manual does."""
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta, field
 
-from explorer.base.checked import Spec
+from explorer.base.checked import Natural, Spec
 from explorer.base.fact import Fact
 from explorer.base.options import option
 from explorer.facts.comparison import FigureValue, Unit
@@ -15,7 +15,7 @@ from explorer.facts.comparison import FigureValue, Unit
 CheckVerdict = Literal["met", "missed", "unknown"]
 """'met': the figure keeps its limit. 'missed': it does not. 'unknown': the figure or the limit is unknown."""
 
-BudgetValue = int | float | str | None
+BudgetValue = Natural | Annotated[float, Meta(ge=0)] | str | None
 """Limit of a figure: a number, a text with a unit ('4.1G', '25MiB', '20ms'), or a change ('+5%')."""
 
 

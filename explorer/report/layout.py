@@ -442,8 +442,8 @@ class TableLines:
         name_sets: dict[int, list[NamesInView]] = {}
         for i in self._shown:
             column, rows = self._table.columns[i], iter(self._rows)
-            if not column.shrink or column.align != "left":
-                continue
+            if not column.shrink or column.align != "left" or column.brief:
+                continue  # `brief` has the short texts of its cells
             while row_batch := list(islice(rows, _NAMES_IN_VIEW)):
                 beside: dict[str, tuple[int, int]] = {}
                 for row in row_batch:

@@ -102,7 +102,7 @@ def strip_end(line: list[Piece]) -> list[Piece]:
     """Remove trailing spaces from a line."""
     while line and not line[-1][0].strip():
         line = line[:-1]
-    return line
+    return [*line[:-1], (line[-1][0].rstrip(), line[-1][1])] if line else line
 
 
 def wrap(line: list[Piece], width: int, indent: int = 0) -> Iterator[list[Piece]]:

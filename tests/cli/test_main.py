@@ -293,7 +293,9 @@ def test_the_help_of_a_verb_says_what_its_exit_codes_mean(run: Run) -> None:
     assert out.endswith("exit codes:\n  0    done\n  2    misuse or bad input\n  130  interrupted\n")
 
 
-WITHOUT_A_MODEL = ("cache", "schema", "completion", "doctor", "help", "list", "machines", "man", "serve")
+WITHOUT_A_MODEL = (
+    *("cache", "schema", "completion", "doctor", "help", "list", "machines", "man", "passes", "serve"),
+)
 """Verbs that open none; each visitor of `serve` has a session of his own."""
 
 

@@ -54,7 +54,7 @@ class DeclaredTypes(Struct, frozen=True):
     notes: tuple[str, ...]
 
 
-class Declaration(Struct, frozen=True):
+class ValueType(Struct, frozen=True):
     """Type of a value: of a tensor, or of another value as its declaration.
 
     Attributes:
@@ -227,21 +227,21 @@ class _Declarer:
                 root, path = place
                 self.collect(inference, body.nodes, inner, opsets, (root, (*path, (index, name))), calls)
 
-    def find_type(self, place: _Place, name: str) -> Declaration:
+    def find_type(self, place: _Place, name: str) -> ValueType:
         """Returns the type of a value, as far as all tables of its graph agree."""
         tables = list(self.tables.get(place, {}).values())
         if not tables:
-            return Declaration()
+            return ValueType()
         others = [table.containers.get(name) for table in tables]
         if others[0] is not None:
             other = _find_common_container(name, others)
-            return Declaration() if other is None else Declaration(other=other)
+            return ValueType() if other is None else ValueType(other=other)
         kind: Type | None = tables[0].types.get(name)
         for table in tables[1:]:
             kind = find_common_type(kind, table.types.get(name))
         if kind is None or kind[0] is None:
-            return Declaration()
-        return Declaration(kind[0], _write_shape(kind[1]))
+            return ValueType()
+        return ValueType(kind[0], _write_shape(kind[1]))
 
     # -- building -------------------------------------------------------------------------------
 
@@ -362,9 +362,9 @@ class _Declarer:
             rows: Index of the row of each computed value, which is filled in.
             is_output: Whether the value is an output of a graph, which needs a declaration.
         """
-        before = Declaration() if value is None else self.read(value)
+        before = ValueType() if value is None else self.read(value)
         inferred = self.find_type(place, name)
-        base = Declaration() if self.fresh else before
+        base = ValueType() if self.fresh else before
         after, is_corrected = _merge(base, inferred)
         if is_output and not after.text:
             after = before
@@ -396,14 +396,12 @@ class _Declarer:
         assert after.dtype is not None
         return Value(name, after.dtype, after.shape)
 
-    def read(self, value: Value) -> Declaration:
+    def read(self, value: Value) -> ValueType:
         """Returns the declared type of a value, with the user's sizes."""
         if value.dtype is not None:
             value = _bind_value(value, self.dim_sizes)
-            return Declaration(value.dtype, value.shape)
-        return (
-            Declaration(other=_bind_value(value, self.dim_sizes)) if read_container(value) else Declaration()
-        )
+            return ValueType(value.dtype, value.shape)
+        return ValueType(other=_bind_value(value, self.dim_sizes)) if read_container(value) else ValueType()
 
 
 def _bind_value(value: Value, dim_sizes: Mapping[str, int]) -> Value:
@@ -445,7 +443,7 @@ def _write_shape(shape: Shape | None) -> Shape | None:
     return format_shape(tuple([None if isinstance(d, str) and "'#" in d else d for d in shape]))
 
 
-def _merge(declared: Declaration, inferred: Declaration) -> tuple[Declaration, bool]:
+def _merge(declared: ValueType, inferred: ValueType) -> tuple[ValueType, bool]:
     """Merges a declaration with the inferred type.
 
     A number takes precedence over a name, and a name of the file over an inferred name.
@@ -461,10 +459,10 @@ def _merge(declared: Declaration, inferred: Declaration) -> tuple[Declaration, b
         return _merge_containers(declared, inferred)
     shape, is_corrected = _merge_shapes(declared.shape, inferred.shape)
     is_other_type = declared.dtype != inferred.dtype
-    return Declaration(inferred.dtype, shape), is_corrected or is_other_type
+    return ValueType(inferred.dtype, shape), is_corrected or is_other_type
 
 
-def _merge_containers(declared: Declaration, inferred: Declaration) -> tuple[Declaration, bool]:
+def _merge_containers(declared: ValueType, inferred: ValueType) -> tuple[ValueType, bool]:
     """Does the same as `_merge` if one of the values is no tensor."""
     a, b = (
         None if declaration.other is None else read_container(declaration.other)
@@ -474,7 +472,7 @@ def _merge_containers(declared: Declaration, inferred: Declaration) -> tuple[Dec
         is_same = declared.other is not None and inferred.other is not None and a is b is None
         return inferred, not is_same
     shape, is_corrected = _merge_shapes(a.shape, b.shape)
-    return Declaration(other=Container(a.name, a.kinds, a.dtype, shape).build_value()), is_corrected
+    return ValueType(other=Container(a.name, a.kinds, a.dtype, shape).build_value()), is_corrected
 
 
 def _merge_shapes(declared: Shape | None, inferred: Shape | None) -> tuple[Shape | None, bool]:

@@ -51,7 +51,7 @@ class ValueDeclaration(Fact, frozen=True):
     open: int = 0
 
 
-class InferredTypes(Fact, frozen=True):
+class InferenceResult(Fact, frozen=True):
     """Result of an inference: the types and shapes of a model's values as its file declares them.
 
     Attributes:

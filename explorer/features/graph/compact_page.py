@@ -43,7 +43,7 @@ _MIN_NAME, _MAX_KIND, _MAX_FIGURE, _MAX_SHAPE = 16, 24, 24, 24
 _ROUNDED = str.maketrans("┌└", "╭╰")
 
 
-class Rail(Struct, frozen=True):
+class EdgeRail(Struct, frozen=True):
     """The edges of a box that do not lead to the next line.
 
     Attributes:
@@ -180,7 +180,7 @@ def _describe(box: GraphBox) -> tuple[str, str]:
     return texts[1], texts[2] if len(texts) > 2 else ""
 
 
-def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[Rail], int]:
+def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[EdgeRail], int]:
     """Give each box with distant readers a rail: short rails next to the stem, and no two on the same lines.
 
     Returns:
@@ -196,11 +196,11 @@ def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[Rail], int]:
     def measure(source: int) -> int:
         return max(source, *readers[source]) - min(source, *readers[source])
 
-    rails: list[Rail] = []
+    rails: list[EdgeRail] = []
     taken: list[int] = []
     missing = 0
     for source in sorted(readers, key=measure):
-        rail = Rail(source, frozenset(readers[source]), 0, source in lit)
+        rail = EdgeRail(source, frozenset(readers[source]), 0, source in lit)
         low, high = rail.ends
         lines = ((1 << (high - low + 1)) - 1) << low
         lane = next((lane for lane, used in enumerate(taken) if not used & lines), len(taken))
@@ -210,7 +210,7 @@ def _lay_rails(drawing: GraphDrawing, max_rails: int) -> tuple[list[Rail], int]:
         if lane == len(taken):
             taken.append(0)
         taken[lane] |= lines
-        rails.append(Rail(source, rail.readers, lane, rail.lit))
+        rails.append(EdgeRail(source, rail.readers, lane, rail.lit))
     return rails, missing
 
 

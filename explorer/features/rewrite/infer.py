@@ -16,7 +16,7 @@ from explorer.engine.shapes import Inference
 from explorer.engine.shapes.declarations import DeclaredTypes, declare_types, drop_declarations
 from explorer.facts import HistoryEntry
 from explorer.facts.change import ProofRequest
-from explorer.facts.split.infer import InferredTypes, InferSpec
+from explorer.facts.split.infer import InferenceResult, InferSpec
 from explorer.features.rewrite.records import InferRecord
 from explorer.session.methods.facade import Facade
 from explorer.session.parts import scripts
@@ -71,11 +71,11 @@ def _declare(
 
 def _describe(
     models: Models, options: InferSpec, declared: DeclaredTypes, output: str | None
-) -> InferredTypes:
+) -> InferenceResult:
     command = ""
     if not models.current:
         command = scripts.headless_command(models, "infer", output, "_inferred.onnx", *write_words(options))
-    return InferredTypes(
+    return InferenceResult(
         declared.values,
         declared.graphs,
         declared.known_before,
@@ -120,7 +120,7 @@ def infer_choice(
     *,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-) -> InferredTypes:
+) -> InferenceResult:
     """Predict the result of `infer` on the current model, without a new state.
 
     Args:
@@ -147,7 +147,7 @@ def infer(
     verify: bool = True,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
-) -> InferredTypes:
+) -> InferenceResult:
     """Declare the inferred type and shape of every value of the current model; the result becomes a state.
 
     The main graph, the bodies of If, Loop and Scan, and functions get declarations (value_info). Sizes of
@@ -166,7 +166,7 @@ def infer(
         BadModel: onnxruntime rejects the result, or the model has no graph.
         Cancelled: `cancel` returned True.
     """
-    fact: InferredTypes = session.do(
+    fact: InferenceResult = session.do(
         "infer",
         spec or InferSpec(),
         proof=ProofRequest(verify),

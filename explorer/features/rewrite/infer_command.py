@@ -8,7 +8,7 @@ from explorer.cli.arguments.declared import list_options, record_of
 from explorer.cli.arguments.options import OPENING, TABLE
 from explorer.cli.output.answer import Answer, build_plain_document, load_presenter
 from explorer.cli.output.progress import ProgressLine
-from explorer.facts.split.infer import InferredTypes, InferSpec
+from explorer.facts.split.infer import InferenceResult, InferSpec
 
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
@@ -48,5 +48,5 @@ COMMAND = Command(
     " graph, of the bodies of If, Loop and Scan, and of functions. Open sizes keep their names. A declaration"
     " that contradicts the inference is corrected and listed. Without `-o` prints what would be declared",
     group="change",
-    answer=InferredTypes,
+    answer=InferenceResult,
 )

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from explorer.base.units import printable, seconds_text
-from explorer.facts.split.infer import DeclarationStatus, InferredTypes, ValueDeclaration
+from explorer.facts.split.infer import DeclarationStatus, InferenceResult, ValueDeclaration
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.figures import plain, report_written
 
@@ -21,7 +21,7 @@ _LISTED: tuple[DeclarationStatus, ...] = ("corrected", "unknown")
 """Statuses whose values the text lists one by one."""
 
 
-def infer(source: str, fact: InferredTypes) -> list[Block]:
+def infer(source: str, fact: InferenceResult) -> list[Block]:
     """Build the output of `explorer infer`."""
     counts = Counter(value.status for value in fact.values)
     total = f"of {len(fact.values):,} values"

@@ -70,7 +70,7 @@ from explorer.facts.sizes.decode import Decode
 from explorer.facts.split.draft import SplitDraft
 from explorer.facts.split.edit import Edit, EditSpec, EditStep
 from explorer.facts.split.fold import FOLDS, Fold, FoldKind, FoldSpec
-from explorer.facts.split.infer import InferredTypes, InferSpec
+from explorer.facts.split.infer import InferenceResult, InferSpec
 from explorer.facts.split.make import MadeModel
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
@@ -579,7 +579,7 @@ class PublicMethods:
 
     def infer_choice(
         self, spec: InferSpec | None = None, *, on_progress: OnProgress = None, cancel: Cancel = None
-    ) -> InferredTypes:
+    ) -> InferenceResult:
         """Predict the result of `infer` on the current model, without a new state."""
         raise NotImplementedError
 
@@ -592,7 +592,7 @@ class PublicMethods:
         verify: bool = True,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
-    ) -> InferredTypes:
+    ) -> InferenceResult:
         """Declare the inferred type and shape of every value of the current model; the result becomes a state."""
         raise NotImplementedError
 

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from explorer.process import screen_choices
 from explorer.tui.app.hangup import end_on_hangup
 from explorer.tui.terminal.background import LateAnswer, ask_background
 from explorer.tui.terminal.console import is_console
@@ -57,6 +56,7 @@ def run(
         Exception: The program failed. The session can be resumed.
     """
     # imported late: errors in the arguments are reported without loading Textual
+    from explorer.process.screen_choices import keep_theme
     from explorer.tui.models.resumable_session import ResumableSession
 
     remote = remote or is_remote(os.environ)
@@ -78,7 +78,7 @@ def run(
         beside=beside,
         light=bool(light),
         late_answer=late_answer,
-        keep_theme=lambda light: screen_choices.keep_theme(light, os.environ),
+        keep_theme=lambda light: keep_theme(light, os.environ),
     )
     exit_code = None
     try:
@@ -97,7 +97,9 @@ def _choose_theme(*, remote: bool) -> tuple[bool | None, LateAnswer | None]:
 
     The user's choice precedes the background color of the terminal. Without both, the first value is None.
     """
-    light = screen_choices.load_choices(os.environ).light
+    from explorer.process.screen_choices import load_choices  # imported late, as in `run`
+
+    light = load_choices(os.environ).light
     if light is not None or is_console(os.environ.get("TERM", "")):
         return light, None
     with ask_background(remote=remote) as question:

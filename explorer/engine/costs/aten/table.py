@@ -56,7 +56,7 @@ def count_exported_call(
     if operator is None:
         if not outputs:  # such as an assertion: nothing is computed that counts
             return cost_formulas.FREE
-        return cost_formulas.unknown(f"no cost rule for {kind}")
+        return cost_formulas.unknown(f"no rule for {kind}")
     tensors_by_argument: dict[str, list[TensorType]] = {}
     for argument, dtype, shape in inputs:
         if shape is not None:
