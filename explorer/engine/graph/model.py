@@ -181,17 +181,25 @@ class DerivedPayload(Struct, frozen=True):
 
     def view(self) -> memoryview:
         """Returns all bytes, computed unless they are the most recent ones."""
-        if not _DERIVED or _DERIVED[0][0] is not self:
-            _DERIVED.clear()  # free the old bytes before the new bytes are allocated
-            _DERIVED.append((self, self.make()))
-        return memoryview(_DERIVED[0][1])
+        # read once, because another thread may replace the entry at any time
+        latest = _LATEST.entry
+        if latest is None or latest[0] is not self:
+            latest = _LATEST.entry = None  # free the old bytes before the new bytes are allocated
+            latest = _LATEST.entry = self, self.make()
+        return memoryview(latest[1])
 
     def read_pieces(self) -> Iterator[memoryview]:
         """Yields the bytes as one piece."""
         yield self.view()
 
 
-_DERIVED: list[tuple[DerivedPayload, bytes]] = []
+class _LatestBytes:
+    """The most recent payload that was computed, with its bytes."""
+
+    entry: tuple[DerivedPayload, bytes] | None = None
+
+
+_LATEST = _LatestBytes()
 
 Payload = FileSpan | Inline | ComputedPayload | DerivedPayload
 
