@@ -450,7 +450,9 @@ class _Watch:
         if answered is not None:
             return answered
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
-        if name in EXPORTING_METHODS and device_questions.is_model_asking():
+        # the text of a single number is mostly part of a message
+        is_message = name in ("__repr__", "__format__") and args[0].numel() == 1
+        if name in EXPORTING_METHODS and not is_message and device_questions.is_model_asking():
             self.note_memory_access(name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
