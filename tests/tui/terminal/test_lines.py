@@ -88,8 +88,9 @@ def test_a_linux_console_is_sent_glyphs_that_it_has(sample: Sample) -> None:
             terminal.press(key)
             terminal.settle()
             assert set("".join(terminal.screen.display)) <= known, key
-        assert "▼ feature" in terminal.text(), "what the dialog leaves of it"
-        assert "█" in terminal.text()
+            if key not in ("?", "t"):  # a dialog hides them
+                assert "▼ feature" in terminal.text()
+                assert "█" in terminal.text()
 
 
 @pytest.mark.slow
