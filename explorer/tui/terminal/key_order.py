@@ -1,7 +1,8 @@
 """Key order: handles keys one at a time, each after the effects of the previous one.
 
 Text that is pasted into a terminal without bracketed paste arrives as keys. Run as commands, they could write
-files and answer questions. Many different characters that arrive together are therefore one paste.
+files and answer questions. Many different characters that arrive together are therefore one paste. A single
+line with Enter at its end is typed text where an input has the focus.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from itertools import pairwise, takewhile
 from typing import TYPE_CHECKING, Any
 
 from textual.events import Key, Paste
+from textual.widgets import Input
 
 if TYPE_CHECKING:
     from textual.app import App
@@ -68,11 +70,13 @@ class KeysInOrder:
             and len({key.character for key in keys}) >= _MIN_DIFFERENT
             and all(b.time - a.time < _MAX_GAP for a, b in pairwise(keys))
         )
-        if not (is_continued or is_paste):
+        text = "".join(key.character or "" for key in keys).replace("\r", "\n")
+        # a script sends a line and Enter at once, which an input takes as typed
+        is_line = text.find("\n") == len(text) - 1 and isinstance(self._app.focused, Input)
+        if not is_continued and (is_line or not is_paste):
             return self._waiting.popleft()
         for _ in keys:
             self._waiting.popleft()
-        text = "".join(key.character or "" for key in keys).replace("\r", "\n")
         # an input takes the first line of a paste, and no later part of it
         shown = "" if is_continued and self._has_line_end else text
         self._has_line_end = "\n" in text or (is_continued and self._has_line_end)
