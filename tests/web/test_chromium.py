@@ -127,6 +127,8 @@ def test_a_minute_of_random_hands_leaves_no_error_in_the_console(served: Served,
         page.wait_for_timeout(10 * 100 ** (rng.random() ** 2.5))
     assert not errors, (seed, errors, done[-40:])
     page.set_viewport_size({"width": 1100, "height": 700})
+    page.reload()  # `Shown` has the size with which the page began
+    page.wait_for_selector("body.-first-byte")
     for _ in range(15):
         page.keyboard.press("Escape")
         page.wait_for_timeout(200)
