@@ -24,6 +24,8 @@ _PATIENCE = 1.0
 """Seconds after which the next key no longer waits for the previous one."""
 _MIN_PASTED, _MIN_DIFFERENT = 16, 6
 """Minimum number of characters, and of different characters, of a paste. A held key repeats one character."""
+_MAX_LINE = 256
+"""Maximum number of characters that an input takes as typed."""
 _MAX_GAP = 0.03
 """Maximum seconds between two characters of a paste."""
 
@@ -72,7 +74,8 @@ class KeysInOrder:
         )
         text = "".join(key.character or "" for key in keys).replace("\r", "\n")
         # a script sends a line and Enter at once, which an input takes as typed
-        is_line = text.find("\n") == len(text) - 1 and isinstance(self._app.focused, Input)
+        is_line = text.find("\n") in (-1, len(text) - 1) and len(text) <= _MAX_LINE
+        is_line = is_line and isinstance(self._app.focused, Input)
         if not is_continued and (is_line or not is_paste):
             return self._waiting.popleft()
         for _ in keys:
