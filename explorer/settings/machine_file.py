@@ -326,9 +326,7 @@ def _insert_machine(
         if key == "double_buffered":
             table.add(key, value == "yes")
         elif isinstance(value, dict):
-            inline = tomlkit.inline_table()
-            inline.update(value)
-            table.add(key, inline)
+            table.add(key, _build_inline_table(value))
         elif key != "memory":
             table.add(key, value)
     if measured is not None:
@@ -342,6 +340,15 @@ def _insert_machine(
         table.add("memory", entries)
     machines[name] = table
     return tomlkit.dumps(document)
+
+
+def _build_inline_table(fields: Mapping[str, Any]) -> Any:
+    """Builds a TOML table that stands in one line."""
+    import tomlkit  # imported late: only writing needs it
+
+    table = tomlkit.inline_table()
+    table.update(fields)
+    return table
 
 
 def _drop_none(fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -360,9 +367,7 @@ def _write_table(measured: MeasuredMachine) -> Any:
             items.extend([_drop_none(member) if isinstance(member, dict) else member for member in value])
             table.add(key, items)
         elif isinstance(value, dict):
-            inline = tomlkit.inline_table()
-            inline.update(value)
-            table.add(key, inline)
+            table.add(key, _build_inline_table(value))
         else:
             table.add(key, value)
     return table

@@ -72,11 +72,12 @@ class KeysInOrder:
             and len({key.character for key in keys}) >= _MIN_DIFFERENT
             and all(b.time - a.time < _MAX_GAP for a, b in pairwise(keys))
         )
+        if not (is_continued or is_paste):
+            return self._waiting.popleft()
         text = "".join(key.character or "" for key in keys).replace("\r", "\n")
         # a script sends a line and Enter at once, which an input takes as typed
         is_line = text.find("\n") in (-1, len(text) - 1) and len(text) <= _MAX_LINE
-        is_line = is_line and isinstance(self._app.focused, Input)
-        if not is_continued and (is_line or not is_paste):
+        if is_line and not is_continued and isinstance(self._app.focused, Input):
             return self._waiting.popleft()
         for _ in keys:
             self._waiting.popleft()
