@@ -96,7 +96,7 @@ def rule(op: str, *, domain: str = "") -> Callable[[Rule], Rule]:
 
     def add(function: Rule) -> Rule:
         if not callable(function):
-            raise Misuse(f"the rule for {op} is no function but a {type(function).__name__}")
+            raise Misuse(f"the rule for {op} is of type {type(function).__name__}, not a function")
         register(("" if domain == "ai.onnx" else domain, op), function)
         return function
 

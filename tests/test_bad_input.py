@@ -543,7 +543,7 @@ def test_half_a_character_in_an_index_is_a_line(folder: Path, complaint: Complai
     index = folder / "hf" / "model.safetensors.index.json"
     index.write_text('{"weight_map": {"\\ud800x": "\\udc00.safetensors"}}')
     for words in (("info", "hf"), ("outline", "hf"), ("outline", str(index)), ("formats", "hf")):
-        assert r"\udc00.safetensors' leads out of the model's folder" in complaint(*words)
+        assert r"\udc00.safetensors' is outside the model's folder" in complaint(*words)
 
 
 def test_half_a_character_in_a_name_is_a_line_where_it_cannot_be_written(

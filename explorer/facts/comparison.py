@@ -59,7 +59,7 @@ TABLE_FIGURES: Mapping[str, tuple[Unit, Better]] = {
 """Figures of a comparison in display order, each with its unit and whether less or more is better."""
 
 _TILING_FIGURES = ("products", "utilisation", "padded_share", "traffic", "buffer", "cycles", "tile_seconds")
-"""Figures of the tiled matrix products only. Tiling fewer products also lowers them, which is no gain."""
+"""Figures of the tiled matrix products only. Tiling fewer products also lowers them, which is not a gain."""
 _FORM_FIGURES = (
     *("params", "weight_bytes", "elementwise_ops", "activation_bytes_sum", "bytes_read", "weight_bytes_read"),
     *("activation_bytes_read", "bytes_written", "nodes", "least_seconds"),
@@ -214,7 +214,7 @@ def build_tilings_table(rows: Sequence[SweepRow]) -> FigureTable:
     machines = {row.hardware for row in complete}
     notes = []
     if len({(row.model, row.opening) for row in complete}) > 1:
-        notes.append("they are of several models: figures that grow with a model are not of the same work")
+        notes.append("they belong to several models, so figures that grow with the model are not comparable")
     machine = machines.pop() if len(machines) == 1 else ""
     return build_figure_table(names, [collect_sweep_figures(row) for row in complete], machine, notes)
 

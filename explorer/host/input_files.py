@@ -229,7 +229,7 @@ def parse_toml(source: bytes | str, path: str) -> tuple[str, dict[str, Any]]:
     try:
         text = source.decode("utf-8-sig") if isinstance(source, bytes) else source
     except UnicodeDecodeError:
-        raise Misuse("this is not TOML: it is no text in UTF-8", where=path) from None
+        raise Misuse("this is not TOML: it is not text in UTF-8", where=path) from None
     if deep_key := re.search(_DEEP, re.sub(QUOTED, "q", text)):
         line = deep_key.string.count("\n", 0, deep_key.start()) + 1
         raise Misuse("a key has too many parts", where=f"{path}:{line}")

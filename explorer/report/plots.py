@@ -491,7 +491,7 @@ def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
             if timed
             else (lambda value, _: f"{count_text(round(value))} MACs")
         )
-    assumption = "" if timed else " as if it went with MACs: no machine is named"
+    assumption = "" if timed else " with times in proportion to MACs: no machine is named"
     lower.set_xlabel(f"time{assumption}; blue and light blue forward, orange and light orange backward")
 
 

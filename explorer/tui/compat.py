@@ -136,8 +136,8 @@ class ClosingWorkers(WorkerManager):
     """A worker manager that closes the coroutines of finished workers, even if they never started.
 
     A second key in the same instant, or a closed screen, cancels a worker before its coroutine starts. Python
-    would then print a warning to the terminal. An error of a worker that is no `ExplorerError` is a bug of
-    the program, and is reported.
+    would then print a warning to the terminal. An error of a worker is reported, unless it is an
+    `ExplorerError`.
 
     Assumes: `_remove_worker` is called for each finished worker, whose coroutine is its `_work`.
     Seen: textual 8.2.8.

@@ -243,7 +243,7 @@ def test_a_name_that_is_no_layer_or_several_is_one_line(
     for words, said in (
         (["--layer", "/Rlu"], "no layer '/Rlu'; did you mean '/Relu'?"),
         (["--layer", "*Conv*"], "'*Conv*' is 2 layers; name one of /conv1/Conv, /conv2/Conv"),
-        (["--layer", "pool", "--csv"], "one layer is no table"),
+        (["--layer", "pool", "--csv"], "one layer is not a table"),
     ):
         assert main(["layers", str(sample("lenet")), *words]) == 2
         assert said in capsys.readouterr().err

@@ -140,7 +140,7 @@ def test_a_model_without_known_inputs_has_its_parameters_alone(torch: Any) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"input_size": (1, "x")}, "input_size: 'x' is no size"),
+        ({"input_size": (1, "x")}, "input_size: 'x' is not a size"),
         ({"input_size": (3, 8), "input_data": 1}, "leave one out"),
         ({"input_size": (3, 8), "col_names": ("num_parms",)}, "there is no column 'num_parms'"),
         ({"input_size": (3, 8), "depth": 0}, r"summary\(depth\): 0 cannot be taken"),

@@ -149,7 +149,7 @@ def test_what_turns_gradients_off_or_trains_as_it_runs_is_one_line(tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([str(SAMPLES / "lenet.onnx"), "-n", "2"], "it is no module of PyTorch's"),
+        ([str(SAMPLES / "lenet.onnx"), "-n", "2"], "it is not a module of PyTorch"),
         (["resnet18", "-n", "900"], "cuts; fewer stages"),
         (["resnet18", "-n", "2", "--past", "4"], "--past"),
         (["resnet18", "-n", "2", "--at", "nosuch"], "no module is called 'nosuch'"),
@@ -305,7 +305,7 @@ def test_what_a_module_draws_is_called_neither_equal_nor_different(tmp_path: Pat
             session.split(SplitSpec(2), output=str(tmp_path / "stages"), form="torch")
     assert (sure.exact, drawn.exact) == (True, None)
     assert not any("random numbers" in note for note in sure.notes)
-    assert any(note.startswith("not compared, for random numbers make it") for note in drawn.notes)
+    assert any(note.startswith("not compared, because it depends on random numbers") for note in drawn.notes)
     assert {path.name for path in tmp_path.iterdir()} == {"last.pt2", "whole.pt2"}
 
 

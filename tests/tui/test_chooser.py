@@ -263,7 +263,7 @@ async def test_recent_models_are_there_and_a_missing_one_says_so(folder: Path, t
         assert "not there any more" in gone
         assert "not there any more" not in kept
         await hands.press("enter")
-        assert "off the list now" in hands.strip(Status)
+        assert "removed from the list" in hands.strip(Status)
         assert hands.chosen == []
         await hands.press("enter")
         (choice,) = hands.chosen

@@ -105,10 +105,10 @@ class Command:
         instant: Whether the command only reads headers, so that it needs no supervision.
         anywhere: Whether the command also runs on Windows; the others require WSL there.
         subject: Noun for the positional arguments.
-        words: Allowed values of the positional arguments, if they are no models.
+        words: Allowed values of the positional arguments, if they are not models.
         meaning: Description of a positional argument that is neither a model nor one of `words`.
         exits: Exit code of each outcome. Outcomes are kinds of verdict, or words for the manual.
-        others: Descriptions of placeholders in `models` that are no models.
+        others: Descriptions of placeholders in `models` that are not models.
         group: Key of the command's group in `GROUPS`.
         answer: Type of the fact that `--json` prints, if the document has the fields of one fact. The other
             documents are in `explorer.report.document_types`.

@@ -66,7 +66,7 @@ def record_of(args: ParsedArgs, record: type[S], /, **fields: Any) -> S:
     Args:
         args: Parsed arguments.
         record: Record type; see `explorer.base.options.list_declared_options`.
-        **fields: Values of fields that are no options, or that override options.
+        **fields: Values of fields that are not options, or that override options.
     """
     return record(**{**read_typed_values(args, record), **fields})
 

@@ -110,7 +110,7 @@ def _write(pieces: Iterable[str]) -> None:
 
 
 def _run_writer(write: Callable[[], object]) -> None:
-    """Run a function that writes to standard output. A closed pipe is no error, but a full disk is."""
+    """Run a function that writes to standard output. A closed pipe is not an error, but a full disk is."""
     reconfigure = getattr(sys.stdout, "reconfigure", None)
     if reconfigure is not None:
         reconfigure(errors="backslashreplace")

@@ -27,7 +27,7 @@ class ProgressLine:
     """A progress callback. Call `clear` before printing anything else.
 
     Args:
-        stream: Terminal to draw on; standard error by default. If it is no terminal, nothing is drawn.
+        stream: Terminal to draw on; standard error by default. If it is not a terminal, nothing is drawn.
         quiet: Whether to draw nothing.
     """
 

@@ -23,6 +23,12 @@ from explorer.facts import NodeDiff
 _SHOWN = 8
 """Maximum number of values of a list or tensor that are written out. Longer lists show their size."""
 
+_TEXT, _TEXT_HEAD = 60, 57
+"""Maximum number of characters of a text that is written out, and the characters of a longer one."""
+
+_SHORT_DIGITS, _FLOAT32_DIGITS, _FLOAT64_DIGITS = 7, 9, 17
+"""Significant digits of a number: the usual ones, and those that tell all float32 or all float64 numbers
+apart."""
 
 _WINDOWED = frozenset(
     {"AveragePool", "Conv", "ConvInteger", "ConvTranspose", "FusedConv", "LpPool", "MaxPool", "QLinearConv"}
@@ -38,8 +44,8 @@ class NamedDifference(NamedTuple):
     Attributes:
         name: Name of the attribute or weight.
         text: Description of the difference, or '' if there is none.
-        is_content: Whether the texts of both values are equal, and only the content of a body or of a
-            large value differs.
+        is_content: Whether only the content of a body or of a large value differs, which `text` does not
+            show.
     """
 
     name: str
@@ -207,14 +213,15 @@ class Describer(Struct):
                 and self.has_same_attribute(value_before, value_after)
             ):
                 continue
-            texts = (
-                _describe_attribute(value_before, is_set_before),
-                _describe_attribute(value_after, is_set_after),
-            )
-            if texts[0] != texts[1]:
-                differences.append(NamedDifference(name, f"attribute {name} {texts[0]} -> {texts[1]}"))
-            else:
+            if _select_shown_part(value_before) == _select_shown_part(value_after):
                 differences.append(NamedDifference(name, f"attribute {name}: content differs", True))
+                continue
+            for digits in (_SHORT_DIGITS, _FLOAT32_DIGITS, _FLOAT64_DIGITS):
+                text_before = _describe_attribute(value_before, is_set_before, digits)
+                text_after = _describe_attribute(value_after, is_set_after, digits)
+                if text_before != text_after:
+                    break
+            differences.append(NamedDifference(name, f"attribute {name} {text_before} -> {text_after}"))
         return differences
 
     def has_same_attribute(self, before: Any, after: Any) -> bool:
@@ -419,10 +426,11 @@ def get_default(model: Model, node: Node, name: str, example: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def _describe_attribute(value: Any, is_set: bool) -> str:
+def _describe_attribute(value: Any, is_set: bool, digits: int) -> str:
     if value is None:
         return "not given"
-    return _describe_value(value) if is_set else f"{_describe_value(value)} (default)"
+    text = _describe_value(value, digits)
+    return text if is_set else f"{text} (default)"
 
 
 def _name_operator(node: Node, counterpart: Node) -> str:
@@ -443,19 +451,22 @@ def _has_same_record(first: Node, second: Node) -> bool:
     return a.source.map[a.offset : a.offset + a.size] == b.source.map[b.offset : b.offset + b.size]
 
 
-def _describe_value(value: Any) -> str:
+def _describe_value(value: Any, digits: int) -> str:
+    """Describes an attribute value, with the significant digits of its floating-point numbers."""
     if isinstance(value, float):
-        # float32 precision: 0.1 rather than 0.10000000149011612
-        short = float(f"{value:.7g}")
-        return repr(short)
+        # 0.1 rather than 0.10000000149011612
+        return repr(float(f"{value:.{digits}g}"))
     if isinstance(value, (str, bytes)):
-        text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
-        return f"'{text}'" if len(text) <= 60 else f"'{text[:57]}...'"
+        text = _decode(value)
+        return f"'{text}'" if len(text) <= _TEXT else f"'{text[:_TEXT_HEAD]}...'"
     if isinstance(value, (tuple, list)):
-        head = ", ".join(map(_describe_value, value[:_SHOWN]))
+        head = ", ".join(_describe_value(item, digits) for item in value[:_SHOWN])
         return f"[{head}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{head}]"
     if isinstance(value, Tensor):
-        return _describe_tensor(value)
+        kind, values = f"{value.dtype} {shape_text(value.shape)}", _read_few_values(value)
+        if values is None:
+            return kind
+        return f"{kind} {_describe_value(values if value.shape else values[0], digits)}"
     if isinstance(value, Graph):
         return f"a graph of {many_text(len(value.nodes), 'node')}"
     if isinstance(value, AttributeRef):
@@ -463,12 +474,32 @@ def _describe_value(value: Any) -> str:
     return str(value) if isinstance(value, (int, Mapping)) else "?"
 
 
-def _describe_tensor(tensor: Tensor) -> str:
-    kind = f"{tensor.dtype} {shape_text(tensor.shape)}"
+def _select_shown_part(value: Any) -> Any:
+    """Returns the part of an attribute value that `_describe_value` shows, for a comparison of two values."""
+    if isinstance(value, float):
+        return repr(value)  # unlike the number, the text of NaN is equal to itself
+    if isinstance(value, (str, bytes)):
+        text = _decode(value)
+        return text if len(text) <= _TEXT else text[:_TEXT_HEAD], len(text) <= _TEXT
+    if isinstance(value, (tuple, list)):
+        return len(value), *map(_select_shown_part, value[:_SHOWN])
+    if isinstance(value, Tensor):
+        return value.dtype, value.shape, _select_shown_part(_read_few_values(value))
+    if isinstance(value, Graph):
+        return len(value.nodes)
+    return value if isinstance(value, (int, Mapping, AttributeRef)) else type(value)
+
+
+def _decode(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+
+
+def _read_few_values(tensor: Tensor) -> list[Any] | None:
+    """Returns the values of a small tensor, or None for a large or unreadable one."""
     if tensor.elements > _SHOWN:
-        return kind
+        return None
     try:
-        values = tensor.array().reshape(-1).tolist()
+        values: list[Any] = tensor.array().reshape(-1).tolist()
     except (BadModel, ImportError):
-        return kind
-    return f"{kind} {_describe_value(values)}" if tensor.shape else f"{kind} {_describe_value(values[0])}"
+        return None
+    return values

@@ -300,7 +300,7 @@ def count_unused_bytes(tensors: Iterable[StoredTensor], start: int, size: int) -
     in_order.sort(key=attrgetter("offset"))
     for tensor in in_order:
         if tensor.offset < end:
-            problem = "lies over another tensor: the file is broken, or made to deceive"
+            problem = "overlaps another tensor: the file is broken or malicious"
             raise BadModel(problem, where=f"{tensor.path}: tensor '{printable(tensor.name)}'")
         unused += tensor.offset - end
         end = tensor.offset + tensor.nbytes

@@ -39,7 +39,7 @@ def read_model_file(path: str) -> ModelFile | None:
             refusal = build_saved_model_error(path)
             return replace(header, format="saved_model", note=f"{refusal.what}: {refusal.hint}")
         if format.outline is None or format.chooses:
-            return replace(header, note="this is no model that could be listed")
+            return replace(header, note="this is not a model that could be listed")
         outline = format.outline(path)
         figures = collect_header_figures(outline)
     except ExplorerError as error:

@@ -65,7 +65,7 @@ def recognise(source: str) -> Format:
         raise error
     if format_by_name is None:
         raise BadModel(
-            "this is no model of a known format",
+            "this is not a model of a known format",
             where=source,
             hint="explorer formats lists what can be opened",
         )

@@ -194,7 +194,7 @@ def build_leaf(
     size = sum(tensor.nbytes for tensor in tensors)
     attributes = {**layer.attributes, "role": role, "bytes": size}
     return LayerLeaf(
-        scopes, replace(layer, attributes=attributes, reason=f"{role}: it is no part of the model")
+        scopes, replace(layer, attributes=attributes, reason=f"{role}: it is not part of the model")
     )
 
 

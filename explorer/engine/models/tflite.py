@@ -71,7 +71,7 @@ class TfliteModel(StaticModel):
             size = sum(read.states.values())
             notes.append(
                 f"{len(read.states):,} tensors ({size:,} bytes) keep their values from run to run;"
-                " they are no activations and not counted"
+                " they are not activations and not counted"
             )
         if len(read.signatures) > 1:
             notes.append(f"{len(read.signatures):,} signatures; counted is the first subgraph")

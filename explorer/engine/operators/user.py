@@ -12,7 +12,7 @@ import contextvars
 from explorer.base.errors import Misuse
 from explorer.engine.operators.call import Call, Key, MissingShape, Rule, Rules
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.user_file import build_error, run_file
+from explorer.engine.operators.user_file import build_error, collect_declarations
 
 _MAX_FORMULA_LENGTH = 4000
 """Maximum number of characters in a formula, because the program shows formulas next to the numbers."""
@@ -42,15 +42,9 @@ def load(path: str, *, trust: bool) -> Rules:
     Raises:
         Misuse: The file may not run, cannot be read, fails, or registers no rule.
     """
-    table: dict[Key, Rule] = {}
-    token = _collected.set(table)
-    try:
-        run_file(path, "rules", "--rules", trust=trust)
-    finally:
-        _collected.reset(token)
-    if not table:
-        hint = "write `@explorer.rules.rule('MyOp', domain='my.domain')` above a function"
-        raise Misuse("the file registers no rule", where=path, hint=hint)
+    hint = "write `@explorer.rules.rule('MyOp', domain='my.domain')` above a function"
+    no_rule = Misuse("the file registers no rule", where=path, hint=hint)
+    table = collect_declarations(path, "rules", "--rules", _collected, no_rule, trust=trust)
     return {key: _guard(rule, key, path) for key, rule in table.items()}
 
 
@@ -61,11 +55,11 @@ def find_problem(cost: object) -> str:
     for name in ("macs", "elementwise_ops"):
         value = getattr(cost, name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
-            return f"{name}={value!r}, which is no count"
+            return f"{name}={value!r}, which is not a count"
     if cost.status not in ("exact", "bound", "unknown"):
         return f"status={cost.status!r}, which is none of 'exact', 'bound', 'unknown'"
     if not isinstance(cost.formula, str) or not isinstance(cost.reason, str):
-        return "a formula or reason that is no text"
+        return "a formula or reason that is not text"
     if len(cost.formula) > _MAX_FORMULA_LENGTH:
         return f"a formula of {len(cost.formula):,} characters"
     if cost.status != "unknown" and None in (cost.macs, cost.elementwise_ops):

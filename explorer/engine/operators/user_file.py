@@ -5,13 +5,52 @@ from __future__ import annotations
 import contextlib
 import sys
 import traceback
+from contextvars import ContextVar
 from types import ModuleType, TracebackType
+from typing import TypeVar
 
 from explorer.base.errors import Misuse
 from explorer.host import input_files
 
+K = TypeVar("K")
+V = TypeVar("V")
 
-def run_file(path: str, subject: str, flag: str, *, trust: bool) -> None:
+
+def collect_declarations(
+    path: str,
+    subject: str,
+    flag: str,
+    declared: ContextVar[dict[K, V] | None],
+    if_empty: Misuse,
+    *,
+    trust: bool,
+) -> dict[K, V]:
+    """Runs a Python file, and returns what it declares.
+
+    Args:
+        path: Path of the file.
+        subject: Contents of the file in the plural: 'rules'.
+        flag: Option that names the file.
+        declared: Variable that holds the table of declarations while the file runs. The functions that the
+            file calls add to this table.
+        if_empty: Error for a file without declarations.
+        trust: Whether the file may run.
+
+    Raises:
+        Misuse: The file may not run, cannot be read, fails, or declares nothing.
+    """
+    table: dict[K, V] = {}
+    token = declared.set(table)
+    try:
+        _run_file(path, subject, flag, trust=trust)
+    finally:
+        declared.reset(token)
+    if not table:
+        raise if_empty
+    return table
+
+
+def _run_file(path: str, subject: str, flag: str, *, trust: bool) -> None:
     """Runs a Python file.
 
     Args:

@@ -36,13 +36,13 @@ def read_baseline(path: str) -> Baseline:
         if reason[1:2].islower():  # not an abbreviation
             reason = reason[:1].lower() + reason[1:]
         hint = "write a new one with --update --force"
-        raise Misuse(f"this is no baseline: {reason}", where=path, hint=hint) from None
+        raise Misuse(f"this is not a baseline: {reason}", where=path, hint=hint) from None
 
 
 def check_baseline_target(
     path: str, models: tuple[str, ...], inputs: tuple[str, ...], *, overwrite: bool
 ) -> None:
-    """Refuse a path that is a model or an input, or a file that is no baseline unless `overwrite` is set.
+    """Refuse a path that is a model or an input, or a file that is not a baseline unless `overwrite` is set.
 
     Raises:
         Misuse: The baseline cannot be written there.
@@ -58,7 +58,7 @@ def write_baseline(path: str, models: Mapping[str, BaselineModel], *, overwrite:
     Args:
         path: Path of the file, which `check_baseline_target` has accepted.
         models: Figures by the name of the model.
-        overwrite: Whether to replace a file that is no baseline.
+        overwrite: Whether to replace a file that is not a baseline.
     """
     old_models: dict[str, BaselineModel] = {}
     if os.path.lexists(path):

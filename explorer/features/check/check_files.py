@@ -81,7 +81,7 @@ def check_files(
         against: Path of the baseline, or None for the one that `pyproject.toml` names.
         update: Whether to write the figures into the baseline. Changes such as '+5%' then refer to the new
             figures, and the table shows the change from the old ones.
-        overwrite: Whether `update` may replace a file that is no baseline.
+        overwrite: Whether `update` may replace a file that is not a baseline.
         config: Path of a file with the table `[tool.explorer]`, or None for the `pyproject.toml` of the
             working folder or of the nearest folder above it that has one.
         machine: Machine for `max_seconds`; see `Session.check`.

@@ -258,7 +258,7 @@ def _get_number(figure: FigureValue) -> float | None:
 
 
 def _convert_bound(bound: Fraction, unit: BudgetUnit) -> float:
-    """Return a limit as a number. A limit of a count is rounded down, which no whole number notices."""
+    """Return a limit as a number. A limit of a count is rounded down, because counts are whole numbers."""
     return math.floor(bound) if unit in ("count", "bytes") else float(bound)
 
 
@@ -308,7 +308,7 @@ def _explain_unknown(
     budget: Budget,
     old: BaselineFigure | None,
 ) -> str:
-    """Explain why nobody knows whether a figure keeps its limit, with the next step."""
+    """Explain why it is unknown whether a figure is within its limit, and name the next step."""
     if figure.value is None or figure.sign:
         text = _INEXACT.get(figure.sign) or "the figure is unknown"
         if model_figures.open_sizes:

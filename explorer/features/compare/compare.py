@@ -237,7 +237,9 @@ def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
     notes = []
     shapes = [sorted(str(tensor.shape) for tensor in info.model.inputs) for info in infos]
     if any(shape != shapes[0] for shape in shapes):
-        notes.append("their inputs have other shapes: figures that grow with those are not of the same work")
+        notes.append(
+            "the shapes of their inputs differ, so figures that grow with the inputs are not comparable"
+        )
     if proved is not None:
         notes.append(f"proof and largest error: against {proved}")
     return notes

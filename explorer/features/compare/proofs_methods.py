@@ -131,7 +131,9 @@ def blame(
             graphs = models.load_graph(a, on_progress), other_models.load_graph(b, on_progress)
             labels = models.label(a), other_models.label(b)
         else:
-            graphs = stack.enter_context(session.parts.get_part(Tiler).tried(spec, on_progress, cancel))
+            graphs = stack.enter_context(
+                session.parts.get_part(Tiler).tile_temporarily(spec, on_progress, cancel)
+            )
             labels = models.label(models.current), spec.label
         fact = session.parts.get_part(Prover).blame(
             *graphs,

@@ -16,12 +16,12 @@ def check(folder: str, overwrite: bool) -> None:
     """Check before any work that the folder can be written.
 
     Raises:
-        Misuse: The path is no folder, the folder holds files of others, or it holds code and `overwrite` is
-            False.
+        Misuse: The path is not a folder, the folder holds files of others, or it holds code and
+            `overwrite` is False.
     """
     confinement.check(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise Misuse("is no folder", where=folder, hint="name a folder; the code goes into it")
+        raise Misuse("is not a folder", where=folder, hint="name a folder; the code goes into it")
     parent = os.path.dirname(os.path.abspath(folder))
     if not os.path.isdir(parent):
         raise Misuse("there is no such folder", where=parent, hint="create it first")
@@ -97,7 +97,7 @@ def read(folder: str) -> CodeManifest:
         manifest = msgspec.json.decode(content, type=CodeManifest)
     except (msgspec.DecodeError, Misuse) as error:
         raise BadModel(
-            f"is no manifest of emitted code: {error}",
+            f"is not a manifest of emitted code: {error}",
             where=path,
             hint="explorer emit MODEL -o FOLDER writes one",
         ) from None

@@ -97,40 +97,38 @@ def emit(
     """
     started = time.perf_counter()
     code_folder.check(output, overwrite)
-    if machine is None and mapping is None:
-        hint = "add --mapping FILE, as explorer map MODEL --machine NAME -o FILE writes it, or --machine NAME"
-        raise Misuse("code needs a mapping", where="emit", hint=hint)
-    chosen_machine = read_mapping(mapping).machine if machine is None and mapping is not None else machine
-    assert chosen_machine is not None
     mapped = session.map(
-        chosen_machine,
-        fuse=fuse if mapping is None else "",  # a search counts what is fused; a given mapping stays
+        machine if machine is not None else _read_machine(mapping),
+        fuse=fuse
+        if mapping is None
+        else "",  # a search includes the fused operators; a given mapping is not changed
         grouped=grouped,
         mapping=mapping,
         sites=sites,
         on_progress=on_progress,
     )
     check_counts(mapped.machine, "--machine")
+    where = mapping or "--machine"
     for site in mapped.sites:
-        _check_fit(site.cost, mapping or "--machine")
+        _check_fit(site.cost, where)
     names = tuple(site.name for site in mapped.sites)
     task = _Task(session, names, mapped.grouped, mapped.machine.unit, on_progress)
-    found_epilogues = task.epilogues() if fuse else {}
+    epilogue_by_site = task.epilogues() if fuse else {}
     code_sites = tuple(
         _code_site(
             number,
             site,
             task.sites[site.name],
-            found_epilogues.get(site.name),
+            epilogue_by_site.get(site.name),
             mapped.machine,
             form,
-            mapping or "--machine",
+            where,
         )
         for number, site in enumerate(mapped.sites, 1)
     )
     manifest = _build_manifest(session, mapped, code_sites, mapping, fuse)
     fused = {
-        site.mapping.site: found_epilogues[site.mapping.site]
+        site.mapping.site: epilogue_by_site[site.mapping.site]
         for site in code_sites
         if site.mapping.epilogue.ops
     }
@@ -144,6 +142,18 @@ def emit(
         code_folder.write(output, files, manifest, overwrite)
         proof = replace(proof, output=output)
     return replace(proof, form=form, seconds=time.perf_counter() - started)
+
+
+def _read_machine(mapping: str | None) -> MemoryMachine:
+    """Return the machine of a mapping file.
+
+    Raises:
+        Misuse: There is no mapping file, or it cannot be read.
+    """
+    if mapping is None:
+        hint = "add --mapping FILE, as explorer map MODEL --machine NAME -o FILE writes it, or --machine NAME"
+        raise Misuse("code needs a mapping", where="emit", hint=hint)
+    return read_mapping(mapping).machine
 
 
 def _build_manifest(
@@ -221,9 +231,9 @@ def verify_code(
     digest = _model_digest(session)
     if manifest.model_sha256 and digest and manifest.model_sha256 != digest:
         raise Misuse(
-            "the code is of another model: the digest of the file differs",
+            "the code belongs to another model: the digests of the files differ",
             where=folder,
-            hint=f"it was emitted of {manifest.model}",
+            hint=f"it was emitted from {manifest.model}",
         )
     products = tuple(site.mapping.site for site in manifest.sites)
     task = _Task(session, products, manifest.grouped, manifest.machine.unit, on_progress)
@@ -301,9 +311,9 @@ class _Task:
         programs = None if program is None else Programs(program, files["driver.c"])
         try:
             run = (
-                partial(_walk, manifest.machine, fused)
+                partial(_run_nest, manifest.machine, fused)
                 if programs is None
-                else partial(_run, programs, files, keep)
+                else partial(_run_compiled, programs, files, keep)
             )
             names = [site.mapping.site for site in manifest.sites]
             evidence = tuple(
@@ -338,10 +348,10 @@ class _Task:
         return CodeProof("", "c", name, len(files), runner, evidence, kind, verdict, 0.0)
 
 
-def _run(
+def _run_compiled(
     programs: Any, files: Mapping[str, str], keep: Callable[[str], str], site: CodeSite, inputs: RunInputs
 ) -> RunResult:
-    """Run the C file of a site."""
+    """Compile and run the C file of a site."""
     from explorer.engine.mapping.proof import CompilerError
 
     try:
@@ -352,10 +362,10 @@ def _run(
     return result
 
 
-def _walk(
+def _run_nest(
     machine: MemoryMachine, fused: Mapping[str, FusedEpilogue], site: CodeSite, inputs: RunInputs
 ) -> RunResult:
-    """Walk the nest of a site in NumPy."""
+    """Run the loop nest of a site in NumPy."""
     from explorer.engine.mapping.walk import walk_nest
 
     epilogue = fused.get(site.mapping.site)
@@ -386,10 +396,10 @@ def _code_site(
 
 
 def _unpacked_cost(mapped: MappedSite, site: Site, machine: MemoryMachine) -> MappingCost:
-    """Return the cost of what the code does without an epilogue: it multiplies dequantized weights.
+    """Return the cost of a site's code without an epilogue.
 
-    They are larger than the stored ones. If the mapping was searched, the best mapping of the larger ones is
-    searched, so that the tiles of the code fit the memories.
+    The code multiplies dequantized weights, which are larger than the stored weights. If the mapping comes
+    from a search, the search is repeated for these weights, so that the tiles fit the memories.
     """
     from explorer.engine.mapping.cost import compute_mapping_cost
     from explorer.engine.mapping.search import search_mappings
@@ -460,7 +470,7 @@ def _fused_cost(cost: MappingCost, epilogue: FusedEpilogue, machine: MemoryMachi
 
 
 def _epilogues_of(manifest: CodeManifest, task: _Task, folder: str) -> dict[str, FusedEpilogue]:
-    """Return the epilogues of a folder's code, as the model has them.
+    """Return the epilogues of the sites that the code of a folder fuses, read from the model.
 
     Raises:
         Misuse: The model has another epilogue at a site.
@@ -484,7 +494,7 @@ _DIRECTIONS: tuple[tuple[Literal["loads", "stores", "reads", "writes"], str], ..
 
 
 def _counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
-    """List the bytes that the code of a site must move."""
+    """List the bytes that the code of a site must move, by level and operand."""
     return tuple(
         CodeCounter(move.level, move.operand, direction, getattr(move, field))
         for move in cost.moves
@@ -496,7 +506,7 @@ def _counters(cost: MappingCost) -> tuple[CodeCounter, ...]:
 
 
 def _sources(manifest: CodeManifest, fused: Mapping[str, FusedEpilogue]) -> dict[str, str]:
-    """Write the code of all sites."""
+    """Return the text of each file of the code, by file name."""
     from explorer.engine.mapping.emit_c import DRIVER, emit_site
 
     files = {}

@@ -185,7 +185,7 @@ def _read_sizes(
         for size in shape:
             if not isinstance(size, int) or isinstance(size, bool) or size < 0:
                 raise Misuse(
-                    f"'{size}' is no size",
+                    f"'{size}' is not a size",
                     where="input_size",
                     hint="write a shape such as (1, 3, 224, 224), or a list of shapes",
                 )

@@ -164,7 +164,7 @@ def check_tensorboard(folder: str) -> None:
         MissingExtra: tensorboardX is not installed.
     """
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise Misuse("is no folder", where=folder, hint="name a folder; TensorBoard reads all files in it")
+        raise Misuse("is not a folder", where=folder, hint="name a folder; TensorBoard reads all files in it")
     if not os.path.isdir(os.path.dirname(os.path.abspath(folder))):
         raise Misuse("there is no such folder", where=os.path.dirname(folder), hint="create it first")
     require("tensorboardX", "--tensorboard")

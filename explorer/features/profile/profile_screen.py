@@ -176,7 +176,7 @@ class ProfileDialog(FormDialog[ProfileRequest]):
         step = "A training step: forward, backward, optimizer. " if spec.train else ""
         return [
             (f"{step}{runs}, or {spec.time_limit:g} s have passed{turn}.", "dim"),
-            ("The screen rests meanwhile; Esc stops.", "dim"),
+            ("The screen does not change until then; Esc stops the run.", "dim"),
         ]
 
     def _read_fields(self) -> ProfileRequest:

@@ -301,7 +301,7 @@ class Quantizer:
             agreement.snr_db is not None and agreement.snr_db < _MIN_FOLD_SNR
             for agreement in agreements.values()
         ):
-            problem = f"{nodes} cannot be folded into weights without other numbers"
+            problem = f"{nodes} cannot be folded into weights without a change of the outputs"
             raise BadModel(problem, where=self._models.source, hint="pass --form qdq, which folds nothing")
         return (f"{nodes} folded into weights first, as `explorer fold` does",)
 
@@ -311,7 +311,7 @@ class Quantizer:
         has_sizes = options["dims"] or options["input_shapes"]
         return shapes.infer(plan.model).values if has_sizes else plan.shapes
 
-    def asked_again(self, layer: str, values: Mapping[str, Any]) -> tuple[QuantizeRequest, int]:
+    def change_layer(self, layer: str, values: Mapping[str, Any]) -> tuple[QuantizeRequest, int]:
         """Change the choice for one layer in the request that made the current state.
 
         Returns the new request and the index of the state to quantize.
@@ -429,7 +429,7 @@ def _file_stamps(path: str) -> tuple[tuple[str, int, int], ...]:
 
 
 def state_text(request: QuantizeRequest, fact: Quantization, **more: Any) -> StateText:
-    """Return label, record and command of a quantized state; `more` holds further fields of the record."""
+    """Return label, record and command of a quantized state; `more` has further fields of the record."""
     return StateText(
         f"quantize {_label(request.spec)}", QuantizationRecord(request, fact, **more), fact.command
     )

@@ -27,7 +27,11 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     spec = quantize_spec(args)
     module = (args.output or "").lower().endswith(_MODULES)
     if args.dynamic and not module:
-        raise Misuse("says nothing of an ONNX file's own axes", where="--dynamic", hint="give -o a .pt2 file")
+        raise Misuse(
+            "does not apply to an ONNX file, which declares its own axes",
+            where="--dynamic",
+            hint="give -o a .pt2 file",
+        )
     with explorer.Session(args.models[0], **args.opening) as session:
         info = session.open(on_progress=progress)
         digest = session.sha256() if args.json else None

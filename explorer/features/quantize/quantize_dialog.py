@@ -366,7 +366,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """Return the block size; 0 for none.
 
         Raises:
-            Misuse: The field is no valid block size.
+            Misuse: The field is not a valid block size.
         """
         typed = self._read_field("quantize-block")
         if typed == _NO_BLOCK:

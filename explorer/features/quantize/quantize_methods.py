@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from explorer.features.quantize.module_quantizer import ModuleQuantizer
 
 
-_NO_STATE = "a module of torchao's tensors is no state, and no file: they are stored as a pickle"
+_NO_STATE = "a module of torchao's tensors is neither a state nor a file: they are stored as a pickle"
 
 
 def quantize_choice(
@@ -281,7 +281,7 @@ def requantize(
     """
     values = {"weight": weight, "input": input, "bias": bias, "on": on}
     options = {"output": None, "overwrite": False, "on_progress": on_progress, "cancel": cancel}
-    request, parent_state = session.parts.get_part(Quantizer).asked_again(layer, values)
+    request, parent_state = session.parts.get_part(Quantizer).change_layer(layer, values)
     return _quantize_state(session, request, parent_state, report, options)
 
 

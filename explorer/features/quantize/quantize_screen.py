@@ -46,8 +46,8 @@ QUANTIZE_KEYS = key_group(
         "The model made again without a format for this layer, or with one again; so in a blame"),
     ("quantized_format", ("f",), "f", "Format…",
         "The model made again with another format for this layer; so in a blame"),
-    ("quantized_anew", ("n",), "n", "Anew…", "The same model quantized otherwise"),
-    ("quantized_sort", ("s",), "s", "Sort", "As executed, or what lost most first"),
+    ("quantized_anew", ("n",), "n", "Anew…", "Quantize the same model with other settings"),
+    ("quantized_sort", ("s",), "s", "Sort", "In execution order, or the largest loss first"),
     ("quantized_worst", ("w",), "w", "Worst", "To the layer that lost most"),
     ("quantized_exact", ("e",), "e", "Exact or rounded", "62.79 KiB or 64,302"),
     ("quantized_copy", ("y",), "y", "Copy", "Send the command that does the same to the terminal"),
@@ -116,7 +116,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the layer and the effect of the dialog."""
         text = f"{self._layer.name}: {self._layer.reason or layer_summary(self._layer)}"
-        return [(text, "text"), ("The model is made again of what it was before: a branch.", "dim")]
+        return [(text, "text"), ("The state before is quantized again, as a branch of the history.", "dim")]
 
     def answer(self) -> dict[str, str]:
         """Return the parts with another format than now."""
@@ -125,7 +125,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
         }
         changed = {part: value for part, value in fields.items() if value != _STAYS}
         if not changed:
-            raise Misuse("nothing is other")
+            raise Misuse("no format was changed")
         return changed
 
 
@@ -257,7 +257,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
         self._sorted = not self._sorted
         self._show()
         self._show_layer()
-        self._say("what lost most first" if self._sorted else "as executed")
+        self._say("largest loss first" if self._sorted else "in execution order")
 
     def action_quantized_worst(self) -> None:
         """Move to the layer with the largest loss."""

@@ -106,7 +106,7 @@ class EditCommand(ScreenCommand):
             return
         layers, (first, stop) = self.tree.model.layers, self.tree.cursor_range
         if first == stop or layers[first].group:
-            self.store.say("put the cursor on one layer: a group is no node")
+            self.store.say("put the cursor on one layer: a group is not a node")
             return
         self._ask(layers[first], None)
 

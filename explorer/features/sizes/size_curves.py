@@ -78,7 +78,9 @@ class CurveMaker:
         smallest = low or 1
         largest = high or max(smallest, _MAX_BATCH if "batch" in name.lower() else _MAX_LENGTH)
         if largest < smallest:
-            raise Misuse(f"{smallest:,} to {largest:,} is no range", where="--over", hint="write batch=1:64")
+            raise Misuse(
+                f"{smallest:,} to {largest:,} is not a range", where="--over", hint="write batch=1:64"
+            )
         module = self._is_module(self._models.open_state(state_index, on_progress))
         own_names = {name, _TEXT_LENGTH if module else _CACHED_TOKENS}
         other_sizes = {

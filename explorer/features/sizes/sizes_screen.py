@@ -49,7 +49,7 @@ SIZES_KEYS = key_group(
     ("size_crossing(1)", ("n",), "n", "The next crossing", "Where one figure passes another"),
     ("size_crossing(-1)", ("N",), "N", "The crossing before", "The same, the other way round"),
     ("size_other", ("tab",), "Tab", "Another size", "Batch, sequence, ..."),
-    ("size_machine", ("m",), "m", "Machine…", "Whose least time is drawn"),
+    ("size_machine", ("m",), "m", "Machine…", "Whose least times are shown"),
     ("size_bind", ("enter",), "Enter", "Take this size", "Binds it, and the other open sizes to those shown"),
     ("size_type", ("t",), "t 1-9", "Type sizes", "Fields for all sizes that the model leaves open"),
     ("size_serving", ("at",), "@", "Serving…", "Of a text: prompt, context, batch, devices"),
@@ -212,7 +212,7 @@ class SizesView(SubScreen[SizeChoice]):
         """Bind the slider's size if the model leaves it open."""
         fact, bindable = self.fact, self._bindable
         if fact.name not in bindable:
-            self._say(f"{fact.name} is fixed in this model: it can be looked at, not taken")
+            self._say(f"{fact.name} is fixed in this model and cannot be changed")
             return
         # the visible figures rest on all of these sizes
         others = {name: size for name, size in fact.others.items() if name in bindable}

@@ -87,7 +87,7 @@ def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) 
     parameters = dict(part.module.named_parameters())
     notes = [*models.list_weight_notes()]
     if part.drawn:
-        notes.append(f"not compared, for random numbers make it: {', '.join(part.drawn)}")
+        notes.append(f"not compared, because it depends on random numbers: {', '.join(part.drawn)}")
     if part.attends:
         notes.append(
             "compared without torch's kernels for attention in inference alone, which no program has"

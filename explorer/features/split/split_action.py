@@ -126,9 +126,9 @@ async def _extract(context: CommandContext, spec: PartSpec) -> None:
     fact: Extraction = await context.jobs.run("extracting", "extract", spec)
     title, tone = "Not extracted: it gives other numbers", "bad"
     if fact.output:
-        title, tone = "Extracted: the whole's own numbers", "good"
+        title, tone = "Extracted: the numbers of the whole model", "good"
         if fact.exact is None:
-            title, tone = "Extracted: random numbers make it, which no two runs share", "warn"
+            title, tone = "Extracted, not compared: it depends on random numbers", "warn"
         await context.take_history()
         entry = context.store.entry
         await context.show_made("undo", command=entry.command if entry is not None else "")

@@ -62,7 +62,7 @@ def _summarize(fact: Split, exact: bool) -> Line:
     if fact.forecast is not None:
         spans += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
     elif forecast is not None:
-        spans.append(("  as if time went with MACs", "dim"))
+        spans.append(("  times in proportion to MACs", "dim"))
     return tuple(spans)
 
 

@@ -118,7 +118,9 @@ def report_optimized_errors(outputs: Sequence[OutputEvidence], subject: str) -> 
     blocks: list[Block] = []
     drawn = [output.name for output in outputs if output.drawn]
     if drawn:
-        blocks.append(Paragraph(f"not compared, for random numbers make it: {', '.join(drawn)}", "warning"))
+        blocks.append(
+            Paragraph(f"not compared, because it depends on random numbers: {', '.join(drawn)}", "warning")
+        )
     worst = max((o for o in outputs if not o.drawn), key=lambda output: output.max_abs or 0.0, default=None)
     if worst is not None:
         text = f"as the runtime optimizes {subject}: {worst.reason}"
@@ -264,7 +266,7 @@ def pipeline_figures(fact: Split) -> list[Block]:
     if fact.forecast is not None:
         return [Heading("Pipeline", "predicted"), Fields(_build_timed_fields(fact.forecast))]
     if fact.by_macs is not None:
-        source = "as if time went with MACs: no machine is named"
+        source = "times in proportion to MACs, because no machine is named"
         return [Heading("Pipeline", source), Fields(_build_untimed_fields(fact.by_macs))]
     return []
 

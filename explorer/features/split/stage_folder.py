@@ -20,7 +20,7 @@ def check(models: Models, folder: str, overwrite: bool) -> None:
     """
     confinement.check(folder)
     if os.path.lexists(folder) and not os.path.isdir(folder):
-        raise Misuse("is no folder", where=folder, hint="name a folder; the stages go into it")
+        raise Misuse("is not a folder", where=folder, hint="name a folder; the stages go into it")
     parent = os.path.dirname(os.path.abspath(folder))
     if not os.path.isdir(parent):
         raise Misuse("there is no such folder", where=parent, hint="create it first")

@@ -96,7 +96,7 @@ class Splitter:
             stage_folder.check(self._models, output, overwrite)
         if form == "torch" and not hasattr(self._models.open_state(state_index, on_progress), "loaded"):
             raise Misuse(
-                "it is no module of PyTorch's",
+                "it is not a module of PyTorch",
                 where="--to torch",
                 hint="leave it out: the stages are ONNX models then",
             )

@@ -61,7 +61,7 @@ class TorchSplitter:
         opened = models.open_state(state_index, on_progress)
         assert isinstance(opened, TorchModel)
         if models.options["past"] is not None:
-            raise Misuse("a module is cut as it runs on whole inputs", where="--past", hint="leave it out")
+            raise Misuse("split does not cut a decode step of a module", where="--past", hint="leave it out")
         self._opened = opened
 
     def split(
@@ -167,15 +167,15 @@ class TorchSplitter:
 
     def _notes(self, inputs: BoundInputs) -> tuple[str, ...]:
         """Return notes on the limits of stages that are exported in evaluation mode at fixed sizes."""
-        notes = [*inputs.notes, "the stages take micro-batches of the sizes that are bound, and no others"]
+        notes = [*inputs.notes, "the stages take only micro-batches of the bound sizes"]
         modules = list(self._opened.loaded.meta().modules())
         if any(isinstance(module, _NORMS) for module in modules):
             notes.append(
-                "batch normalization uses the statistics that are stored: in training it would see each"
-                " micro-batch by itself, which is another batch than the whole's"
+                "batch normalization uses its stored statistics: in training it would normalize over each"
+                " micro-batch instead of the whole batch"
             )
         if any(isinstance(module, _DROPOUTS) and getattr(module, "p", 0) for module in modules):
-            notes.append("dropout lets everything pass, as in evaluation")
+            notes.append("dropout is off, as in evaluation")
         return tuple(notes)
 
     def _write_stages(
@@ -242,7 +242,7 @@ class TorchSplitter:
         calls = export_module(self._opened.loaded, inputs).graph.nodes
         if find_random_calls(calls):
             raise Misuse(
-                "the module draws random numbers, which no two runs share: nothing shows that stages are it",
+                "the module draws random numbers, which differ in each run: the stages cannot be proved",
                 where="--to torch",
                 hint="--no-verify writes the stages without a training step",
             )

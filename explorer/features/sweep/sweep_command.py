@@ -77,7 +77,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         return format_answer
     if is_shown:
         idle = sorted(args.explicit - _TILING_RESULT_OPTIONS)
-        args.refuse(idle, "says nothing of results that are only shown", "name the model")
+        args.refuse(idle, "does not apply to stored results", "name the model")
         fact, bad = sweep.results(args.models[0]), {}
     else:
         if args.scalesim is not None:
@@ -123,7 +123,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 def _show_servings(args: ParsedArgs) -> Answer:
     """Answer for a result file that holds only serving rows."""
     idle = sorted(args.explicit - {"json", "csv", "quiet", "memory"})
-    args.refuse(idle, "says nothing of results that are only shown", "leave it out")
+    args.refuse(idle, "does not apply to stored results", "leave it out")
     fact = _import_sweeps().serving_results(args.models[0])
     return Answer(
         lambda: build_plain_document(fact),
@@ -135,7 +135,7 @@ def _show_servings(args: ParsedArgs) -> Answer:
 def _answer_mappings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) -> Answer:
     """Answer a sweep of mappings, or a result file with their rows."""
     idle = sorted(args.explicit - (_MAPPING_RESULT_OPTIONS if is_shown else _MAPPING_OPTIONS))
-    args.refuse(idle, "says nothing of mappings", "leave it out")
+    args.refuse(idle, "does not apply to mappings", "leave it out")
     if is_shown:
         fact = _import_sweeps().mapping_results(args.models[0])
     else:
@@ -175,10 +175,10 @@ def _answer_formats(
     """Answer a sweep of number formats, or a result file with their rows; None for another request."""
     if args.quantize is None and (not is_shown or "formats" not in row_kinds or "tilings" in row_kinds):
         idle = sorted(option.key for option in FORMAT_SWEEP)
-        args.refuse(idle, "says nothing of tilings", "name formats: --quantize int8,fixed8.4")
+        args.refuse(idle, "does not apply to tilings", "name formats: --quantize int8,fixed8.4")
         return None
     refused = args.explicit - _FORMAT_RESULT_OPTIONS if is_shown else _TILING_ONLY_OPTIONS
-    args.refuse(sorted(refused), "says nothing of number formats", "leave it out")
+    args.refuse(sorted(refused), "does not apply to number formats", "leave it out")
     take = _parse_take(args)
     if args.plot is not None:
         draws = import_plots()
@@ -219,7 +219,7 @@ def _parse_take(args: ParsedArgs) -> tuple[str, str] | None:
         return None
     row, _, path = args.take.partition(":")
     if not path or not (row == "found" or row.isdigit()):
-        raise Misuse(f"'{args.take}' is no row and file", where="--take", hint="write 7:formats.toml")
+        raise Misuse(f"'{args.take}' is not a row and file", where="--take", hint="write 7:formats.toml")
     output_files.check_target(path, overwrite=args.force, models=args.models, weights=())
     return row, path
 
@@ -296,10 +296,10 @@ def _answer_trainings(args: ParsedArgs, progress: ProgressLine, is_shown: bool) 
         args.refuse(sorted(_TRAINING_SWEEP_OPTIONS), "needs --train", "leave it out")
         return None
     idle = sorted(args.explicit - (_TRAINING_RESULT_OPTIONS if is_shown else _TRAINING_OPTIONS))
-    args.refuse(idle, "says nothing of trainings", "leave it out")
+    args.refuse(idle, "does not apply to trainings", "leave it out")
     row, colon, path = (args.take or "1:").partition(":")
     if not (row.isdecimal() and colon) or bool(args.take) != bool(path):
-        raise Misuse(f"'{args.take}' is no row and file", where="--take", hint="write 1:best.ckpt")
+        raise Misuse(f"'{args.take}' is not a row and file", where="--take", hint="write 1:best.ckpt")
     take = (int(row), path) if args.take else None
     if is_shown:
         fact = _import_sweeps().training_results(args.models[0], args.train, take, args.force)
@@ -381,8 +381,8 @@ COMMAND = Command(
             manual="several tiles between commas, all combined: `16,32,64x64x16`",
         ),
         Option("--tile-m", "M of the tile, in place of --tile's", "SIZES", reads="sizes"),
-        Option("--tile-k", "its K, in place of --tile's", "SIZES", reads="sizes"),
-        Option("--tile-n", "its N, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-k", "K of the tile, in place of --tile's", "SIZES", reads="sizes"),
+        Option("--tile-n", "N of the tile, in place of --tile's", "SIZES", reads="sizes"),
         Option(
             "--edges",
             "which edges to try: ragged (partial tiles, default), padded, or both",

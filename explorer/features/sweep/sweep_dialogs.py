@@ -241,4 +241,4 @@ def _limit(typed: str, where: str) -> float | None:
     try:
         return float(typed)
     except ValueError:
-        raise Misuse(f"'{typed.strip()}' is no number", where=where, hint="write 6, or nothing") from None
+        raise Misuse(f"'{typed.strip()}' is not a number", where=where, hint="write 6, or nothing") from None

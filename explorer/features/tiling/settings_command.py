@@ -25,7 +25,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             load("words", "quantize_settings"),
             "layers",
         )
-    args.refuse(sorted(option.key for option in _FORMAT_OPTIONS), "says nothing of tiles", "add --formats")
+    args.refuse(sorted(option.key for option in _FORMAT_OPTIONS), "does not apply to tiles", "add --formats")
     spec = tile_spec(args)
     return open_and_answer(
         args,

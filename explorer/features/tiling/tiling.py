@@ -162,7 +162,9 @@ class Tiler:
             analyses.append(self._models.analyze_at_path(tiled, target, cancel))
 
     @contextlib.contextmanager
-    def tried(self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel) -> Iterator[tuple[Model, Model]]:
+    def tile_temporarily(
+        self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel
+    ) -> Iterator[tuple[Model, Model]]:
         """Context manager that yields the current model before and after tiling, the latter in a temporary
         file.
         """
@@ -240,7 +242,7 @@ class Tiler:
         """Return the matrix products of a state, with packed groups if `spec` packs them."""
         if self._models.is_module(state_index):
             raise Misuse(
-                "a quantized nn.Module rounds, and multiplies floats: it is not tiled",
+                "a quantized nn.Module multiplies rounded floats and cannot be tiled",
                 where=self._models.label(state_index),
                 hint="quantize the original as ONNX (form qdq) for tiles of integers",
             )
@@ -300,7 +302,7 @@ def _mapped_cost(
     """Count the cost of a plan whose sites run as a mapping file says.
 
     Raises:
-        Misuse: The machine is missing or another one, or an option is of one tile size alone.
+        Misuse: The machine is missing or is not that of the file, or an option needs a single tile size.
     """
     from explorer.engine.mapping.file_check import check_file  # imports numpy
     from explorer.engine.mapping.site_costs import mapped_plan_cost
@@ -311,7 +313,7 @@ def _mapped_cost(
         )
     if formulas:
         hint = "explorer map MODEL --mapping FILE --formulas prints those of a mapping"
-        raise Misuse("they are of one tile size", where="--formulas", hint=hint)
+        raise Misuse("a mapping has several tile sizes", where="--formulas", hint=hint)
     machine = machine_of_mapping(file.machine, file.path) if hardware is None else find_memories(hardware)
     check_file(file, plan.sites, machine)
     mappings = [mapping_in_file(file, site) for site in plan.sites]

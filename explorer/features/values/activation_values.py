@@ -30,7 +30,7 @@ def _backward(loss: str, target: str | None) -> Backward:
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
         hint = suggest_name(loss, _LOSSES) or f"one of {', '.join(_LOSSES)}, or a .npy file with the gradient"
-        raise Misuse(f"'{loss}' is no loss", where="--loss", hint=hint)
+        raise Misuse(f"'{loss}' is not a loss", where="--loss", hint=hint)
     target_values = None if target is None else _read_single_array(target)
     if loss in _LOSSES:
         if target_values is not None and loss == "sum":

@@ -74,7 +74,7 @@ class StatisticsRequest(NamedTuple):
         """
         read_option(_STAT, self.stat, _STAT.declared.label)
         if self.input and self.subject == WEIGHTS:
-            raise Misuse("weights need none", where="input")
+            raise Misuse("weights need no input", where="input")
         axis = read_option(_AXIS, self.axis, _AXIS.declared.label) if self.axis else None
         choices = {"kinds": words(self.kinds), "stat": self.stat, "axis": axis}
         return words(self.layers), {**choices, "input": self.input} if self.input else choices
@@ -335,7 +335,7 @@ class StatisticsCommand(ScreenCommand):
         doing = "reading weights" if request.subject == WEIGHTS else "running the model"
         fact: Weights | Activations = await self.jobs.run(doing, request.subject, globs, **arguments)
         if not fact.statistics:
-            self.store.say(f"no {request.subject} to tell statistics of")
+            self.store.say(f"no {request.subject} to compute statistics of")
             return
         page = StatisticsScreen(request, fact.statistics, notes=fact.notes, exact=self.store.exact)
         self.context.ask(page, self._handle_result)

@@ -305,5 +305,5 @@ def _range(ends: tuple[int, int] | None, size: int) -> range:
     if ends is None:
         return range(size)
     if not 0 <= ends[0] < ends[1] <= size:
-        raise Misuse(f"{ends[0]}:{ends[1]} is no part of {size:,}", where="--rows")
+        raise Misuse(f"{ends[0]}:{ends[1]} is not part of {size:,}", where="--rows")
     return range(ends[0], ends[1])

@@ -302,7 +302,7 @@ class ChooserScreen(Screen[None]):
             opening = self._openings[chosen_row.source]
             if chosen_row.missing:
                 recent_models.forget(opening.model.source, os.environ)
-                self._complain("it is not there any more, and is off the list now")
+                self._complain("it no longer exists, and was removed from the list")
                 self.on_screen_resume()
             else:
                 self._open(ModelChoice(_make_relative(opening.model.source), opening.opening))

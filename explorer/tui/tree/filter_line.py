@@ -161,7 +161,7 @@ class FilterLine(Horizontal):
     async def _filter_by(self, text: str) -> None:
         fault = self._fault(text)
         self._show_complaint(fault)
-        # an unfinished query is no error: the tree stays unchanged while the user types
+        # an unfinished query is not an error: the tree stays unchanged while the user types
         if not fault and text != self._store.query:
             await self._show_matches(text)
 

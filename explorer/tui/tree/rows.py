@@ -118,7 +118,7 @@ _AGGREGATES: Mapping[str, Callable[[Sequence[float]], float]] = {
 _CONSTANTS = -1
 """Range number of the row that holds the constants of a group."""
 _LEAF_MARKS = bytes(not flag & GROUP for flag in range(256))
-"""Whether a row is no group, by the value of its flags."""
+"""Whether a row is not a group, by the value of its flags."""
 
 
 class FoldedRows:
@@ -135,7 +135,7 @@ class FoldedRows:
         providers: Execution provider of onnxruntime by layer ID, or None if unknown.
         stages: Position of the rows in a split, or None without a split.
         known: Cached result of `list_columns`.
-        largest_leaves: Largest known figure of a layer that is no group, by column name (a cache).
+        largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
         short_names: Shortened names, by layer, cells and whether the path is shown (a cache).
     """
@@ -326,7 +326,7 @@ class FoldedRows:
         return sorted(place for place in places if 0 <= place < self.count)
 
     def find_largest_leaf(self, metric: Metric) -> float:
-        """Return the largest known figure of a layer that is no group, or 0 if none is known."""
+        """Return the largest known figure of a layer that is not a group, or 0 if none is known."""
         largest = self.largest_leaves.get(metric.id)
         if largest is None:
             column = self.column(metric)

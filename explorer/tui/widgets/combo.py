@@ -61,7 +61,7 @@ class ComboField(OptionField, inherit_bindings=False):
         return ((self.label, "dim"), (f" {text} ", "mark" if self.has_focus else "head"))
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether the field accepts a key as input, so that it is no shortcut of the dialog."""
+        """Whether the field accepts a key as input, so that it is not a shortcut of the dialog."""
         return character is not None and character.isprintable() and character != "?"
 
     def on_key(self, event: events.Key) -> None:

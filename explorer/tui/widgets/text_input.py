@@ -53,7 +53,7 @@ class TextInput(Input):
             super().insert_text_at_cursor(text[:room])
 
     def check_consume_key(self, key: str, character: str | None) -> bool:
-        """Whether the input accepts a key as text, so that it is no shortcut of the dialog."""
+        """Whether the input accepts a key as text, so that it is not a shortcut of the dialog."""
         if key == "question_mark" and not (self.accepts_wildcards and self.value):
             return False
         return super().check_consume_key(key, character)

@@ -179,7 +179,7 @@ def test_a_file_that_would_be_lost_or_is_no_format_of_ours_is_refused_before_any
         (("--trace", tmp_path / "x.csv"), "use .json"),
         (("-o", tmp_path / "x.json", "--trace", tmp_path / "x.json"), "two files of one name"),
         ((LENET, "--trace", tmp_path / "x.json"), "a file is of one model"),
-        (("--tensorboard", there), "is no folder"),
+        (("--tensorboard", there), "is not a folder"),
         (("--tensorboard", tmp_path / "none" / "there"), "there is no such folder"),
         (("--trace", tmp_path / "none" / "x.json"), "there is no such folder"),
         (("-o", tmp_path / "none" / "x.csv", "--tensorboard", tmp_path / "runs"), "there is no such folder"),

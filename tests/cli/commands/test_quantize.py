@@ -183,7 +183,7 @@ def test_settings_say_who_asked_for_a_format(
     assert main.main(words) == 0
     assert "int4 (npu.toml:3)" in capsys.readouterr().out
     assert main.main(["settings", str(sample("lenet")), "--to", "int8"]) == 2
-    assert "--to: says nothing of tiles; add --formats" in capsys.readouterr().err
+    assert "--to: does not apply to tiles; add --formats" in capsys.readouterr().err
 
 
 def test_blocks_meet_inputs_of_integers(sample: Sample, tmp_path: Path, ask: Callable[..., Any]) -> None:

@@ -227,7 +227,7 @@ def test_schema_lists_the_verbs_and_refuses_another(capsys: pytest.CaptureFixtur
     assert {line.split()[0] for line in lines} == set(DOCUMENTS)
     assert main(["schema", "quantise"]) == 2
     error = capsys.readouterr().err
-    assert "'quantise' is no verb with --json" in error
+    assert "'quantise' is not a verb with --json" in error
     assert "did you mean 'quantize'?" in error
 
 

@@ -158,7 +158,7 @@ def test_a_sweep_is_kept_in_a_file_that_is_shown_as_others_are(ask: Ask, folder:
     shown = json.loads(ask("sweep", kept, "--json"))
     assert shown["rows"] == made["rows"]
     assert len(ask("sweep", kept, "--csv").splitlines()) == 1 + len(made["rows"])
-    assert "says nothing of results that are only shown" in ask("sweep", kept, "--tile", "16", code=2)
+    assert "does not apply to stored results" in ask("sweep", kept, "--tile", "16", code=2)
 
 
 @pytest.mark.parametrize(

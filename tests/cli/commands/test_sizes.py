@@ -80,7 +80,7 @@ def test_a_decoders_step_in_text_json_and_csv(ask: Ask, tmp_path: Path, monkeypa
     [
         ("batch=0:3", "no range of whole sizes"),
         ("batch=1.5:3", "no range of whole sizes"),
-        ("batch=9:2", "9 to 2 is no range"),
+        ("batch=9:2", "9 to 2 is not a range"),
         ("batch=7", "no size with its range"),
         ("=1:2", "no size with its range"),
         ("height", "no size is called 'height'"),

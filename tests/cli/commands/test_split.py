@@ -304,7 +304,7 @@ def test_csv_has_a_row_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
         (["-n", "2", "--machine", "nosuch"], "no machine is called 'nosuch'"),
         (["-n", "2", "--links", "fast"], "'fast' is not a rate"),
         (["-n", "2", "-o", "no/such/folder"], "there is no such folder"),
-        (["-n", "2", "-o", LENET], "is no folder"),
+        (["-n", "2", "-o", LENET], "is not a folder"),
     ],
 )
 def test_what_cannot_be_cut_is_one_line(
@@ -320,7 +320,7 @@ def test_who_works_when_is_drawn_and_told_without_a_machine(
 ) -> None:
     picture = tmp_path / "p.svg"
     text = said(capsys, LENET, "-n", "3", "--micro-batches", "4", "--plot", str(picture))
-    assert "as if time went with MACs" in text
+    assert "times in proportion to MACs" in text
     assert str(picture) in text
     fact = told(capsys, LENET, "-n", "3", "--micro-batches", "4")
     ahead = fact["by_macs"]

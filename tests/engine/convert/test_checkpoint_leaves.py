@@ -194,7 +194,7 @@ def test_what_is_not_understood_is_named_and_nothing_is_written(
     save(tmp_path / "a.pt")
     fact = convert("a.pt", output)
     assert (fact.passed, fact.verdict_kind, fact.output) == (False, "different", "")
-    assert fact.unknown == (("raw", "a storage that no tensor is of"),)
+    assert fact.unknown == (("raw", "a storage without a tensor"),)
     assert fact.stored is not None
     assert "'raw': it is not understood" in fact.stored.verdict
     fact = convert("a.pt", output, verify=False)

@@ -131,6 +131,11 @@ def test_another_attribute_is_told_with_both_values() -> None:
         ({}, {"axis": 1}, "attribute axis not given -> 1"),
         ({"k": (1, 2)}, {"k": (1, 3)}, "attribute k [1, 2] -> [1, 3]"),
         ({"mode": "a"}, {"mode": "b"}, "attribute mode 'a' -> 'b'"),
+        ({"mode": "x" * 70 + "a"}, {"mode": "x" * 70 + "b"}, "attribute mode: content differs"),
+        ({"alpha": 0.1}, {"alpha": 0.2}, "attribute alpha 0.1 -> 0.2"),
+        ({"alpha": 0.1}, {"alpha": 0.10000000894069672}, "attribute alpha 0.1 -> 0.100000009"),
+        ({"alpha": 0.1}, {"alpha": 0.1 + 2**-56}, "attribute alpha 0.1 -> 0.10000000000000002"),
+        ({"scales": (0.0, 1.0)}, {"scales": (-0.0, 1.0)}, "attribute scales [0.0, 1.0] -> [-0.0, 1.0]"),
         (
             {"k": tuple(range(20))},
             {"k": tuple(range(21))},

@@ -227,7 +227,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
     [
         (["--train", "lr=1e-3"], "--train: needs samples; add --data FILE"),
         (["--data", "d.npz"], "--data: needs --train"),
-        (["--train", "lr=0.1", "--data", "d.npz", "--tile", "16"], "--tile: says nothing of trainings"),
+        (["--train", "lr=0.1", "--data", "d.npz", "--tile", "16"], "--tile: does not apply to trainings"),
         (["--train", "rate=0.1", "--data", "d.npz"], "'rate' is nothing that is tried"),
         (["--train", "lr=fast", "--data", "d.npz"], "'fast' is no value or range of lr"),
         (["--train", "lr=nan", "--data", "d.npz"], "'nan' is no value or range of lr"),
@@ -236,7 +236,7 @@ def test_a_range_goes_by_tens_or_doubling_and_draws_come_from_all_of_it():
         (["--train", f"epochs=1..{10**400}", "--data", "d.npz"], "is no value or range of epochs"),
         (["--train", "optimizer=adam..sgd", "--data", "d.npz"], "no value or range of optimizer"),
         (["--train", "lr=0.1", "--data", "d.npz", "--take", "2:new.ckpt"], "there is no row 2"),
-        (["--train", "lr=0.1", "--data", "d.npz", "--take", "best"], "'best' is no row and file"),
+        (["--train", "lr=0.1", "--data", "d.npz", "--take", "best"], "'best' is not a row and file"),
         (["--train", "lr=0.1,lr=1", "--data", "d.npz"], "'lr' stands there twice"),
         (["--train", "lr=0.1", "--trials", "2000", "--data", "d.npz"], "1,000 are the most"),
         (["--train", "lr=0.1,1", "--data", "none.npz"], "none.npz"),

@@ -99,7 +99,9 @@ def test_an_onnx_file_is_told_by_its_fields_wherever_its_head_ends(tmp_path: Pat
 def test_what_no_format_knows_is_refused_by_the_one_that_its_name_says_or_by_none(
     tmp_path: Path, data: bytes
 ) -> None:
-    assert "no model of a known format; explorer formats lists" in refusal(written(tmp_path / "x.txt", data))
+    assert "not a model of a known format; explorer formats lists" in refusal(
+        written(tmp_path / "x.txt", data)
+    )
     assert "not an ONNX model" in refusal(written(tmp_path / "x.ONNX", data)) or data[:1] == b"\x08"
     assert "wrote" in refusal(written(tmp_path / "x.pt", data))
 

@@ -678,16 +678,19 @@ def test_bytes_changed_anywhere_never_bring_it_down(tmp_path: Path) -> None:
         (lambda: Sub([T((2,), name="x")], [Op("RELU", [0], [-2])], [0], [0]), "names tensor -2"),
         (lambda: Sub([T((2,), name="x")], [], [3], [0]), "names tensor 3"),
         (lambda: Sub([T((2,), name="x", buffer=77)], [], [0], [0]), "buffer 77"),
-        (lambda: Sub([T((2,), name="x"), T((2,), name="y")], [], [0], [1]), "nothing makes the output 'y'"),
+        (
+            lambda: Sub([T((2,), name="x"), T((2,), name="y")], [], [0], [1]),
+            "no operator computes the output 'y'",
+        ),
         (
             lambda: Sub([T((2,), name=n) for n in "xyz"], [Op("ADD", [0, 2], [1])], [0], [1]),
-            "takes 'z', which nothing makes",
+            "reads 'z', which no earlier operator computes",
         ),
         (
             lambda: Sub(
                 [T((2,), name=n) for n in "xy"], [Op("RELU", [0], [1]), Op("NEG", [0], [1])], [0], [1]
             ),
-            "'y' is made twice",
+            "'y' is computed twice",
         ),
         (lambda: Sub([T((-7,), name="x")], [], [0], [0]), "impossible dimensions"),
         (lambda: Sub([T((1,) * 65, name="x")], [], [0], [0]), "impossible dimensions"),

@@ -140,7 +140,7 @@ def test_a_file_of_them_is_refused_and_the_choice_is_told(
 
 def test_a_state_of_them_is_refused(net: Net) -> None:
     with Session(net, inputs=(WORDS,)) as session:
-        with pytest.raises(Misuse, match="no state"):
+        with pytest.raises(Misuse, match="neither a state nor a file"):
             session.quantize(QuantizeSpec(form="torchao"))
         assert len(session.history().entries) == 1
 

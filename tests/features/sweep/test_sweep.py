@@ -394,7 +394,7 @@ def test_what_cannot_be_asked_of_results_is_one_line(
     run("sweep", sample("lenet"), "--tile", "64", "-o", "results.db")
     code, out, err = run("sweep", "results.db", *typed)
     assert (code, out) == (2, "")
-    assert err.startswith(f"explorer: {typed[0].replace('-o', '--output')}: says nothing of results")
+    assert err.startswith(f"explorer: {typed[0].replace('-o', '--output')}: does not apply to stored results")
     assert err.count("\n") == 1
     assert not list(tmp_path.glob("b.*"))
 

@@ -133,7 +133,7 @@ async def test_the_table_is_copied_as_the_csv_of_the_verb(lenet: Session, capsys
     [
         ("stat", "variance", "'variance' is no statistic"),
         ("axis", "channels", "'channels' is no axis"),
-        ("input", "x.npz", "weights need none"),
+        ("input", "x.npz", "weights need no input"),
     ],
 )
 async def test_what_cannot_be_asked_is_said_in_the_dialog(

@@ -105,7 +105,7 @@ def _build_table(args: ParsedArgs, session: Session) -> LayerTable:
 def _build_layer_answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
     """Return the answer for one layer with its connections and external figures."""
     shaping = [name for name in (*_TABLE, "csv", "compare", "style") if name != "overlay"]
-    args.refuse(shaping, "one layer is no table", "leave --layer out, or type --json")
+    args.refuse(shaping, "one layer is not a table", "leave --layer out, or type --json")
     return open_and_answer(
         args,
         progress,

@@ -27,7 +27,7 @@ def answer(args: ParsedArgs, progress: ProgressLine) -> Answer:
             pieces=lambda: report.write_json(outline, head(), args.top), csv=lambda: report.records(outline)
         )
     if wants_code:
-        args.refuse(("csv", "top", "exact"), "code is no table", "leave --code out")
+        args.refuse(("csv", "top", "exact"), "code is not a table", "leave --code out")
         return Answer(pieces=lambda: report.code_text(outline))
     return Answer(
         pieces=lambda: report.compose_text(outline, top=args.top, exact=args.exact),

@@ -20,7 +20,7 @@ def _run(args: ParsedArgs, progress: object) -> Answer:
     verb = args.models[0]
     if verb not in DOCUMENTS:
         hint = suggest_only_near(verb, DOCUMENTS) or "explorer schema lists the verbs with --json"
-        raise Misuse(f"'{verb}' is no verb with --json", where="explorer schema", hint=hint)
+        raise Misuse(f"'{verb}' is not a verb with --json", where="explorer schema", hint=hint)
     return Answer(pieces=lambda: _write_schema(verb))
 
 

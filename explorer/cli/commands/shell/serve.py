@@ -56,7 +56,7 @@ def _split_source(source: str) -> tuple[str, str]:
     """Return the folder whose files visitors may open, and the model's path in it.
 
     The path is '.' for a folder with several models, because visitors choose a model in it. The name of a
-    torchvision model is no path: its folder is the current one.
+    torchvision model is not a path: its folder is the current one.
     """
     if os.path.isdir(source):
         folder = os.path.realpath(source)

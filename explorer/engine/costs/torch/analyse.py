@@ -182,13 +182,8 @@ def examine_module(
     steps = _steps(run, {id(row): index for index, row in enumerate(rows)})
     totals = _totals(verdict, rows, leaves, steps)
     input_infos = inputs if inputs is not None else describe_tensors(list(args), "input")
-    failed = failure = ""
-    if run.failed:
-        failed_path = run.failed[0] or type(model).__name__
-        failed, failure = (
-            f"the model failed in {failed_path}: what ran until then is counted",
-            f"{failed_path}{_failed_layer_text(failed_path, layers, input_infos)}: {run.failed[1]}",
-        )
+    failed, failure = _describe_failure(run, type(model).__name__, layers, input_infos)
+    if failure:
         notes = (*notes, failure_note(failure))
     notes = (*notes, *outsiders.describe_outsiders(run.outsiders), *bound_note(run.parameters))
     output_infos = describe_tensors(run.result, "output")
@@ -199,6 +194,19 @@ def examine_module(
         layer_tree.count_bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
         (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
         failure if run.is_fault else "",
+    )
+
+
+def _describe_failure(
+    run: Trace, model_name: str, layers: Sequence[Layer], model_inputs: Sequence[TensorInfo]
+) -> tuple[str, str]:
+    """Returns the note on the schedule and the reason of a failed run; two empty texts if it succeeded."""
+    if not run.failed:
+        return "", ""
+    path, reason = run.failed[0] or model_name, run.failed[1]
+    return (
+        f"the model failed in {path}: the layers that ran before are counted",
+        f"{path}{_failed_layer_text(path, layers, model_inputs)}: {reason}",
     )
 
 

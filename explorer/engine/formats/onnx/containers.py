@@ -53,7 +53,7 @@ class Container(Struct, frozen=True):
 
 
 def build_typed_value(name: str, encoded_type: bytes) -> Value:
-    """Returns the declaration of a value that is no tensor, from its encoded TypeProto."""
+    """Returns the declaration of a value that is not a tensor, from its encoded TypeProto."""
     record = encode_length_delimited(1, name.encode()) + encode_length_delimited(2, encoded_type)
     return Value(name, None, None, Inline(record))
 

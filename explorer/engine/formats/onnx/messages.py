@@ -88,4 +88,4 @@ def build_start_error(head: bytes) -> BadModel | None:
     """
     if head and head[0] in (0x08, 0x12, 0x1A, 0x22, 0x28, 0x3A, 0x42):
         return None
-    return BadModel("this is not an ONNX model", hint="its first byte is no ONNX field")
+    return BadModel("this is not an ONNX model", hint="its first byte is not an ONNX field")

@@ -229,7 +229,7 @@ def _list_graph_rows(
 
 
 def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> OutlineRow | None:
-    """Returns the row of the NodeProto in window[at:end], or None if `_list_node_rows` must parse it.
+    """Returns the row of the NodeProto in window[offset:end], or None if `_list_node_rows` must parse it.
 
     This fast path supports fields with one or two bytes of length, and operators whose attributes are not
     read.

@@ -260,7 +260,7 @@ class TensorReader:
             offset = int(entries.get("offset", "0") or "0")
             length = int(entries.get("length", "-1") or "-1")
         except ValueError:
-            raise BadModel("offset or length of its external data is no number", where=where) from None
+            raise BadModel("offset or length of its external data is not a number", where=where) from None
         named = os.path.join(self.folder, location)
         if named not in self.externals:
             try:

@@ -37,7 +37,7 @@ _Key = tuple[str, str, str]
 
 
 def validate(model: Model) -> Model:
-    """Checks a model and sort its nodes topologically.
+    """Checks a model and sorts its nodes topologically.
 
     Args:
         model: Model as read from a file.
@@ -119,7 +119,7 @@ def _collect_distinct(where: str, kind: str, names: Iterable[str]) -> set[str]:
 
 
 def _order_graph(graph: Graph, outer: list[set[str]], where: str, census: _Census) -> tuple[Graph, set[str]]:
-    """Checks a graph and sort its nodes.
+    """Checks a graph and sorts its nodes.
 
     Returns the graph, and the names that it reads from enclosing scopes.
     """
@@ -141,7 +141,7 @@ def _order_body(
     where: str,
     census: _Census,
 ) -> tuple[Sequence[Node], set[str]]:
-    """Checks and sort the nodes of a body.
+    """Checks and sorts the nodes of a body.
 
     Args:
         nodes: Nodes of the body.
@@ -249,7 +249,7 @@ def _find_results_from_outside(
 def _order_bodies(
     node: Node, bodies: Sequence[tuple[str, Graph]], scopes: list[set[str]], where: str, census: _Census
 ) -> tuple[Node, set[str]]:
-    """Checks and sort the subgraphs of a node. Returns the node, and the names read from enclosing scopes."""
+    """Checks and sorts the subgraphs of a node. Returns the node, and the names from enclosing scopes."""
     free_names: set[str] = set()
     changed: dict[str, Graph] = {}
     for name, graph in bodies:

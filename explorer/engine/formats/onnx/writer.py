@@ -268,7 +268,7 @@ class _Encoder:
 def _join_heads(
     heads: Sequence[bytes], read_tensors: Callable[[], Iterator[memoryview]]
 ) -> Iterator[memoryview]:
-    """Joins each header with the data of its tensor, and yield chunks of about 1 MB."""
+    """Joins each header with the data of its tensor, and yields chunks of about 1 MB."""
     pieces: list[bytes | memoryview] = []
     size = 0
     for head, tensor in zip(heads, read_tensors(), strict=True):
@@ -472,7 +472,7 @@ def _join(parts: _Parts) -> bytes:
 
 
 def write(model: Model, path: str, *, on_progress: OnProgress = None, cancel: Cancel = None) -> None:
-    """Writes a model to the file `path`. Call it in an `write_atomically`, so that a failure leaves no file.
+    """Writes a model to the file `path`. Call it in a `write_atomically`, so that a failure leaves no file.
 
     The weights of a model above protobuf's limit of 2 GiB are written to `path` + '.data'.
 
@@ -601,7 +601,7 @@ class _WriterThread:
             self._thread = None
 
     def write(self, chunk: Piece, offset: int) -> None:
-        """Queues a chunk to write; wait while two jobs are unfinished."""
+        """Queues a chunk to write; waits while two jobs are unfinished."""
         if self._thread is None:
             _write_at(self.descriptor, chunk, offset)
             return
@@ -627,12 +627,12 @@ class _WriterThread:
         self._room.release(2)
 
     def finish(self) -> None:
-        """Waits until everything is written, end the thread, and raise its error if it failed."""
+        """Waits until everything is written, ends the thread, and raises its error if it failed."""
         self._end()
         self._check()
 
     def stop(self) -> None:
-        """Discards unwritten chunks and end the thread; afterwards it no longer uses the file."""
+        """Discards unwritten chunks and ends the thread; afterwards it no longer uses the file."""
         self._given_up = True
         self._end()
 

@@ -170,7 +170,7 @@ class _ModelBuilder:
         graph = self._convert_graph(main, main.names, main.subgraph.name or "main")
         needed = self._collect_called_constants(main)
         if not needed.keys().isdisjoint(main.names):
-            raise BadModel("it calls a tensor as a tensor of another subgraph is called here")
+            raise BadModel("the name of a tensor is the name that a tensor of another subgraph gets here")
         initializers = {**graph.initializers, **needed, **self.made_up}
         graph = Graph(graph.name, graph.nodes, graph.inputs, graph.outputs, initializers, graph.values)
         model = Model(graph, self.opsets, 0, self.functions, producer=file.description, path=self.source.path)
@@ -414,17 +414,17 @@ class _ModelBuilder:
             for number in operator.inputs:
                 if number >= 0 and number not in defined:
                     raise BadModel(
-                        f"an operator {operator.op} takes '{names[number]}', which nothing makes before it"
+                        f"{operator.op} reads '{names[number]}', which no earlier operator computes"
                     )
             for number in operator.outputs:
                 if number < 0:
                     continue
                 if number in defined and not subgraph.tensors[number].variable:
-                    raise BadModel(f"'{names[number]}' is made twice, the second time by {operator.op}")
+                    raise BadModel(f"'{names[number]}' is computed twice, the second time by {operator.op}")
                 defined.add(number)
         for number in subgraph.outputs:
             if number not in defined:
-                raise BadModel(f"nothing makes the output '{names[number]}'")
+                raise BadModel(f"no operator computes the output '{names[number]}'")
 
     def _convert_node(
         self, body: _Body, index: int, operator: TfliteOperator, names: Sequence[str], labels: set[str]

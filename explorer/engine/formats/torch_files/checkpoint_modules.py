@@ -86,7 +86,7 @@ class Checkpoint:
         wrapped: Tensors that are stored as several inner tensors, by path.
         unclaimed: (name, reason) of data in the file that belongs to no tensor.
         renamed: Names that differ from the path in the file, because the path is too long or not unique.
-        swapped: Whether the values have the byte order of another machine.
+        swapped: Whether the file and this machine differ in byte order.
         form: Form of the file: 'zip', 'legacy' or 'pickle' (see `parse_checkpoint`).
     """
 
@@ -167,7 +167,7 @@ class _ContentReader:
                 levels.append(("", role, depth, False, True))
             elif isinstance(value, StorageRef):
                 self.bare_storages.add(value.key)
-                self.checkpoint.unclaimed.append((path or "storage", "a storage that no tensor is of"))
+                self.checkpoint.unclaimed.append((path or "storage", "a storage without a tensor"))
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.record_value(path, value)
             elif id(value) in self.visited and value:
@@ -193,7 +193,7 @@ class _ContentReader:
             if key in self.storages or key in self.bare_storages:
                 continue
             size = bytes_text(elements * BYTES.get(dtype, 1))
-            self.checkpoint.unclaimed.append((f"storage {key}", f"{size} of {dtype} that no tensor is of"))
+            self.checkpoint.unclaimed.append((f"storage {key}", f"{size} of {dtype} without a tensor"))
 
     def open_value(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
         """Visits a container, module or object.
@@ -213,7 +213,7 @@ class _ContentReader:
     def check_count(self, times: int) -> None:
         """Raises an error for a count that no model reaches but a few bytes of a pickle can."""
         if times > TIMES:
-            raise BadModel(f"it names one thing more than {TIMES:,} times", where=self.saved.source)
+            raise BadModel(f"it gives one object more than {TIMES:,} names", where=self.saved.source)
 
     def record_value(self, path: str, value: Any) -> None:
         """Records a value that is not a tensor."""
@@ -372,26 +372,26 @@ class _ContentReader:
         ref, width = spec.storage, BYTES.get(spec.dtype, 0)
         storage_bytes = ref.elements * BYTES.get(ref.dtype, 0)
         nbytes, identity, offset = 0, None, 0
-        unread = _UNREAD.get(spec.layout, "" if width else f"{spec.dtype} is a type that is not known")
+        unread = _UNREAD.get(spec.layout, "" if width else f"{spec.dtype} is an unknown type")
         if spec.layout != "meta":
             start_of_storage = self.saved.place(ref)
             self.storages.setdefault(ref.key, (name, storage_bytes))
             if start_of_storage is None:
-                unread = unread or "the file holds it packed"
+                unread = unread or "it is compressed in the file"
             elif not unread:
                 offset = start_of_storage + spec.offset * width
         if spec.layout == "strided":
             # a tensor whose elements overlap takes at most the bytes of its storage
             nbytes = min(spec.elements * width, storage_bytes)
             if spec.elements * width > storage_bytes:
-                unread = unread or "its elements lie over each other"
+                unread = unread or "its elements overlap"
             if spec.elements:
                 identity = ref.key, ref.start + spec.offset, spec.elements
                 if not is_dense(spec.shape, spec.stride):
                     identity = *identity[:2], hash((spec.shape, spec.stride))
                 self.note_shared_storage(name, identity, spec)
         if self.saved.swapped:
-            unread = unread or "it is stored in the other byte order"
+            unread = unread or "its byte order is not that of this machine"
         if spec.layout == "strided" and not spec.contiguous:
             self.checkpoint.strides[name] = spec.stride
         if role:
@@ -437,7 +437,7 @@ class _ContentReader:
         if description is None:
             return False
         dtype, swapped, shape, is_fortran, raw = description
-        unread = "it is an array of numpy's that the file holds packed"
+        unread = "it is a numpy array that is compressed in the file"
         offset, length = 0, len(raw) if isinstance(raw, bytes) else 0
         if isinstance(raw, ByteSpan):
             length = raw.size
@@ -589,7 +589,7 @@ def _format_value(value: Any) -> str:
 
 _FORMS = {
     "zip": "zip archive of torch.save",
-    "legacy": "as torch before 1.6 saved, with its magic number",
+    "legacy": "form of torch before 1.6, with a magic number",
     "pickle": "plain pickle",
 }
 
@@ -653,7 +653,7 @@ def _list_facts(reader: _ContentReader) -> Iterator[tuple[str, str]]:
         yield role, f"{len(names):,} tensors, {bytes_text(size)}, not counted as parameters"
     yield from sorted(reader.values, key=lambda pair: pair[0].count("."))
     if reader.unlisted:
-        yield "more values", f"{reader.unlisted:,} that are not named here"
+        yield "more values", f"{reader.unlisted:,} that are not listed here"
 
 
 def _group_by_role(parsed: Checkpoint, tensors: Sequence[StoredTensor]) -> dict[str, list[StoredTensor]]:
@@ -681,8 +681,8 @@ def _list_notes(reader: _ContentReader) -> Iterator[str]:
     kinds = _group_by_kind(reader.checkpoint.wrapped)
     for kind, names in kinds.items():
         yield (
-            f"{many_text(len(names), 'tensor')} of {kind} kept as other tensors: {format_names(names)};"
-            " parameters are those of the whole, bytes those of the tensors that are stored"
+            f"{many_text(len(names), 'tensor')} of {kind} stored as other tensors: {format_names(names)};"
+            " parameters are counted for the outer tensors, bytes for the stored tensors"
         )
     if reader.checkpoint.unclaimed:
         unclaimed = [f"{name} ({why})" for name, why in reader.checkpoint.unclaimed]
@@ -691,7 +691,7 @@ def _list_notes(reader: _ContentReader) -> Iterator[str]:
     if tied:
         yield f"{len(tied):,} tied tensors: {format_names(tied)}"
     if reader.repeated:
-        yield f"the same object once more: {format_names(reader.repeated)}"
+        yield f"repeated objects: {format_names(reader.repeated)}"
 
 
 def _group_by_kind(wrapped: Mapping[str, WrappedTensor]) -> dict[str, list[str]]:

@@ -261,7 +261,7 @@ def _build_no_program_error(archive: ZipArchive) -> BadModel:
         )
     if "serialized_exported_program.json" in archive:
         return BadModel(
-            "this .pt2 is of a torch before 2.8",
+            "a torch before 2.8 wrote this .pt2 file",
             where=archive.path,
             hint="load it with that torch and save it again with a newer one",
         )
@@ -424,13 +424,13 @@ def _describe_tensor(name: str, tensor_values: Mapping[str, Any]) -> Tensor:
 
 def _shape(sizes: Any) -> Shape:
     if len(sizes) > RANK:
-        raise ValueError("a tensor has more dimensions than any")
+        raise ValueError(f"a tensor has more than {RANK} dimensions")
     shape: list[int | str | None] = []
     for size in sizes:
         number = size.get("as_int")
         if type(number) is int:
             if not 0 <= number < 1 << 62:
-                raise ValueError("a size that no tensor has")
+                raise ValueError("the size of a tensor is impossible")
             shape.append(number)
         else:
             shape.append(_simplify_expression(str((size.get("as_expr") or {}).get("expr_str", "?")))[:80])
@@ -504,7 +504,7 @@ def list_stored_entries(archive: ZipArchive) -> Iterator[tuple[str, str, dict[st
 def _number(described: Mapping[str, Any]) -> int:
     number = described["as_int"]
     if type(number) is not int or not 0 <= number < 1 << 62:
-        raise ValueError("a size that no tensor has")
+        raise ValueError("the size of a tensor is impossible")
     return number
 
 
@@ -534,9 +534,9 @@ def _build_stored_tensor(
         last += (size - 1) * stride
     if elements and last * width > storage_bytes:
         raise BadModel("a tensor is larger than its storage", where=archive.path)
-    unread = "its elements lie over each other" if elements * width > storage_bytes else ""
+    unread = "its elements overlap" if elements * width > storage_bytes else ""
     if archive.entries[entry].method:
-        unread = "the file holds it packed"
+        unread = "it is compressed in the file"
     offset = archive.start_of(entry) + first_element * width if places and not unread else 0
     identity = (entry, first_element, elements) if elements else None
     nbytes = min(elements * width, storage_bytes)

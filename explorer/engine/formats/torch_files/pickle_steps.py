@@ -119,7 +119,7 @@ def _build_pop_last(count: int) -> Callable[[Pickle], tuple[Any, ...]]:
     def value(m: Pickle) -> tuple[Any, ...]:
         stack = m.stack
         if len(stack) < count:
-            raise PickleError("it takes what is not there")
+            raise PickleError("it takes a value from an empty stack")
         values = tuple(stack[-count:])
         del stack[-count:]
         return values
@@ -219,7 +219,7 @@ def _read_global(m: Pickle) -> Any:
 def _stack_global(m: Pickle) -> Any:
     module, name = _build_pop_last(2)(m)
     if not isinstance(module, str) or not isinstance(name, str):
-        raise PickleError("a name in it is no text")
+        raise PickleError("a name in it is not text")
     return m.replace_name(module, name)
 
 
@@ -243,7 +243,7 @@ def _build_instance(m: Pickle) -> Any:
 def _build_object(m: Pickle) -> Any:
     parts = m.pop_mark()
     if not parts:
-        raise PickleError("it takes what is not there")
+        raise PickleError("it takes a value from an empty stack")
     return m.replace_call(parts[0], tuple(parts[1:]))
 
 
@@ -263,7 +263,7 @@ def _replace_persistent_id(m: Pickle) -> None:
 
 def _load_persistent(m: Pickle, persistent_id: Any) -> Any:
     if m.persistent is None:
-        raise PickleError("it refers to what is outside of it")
+        raise PickleError("it refers to an object outside the pickle")
     return m.persistent(persistent_id)
 
 
@@ -272,7 +272,7 @@ def _create_extension_reader(size: int) -> Callable[[Pickle], Any]:
 
 
 def _refuse_opcode(m: Pickle) -> None:
-    raise PickleError(f"byte {m.content[m.position - 1]} at {m.position - 1:,} is no instruction")
+    raise PickleError(f"byte {m.content[m.position - 1]} at {m.position - 1:,} is not an instruction")
 
 
 _STEPS: dict[bytes, Step] = {
@@ -380,9 +380,11 @@ def load(machine: Pickle) -> Any:
     except IndexError:
         is_truncated = machine.position >= len(content)
         raise (
-            TruncatedPickle("it is cut off") if is_truncated else PickleError("it takes what is not there")
+            TruncatedPickle("it is cut off")
+            if is_truncated
+            else PickleError("it takes a value from an empty stack")
         ) from None
     except KeyError:
-        raise PickleError("it refers to what is not there") from None
+        raise PickleError("it refers to an object that does not exist") from None
     except (TypeError, ValueError, AttributeError, OverflowError, struct.error) as error:
         raise PickleError(str(error)[:200] or type(error).__name__) from error

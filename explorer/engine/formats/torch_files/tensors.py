@@ -207,7 +207,7 @@ def check_spec(spec: TensorSpec) -> TensorSpec:
         if type(number) is not int or not 0 <= number < _SIZES:
             raise ValueError("a tensor's sizes are not counts")
     if len(shape) != len(stride) or len(shape) > _RANK:
-        raise ValueError("a tensor has other strides than dimensions")
+        raise ValueError("a tensor has more or fewer strides than dimensions")
     if prod(shape) >= _SIZES:
         raise ValueError("a tensor is larger than any memory")
     if spec.extent * BYTES.get(spec.dtype, 0) > ref.elements * BYTES.get(ref.dtype, _SIZES):

@@ -283,11 +283,11 @@ class _Reader:
         storage_bytes = spec.storage.elements * BYTES.get(spec.storage.dtype, 0)
         if self.archive.size_of(entry) < storage_bytes:
             raise BadModel(f"'{entry}' holds fewer bytes than its tensor", where=self.archive.path)
-        unread = "" if width else f"{spec.dtype} is a type that is not known"
+        unread = "" if width else f"{spec.dtype} is an unknown type"
         if self.archive.entries[entry].method:
-            unread = unread or "the file holds it packed"
+            unread = unread or "it is compressed in the file"
         if spec.elements > spec.storage.elements:
-            unread = unread or "its elements lie over each other"
+            unread = unread or "its elements overlap"
         offset = 0
         if self.places and not unread:
             offset = self.archive.start_of(entry) + spec.offset * width

@@ -290,7 +290,7 @@ class ZipArchive:
         try:
             return self.read(name).decode()
         except UnicodeDecodeError as error:
-            raise BadModel(f"'{printable(name)}' is no text", where=self.path) from error
+            raise BadModel(f"'{printable(name)}' is not text", where=self.path) from error
 
     def view(self, name: str) -> memoryview:
         """Returns the bytes of an entry without compression, in the memory map.

@@ -4,8 +4,10 @@ An nn.Module does not declare its inputs. They are taken from these sources, in 
 
 1. The user's options.
 2. Example inputs of the model: its attribute `example_input_array`, or inputs that the callable returns with
-it. 3. The input size of a torchvision model. 4. The model's configuration, or its `dummy_inputs`. 5. The
-first layer: shapes that fit it are tried on the meta device.
+   the model.
+3. The input size of a torchvision model.
+4. The model's configuration, or its `dummy_inputs`.
+5. The first layer: shapes that fit it are tried on the meta device.
 
 A note records each assumption.
 """
@@ -86,17 +88,9 @@ def bind(
                 where="--input-shape",
                 hint=suggest_name(name, parameter_names),
             )
-    infos = _find_known_inputs(loaded, model, required)
-    untyped = [n for n, (dtype, _) in input_shapes.items() if dtype is None and n not in infos]
-    default_dtype = _find_floating_type(model)
-    for name, (dtype, shape) in input_shapes.items():
-        kind = _choose_dtype(
-            name,
-            dtype,
-            {**dict(_list_example_tensors(_find_dummy_inputs(model), required)), **infos},
-            default_dtype,
-        )
-        infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
+    infos, untyped = _apply_input_shapes(
+        input_shapes, _find_known_inputs(loaded, model, required), model, required
+    )
     if untyped or not infos or not infos.keys() >= set(required):
         model = loaded.meta()  # the model may be run to find its inputs
     fails = partial(_find_failure, try_run)
@@ -113,7 +107,9 @@ def bind(
         loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped
     )
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
-    notes += tuple(f"input {name}: taken as int64, an embedding looks it up" for name in indices)
+    notes += tuple(
+        f"input {name}: taken as int64, because an embedding reads it as indices" for name in indices
+    )
     loaded.bound = BoundInputs(
         _split_images(inputs[0]) if images else inputs,
         {"batch": batch} if isinstance(batch, int) else {},
@@ -122,6 +118,27 @@ def bind(
         images,
     )
     return loaded.bound
+
+
+def _apply_input_shapes(
+    input_shapes: Mapping[str, tuple[str | None, Any]],
+    known_inputs: Mapping[str, TensorInfo],
+    model: nn.Module,
+    required: Sequence[str],
+) -> tuple[dict[str, TensorInfo], list[str]]:
+    """Gives the inputs the shapes and element types that the user named.
+
+    Returns:
+        The inputs by name, and the names of those whose element type neither the user nor `known_inputs` has.
+    """
+    infos = dict(known_inputs)
+    untyped = [name for name, (dtype, _) in input_shapes.items() if dtype is None and name not in infos]
+    default_dtype = _find_floating_type(model)
+    for name, (dtype, shape) in input_shapes.items():
+        declared = {**dict(_list_example_tensors(_find_dummy_inputs(model), required)), **infos}
+        kind = _choose_dtype(name, dtype, declared, default_dtype)
+        infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
+    return infos, untyped
 
 
 def _check_dims(dims: Mapping[str, int]) -> None:
@@ -498,7 +515,7 @@ def _find_index_inputs(
     def check_rows(module: nn.Module, args: Any, kwargs: Any) -> None:
         rows = args[0] if args else kwargs.get("input")
         if isinstance(rows, torch.Tensor) and rows.is_floating_point():
-            raise TypeError("rows of a table are integers")
+            raise TypeError("the indices of an embedding are integers")
 
     tables = [m for m in meta_model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
     for table in tables:

@@ -325,7 +325,7 @@ def _load_callable(source: str, seed: int) -> LoadedModule:
             public = [n for n in dir(target) if not n.startswith("_") and callable(getattr(target, n, None))]
             hint = suggest_name(name_part, public) or "give FILE.py:callable or package.module:callable"
             if os.path.exists(f"{path}.py") and not _is_file(module, f"{path}.py"):
-                hint = f"that is {module.__name__} of the program's own; name the file: {path}.py:{attribute}"
+                hint = f"{module.__name__} is a module of this program; name the file: {path}.py:{attribute}"
             raise Misuse(f"{path} has no '{name_part}'", where=source, hint=hint)
         target = getattr(target, name_part)
     if not callable(target):

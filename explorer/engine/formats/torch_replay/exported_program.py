@@ -170,7 +170,7 @@ def _bind(
         for g in program.inputs
     )
     if any(math.prod(i.shape or ()) >= LARGEST for i in inputs):  # type: ignore[arg-type]
-        raise Misuse("its inputs would have sizes that no tensor has", where="--dim")
+        raise Misuse("its inputs would have impossible sizes", where="--dim")
     notes = tuple(
         _note(name, symbol, values[symbol], program, values[symbol] == before)
         for name, (symbol, before) in open_dims.items()

@@ -254,7 +254,7 @@ def _read_program(path: str, described: dict[str, Any]) -> Program:
 
 def _limit(value: Any) -> int | None:
     if value is not None and not isinstance(value, int):
-        raise TypeError("a size is limited by what is no number")
+        raise TypeError("the limit of a size is not a number")
     return value
 
 
@@ -269,5 +269,5 @@ def _read_input(graph: dict[str, Any], name: str) -> ProgramInput:
             sizes.append((str(expression["expr_str"]), int((expression.get("hint") or {}).get("as_int", 1))))
     exported_sizes = [s if isinstance(s, int) else s[1] for s in sizes]
     if any(s < 0 for s in exported_sizes) or math.prod(exported_sizes) >= LARGEST:
-        raise ValueError(f"the input {name} has sizes that no tensor has")
+        raise ValueError(f"the input {name} has impossible sizes")
     return ProgramInput(name, DTYPES[meta["dtype"]], tuple(sizes))

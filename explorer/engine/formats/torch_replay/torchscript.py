@@ -54,7 +54,7 @@ def load(path: str, *, trust: bool = False) -> LoadedModule:
     root = read_strictly(archive.read("data.pkl"), path)
     constants = read_strictly(archive.read("constants.pkl"), path) if "constants.pkl" in archive else ()
     if not isinstance(constants, (list, tuple)):
-        raise BadModel("the constants of its code are no list", where=path, hint="save the model again")
+        raise BadModel("the constants of its code are not a list", where=path, hint="save the model again")
     code = Code(lambda name: archive.decode_text(name) if name in archive else None, path, trust)
     root_class = code.find_class(root.qualname) if isinstance(root, ReducedObject) else None
     if not isinstance(root, ReducedObject) or root_class is None or root_class.base != "Module":
@@ -94,7 +94,7 @@ def _read_traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[st
         try:
             example[name] = torch.empty(spec.shape, dtype=kind, device="meta")
         except (RuntimeError, TypeError) as error:
-            raise BadModel("it was traced with what is no tensor", where=archive.path) from error
+            raise BadModel("it was traced with an input that is not a tensor", where=archive.path) from error
     return example
 
 

@@ -400,7 +400,7 @@ class ScriptInterpreter:
             if holder is not None and holder.base == "Enum":
                 return holder.constants.get(node.attr)
             return _Reference(dotted)
-        raise ScriptError(f"'{dotted}' is no value")
+        raise ScriptError(f"'{dotted}' is not a value")
 
     def _evaluate_subscript(self, node: ast.Subscript, frame: ScriptFrame) -> Any:
         value = self._evaluate(node.value, frame)

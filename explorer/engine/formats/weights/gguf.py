@@ -191,7 +191,7 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
     descriptor, size = open_regular(path)
     try:
         if os.pread(descriptor, 4, 0) != _MAGIC:
-            raise BadModel("is no GGUF file: it does not begin with GGUF", where=path)
+            raise BadModel("is not a GGUF file: it does not begin with GGUF", where=path)
         if size < _SHORTEST:
             raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
         with input_files.map_into_memory(descriptor, size) as buffer:
@@ -243,7 +243,7 @@ class _Reader:
         for _ in range(pairs):
             key = self.decode_text("a key")
             if key in parsed.metadata:
-                self.raise_broken(f"the key '{printable(key)}' stands in it twice")
+                self.raise_broken(f"the key '{printable(key)}' is in it twice")
             parsed.metadata[key] = self.read_value(self.number("I"), key, 0)
         entries = [self.read_tensor() for _ in range(tensors)]
         self.place(entries)
@@ -289,7 +289,7 @@ class _Reader:
         count = self.number("Q")
         if count > _MAX_ENTRIES or count * min_bytes > self.size - self.position:
             self.raise_broken(
-                f"it announces {count:,} {objects} with {self.size - self.position:,} bytes left"
+                f"it declares {count:,} {objects} with {self.size - self.position:,} bytes left"
             )
         return count
 
@@ -336,7 +336,7 @@ class _Reader:
         # numbers are skipped together, but strings and arrays one by one, so these have a limit
         self.strings_left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
         if number > (self.size - self.position) // element_bytes or self.strings_left < 0:
-            self.raise_broken(f"it announces {number:,} elements of '{printable(key)}'")
+            self.raise_broken(f"it declares {number:,} elements of '{printable(key)}'")
         if letter and not depth and number <= _MAX_KEPT_NUMBERS:
             numbers = self.read_numbers(f"{number}{letter}") if number else ()
             self.parsed.arrays[key] = numbers
@@ -361,7 +361,7 @@ class _Reader:
             offset += 8 + length_of(buffer, offset)[0]
             count -= 1
         if count or offset > size:
-            self.raise_broken("an array of strings ends behind the end of the file")
+            self.raise_broken("an array of strings ends after the end of the file")
         self.position = offset
 
     def read_tensor(self) -> tuple[str, tuple[int, ...], int, int]:
@@ -390,7 +390,7 @@ class _Reader:
         parsed = self.parsed
         alignment = parsed.metadata.get("general.alignment", _ALIGNMENT)
         if not isinstance(alignment, int) or not 0 < alignment <= 1 << 20 or alignment & (alignment - 1):
-            self.raise_broken(f"an alignment of {printable(str(alignment))} is no power of two")
+            self.raise_broken(f"an alignment of {printable(str(alignment))} is not a power of two")
         start = min(-(-self.position // alignment) * alignment, parsed.size)
         offsets = sorted({offset for _, _, _, offset in entries})
         next_offset = dict(zip(offsets, [*offsets[1:], parsed.size - start], strict=bool(offsets)))
@@ -407,10 +407,10 @@ class _Reader:
                 tensor.nbytes = tensor.elements // numbers * size
             else:
                 tensor.dtype, tensor.nbytes = f"ggml type {code}", max(0, next_offset[offset] - offset)
-                tensor.unread = "what it is packed as is not known here"
+                tensor.unread = "its type is unknown"
                 unknown_types[code] = unknown_types.get(code, 0) + 1
             if parsed.big_endian:
-                tensor.unread = "it is stored with the highest byte first"
+                tensor.unread = "it is big-endian"
             if tensor.nbytes > parsed.size - tensor.offset:
                 problem = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {parsed.size:,}"
                 where = f"{parsed.path}: tensor '{printable(name)}'"
@@ -422,8 +422,8 @@ class _Reader:
             parsed.tensors.append(tensor)
         for code, count in unknown_types.items():
             parsed.notes.append(
-                f"{count:,} tensors are of ggml's type {code:,}, which is newer than what is known here:"
-                " their bytes are the room up to the next tensor, which is the most"
+                f"{count:,} tensors are of ggml's type {code:,}, which this version does not know:"
+                " their bytes are counted up to the next tensor, which is an upper bound"
             )
         if parsed.cut is None:
             count_unused_bytes(parsed.tensors, start, parsed.size)
@@ -486,7 +486,7 @@ def _format_fact(key: str, value: float | str) -> str:
 
 def _describe_file_type(value: object) -> str:
     """Returns the description of a general.file_type, or '' for other values."""
-    return _FILE_TYPES.get(value, "not known here") if isinstance(value, int) else ""
+    return _FILE_TYPES.get(value, "unknown") if isinstance(value, int) else ""
 
 
 _MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
@@ -550,14 +550,14 @@ def _list_part_notes(opened: GgufHeader, missing: Sequence[str]) -> list[str]:
     if not missing:
         return []
     first = part[0] + f"-00001-of-{count:05d}.gguf"
-    explanation = "; what the model is stands in the first, which is one of them" if first in missing else ""
+    explanation = "; the first part, which describes the model, is one of them" if first in missing else ""
     note = f"{len(missing):,} of {count:,} parts are missing: {format_names(missing)}{explanation}"
     return [CountNote(note, "here")]
 
 
 FORMAT = Format(
     "gguf",
-    "a GGUF file of llama.cpp's (.gguf)",
+    "a GGUF file of llama.cpp (.gguf)",
     label="GGUF",
     recognise=_recognise,
     open=import_on_call("models.torch.transformers:open_gguf"),

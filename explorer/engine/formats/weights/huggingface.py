@@ -102,7 +102,9 @@ def read_contents(source: str) -> TensorIndex:
         ]
     others = [n for n in _find_other_weights(folder, name) if n not in files]
     if others:
-        notes.append(f"other weights lie in the same folder and are not part of this: {format_names(others)}")
+        notes.append(
+            f"the folder has other weights, which are not part of this model: {format_names(others)}"
+        )
     architecture = config.get("architectures")
     return TensorIndex(
         FORMAT.name,
@@ -164,7 +166,7 @@ def _resolve_path_inside(folder: str, name: str, model: str = "") -> str:
     """
     is_file_name = name == os.path.basename(name) and name not in (".", "..")
     if not is_file_name or not resolve_inside(name, folder, model):
-        raise BadModel(f"'{printable(name)}' leads out of the model's folder", where=folder)
+        raise BadModel(f"'{printable(name)}' is outside the model's folder", where=folder)
     return os.path.join(folder, name)
 
 
@@ -192,7 +194,7 @@ def _read_file_tensors(
     unclaimed += checkpoint.unclaimed
     for tensor in checkpoint.contents.tensors:
         if tensor.name in checkpoint.strides and not tensor.unread:
-            tensor.unread = "it does not lie in one piece in its file"
+            tensor.unread = "its values are not contiguous in the file"
         if tensor.identity is not None:
             # storage keys are unique only within one file
             tensor.identity = path, tensor.identity
@@ -274,7 +276,7 @@ def _read_indexed_tensors(
     if not isinstance(file_by_tensor, dict) or not all(
         isinstance(file, str) for file in file_by_tensor.values()
     ):
-        raise BadModel("is no index: it does not say which tensor is in which file", where=path)
+        raise BadModel("is not an index: it does not say which tensor is in which file", where=path)
     files = list(dict.fromkeys(file_by_tensor.values()))
     if len(files) > _FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
@@ -302,20 +304,7 @@ def _read_indexed_tensors(
         tensor for tensor, file in file_by_tensor.items() if file not in absent and tensor not in by_name
     ]
     missing_names += [*absent, *missing]
-    if absent:
-        missing_count = sum(1 for file in file_by_tensor.values() if file in set(absent))
-        notes.insert(
-            0,
-            CountNote(
-                f"{len(absent):,} of {len(files):,} files are missing,"
-                f" with {missing_count:,} of {len(file_by_tensor):,} tensors: {format_names(absent)}",
-                "here",
-            ),
-        )
-    if missing:
-        notes.append(f"{len(missing):,} tensors that the index names are in no file: {format_names(missing)}")
-    if extra:
-        notes.append(f"{len(extra):,} tensors are not where the index says: {format_names(extra)}")
+    _add_index_notes(notes, file_by_tensor, absent, missing, extra)
     metadata = index.get("metadata")
     index_metadata = metadata if isinstance(metadata, dict) else {}
     total = index_metadata.get("total_size")
@@ -330,6 +319,36 @@ def _read_indexed_tensors(
     )
 
 
+def _add_index_notes(
+    notes: list[str],
+    file_by_tensor: Mapping[str, str],
+    absent: Sequence[str],
+    missing: Sequence[str],
+    extra: Sequence[str],
+) -> None:
+    """Adds notes on the differences between an index and its files.
+
+    Args:
+        notes: List to which the notes are added.
+        file_by_tensor: Name of the file of each tensor, as the index says.
+        absent: Names of the files that are not there.
+        missing: Names of the tensors that a present file should have, but does not have.
+        extra: Tensors that the index does not name, or names in another file.
+    """
+    if absent:
+        files = set(file_by_tensor.values())
+        tensors = sum(1 for file in file_by_tensor.values() if file in absent)
+        text = (
+            f"{len(absent):,} of {len(files):,} files are missing,"
+            f" with {tensors:,} of {len(file_by_tensor):,} tensors: {format_names(absent)}"
+        )
+        notes.insert(0, CountNote(text, "here"))
+    if missing:
+        notes.append(f"{len(missing):,} tensors that the index names are in no file: {format_names(missing)}")
+    if extra:
+        notes.append(f"{len(extra):,} tensors are not where the index says: {format_names(extra)}")
+
+
 def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
     """Reads a JSON object from a file of at most `max_bytes` bytes.
 
@@ -341,7 +360,7 @@ def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
     descriptor, size = open_regular(path)
     try:
         if size > max_bytes:
-            raise BadModel(f"has {size:,} bytes, {max_bytes:,} are read at most", where=path)
+            raise BadModel(f"has {size:,} bytes, more than the limit of {max_bytes:,}", where=path)
         raw = os.read(descriptor, size)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
@@ -350,12 +369,12 @@ def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
     try:
         # an empty list has 3 bytes in the file and 60 in memory
         if raw.count(b"[") + raw.count(b"{") > _VALUES:
-            raise ValueError("it has more lists and objects than anybody writes")
+            raise ValueError(f"it has more than {_VALUES:,} lists and objects")
         decoded = json.loads(raw)
     except (ValueError, RecursionError) as error:
-        raise BadModel(f"is no JSON object: {_describe_json_error(raw, error)}", where=path) from None
+        raise BadModel(f"is not a JSON object: {_describe_json_error(raw, error)}", where=path) from None
     if not isinstance(decoded, dict):
-        raise BadModel(f"is no JSON object: it is {_KINDS.get(type(decoded), 'a number')}", where=path)
+        raise BadModel(f"is not a JSON object: it is {_KINDS.get(type(decoded), 'a number')}", where=path)
     return decoded
 
 
@@ -364,9 +383,9 @@ def _describe_json_error(raw: bytes, error: ValueError | RecursionError) -> str:
     if not raw.strip():
         return "it is empty"
     if isinstance(error, RecursionError):
-        return "it has lists in lists, deeper than anybody writes"
+        return "its lists are nested too deeply"
     if isinstance(error, UnicodeDecodeError):
-        return f"its byte {error.start:,} is no {error.encoding.upper()}"
+        return f"its byte {error.start:,} is not {error.encoding.upper()}"
     text, offset = getattr(error, "doc", ""), getattr(error, "pos", None)
     if offset is None:
         return str(error)
@@ -425,7 +444,7 @@ def _format_json(value: Any) -> str:
     try:
         return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
     except RecursionError:
-        return "lists in lists, deeper than anybody writes"
+        return "lists that are nested too deeply"
 
 
 _PARTS = 32
@@ -485,7 +504,7 @@ def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTens
     added = _ROWS_BESIDE.get(str(config.get("model_type")), 0)
     if embedding is not None and rows and width and embedding.shape != (rows + added, width):
         notes.append(
-            f"config.json says a vocabulary of {rows:,}{f' (and {added} beside it)' if added else ''}"
+            f"config.json declares a vocabulary of {rows:,}{f' (and {added} beside it)' if added else ''}"
             f" and a width of {width:,};"
             f" {embedding.name} is {list(embedding.shape)}"
         )
@@ -532,7 +551,11 @@ def _note_layer_count(count: int | None, tensors: Sequence[StoredTensor]) -> lis
         tensors: All tensors of the model.
     """
     if not count or count > len(tensors):
-        return [f"config.json says {count:,} layers, and there are {len(tensors):,} tensors"] if count else []
+        return (
+            [f"config.json declares {count:,} layers, and there are {len(tensors):,} tensors"]
+            if count
+            else []
+        )
     lists: dict[str, set[int]] = {}
     for tensor in tensors:
         parts = tensor.name.split(".", 12)
@@ -546,7 +569,7 @@ def _note_layer_count(count: int | None, tensors: Sequence[StoredTensor]) -> lis
     if path.rpartition(".")[2] not in _LIST_NAMES:
         return []
     missing, extra = sorted(set(range(count)) - numbers), sorted(numbers - set(range(count)))
-    sentences = [f"config.json says {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
+    sentences = [f"config.json declares {count:,} layers, {path or 'the model'} has {len(numbers):,}"]
     for label, layer_numbers in (("missing", missing), ("more than that", extra)):
         if layer_numbers:
             sentences.append(f"{label}: {format_names([f'{path}.{number}' for number in layer_numbers])}")

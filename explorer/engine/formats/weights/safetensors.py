@@ -150,7 +150,7 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
         length = int.from_bytes(start[:8], "little")
         if len(start) < 8 or not 2 <= length <= HEADER_BYTES:
             raise BadModel(
-                "is no safetensors file: it does not begin with the length of a header", where=path
+                "is not a safetensors file: it does not begin with the length of a header", where=path
             )
         if 8 + length > size:
             problem = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
@@ -270,7 +270,7 @@ def _build_form(dtype: str, shape: tuple[int, ...]) -> _Form:
         elements *= dim
     if shape and not 0 <= min(shape) <= max(shape) <= _LARGEST:
         elements = -1
-    unread = "" if bits else f"{printable(dtype)} is a type that is not known here"
+    unread = "" if bits else f"{printable(dtype)} is an unknown type"
     if bits == 6:
         unread = "safetensors does not say how numbers of six bits are packed, and nobody writes them yet"
     return spelling, shape, elements, bits, unread
@@ -291,7 +291,7 @@ def _expect(text: mmap.mmap, offset: int, character: bytes, header: SafetensorsH
 
 
 def _raise_broken(header: SafetensorsHeader, offset: int) -> NoReturn:
-    problem = f"its header is not what safetensors writes, from byte {offset:,} on"
+    problem = f"its header is invalid from byte {offset:,} on"
     raise BadModel(problem, where=header.path, hint=_AGAIN)
 
 
@@ -371,7 +371,7 @@ def _build_stored_tensor(
     spelling, shape, elements, bits, unread = form
     problem, is_truncated = "", False
     if not 0 <= begin <= end or elements < 0:
-        problem = "its place or its shape is impossible"
+        problem = "its offsets or its shape are impossible"
     elif header.length + end > header.size:
         problem = f"ends at byte {header.length + end:,} of a file of {header.size:,}: the file is cut off"
         is_truncated = True
@@ -418,7 +418,7 @@ def _note_shard(source: str) -> list[str]:
     if part is None:
         return []
     index = os.path.join(os.path.dirname(source), f"{part[0]}.safetensors.index.json")
-    advice = f"open {index} for the whole" if os.path.isfile(index) else "its index is not beside it"
+    advice = f"open {index} for the whole" if os.path.isfile(index) else "its index is not in this folder"
     return [f"this is part {part[1]:,} of {part[2]:,} of a model: {advice}"]
 
 
@@ -497,7 +497,7 @@ def _stream_outline(header: SafetensorsHeader, text: mmap.mmap) -> Outline:
         if header.cut is not None:
             raise header.cut
 
-    facts = [("header", f"{header.length:,} bytes: tensors stand in its order, as they are met")]
+    facts = [("header", f"{header.length:,} bytes: tensors are listed in its order")]
     facts += [(key, shorten_text(text_value)) for key, text_value in header.metadata.items()]
     return Outline(FORMAT.name, header.path, header.size, facts, rows())
 

@@ -44,7 +44,7 @@ def _check(source: str) -> None:
         raise BadModel("there is no such file", where=source)
     if not _recognise(probe):
         raise BadModel(
-            "this is no file that torch wrote",
+            "this is not a file that torch wrote",
             where=source,
             hint="a .pt file is TorchScript, an exported program or a checkpoint",
         )

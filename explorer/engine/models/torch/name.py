@@ -39,7 +39,7 @@ FORMAT = Format(
     label="PyTorch module",
     recognise=_recognise,
     open=_open,
-    recognised="a name that is no file's",
+    recognised="a name that is not a file's",
     shows="the module tree as it runs, every operator, shapes",
     needs="torch",
 )

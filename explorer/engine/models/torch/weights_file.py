@@ -44,7 +44,7 @@ def use_weights_file(loaded: LoadedModule, path: str) -> LoadedModule:
     """
     opened = open_tensors(path)
     if not isinstance(opened, TensorFile):
-        reason = "this is a model and no file of weights"
+        reason = "this is a model, not a file of weights"
         raise Misuse(reason, where=path, hint="give a state_dict (.pt, .pth, .ckpt) or .safetensors")
     build, is_shared, notes = loaded.build, loaded.trained, loaded.notes
 

@@ -322,7 +322,7 @@ def test_what_is_no_onnx_file_is_refused_with_its_name(tmp_path: Path) -> None:
     for data, said in (
         (b"", "empty"),
         (b"\x08\x08", "no graph"),
-        (b"hello\n", "first byte is no ONNX field"),
+        (b"hello\n", "first byte is not an ONNX field"),
         (b"\x08" + b"\xff" * 9, "protobuf"),
         (b"\x12\x7f", "fit"),
     ):

@@ -73,7 +73,7 @@ def test_every_instruction_of_pickle_is_known() -> None:
         try:
             load(machine)
         except PickleError as error:
-            if "no instruction" in str(error) and error.args[0].endswith("at 0 is no instruction"):
+            if "not an instruction" in str(error) and error.args[0].endswith("at 0 is not an instruction"):
                 unknown.append(code.name)
     assert unknown == []
 

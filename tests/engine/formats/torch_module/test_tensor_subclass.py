@@ -67,7 +67,7 @@ def test_parameters_are_those_of_the_whole_and_bytes_those_of_the_inner_tensors(
     assert info.totals.macs == 2 * (72 + 18)
     assert (row.weights[0].dtype, row.weights[0].shape) == ("int8", (6, 12))
     assert (row.weight_bytes, row.weight_bytes_read) == (72 + 24 + 24, 72 + 24 + 24)
-    assert any("1 tensor of Scaled kept as other tensors" in note for note in info.model.notes)
+    assert any("1 tensor of Scaled stored as other tensors" in note for note in info.model.notes)
 
 
 def test_values_are_dequantized() -> None:

@@ -368,7 +368,7 @@ BROKEN: dict[str, tuple[Callable[[str, Path], str], str]] = {
         "compressed",
     ),
     "another archive": (lambda s, t: _archive(t), "no model of torch's"),
-    "text": (lambda s, t: _text(t), "no file that torch wrote"),
+    "text": (lambda s, t: _text(t), "not a file that torch wrote"),
     "nothing": (lambda s, t: str(t), "no such file"),
 }
 

@@ -158,7 +158,7 @@ def test_without_the_first_part_that_is_said(tmp_path: Path) -> None:
     parts[0].unlink()
     found = gguf_file.read_contents(str(parts[2]))
     assert [t.name for t in found.tensors] == [f"blk.{block}.weight" for block in range(2, 7)]
-    assert any("what the model is stands in the first" in note for note in found.notes)
+    assert any("the first part, which describes the model" in note for note in found.notes)
 
 
 def test_a_folder_of_the_parts_of_one_model_opens(tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_a_big_endian_file_opens_and_says_that_its_values_are_not_read(tmp_path:
         assert session.info().totals.params == 64
         weights = session.weights()
     assert weights.tensors[0].maximum is None
-    assert any("highest byte first" in note for note in weights.notes)
+    assert any("it is big-endian" in note for note in weights.notes)
 
 
 def test_a_type_newer_than_this_program_has_the_room_up_to_the_next_tensor(tmp_path: Path) -> None:
@@ -228,8 +228,8 @@ def padded(raw: bytes, data: int) -> bytes:
         (b"GGML" + b"\0" * 40, "does not begin"),
         (header(1) + b"\0" * 40, "version 1"),
         (header(99) + b"\0" * 40, "version 99"),
-        (header(tensors=1 << 60) + b"\0" * 40, "announces"),
-        (header(pairs=1 << 60) + b"\0" * 40, "announces"),
+        (header(tensors=1 << 60) + b"\0" * 40, "declares"),
+        (header(pairs=1 << 60) + b"\0" * 40, "declares"),
         (header() + struct.pack("<Q", 1 << 63) + b"\0" * 40, "cut off"),
         (header() + struct.pack("<Q", 70_000) + b"\0" * 70_100, "70,000 bytes"),
         (header() + text("a") + struct.pack("<I", 5) + b"\0" * 60, "5 dimensions"),
@@ -243,18 +243,18 @@ def padded(raw: bytes, data: int) -> bytes:
         (header(tensors=0, pairs=2) + (text("k") + struct.pack("<IB", 0, 1)) * 2, "twice"),
         (
             header(tensors=0, pairs=1) + text("k") + struct.pack("<IIQ", 9, 8, 1 << 50) + b"\0" * 40,
-            "announces",
+            "declares",
         ),
         (
             header(tensors=0, pairs=1) + text("k") + struct.pack("<IIQ", 9, 0, 1 << 50) + b"\0" * 40,
-            "announces",
+            "declares",
         ),
         (
             header(tensors=0, pairs=1)
             + text("k")
             + struct.pack("<IIQ", 9, 9, 70_000)
             + struct.pack("<IQ", 0, 0) * 70_000,
-            "announces 70,000 elements",
+            "declares 70,000 elements",
         ),
         (
             header(tensors=0, pairs=1) + text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 50,

@@ -128,7 +128,7 @@ def test_a_wrong_total_is_said(model: Path) -> None:
     [
         (
             {"num_hidden_layers": 13},
-            "config.json says 13 layers, model.layers has 12; missing: model.layers.12",
+            "config.json declares 13 layers, model.layers has 12; missing: model.layers.12",
         ),
         ({"num_hidden_layers": 11}, "more than that: model.layers.11"),
         ({"vocab_size": 31}, "model.embed_tokens.weight is [32, 8]"),
@@ -200,7 +200,7 @@ def test_a_broken_config_is_a_note_and_the_weights_open(tmp_path: Path) -> None:
     path = folder(tmp_path / "m")
     for text in ("{", "[]", "[" * 100_000, '{"a":' * 100_000):
         (path / "config.json").write_text(text)
-        assert "config.json is no JSON object" in notes(path)
+        assert "config.json is not a JSON object" in notes(path)
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_broken_config_is_a_note_and_the_weights_open(tmp_path: Path) -> None:
         (b"[1]", "it is a list"),
         (b"null", "it is null"),
         (b"12", "it is a number"),
-        (b'{"model_type": "\xff"}', "its byte 16 is no UTF-8"),
+        (b'{"model_type": "\xff"}', "its byte 16 is not UTF-8"),
     ],
 )
 def test_what_is_wrong_with_a_config_is_said_by_every_way_to_the_model(
@@ -223,7 +223,7 @@ def test_what_is_wrong_with_a_config_is_said_by_every_way_to_the_model(
     path = folder(tmp_path / "m")
     save_file({"x": np.zeros(2, np.float32)}, path / "model.safetensors")
     (path / "config.json").write_bytes(text)
-    said = f"config.json is no JSON object: {wrong}"
+    said = f"config.json is not a JSON object: {wrong}"
     for name in ("", "model.safetensors.index.json", "model.safetensors"):
         with Session(path / name) as session:
             info = session.info()
@@ -276,7 +276,7 @@ def test_settings_as_deep_as_the_parser_goes_do_no_harm(tmp_path: Path) -> None:
 def test_an_index_may_not_name_files_outside_its_folder(model: Path, place: str) -> None:
     shutil.copy(model / "model-00001-of-00003.safetensors", model.parent / "secret.safetensors")
     edited(model, lambda index: index["weight_map"].update({"x": place}))
-    with pytest.raises(BadModel, match="leads out of the model's folder"):
+    with pytest.raises(BadModel, match="is outside the model's folder"):
         huggingface.read_contents(str(model))
 
 
@@ -284,7 +284,7 @@ def test_a_link_out_of_the_folder_is_not_followed(model: Path) -> None:
     shard = model / "model-00001-of-00003.safetensors"
     shard.rename(model.parent / "elsewhere.safetensors")
     shard.symlink_to(model.parent / "elsewhere.safetensors")
-    with pytest.raises(BadModel, match="leads out of the model's folder"):
+    with pytest.raises(BadModel, match="is outside the model's folder"):
         huggingface.read_contents(str(model))
 
 
@@ -310,7 +310,7 @@ def test_an_index_that_is_a_link_names_what_lies_beside_its_end(tmp_path: Path) 
         file.rename(store / str(number))
         (view / file.name).symlink_to(os.path.join("../store", str(number)))
     assert len(huggingface.read_contents(str(view / "model.safetensors.index.json")).tensors) == 14
-    with pytest.raises(BadModel, match="leads out of the model's folder"):
+    with pytest.raises(BadModel, match="is outside the model's folder"):
         huggingface.read_contents(str(view))
 
 

@@ -259,7 +259,7 @@ def test_bytes_of_no_tensor_are_mentioned(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("header", "data", "said"),
     [
-        ({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, 12, "lies over another"),
+        ({"a": entry([2], 0, 8), "b": entry([2], 4, 12)}, 12, "overlaps another tensor"),
         ({"a": entry([4], 0, 16)}, 8, "cut off"),
         ({"a": entry([4], 0, 8)}, 8, "do not take"),
         ({"a": entry([-4], 0, 16)}, 16, "impossible"),

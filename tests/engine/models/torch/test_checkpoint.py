@@ -503,7 +503,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], str], str]] = {
         "not laid out as torch does",
     ),
     "an archive of tar": (_tar, "torch before 0.2"),
-    "text": (_bytes(b"weights will follow"), "no file that torch wrote"),
+    "text": (_bytes(b"weights will follow"), "not a file that torch wrote"),
     "an empty file": (_bytes(b""), "empty"),
     "a pickle of numbers": (_bytes(pickle.dumps({"a": 1}, 4)), "no tensors"),
 }

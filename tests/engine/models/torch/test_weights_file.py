@@ -204,7 +204,7 @@ def test_weights_go_with_a_module_only_and_come_from_one_place(here, sample, cap
     assert "brings its own weights" in capsys.readouterr().err
     with pytest.raises(Misuse, match="leave out one of them"):
         Session("resnet18", weights="DEFAULT", weights_file="it.pt").info()
-    with pytest.raises(Misuse, match="no file of weights"):
+    with pytest.raises(Misuse, match="not a file of weights"):
         Session("nets_of_a_test:net", weights_file=str(sample("lenet"))).info()
 
 
