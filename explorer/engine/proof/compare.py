@@ -38,6 +38,13 @@ _OCTAVES = 4
 """Width in powers of two of the bins of magnitude in which outputs are also judged. So large elements do not
 hide an error in small elements."""
 
+_FREXP_BIAS = 1022
+"""Difference between the stored exponent of a float64 and the exponent of `np.frexp`."""
+
+_EXPONENT_OFFSET = 256
+"""Addition that makes all exponents divided by `_OCTAVES` positive. Only zeros and numbers below 2**-1021
+get index 0."""
+
 _BIN_ELEMENTS = 16
 """Minimum number of independent errors in a bin that is judged."""
 
@@ -131,10 +138,13 @@ class OutputComparison(Struct):
             self.equal = False
         old, new = convert_to_float64(before), convert_to_float64(after)
         self.size += old.size
+        exact = None if reference is None else convert_to_float64(reference)
         with np.errstate(over="ignore", invalid="ignore"):
-            is_finite = np.isfinite(np.dot(old, old)) and np.isfinite(np.dot(new, new))
-        if is_finite and reference is None:
-            self._add_finite(old, new, None)  # the common case
+            is_finite = all(
+                math.isfinite(np.dot(values, values)) for values in (old, new, exact) if values is not None
+            )
+        if is_finite:
+            self._add_finite(old, new, exact)  # the common case
             return
         finite_old, finite_new = np.isfinite(old), np.isfinite(new)
         if not (finite_old.all() and finite_new.all()):
@@ -143,7 +153,6 @@ class OutputComparison(Struct):
             self.shared += int(np.count_nonzero(is_same & ~finite_old))
             self.shared_nan += int(np.count_nonzero(nan))
             self.nonfinite += int(np.count_nonzero(~finite_new & ~is_same))
-        exact = None if reference is None else convert_to_float64(reference)
         finite_exact = np.zeros_like(finite_old) if exact is None else np.isfinite(exact)
         self.missing_nonfinite += int(np.count_nonzero(~finite_old & finite_new & ~finite_exact))
         comparable = finite_old & finite_new
@@ -189,11 +198,9 @@ class OutputComparison(Struct):
         self._sum("true", np.dot(exact, exact))
         if not self.has_bins:
             return
-        exponents = np.frexp(exact)[1]
-        exponents //= _OCTAVES
         error_old *= error_old
         error_new *= error_new
-        for exponent, count, a, b in _sum_bins(exponents, error_old, error_new):
+        for exponent, count, a, b in _sum_bins(exact, error_old, error_new):
             old_sums = self._bins.get(exponent, (0, 0.0, 0.0))
             self._bins[exponent] = old_sums[0] + count, old_sums[1] + a, old_sums[2] + b
 
@@ -401,16 +408,21 @@ class OutputComparison(Struct):
         return ""
 
 
-def _sum_bins(exponents: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
-    """Yields an exponent, the number of elements with it, and the sums of two arrays over these elements."""
-    lowest = int(exponents.min())
-    shifted = exponents - lowest
-    counts = np.bincount(shifted)
-    sums = [np.bincount(shifted, values) for values in squares]
-    for bin_index in np.flatnonzero(counts):
-        yield (
-            int(bin_index) + lowest,
-            int(counts[bin_index]),
-            float(sums[0][bin_index]),
-            float(sums[1][bin_index]),
-        )
+def _sum_bins(values: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
+    """Groups finite float64 numbers by their binary exponent, `_OCTAVES` exponents to a group.
+
+    Yields:
+        The exponent of `np.frexp`, divided by `_OCTAVES` and rounded down; the number of elements with it;
+        the sums of two arrays over these elements. Zeros have the exponent 0.
+    """
+    # the bits of the exponent are read directly, because frexp takes as long as the sums
+    bins = values.view(np.uint64) << np.uint64(1)
+    bins >>= np.uint64(53)
+    bins += np.uint64(_EXPONENT_OFFSET * _OCTAVES - _FREXP_BIAS)
+    bins //= np.uint64(_OCTAVES)
+    indices = bins.view(np.int64)
+    counts = np.bincount(indices)
+    sums = [np.bincount(indices, weights) for weights in squares]
+    for index in np.flatnonzero(counts).tolist():
+        exponent = index - _EXPONENT_OFFSET if index else 0
+        yield exponent, int(counts[index]), float(sums[0][index]), float(sums[1][index])

@@ -289,6 +289,14 @@ def run_each(
     return ModelOutputs(tuple(names), tuple(draws), tuple(measure_rms_change(a, b) for a, b in pairs))
 
 
+def is_judged_by_float64(evidence: OutputEvidence) -> bool:
+    """Whether an output was judged by its float64 result alone, so that its sensitivity does not matter.
+
+    The sensitivity is the least noise of narrower types (see `OutputComparison.judge`).
+    """
+    return evidence.max_before is not None and evidence.dtype == "float32"
+
+
 def shift_by_one_ulp(feeds: Feeds) -> Feeds:
     """Changes each float input by one unit in the last place."""
     return {name: _shift_floats(value) for name, value in feeds.items()}
