@@ -41,6 +41,7 @@ def extract(
     discarded.
     """
     started = time.perf_counter()
+    models.refuse_shapes()
     models.check_target(output, overwrite)
     opened = models.open_state(state_index, on_progress)
     if not hasattr(opened, "loaded"):

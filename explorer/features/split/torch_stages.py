@@ -58,6 +58,7 @@ class TorchSplitter:
     def __init__(self, models: Models, state_index: int, on_progress: OnProgress, cancel: Cancel) -> None:
         self._models, self._state_index = models, state_index
         self._on_progress, self._cancel = on_progress, cancel
+        models.refuse_shapes()
         opened = models.open_state(state_index, on_progress)
         assert isinstance(opened, TorchModel)
         if models.options["past"] is not None:

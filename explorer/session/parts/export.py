@@ -53,6 +53,7 @@ class Exporter:
         if not models.is_module(models.current) or path.lower().endswith(".onnx"):
             models.check_onnx(path, overwrite)
             return False
+        models.refuse_shapes()
         models.check_target(path, overwrite)
         convert.check_name(path, "onnx", "torchscript", "torch.export")
         return True

@@ -292,6 +292,15 @@ class Models:
         weights = self._weight_files()
         output_files.check_target(path, overwrite=overwrite, models=models, weights=weights, inputs=read)
 
+    def refuse_shapes(self) -> None:
+        """Refuses the option `shapes` for a result that is no ONNX file.
+
+        Raises:
+            Misuse: The session has the option.
+        """
+        if self.options["shapes"]:
+            raise Misuse("only ONNX files declare shapes", where="--shapes", hint="leave it out")
+
     def check_onnx(self, path: str, overwrite: bool, *inputs: str | None) -> None:
         """Like `check_target`, for an ONNX file."""
         from explorer.engine import convert  # imported late: most uses of a session do not need it

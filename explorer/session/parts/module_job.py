@@ -43,8 +43,9 @@ def build_module_job(
         fields: Further fields of `ConversionJob`.
 
     Raises:
-        Misuse: The current state is an ONNX graph.
+        Misuse: The current state is an ONNX graph, or the session has the option `shapes`.
     """
+    models.refuse_shapes()
     if models.current and not models.is_module(models.current):
         raise Misuse(
             "the current model was made as ONNX: it is no module",

@@ -315,6 +315,32 @@ def test_shapes_are_written_into_stages_and_made_models(tmp_path: Path) -> None:
     assert len(read_types(stage)) == sum(len(node.output) for node in stage.graph.node)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["tile", "--to", "torch", "--no-verify", "-o", "o.pt2"],
+        ["quantize", "--to", "int8", "-o", "o.pt2"],
+        ["extract", "--layer", "0", "-o", "o.pt2"],
+        ["split", "-n", "2", "--to", "torch", "-o", "stages"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_shapes_are_refused_where_no_onnx_file_is_written(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.chdir(tmp_path)
+    layers = "torch.nn.Linear(4, 8), torch.nn.Linear(8, 2)"
+    (tmp_path / "net.py").write_text(f"import torch\ndef net():\n    return torch.nn.Sequential({layers})\n")
+    verb, *options = words
+    command = [verb, "net.py:net", *options, "--input-shape", "input:1,4", "--trust", "--shapes"]
+    assert main(command) == 2
+    error = capsys.readouterr().err
+    assert len(error.strip().splitlines()) == 1
+    assert "--shapes: only ONNX files declare shapes" in error
+    assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["net.py"]
+
+
 def test_what_was_asked_and_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = save(tmp_path / "m.onnx", OPEN)
     for words in (
