@@ -96,7 +96,9 @@ class SweepViewSpec(Spec, frozen=True):
         beside: Tilings that are compared: 'all', 'front' (the Pareto front), or tile sizes. None for none.
     """
 
-    sort: Annotated[SortName | None, option("what the rows are sorted by (default: as asked)")] = None
+    sort: Annotated[
+        SortName | None, option("figure to sort the rows by (default asked: the order of the combinations)")
+    ] = None
     beside: Annotated[
         str | None,
         option("compare tilings with the first of them: their tiles, all, or front", metavar="TILES"),

@@ -54,7 +54,7 @@ class ReportingApp(App[R]):
 
     def fail_with(self, error: Exception) -> None:
         """End the application with an error."""
-        # the caller has looked whose error it is; the context is that of whoever started its task
+        # the caller has decided that the error ends the application; a task has the context of its starter
         handle = getattr(super(), "_handle_exception", None)
         if handle is None:
             raise error

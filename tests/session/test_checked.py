@@ -300,7 +300,7 @@ def test_a_mapping_stands_for_the_record_that_it_describes() -> None:
             session.plan({"tiles": [8, 8, 8]})
         with pytest.raises(Misuse, match=r"overlay\(figures\): 3 cannot be taken"):
             session.layers(overlay=3)
-        with pytest.raises(Misuse, match="no loss is named"):
+        with pytest.raises(Misuse, match="a target needs a loss"):
             session.activations(target="t.npy")
         with pytest.raises(Misuse, match="there is no number format 'auto'"):
             session.quantize_choice(QuantizeSpec(weight="auto"))

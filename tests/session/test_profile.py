@@ -268,7 +268,7 @@ def test_a_machine_gives_each_layer_its_least_time() -> None:
     [
         (ProfileSpec(threads=10_000), "--threads: 10,000 threads on"),
         (ProfileSpec(device="quantum"), "--device: onnxruntime has no 'quantum' here"),
-        (ProfileSpec(optimizer="adam"), "--optimizer: it takes the step of a training step; add --train"),
+        (ProfileSpec(optimizer="adam"), "--optimizer: it applies only to a training step; add --train"),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(spec: ProfileSpec, said: str) -> None:

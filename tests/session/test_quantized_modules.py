@@ -214,7 +214,7 @@ def test_weights_of_a_file_are_quantized_and_what_it_lacks_is_said(
         "    return nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))\n"
     )
     held = {"0.weight": net.first.weight, "0.bias": net.first.bias, "2.weight": net.last.weight}
-    lacks = "not in held.pt, and as the callable makes them: 2.bias"
+    lacks = "not in held.pt, and left as the callable made them: 2.bias"
     for prefix in ("", "model.", "module.", "_orig_mod.", "state_dict.model._orig_mod."):
         torch.save({f"{prefix}{name}": tensor.detach() for name, tensor in held.items()}, "held.pt")
         shape = {"input": (None, (2, 8))}

@@ -262,7 +262,7 @@ def test_tile_does_what_the_file_says(
     out = str(tmp_path / "tiled.onnx")
     assert main.main(["tile", str(sample("lenet")), "--config", npu, "--tile", "32", "-o", out]) == 0
     said, warned = capsys.readouterr()
-    assert "npu.toml:4 means no matmul here: site /fc1/Gem; did you mean '/fc1/Gemm'?" in warned
+    assert "npu.toml:4 matches no matmul: site /fc1/Gem; did you mean '/fc1/Gemm'?" in warned
     assert "switched off by npu.toml:11" in said
     assert "switched off by npu.toml:14" in said
     with Session(sample("lenet")) as session:
@@ -282,7 +282,7 @@ def test_settings_says_of_every_value_where_it_was_said(
     assert lines["/fc1/Gemm"].endswith("yes 32x32x32 (command line) padded (npu.toml:2) auto")
     assert lines["/fc2/Gemm"].endswith("32x32x32 (command line) padded (npu.toml:2) unrolled (npu.toml:7)")
     assert lines["/fc3/Gemm"].endswith("84 10 no (npu.toml:11)")
-    assert lines["npu.toml:4"].endswith("means no matmul here: site /fc1/Gem; did you mean '/fc1/Gemm'?")
+    assert lines["npu.toml:4"].endswith("matches no matmul: site /fc1/Gem; did you mean '/fc1/Gemm'?")
 
 
 def test_sites_that_were_not_named_are_off_and_who_named_the_others_is_said(

@@ -165,7 +165,7 @@ OPTIONS: dict[str, Option] = {
             "weights for a module: a state_dict, .safetensors or a trainer's checkpoint; no code in it runs",
             "FILE",
             manual="weights for a module: a state_dict (`.pt`, `.pth`), `.safetensors` or a trainer's"
-            " checkpoint (`.ckpt`). Words that trainers put in front of names are taken off, and said;"
+            " checkpoint (`.ckpt`). Prefixes that trainers add to names are removed, with a note;"
             " no code in it runs",
         ),
         Option("--seed", "seed of the first random input (default 0)", "S", "0", least=0),
@@ -210,13 +210,13 @@ OPTIONS: dict[str, Option] = {
             " repeatable",
         ),
         Option("--machine", "a machine of the config file, or a preset (explorer machines)", "NAME"),
-        Option("--peak-macs", "its MACs (multiply-accumulates) per second, such as 4T", "RATE"),
-        Option("--bandwidth", "its bytes per second, such as 100GB/s", "RATE"),
-        Option("--macs-per-cycle", "its MACs in a cycle", "N"),
-        Option("--bytes-per-cycle", "its bytes in a cycle, between memory and the buffer of the tiles", "N"),
-        Option("--clock", "its cycles per second, such as 1GHz", "RATE"),
-        Option("--buffer", "its bytes for the current tiles, such as 512KiB", "SIZE"),
-        Option("--array", "rows and columns of its systolic array, such as 64x64", "RxC"),
+        Option("--peak-macs", "MACs (multiply-accumulates) of the machine per second, such as 4T", "RATE"),
+        Option("--bandwidth", "bytes of the machine per second, such as 100GB/s", "RATE"),
+        Option("--macs-per-cycle", "MACs of the machine per cycle", "N"),
+        Option("--bytes-per-cycle", "bytes per cycle between memory and the buffer of the tiles", "N"),
+        Option("--clock", "cycles of the machine per second, such as 1GHz", "RATE"),
+        Option("--buffer", "bytes of the machine's buffer for the current tiles, such as 512KiB", "SIZE"),
+        Option("--array", "rows and columns of the machine's systolic array, such as 64x64", "RxC"),
         Option(
             "--double-buffered",
             "whether the next tiles arrive during the work on the current ones (default yes)",

@@ -169,10 +169,10 @@ def outline(source: str) -> Outline:
     def list_rows(first: OutlineRow) -> Iterator[OutlineRow]:
         yield first
         yield from model_rows
-        notes = ["there is more than is looked at: name a folder in it"] if search.left_out else []
+        notes = ["the search stopped at its limit: name a folder in it"] if search.left_out else []
         if search.links:
             lead = "link leads" if search.links == 1 else "links lead"
-            notes.append(f"{search.links:,} {lead} out of it: what is there is opened by its own path")
+            notes.append(f"{search.links:,} {lead} out of it: open the targets by their own paths")
         if notes:
             yield OutlineRow("…", "more", note="; ".join(notes))
 

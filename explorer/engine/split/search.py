@@ -390,7 +390,7 @@ class StageSearch:
         """
         limit = self.spec.stage_memory
         if limit is None:
-            raise Misuse("into how many stages is not said", where="split", hint="-n 4, or --stage-memory 2G")
+            raise Misuse("the number of stages is missing", where="split", hint="-n 4, or --stage-memory 2G")
         if self.spec.by == "training":  # the micro-batches in flight depend on the stages
             for stages in range(2, min(len(allowed) + 1, _MAX_TRIED_STAGES) + 1):
                 if self.find_best(stages, allowed) is not None:

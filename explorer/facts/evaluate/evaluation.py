@@ -35,7 +35,7 @@ class SampleSpec(Spec, frozen=True):
     labels: Annotated[
         str,
         option(
-            "the array or column that is to be met (default: labels, label, y, targets, target; the last"
+            "the array or column with the labels (default: labels, label, y, targets, target; the last"
             " column)",
             manual="array or column with the labels (default: `labels`, `label`, `y`, `targets` or"
             " `target`, or the last column of a table)",
@@ -45,8 +45,7 @@ class SampleSpec(Spec, frozen=True):
     inputs: Annotated[
         tuple[str, ...],
         option(
-            "arrays or columns that go in, separated by commas, or input=array (default: by name, or the"
-            " rest)",
+            "input arrays or columns, separated by commas, or input=array (default: by name, or the rest)",
             manual="input arrays or columns, with commas, in the order of the model's inputs or as"
             " `input=array` (default: those with the names of the inputs, or all others)",
             metavar="NAMES",

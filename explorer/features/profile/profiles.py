@@ -196,11 +196,11 @@ class Profiler:
             return prepare_module(models, state_index, spec, batch, on_progress, cancel)
         if spec.train:
             raise Misuse(
-                "a training step is of a module, and this is an ONNX graph",
+                "only a module has a training step, and this is an ONNX graph",
                 where="--train",
                 hint="give a torchvision name or FILE.py:callable or package.module:callable",
             )
-        graph = subject_of(models, state_index, spec, batch, on_progress, cancel)
+        graph = prepare_graph(models, state_index, spec, batch, on_progress, cancel)
         return prepare_measurement(graph, spec, measured_machine), graph
 
     def _record(
@@ -220,7 +220,7 @@ def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
     notes = []
     if profile.runtime.startswith("torch"):
         notes.append(
-            "nothing is predicted of a module: the machine's kernels were timed in onnxruntime;"
+            "the times of a module are not predicted: the machine's kernels were timed in onnxruntime;"
             " explorer convert MODEL -o OUT.onnx, and profile that"
         )
     if any((layer.efficiency or 0) > 1 for layer in profile.layers):
@@ -228,7 +228,7 @@ def _machine_notes(profile: Profile, machine: MeasuredMachine) -> list[str]:
             f"the machine was loaded when it was measured ({machine.load}):"
             " explorer machines --measure --force measures it anew"
             if machine.loaded
-            else "they do less than their MACs say (Winograd), or find in a cache what counts as moved"
+            else "their kernels compute fewer MACs (Winograd), or read counted bytes from a cache"
         )
         notes.append(f"layers above 100 % of the roof: {why}")
     return notes
@@ -241,10 +241,10 @@ def check(spec: ProfileSpec) -> None:
         Misuse: An optimizer is named, but no training step is timed.
     """
     if spec.optimizer != ProfileSpec().optimizer and not spec.train:
-        raise Misuse("it takes the step of a training step", where="--optimizer", hint="add --train")
+        raise Misuse("it applies only to a training step", where="--optimizer", hint="add --train")
 
 
-def subject_of(
+def prepare_graph(
     models: Models,
     state_index: int,
     spec: ProfileSpec,
@@ -261,7 +261,7 @@ def subject_of(
         raise Misuse(
             "it is neither an ONNX graph nor a module that can run",
             where=models.source,
-            hint="explorer convert MODEL -o OUT.onnx, and that",
+            hint="run explorer convert MODEL -o OUT.onnx, and profile OUT.onnx",
         )
     model, opened = models.load_graph(state_index, on_progress), models.open_state(state_index, on_progress)
     own_options = opened.options

@@ -31,7 +31,7 @@ def _steps(options: EditSpec, work: Work) -> Steps:
     started = time.perf_counter()
     models, steps = work.models, options.steps
     if not steps:
-        raise Misuse("says nothing to do", where="edit")
+        raise Misuse("no edit is named", where="edit")
     groups = [(step,) for step in steps] if options.each else [steps]
     edits: list[Edit] = []
     for number, group in enumerate(groups, 1):

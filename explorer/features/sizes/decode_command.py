@@ -16,7 +16,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     tokens = args.past
     vars(args).update(past=None, observe=False)  # the session opens the model for its full pass
     if tokens is not None and tokens < 1:
-        raise Misuse("a text has one token at least", where="--past")
+        raise Misuse("a text has at least one token", where="--past")
     return open_and_answer(
         args,
         progress,

@@ -72,7 +72,7 @@ class CurveMaker:
         if not known_sizes:
             raise Misuse("this model leaves no size open", where=self._models.source)
         if self._models.options["past"] is not None:
-            raise Misuse("curves are of whole passes", where="--decode", hint="leave it out")
+            raise Misuse("the curves are those of full passes", where="--decode", hint="leave it out")
         name = _choose_size(name, known_sizes)
         has_range = low is not None or high is not None
         smallest = low or 1
@@ -121,7 +121,7 @@ class CurveMaker:
         if tokens is None and opened.options.past:
             tokens = opened.options.past
         if tokens is not None and tokens < 1:
-            raise Misuse("a text has one token at least", where="--past")
+            raise Misuse("a text has at least one token", where="--past")
         with self._open_other_sizes(state_index, on_progress, cancel) as examine:
 
             @cache
@@ -146,7 +146,7 @@ class CurveMaker:
         """Return an error that does not name `--past`, for a caller who did not pass that option."""
         where = self._models.source if error.where == "--past" else error.where
         if error.where == "--past" and error.code in ("drop_option", "no_step"):
-            return Misuse(error.what, where=where, hint="info tells its whole pass")
+            return Misuse(error.what, where=where, hint="explorer info shows its full pass")
         return Misuse(error.what, where=where, hint=error.hint, code=error.code)
 
     @contextmanager

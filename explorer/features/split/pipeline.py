@@ -144,7 +144,7 @@ def _build_inputs(
         first = {value.shape[0] for value in model.graph.feeds if value.shape}
         open_names = [name for name in first if isinstance(name, str)]
         if batch is not None and not open_names and batch not in first:
-            raise Misuse("the first size of no input is open", where="--batch", hint="leave it out")
+            raise Misuse("no input has an open first dimension", where="--batch", hint="leave it out")
         sizes |= {} if batch is None else dict.fromkeys(open_names, batch)
         drawn = plan_inputs(model, sizes)
         batches = [

@@ -36,15 +36,15 @@ _SPLIT_OPTIONS = (
     *list_options(SplitSpec, "micro_batches", "schedule"),
     Option(
         "--output",
-        "a folder for the stages and stages.json (without it only told)",
+        "folder for the stages and stages.json (without it they are only printed)",
         "FOLDER",
         short="-o",
         manual="folder for the stages as ONNX files and `stages.json`; without it they are only printed",
     ),
     Option(
         "--to",
-        "what the stages are (default onnx): of a module torch cuts it itself into .pt2 files, with\n"
-        "a script for torchrun, proved by a training step in processes",
+        "form of the stages (default onnx). With torch, torch cuts a module into .pt2 files with a\n"
+        "script for torchrun, proved by a training step in processes",
         default="onnx",
         choices=("onnx", "torch"),
         manual="what the stages are: `onnx`, or of a module `torch`: .pt2 files, cut by"
@@ -58,7 +58,7 @@ _SPLIT_OPTIONS = (
 def _run_split(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.stages is None and args.stage_memory is None and not args.cuts:
         raise Misuse(
-            "into how many stages is not said", where="split", hint="-n 4, --stage-memory 2G or --cuts LAYER"
+            "the number of stages is missing", where="split", hint="-n 4, --stage-memory 2G or --cuts LAYER"
         )
     machines = read_machines(args)
     facts: list[Split] = []

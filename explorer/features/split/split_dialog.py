@@ -68,7 +68,7 @@ class SplitRequest(NamedTuple):
         """
         machine_count = len(_names(self.machines))
         if not self.stages and not self.memory and machine_count < 2:
-            raise Misuse("into how many stages is not said", hint="type a number, or the memory of a stage")
+            raise Misuse("the number of stages is missing", hint="type a number, or the memory of a stage")
         defaults = SplitSpec()
         micro_batches_text, default_stages = self.micro_batches, machine_count if machine_count > 1 else None
         return SplitSpec(
@@ -173,7 +173,7 @@ class SplitDialog(FormDialog[SplitRequest]):
             return [(f"{len(machines_named):,} machines: name one for all stages, or one for each", "warn")]
         machine_names = ", ".join(machine.name for machine in machines_named) or self._machine
         where_text = f", on {machine_names}" if machine_names else ""
-        sentence = f"{count_text}, the largest as small as can be{where_text}."
+        sentence = f"{count_text}, with the largest stage as small as possible{where_text}."
         return [(sentence, "dim"), ("The cuts are searched anew.", "dim")]
 
     def answer(self) -> SplitRequest:

@@ -90,7 +90,7 @@ def _idle_rules(session: Session, spec: TileSpec) -> str:
         f", and {len(unused_rules) - 1:,} more" if len(unused_rules) > 1 else "",
     )
     near = f"; did you mean '{first.near}'?" if first.near else ""
-    return f"{first.origin}{more_text} means no matmul here: {first.says}{near}"
+    return f"{first.origin}{more_text} matches no matmul: {first.says}{near}"
 
 
 def _tile_module(args: ParsedArgs, progress: ProgressLine) -> Answer:

@@ -55,7 +55,7 @@ def read_steps(path: str | None, typed: Iterable[tuple[str, str]]) -> tuple[Edit
     steps += [_parse_words(flag, value) for flag, value in typed]
     if not steps:
         raise Misuse(
-            "says nothing to do",
+            "no edit is named",
             where="edit",
             hint="add --rename, --set, --delete, --replace-op or --rename-weights",
         )

@@ -164,7 +164,7 @@ def test_an_output_is_declared_as_it_is_since(capsys: pytest.CaptureFixture[str]
             ["--replace-op", "Neg=com.microsoft::Gelo"],
             "no operator set of 'com.microsoft' has an operator 'Gelo'; did",
         ),
-        ([], "says nothing to do"),
+        ([], "no edit is named"),
     ],
 )
 def test_what_cannot_be_is_one_line(

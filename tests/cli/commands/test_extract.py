@@ -128,7 +128,7 @@ def test_a_part_with_another_weight_is_not_kept(
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "which part is not said"),
+        ([], "the part is not named"),
         (["--layer", "conv9"], "no layer is called 'conv9'"),
         (["--from", "conv9"], "no layer or tensor is called 'conv9'"),
         (["--from", "fc3", "--to", "conv1"], "nothing leads from fc3 to conv1"),

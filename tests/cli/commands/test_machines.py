@@ -206,4 +206,4 @@ def test_what_the_measurement_says_of_a_profile_is_said_there(
         "import torch\nnet = lambda: (torch.nn.Linear(4, 4), torch.zeros(1, 4))\n"
     )
     words[1] = f"{tmp_path / 'net.py'}:net"
-    assert "nothing is predicted of a module" in " ".join(said(capsys, *words).split())
+    assert "the times of a module are not predicted" in " ".join(said(capsys, *words).split())

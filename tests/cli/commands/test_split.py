@@ -293,7 +293,7 @@ def test_csv_has_a_row_a_stage(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        ([], "into how many stages is not said"),
+        ([], "the number of stages is missing"),
         (["-n", "13"], "only 11 places for 12 cuts"),
         (["-n", "2", "--at", "conv9"], "no module is called 'conv9'"),
         (["--cuts", "fc9"], "no layer is called 'fc9'"),

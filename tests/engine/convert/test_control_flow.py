@@ -89,7 +89,7 @@ def test_what_branches_or_loops_is_replayed_with_its_values(kind: str, tmp_path:
 @pytest.mark.parametrize("kind", FLOW)
 def test_a_trace_of_what_branches_is_refused(convert: Convert, kind: str, tmp_path: Path) -> None:
     saved(FLOW[kind](), tmp_path / "m.pt2")
-    with pytest.raises(ExplorerError, match="a trace follows one way through higher_order::"):
+    with pytest.raises(ExplorerError, match="a trace follows only one branch of higher_order::"):
         convert("m.pt2", "m.pt")
 
 

@@ -149,7 +149,7 @@ def test_links_are_followed_within_the_folder_and_never_out_of_it(models: Path, 
     (inside / "itself.onnx").symlink_to("itself.onnx")
     assert [path for path, _, _ in found(inside)] == ["kept.onnx", os.path.join("er", "weights.bin")]
     (note,) = [row.note for row in folder.outline(str(inside)).rows if row.kind == "more"]
-    assert note == "3 links lead out of it: what is there is opened by its own path"
+    assert note == "3 links lead out of it: open the targets by their own paths"
 
 
 def test_the_look_is_bounded_and_says_that_there_is_more(

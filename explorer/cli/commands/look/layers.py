@@ -170,7 +170,7 @@ COMMAND = Command(
             reads="names",
             manual="columns between commas, from left to right: `input,output,kernel,params,trainable,macs,"
             "share,flops,ops,weights,bits,activations,read,written,bytes,intensity,time,utilization,dtype,"
-            "calls,status` and others (a name that is none is told them)",
+            "calls,status` and others (an unknown name lists them)",
         ),
         Option(
             "--filter", "only layers that match, such as 'op:Conv read>1M' (explorer help filter)", "TEXT"
@@ -214,8 +214,8 @@ COMMAND = Command(
         "--overlay",
         Option(
             "--provider",
-            "which execution provider of onnxruntime runs each layer, and what crosses between them:\n"
-            "all that it has here, or some in the order in which they choose, such as cuda,cpu",
+            "the execution provider of onnxruntime that runs each layer, and the bytes between them:\n"
+            "all available providers, or some in order of priority, such as cuda,cpu",
             "all|NAMES",
             reads="providers",
             manual="the execution provider of onnxruntime that runs each layer, the partitions, and the"

@@ -42,7 +42,7 @@ def decode_varint(buffer: Buffer, offset: int, end: int) -> tuple[int, int]:
         shift += 7
         if shift > _MAX_SHIFT:
             break
-    raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {offset:,}")
+    raise BadModel(f"not a valid protobuf: a varint exceeds its field at byte {offset:,}")
 
 
 def iterate_fields(buffer: Buffer, start: int, end: int) -> Iterator[tuple[int, int, int, int, int]]:

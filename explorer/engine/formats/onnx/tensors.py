@@ -315,12 +315,12 @@ def _decode_varints(buffer: Buffer, start: int, end: int, unit: int) -> Iterator
         encoded = np.frombuffer(buffer, np.uint8, min(_DECODE_BYTES, end - offset), offset)
         last = np.flatnonzero(encoded < 128)
         if not last.size:
-            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {offset:,}")
+            raise BadModel(f"not a valid protobuf: a varint exceeds its field at byte {offset:,}")
         first = np.concatenate(([0], last[:-1] + 1))
         length = last - first + 1
         longest = int(np.max(length))
         if longest > _MAX_VARINT_BYTES:
-            raise BadModel(f"not a valid protobuf: a varint runs past its place at byte {offset:,}")
+            raise BadModel(f"not a valid protobuf: a varint exceeds its field at byte {offset:,}")
         values = np.zeros(last.size, np.uint64)
         for index in range(longest):
             longer = length > index

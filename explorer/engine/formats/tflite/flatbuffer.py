@@ -58,7 +58,9 @@ class ReadBudget:
         """
         self.left -= count
         if self.left < 0:
-            raise BadModel("not a sound flatbuffer: its parts overlap, all together they are larger than it")
+            raise BadModel(
+                "not a valid flatbuffer: its parts overlap: together they are larger than the file"
+            )
 
 
 class FlatTable:
@@ -141,7 +143,7 @@ class FlatTable:
             return 0
         target: int = start + _U32.unpack_from(self.data, start)[0]
         if target == start or target > len(self.data) - 4:
-            raise _build_bounds_error("what an offset points to", target)
+            raise _build_bounds_error("the target of an offset", target)
         return target
 
     def read_table(self, slot: int) -> FlatTable | None:
@@ -221,7 +223,7 @@ def _read_text(buffer: Buffer, start: int, budget: ReadBudget) -> str:
 
 
 def _build_bounds_error(part: str, offset: int) -> BadModel:
-    return BadModel(f"not a sound flatbuffer: {part} at byte {offset:,} leaves its place")
+    return BadModel(f"not a valid flatbuffer: {part} at byte {offset:,} is outside the file")
 
 
 class CheckedTable:
@@ -255,7 +257,7 @@ class CheckedTable:
             raise _build_bounds_error("an offset", at)
         target: int = at + _U32.unpack_from(self.Bytes, at)[0]
         if target > len(self.Bytes) - 4:
-            raise _build_bounds_error("what an offset points to", target)
+            raise _build_bounds_error("the target of an offset", target)
         return target
 
     def VectorLen(self, offset: int) -> int:  # noqa: N802

@@ -100,7 +100,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
             return _read_zip_archive(source, places)
         if head[257:262] == TAR:
             raise BadModel(
-                "this is a checkpoint of torch before 0.2, a tar archive, which is not read",
+                "this is a checkpoint of torch before 0.2, a tar archive, which cannot be read here",
                 where=source,
                 hint="load it with a torch before 1.6 and save it again",
             )
@@ -122,7 +122,7 @@ def read(source: str, *, places: bool = True) -> SavedFile:
 def _read_zip_archive(source: str, places: bool) -> SavedFile:
     archive = ZipArchive(source)
     if "data.pkl" not in archive:
-        raise BadModel("this is a zip archive, and no model of torch's is in it", where=source)
+        raise BadModel("this is a zip archive without a model of torch", where=source)
     if archive.size_of("data.pkl") > PICKLE_BYTES:
         raise BadModel("its pickle is longer than any model's", where=source)
     storages: dict[str, tuple[str, int]] = {}
@@ -162,7 +162,7 @@ def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
     keys = create_lenient_machine(content, machine.position)
     order = load(keys)
     if protocol != _PROTOCOL or not isinstance(system, dict) or not isinstance(order, list):
-        raise PickleError("it is not laid out as torch does")
+        raise PickleError("its layout is not that of torch")
     places = _compute_storage_offsets(source, storages, [str(key) for key in order], keys.position, size)
 
     def place(ref: StorageRef) -> int | None:
@@ -227,7 +227,7 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
         # read only the bytes before the data of the storage
         saved = _read_legacy(source, encoded.read(HEAD), encoded.size)
         if not isinstance(saved.root, StorageRef):
-            raise ValueError("a storage is something else")
+            raise ValueError("a storage is of an unknown kind")
         offset = saved.place(saved.root)
         key = str(len(inner))
         inner[key] = encoded.offset + offset if encoded.content is content and offset is not None else None

@@ -45,7 +45,7 @@ class GraphNode(Struct):
     stack: tuple[tuple[str, str, str], ...]
     spent: list[str] = field(default_factory=list)
 
-    def made(self) -> Iterator[str]:
+    def list_output_names(self) -> Iterator[str]:
         """Returns the names of the result values."""
         for output in self.outputs:
             yield from list_value_names(output)
@@ -58,15 +58,15 @@ class Segment(Struct):
         path: Path of the module; '' is the model.
         key: Key of the call, which differs between two calls of one module.
         items: Nodes and inner segments in execution order.
-        given: Names of the input values, which the segment uses but does not compute.
-        result: Names of the output values, which are used outside the segment.
+        input_names: Names of the input values, which the segment uses but does not compute.
+        output_names: Names of the output values, which are used outside the segment.
     """
 
     path: str
     key: str
     items: list[GraphNode | Segment] = field(default_factory=list)
-    given: list[str] = field(default_factory=list)
-    result: list[str] = field(default_factory=list)
+    input_names: list[str] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
 
 
 class ProgramInput(Struct):
@@ -154,7 +154,7 @@ def _group_segments(nodes: Sequence[GraphNode], results: Sequence[str]) -> tuple
 
 
 def _set_call_values(root: Segment, results: set[str]) -> None:
-    """Sets `given` and `result` of every segment."""
+    """Sets `input_names` and `output_names` of every segment."""
     uses: dict[str, int] = {}
 
     def count(segment: Segment) -> tuple[dict[str, int], list[str]]:
@@ -171,8 +171,8 @@ def _set_call_values(root: Segment, results: set[str]) -> None:
                 for argument in child.inputs:
                     for name in list_value_names(argument["arg"]):
                         use_counts[name] = use_counts.get(name, 0) + 1
-                produced += child.made()
-        segment.given = [n for n in use_counts if n not in set(produced)]
+                produced += child.list_output_names()
+        segment.input_names = [n for n in use_counts if n not in set(produced)]
         counts[id(segment)] = use_counts, produced
         return use_counts, produced
 
@@ -181,7 +181,7 @@ def _set_call_values(root: Segment, results: set[str]) -> None:
 
     def set_results(segment: Segment) -> None:
         use_counts, produced = counts[id(segment)]
-        segment.result = [n for n in produced if n in results or uses.get(n, 0) > use_counts.get(n, 0)]
+        segment.output_names = [n for n in produced if n in results or uses.get(n, 0) > use_counts.get(n, 0)]
         for child in segment.items:
             if isinstance(child, Segment):
                 set_results(child)
@@ -194,7 +194,7 @@ def _note_last_uses(nodes: Sequence[GraphNode], results: set[str]) -> None:
     used_later = set(results)
     for node in reversed(nodes):
         node_values = {n for argument in node.inputs for n in list_value_names(argument["arg"])} | set(
-            node.made()
+            node.list_output_names()
         )
         node.spent = [n for n in node_values if n not in used_later]
         used_later |= node_values

@@ -62,7 +62,7 @@ class GraphReplay:
             return self._run_model(twin, args, kwargs)
         segment, values, root, weights = call
         self._run_items(segment, values, root, weights)
-        results = [values[n] for n in segment.result]
+        results = [values[n] for n in segment.output_names]
         return results[0] if len(results) == 1 else tuple(results)
 
     def _run_model(self, root: ReplayModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -92,7 +92,7 @@ class GraphReplay:
             if isinstance(child, GraphNode):
                 self._run_node(child, values)
                 continue
-            tensors = [values[n] for n in child.given if isinstance(values.get(n), torch.Tensor)]
+            tensors = [values[n] for n in child.input_names if isinstance(values.get(n), torch.Tensor)]
             self.next = child, values, root, weights
             root.get_submodule(child.path)(*(t for t in tensors if id(t) not in weights))
 
@@ -180,7 +180,7 @@ class GraphReplay:
         arity = _FLOW.get(name)
         if arity == len(args):
             if _is_tracing():
-                raise operators.NotTraceable(f"a trace follows one way through higher_order::{name}")
+                raise operators.NotTraceable(f"a trace follows only one branch of higher_order::{name}")
             if torch.compiler.is_exporting() or any(getattr(leaf, "is_meta", False) for leaf in leaves(args)):
                 return self._call_torch(name, args)
         if name == "cond" and arity == len(args):

@@ -136,7 +136,7 @@ def create_loaded_module(
             raise
         except (RecursionError, KeyError, TypeError, ValueError, AttributeError, RuntimeError) as error:
             raise BadModel(
-                f"its layers cannot be put together ({type(error).__name__}: {printable(str(error))[:200]})",
+                f"its layers cannot be rebuilt ({type(error).__name__}: {printable(str(error))[:200]})",
                 where=archive.path,
             ) from error
 

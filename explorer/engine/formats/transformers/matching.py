@@ -44,11 +44,11 @@ class NameMatch(Struct):
         if self.missing:
             yield (
                 f"{many_text(len(self.missing), 'parameter')} of the module in no file, counted as the"
-                f" configuration has them: {format_names(self.missing)}"
+                f" configuration declares them: {format_names(self.missing)}"
             )
         if self.unexpected:
             yield (
-                f"{many_text(len(self.unexpected), 'tensor')} of the files, not the module's and not counted:"
+                f"{many_text(len(self.unexpected), 'tensor')} of the files not in the module and not counted:"
                 f" {format_names(self.unexpected)}"
             )
 

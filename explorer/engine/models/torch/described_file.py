@@ -198,7 +198,7 @@ def build_leaves(parts: Sequence[ModulePart], why: str) -> DescribedLeaves:
 
 # -- files that torch rebuilds if it is installed; otherwise they are described
 
-_NO_TORCH = "its code is analyzed with torch, which cannot be had here"
+_NO_TORCH = "its code is analyzed with torch, which cannot be imported here"
 
 
 def open_script(source: str, options: OpenOptions) -> OpenedModel:

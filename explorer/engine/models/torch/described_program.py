@@ -34,7 +34,7 @@ from explorer.host.optional_packages import require
 Tensor = tuple[str, str | None, Shape | None]
 
 
-_WHY = "the program runs with torch, which cannot be had here"
+_WHY = "the program runs with torch, which cannot be imported here"
 _COUNTED = (
     f"{_WHY}: MACs are counted from the shapes in the file, at the sizes that it was exported with;"
     " bytes moved, memory and the order of execution are not known"

@@ -65,17 +65,17 @@ class Match(Struct, frozen=True):
     """The tensors of a file that belong to the tensors of a module.
 
     Attributes:
-        found: Name in the file of each matched name in the module.
-        taken_off: Prefix removed from the file's names.
-        put_on: Prefix added to the file's names.
+        file_names: Name in the file by the matched name in the module.
+        removed_prefix: Prefix removed from the file's names.
+        added_prefix: Prefix added to the file's names.
         missing: Names in the module that the file lacks.
         unexpected: Names in the file that the module lacks.
         others: Other prefixes with which as many tensors would match.
     """
 
-    found: Mapping[str, str]
-    taken_off: str
-    put_on: str
+    file_names: Mapping[str, str]
+    removed_prefix: str
+    added_prefix: str
     missing: Sequence[str]
     unexpected: Sequence[str]
     others: Sequence[str]
@@ -105,26 +105,26 @@ def match(module_names: Iterable[str], file_names: Iterable[str]) -> Match:
         key=lambda prefix: (-removed_counts[prefix], prefix.partition(".")[0].lower() in ROLES),
     )
     added_prefixes = sorted(added_counts, key=lambda prefix: (-added_counts[prefix], len(prefix)))
-    taken_off = removed_prefixes[0] if removed_prefixes else ""
-    put_on = ""
-    if added_prefixes and added_counts[added_prefixes[0]] > removed_counts[taken_off]:
-        taken_off, put_on = "", added_prefixes[0]
+    removed_prefix = removed_prefixes[0] if removed_prefixes else ""
+    added_prefix = ""
+    if added_prefixes and added_counts[added_prefixes[0]] > removed_counts[removed_prefix]:
+        removed_prefix, added_prefix = "", added_prefixes[0]
     matched = {}
     for name, file_name in file_by_bare.items():
-        module_name = put_on + name.removeprefix(taken_off)
-        if name.startswith(taken_off) and module_name in module_by_bare:
+        module_name = added_prefix + name.removeprefix(removed_prefix)
+        if name.startswith(removed_prefix) and module_name in module_by_bare:
             matched[module_by_bare[module_name]] = file_name
     used_names = set(matched.values())
     return Match(
         matched,
-        taken_off,
-        put_on,
+        removed_prefix,
+        added_prefix,
         [name for name in module_by_bare.values() if name not in matched],
         [name for name in file_by_bare.values() if name not in used_names],
         [
             prefix
             for prefix in removed_prefixes
-            if prefix != taken_off and matched and removed_counts[prefix] == len(matched)
+            if prefix != removed_prefix and matched and removed_counts[prefix] == len(matched)
         ],
     )
 
@@ -161,16 +161,16 @@ def _fill_module(module: nn.Module, tensors: Sequence[Numbers], path: str) -> tu
     }
     by_name = {numbers.name: numbers for numbers in tensors}
     fit = match(module_tensors, by_name)
-    if 2 * len(fit.found) < min(len(module_tensors), len(by_name)) or not fit.found:
+    if 2 * len(fit.file_names) < min(len(module_tensors), len(by_name)) or not fit.file_names:
         file_name, module_name = next(iter(fit.unexpected), "none"), next(iter(fit.missing), "none")
         few = (
-            f"only {len(fit.found):,} of its {len(by_name):,} tensors are"
-            if fit.found
+            f"only {len(fit.file_names):,} of its {len(by_name):,} tensors are"
+            if fit.file_names
             else "none of its tensors is"
         )
         reason = f"{few} the model's: '{printable(file_name)}' there, '{printable(module_name)}' here"
         raise Misuse(reason, where=path, hint=_HINT)
-    pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in fit.found.items()]
+    pairs = [(name, module_tensors[name], by_name[file_name]) for name, file_name in fit.file_names.items()]
     mismatches = [
         (n, tuple(t.shape), k.shape) for n, t, k in pairs if not is_lazy(t) and tuple(t.shape) != k.shape
     ]
@@ -221,26 +221,26 @@ def _describe_origin(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path
     text = f"of {path}: {many_text(len(pairs), 'tensor')}, {bytes_text(size)}"
     removed_components = {
         p: None
-        for module_name, name in fit.found.items()
+        for module_name, name in fit.file_names.items()
         for p in _find_wrappers(name)
         if p not in _find_wrappers(module_name)
     }
-    words = [*filter(None, (fit.taken_off,)), *(f"{piece}." for piece in removed_components)]
+    words = [*filter(None, (fit.removed_prefix,)), *(f"{piece}." for piece in removed_components)]
     if words:
-        text += f"; {' and '.join(printable(repr(word)) for word in words)} taken off their names"
-    if fit.put_on:
-        text += f"; '{printable(fit.put_on)}' put in front of their names"
+        text += f"; {' and '.join(printable(repr(word)) for word in words)} removed from their names"
+    if fit.added_prefix:
+        text += f"; '{printable(fit.added_prefix)}' added before their names"
     return text
 
 
 def _describe_mismatches(fit: Match, pairs: Sequence[tuple[str, Any, Numbers]], path: str) -> Iterator[str]:
     """Yields notes on tensors that do not match, and on other possible matches."""
     if fit.missing:
-        yield f"not in {path}, and as the callable makes them: {format_names(fit.missing)}"
+        yield f"not in {path}, and left as the callable made them: {format_names(fit.missing)}"
     if fit.unexpected:
-        yield f"in {path} and not the model's: {format_names(fit.unexpected)}"
+        yield f"in {path} but not in the model: {format_names(fit.unexpected)}"
     if fit.others:
-        yield f"as many fit under {format_names(fit.others)}, which were not taken"
+        yield f"as many tensors match with the prefix {format_names(fit.others)}, which was not used"
     converted = Counter(n.dtype for _, t, n in pairs if format_dtype(t.dtype) != n.dtype)
     for dtype, count in converted.items():
         verb = "was" if count == 1 else "were"

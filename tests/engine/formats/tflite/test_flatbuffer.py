@@ -89,7 +89,7 @@ def test_a_vector_longer_than_its_file_is_refused_before_memory_is_taken() -> No
     data = bytearray(written())
     at = data.index(struct.pack("<IIII", 3, 1, 2, 3))
     data[at : at + 4] = struct.pack("<I", 0xFFFFFFFF)
-    with pytest.raises(BadModel, match="leaves its place"):
+    with pytest.raises(BadModel, match="is outside the file"):
         opened(bytes(data)).read_numbers(2, "i")
 
 

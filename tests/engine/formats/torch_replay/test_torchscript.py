@@ -367,7 +367,7 @@ BROKEN: dict[str, tuple[Callable[[str, Path], str], str]] = {
         lambda s, t: rewritten(s, t, {"data/0": bytes(4096)}, packed=True),
         "compressed",
     ),
-    "another archive": (lambda s, t: _archive(t), "no model of torch's"),
+    "another archive": (lambda s, t: _archive(t), "without a model of torch"),
     "text": (lambda s, t: _text(t), "not a file that torch wrote"),
     "nothing": (lambda s, t: str(t), "no such file"),
 }

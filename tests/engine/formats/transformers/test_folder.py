@@ -44,7 +44,9 @@ def test_known_shapes_have_their_figures(tmp_path: Path, config: Any, tensors: A
     assert info.totals.params == params
     assert info.totals.weight_bytes == 2 * params
     assert info.totals.coverage == 1
-    assert not [note for note in info.model.notes if "in no file" in note or "of the files, not" in note]
+    assert not [
+        note for note in info.model.notes if "in no file" in note or "of the files not in the module" in note
+    ]
     assert sum(layer.macs or 0 for layer in layers if not layer.group) == info.totals.macs
 
 
@@ -184,8 +186,11 @@ def test_missing_unexpected_and_tied_tensors_are_named(tmp_path: Path) -> None:
         info = session.info()
         rows = {layer.path: layer for layer in session.analysis().layers}
     notes = "\n".join(info.model.notes)
-    assert f"1 parameter of the module in no file, counted as the configuration has them: {lacking}" in notes
-    assert "1 tensor of the files, not the module's and not counted: model.layers.0.stray.weight" in notes
+    assert (
+        f"1 parameter of the module in no file, counted as the configuration declares them: {lacking}"
+        in notes
+    )
+    assert "1 tensor of the files not in the module and not counted: model.layers.0.stray.weight" in notes
     assert "uses model.embed_tokens.weight" in notes
     assert rows["lm_head"].macs == 128 * 64 * 32
     assert info.totals.params == sum(_count(shape) for _, _, shape in small_tensors()) - 64 * 32
@@ -398,7 +403,7 @@ def test_what_a_missing_shard_holds_is_counted_as_the_configuration_has_it(tmp_p
     assert (info.totals.params, info.totals.macs) == (wanted.params, wanted.macs)
     notes = "\n".join(info.model.notes)
     assert notes.count("1 of 5 files are missing") == 1
-    assert "parameters of the module in no file, counted as the configuration has them" in notes
+    assert "parameters of the module in no file, counted as the configuration declares them" in notes
     assert "those of the files that are here" not in notes
 
 

@@ -500,7 +500,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], str], str]] = {
     "the magic number alone": (_bytes(MAGIC), "cut off"),
     "an old file of other protocol": (
         _bytes(MAGIC + b"\x80\x02M\xe8\x03.\x80\x02}.\x80\x02}.\x80\x02]."),
-        "not laid out as torch does",
+        "its layout is not that of torch",
     ),
     "an archive of tar": (_tar, "torch before 0.2"),
     "text": (_bytes(b"weights will follow"), "not a file that torch wrote"),

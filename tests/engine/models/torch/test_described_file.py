@@ -227,7 +227,7 @@ def test_without_torch_parameters_bytes_and_values_are_those_of_the_model(
     with Session(path) as session:
         info = session.info()
         weights = {w.tensor.name: w for w in session.weights().tensors}
-    assert any("torch, which cannot be had here" in note for note in info.model.notes)
+    assert any("torch, which cannot be imported here" in note for note in info.model.notes)
     assert info.model.file_bytes == os.path.getsize(path)
     assert info.totals.params == sum(p.numel() for p in small.parameters())
     assert info.totals.trainable_params == info.totals.params
@@ -320,7 +320,7 @@ def _changed(source: str, target: Path, change: Callable[[str], str]) -> str:
 
 @pytest.mark.parametrize("form", ["trace", "export"])
 def test_what_needs_torch_says_what_to_type(form: str, made: Any, without_torch: None) -> None:
-    with pytest.raises(Misuse, match=r"torch, which cannot be had here.*pip install"):
+    with pytest.raises(Misuse, match=r"torch, which cannot be imported here.*pip install"):
         Session(made("small", form)).plan(TileSpec())
 
 

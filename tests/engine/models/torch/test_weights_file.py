@@ -98,7 +98,7 @@ def test_of_a_trainers_checkpoint_the_model_is_taken_and_no_averaged_copy(here):
     means, notes = _values("net", "last.ckpt")
     _agrees(means, state)
     assert "'state_dict.net.' taken off" in notes[0]
-    assert any("as many fit under ema.net." in note for note in notes)
+    assert any("as many tensors match with the prefix ema.net." in note for note in notes)
 
 
 def test_a_module_around_the_one_that_was_saved_takes_it_too(here):
@@ -130,7 +130,7 @@ def test_what_is_missing_and_what_is_too_much_is_listed(here, capsys):
     torch.save({**state, "head.weight": torch.ones(2)}, "part.pt")
     assert main(["info", "nets_of_a_test:net", "--weights-file", "part.pt"]) == 0
     out = " ".join(capsys.readouterr().out.split())
-    assert "not in part.pt, and as the callable makes them: 1.bias" in out
+    assert "not in part.pt, and left as the callable made them: 1.bias" in out
     assert "in part.pt and not the model's: head.weight" in out
 
 
