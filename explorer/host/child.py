@@ -16,7 +16,7 @@ def build_command(module: str, *words: str) -> list[str]:
     return [sys.executable, "-P", __file__, module, *words]
 
 
-def end_with(alive: int) -> None:
+def die_with_parent(alive: int) -> None:
     """Makes the system kill this process when the other end of a pipe closes for any reason.
 
     Linux can do this with a signal. On other systems a thread waits for the end of the pipe; it cannot run

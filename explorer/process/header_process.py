@@ -18,7 +18,7 @@ def main() -> None:
     """Runs the header process. The command-line arguments are the descriptors of its pipes."""
     requests = Connection(int(sys.argv[1]), writable=False)
     answers = Connection(int(sys.argv[2]), readable=False)
-    child.end_with(int(sys.argv[3]))  # also in the middle of a header
+    child.die_with_parent(int(sys.argv[3]))  # also in the middle of a header
     os.nice(5)  # the screen must stay responsive
     memory_limit.limit_memory(MEMORY)
     with contextlib.suppress(EOFError, OSError):

@@ -19,7 +19,7 @@ import time
 from explorer.base.errors import Cancelled, ExplorerError, Misuse
 from explorer.base.surroundings import find_removed_folder
 from explorer.host import memory_limit, output_files, scratch
-from explorer.host.child import end_with
+from explorer.host.child import die_with_parent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _run_child(
             if signal.getsignal(signal_number) != signal.SIG_IGN:
                 signal.signal(signal_number, lambda signal_number, frame: None)  # the parent handles signals
         signal.pthread_sigmask(signal.SIG_SETMASK, previous_mask)
-        end_with(parent_alive_reader)
+        die_with_parent(parent_alive_reader)
         import resource
 
         # an abort must not leave a core file in the user's folder

@@ -1,8 +1,7 @@
 """Timeline of a median run: groups, their layers and their kernels, one after the other in tree order.
 
 A profile contains medians and no time stamps, so the timeline does not show one real run. Each group is one
-frame, and the
-wall time outside kernels comes last.
+frame, and the wall time outside kernels comes last.
 """
 
 from __future__ import annotations

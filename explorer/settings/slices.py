@@ -9,7 +9,7 @@ from explorer.base.errors import Misuse
 from explorer.base.units import shape_text
 
 _INDEX = re.compile(r"[+-]?[0-9]{1,18}\Z")
-_HINT = "as numpy has it: '0:1, :8', '3, ..., ::2', '-1'"
+_HINT = "write numpy notation: '0:1, :8', '3, ..., ::2', '-1'"
 
 
 class Selection(NamedTuple):

@@ -249,7 +249,7 @@ def test_only_graphs_are_asked_of() -> None:
     torch = pytest.importorskip("torch")
     with (
         explorer.Session(torch.nn.Linear(2, 2), inputs=torch.zeros(1, 2)) as session,
-        pytest.raises(explorer.Misuse, match="runs ONNX graphs, and this is none"),
+        pytest.raises(explorer.Misuse, match="runs ONNX graphs, and this model is not one"),
     ):
         session.placement()
 

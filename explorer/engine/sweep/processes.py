@@ -214,7 +214,7 @@ def _create_pool(count: int) -> Iterator[_Pool]:
 def main() -> None:
     """Runs the loop of a worker: answers one task after the other until the pipe closes."""
     request_end, answer_end, alive = map(int, sys.argv[1:4])
-    child.end_with(alive)
+    child.die_with_parent(alive)
     requests, answers = Connection(request_end, writable=False), Connection(answer_end, readable=False)
     answers.send(())
     with contextlib.suppress(EOFError, BrokenPipeError):

@@ -66,7 +66,7 @@ def run(
         Cancelled: `request.step` raised it.
     """
     if request.backward is not None:
-        raise Misuse("what flows back is known of modules only", where="--backward", hint=_MODULES)
+        raise Misuse("only modules have a backward pass", where="--backward", hint=_MODULES)
     runs, texts = _prepare_inputs(model, request, dims, input_shapes)
     request.begin(len(runs))
     feeds = runs[0]

@@ -26,7 +26,7 @@ class TrainSpec(Spec, frozen=True):
     epochs: Annotated[Count, option("passes over the samples", metavar="N")] = 20
     rate: Annotated[Positive, option("learning rate", flag="--lr", metavar="RATE")] = 1e-2
     batch: Annotated[Count, option("samples of a step", metavar="N")] = 64
-    optimizer: Annotated[Literal["adam", "sgd", "momentum"], option("what takes the steps")] = "adam"
+    optimizer: Annotated[Literal["adam", "sgd", "momentum"], option("optimizer of the training")] = "adam"
     held: Annotated[
         float,
         Meta(ge=0, lt=1),

@@ -15,7 +15,7 @@ EDITS: Mapping[EditKind, Declaration] = {
     "rename": Declaration("give a node or a value another name", metavar="OLD=NEW"),
     "set": Declaration("set an attribute of a node", metavar="NODE.ATTRIBUTE=VALUE"),
     "delete": Declaration(
-        "delete a node that nothing reads, or whose input may stand for its output", metavar="NODE"
+        "delete a node that nothing reads, or whose input can replace its output", metavar="NODE"
     ),
     "replace_op": Declaration(
         "give all nodes of an operator, or one node, another operator that takes the same",

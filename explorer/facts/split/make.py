@@ -21,7 +21,7 @@ class MakeSpec(Spec, frozen=True):
 
     name: Annotated[
         Words | None,
-        option("what the graph is called, which with --seed decides the weights", metavar="NAME"),
+        option("name of the graph; it determines the weights together with --seed", metavar="NAME"),
     ] = None
     batch: Annotated[
         Count | Words,

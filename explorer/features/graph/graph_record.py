@@ -35,8 +35,8 @@ class GraphSpec(Spec, frozen=True):
     depth: Annotated[
         Count | None,
         option(
-            "how many levels of groups are opened, 1 for none (default: as many as a picture has room\n"
-            "for); of a layer how many edges away its neighbors may stand (default 2)",
+            "levels of groups to open, 1 for none (default: as many as a picture has room for); with a\n"
+            "layer: the distance of its neighbors in edges (default 2)",
             manual="levels of groups to open, 1 for none (default: as many as a picture has room for); with"
             " a layer: the distance of its neighbors in edges (2)",
             metavar="N",
@@ -64,10 +64,10 @@ class GraphSpec(Spec, frozen=True):
     color: Annotated[
         str,
         option(
-            "what boxes are colored by: the family of the layer (default), macs, params, activations,\n"
+            "color of the boxes: by the family of the layer (default), macs, params, activations,\n"
             "weights, read, written, ops, or a column of --overlay; in .txt a letter names the family:\n"
             "C convolution, M matmul, Q attention, N norm, A activation, V data movement, T tile, O other",
-            manual="what boxes are colored by: the family of the layer (`family`), `macs`, `params`,"
+            manual="color of the boxes: by the family of the layer (`family`), `macs`, `params`,"
             " `activations`, `weights`, `read`, `written`, `ops`, or a column of `--overlay`; of `.json` the"
             " figure that it holds (`macs`); in `.txt` a letter names the family: C convolution, M matmul, Q"
             " attention, N norm, A activation, V data movement, T tile, O other",

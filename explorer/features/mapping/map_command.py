@@ -91,7 +91,7 @@ COMMAND = Command(
     exits={**IF_DONE, "does not fit": DIFFERENT},
     usage="map MODEL --machine NAME",
     manual="the best tile for each memory of a machine and the order of its loops, matmul by matmul:"
-    " bytes moved at each level, capacity, cycles, energy, and how far the result is from what no mapping"
-    " can go below",
+    " bytes moved at each level, capacity, cycles, energy, and the ratio of the result to a lower bound of"
+    " all mappings",
     group="change",
 )

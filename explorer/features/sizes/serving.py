@@ -64,7 +64,7 @@ class Server:
             if why:
                 raise Misuse(f"no module of it is known: {why}", where=self._models.source)
             raise Misuse(
-                "serving counts a module with its own cache, and this is none",
+                "serving counts a module with its own cache, and this model is not one",
                 where=self._models.source,
                 hint="explorer decode counts a step of a graph that takes its cache as inputs",
             )

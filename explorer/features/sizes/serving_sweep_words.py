@@ -39,7 +39,9 @@ def serving_sweep(fact: ServingSweep) -> list[Block]:
         [(*[text(row) for *_, text in differ], *_row(row)) for row in rows],
         what="rows",
     )
-    front = "* no other that fits is as fast a token, writes as much on a device, and is better in one"
+    front = (
+        "* Pareto front: no other layout that fits is as good in time and tokens a device, and better in one"
+    )
     blocks: list[Block] = [Heading("Serving", title), Line(), table, Line()]
     blocks.append(Line(Span(f"{LAYOUT}: {LAYOUT_AXES}", "quiet"), 2))
     if any(row.pareto for row in rows):

@@ -91,7 +91,7 @@ def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) 
         notes.append(f"not compared, because it depends on random numbers: {', '.join(part.drawn)}")
     if part.attends:
         notes.append(
-            "compared without torch's kernels for attention in inference alone, which no program has"
+            "compared without torch's inference-only attention kernels, which an exported program lacks"
         )
     return Extraction(
         inputs=_infos(part.reads, part.given),

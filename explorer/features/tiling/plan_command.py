@@ -44,7 +44,7 @@ def _steps(args: ParsedArgs, progress: ProgressLine, spec: TileSpec) -> Answer:
     if args.formulas:
         raise Misuse("steps have no formulas", where="--formulas", hint="leave it out, or --steps")
     if spec.mapping:
-        raise Misuse("steps are those of one tile size", where="--steps", hint="leave it out, or --mapping")
+        raise Misuse("a mapping has several tile sizes", where="--steps", hint="leave it out, or --mapping")
     read_hardware(args)  # only checks the options: steps do not depend on the machine
 
     def ask(session: Session, info: Info) -> tuple[Any, ...]:

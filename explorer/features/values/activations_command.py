@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _LOSS = Option(
     "--loss",
-    "what flows back comes from: sum (default), mse, cross-entropy, or a .npy file with the gradient\n"
+    "loss of the backward pass: sum (default), mse, cross-entropy, or a .npy file with the gradient\n"
     "of the first output (with --backward)",
     "NAME|FILE",
     manual="with `--backward`: the loss: `sum` of the outputs (default), `mse`, `cross-entropy`, or a"
@@ -30,7 +30,7 @@ _LOSS = Option(
 _BACKWARD = (
     Option(
         "--backward",
-        "the gradients that flow back to what layers put out and to weights, in place of that (nn.Module)",
+        "statistics of the gradients of layer outputs and weights instead (nn.Module)",
         manual="statistics of the gradients of layer outputs and weights instead (modules only)",
     ),
     _LOSS,
@@ -52,7 +52,7 @@ _BATCH = Option(
 
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if not args.backward:
-        args.refuse(("loss", "target"), "it is of what flows back", "--backward")
+        args.refuse(("loss", "target"), "applies only to the backward pass", "--backward")
 
     def ask(session: Session, info: Info) -> tuple[Info, Activations]:
         answer = session.activations(

@@ -14,9 +14,9 @@ from explorer.features.values.values_record import ValuesSpec
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     name, spec = args.models[1], record_of(args, ValuesSpec)
     if spec.map is not None:
-        args.refuse(("slice", "before_name", "output"), "it does not go with --map")
+        args.refuse(("slice", "before_name", "output"), "does not apply with --map")
     else:
-        args.refuse(("at", "rows", "columns"), "it goes with --map")
+        args.refuse(("at", "rows", "columns"), "applies only with --map")
     with explorer.Session(args.models[0], **args.opening) as session:
         shared = {"before": spec.before, "input": args.input, "seed": args.seed, "on_progress": progress}
         fact = (

@@ -33,9 +33,9 @@ class ValuesSpec(Spec, frozen=True):
     slice: Annotated[
         str | None,
         option(
-            "which numbers, as numpy has it: '[0:1, :8]', '3, ..., ::2', '-1'",
-            manual="which numbers, as numpy has it: `'[0:1, :8]'`, `'3, ..., ::2'`, `'-1'`; without it a"
-            " large tensor is told by its edges",
+            "slice in numpy notation: '[0:1, :8]', '3, ..., ::2', '-1'",
+            manual="slice in numpy notation: `'[0:1, :8]'`, `'3, ..., ::2'`, `'-1'`; without it a"
+            " large tensor is shown by its edges",
             metavar="SLICE",
         ),
     ] = None

@@ -64,7 +64,7 @@ def fx_graph(
     opened: Any = session.parts.models.open_state(0, on_progress)
     if not hasattr(opened, "loaded"):
         raise Misuse(
-            "torch.fx traces modules of PyTorch, and this is none", where=session.parts.models.source
+            "torch.fx traces modules of PyTorch, and this model is not one", where=session.parts.models.source
         )
     from explorer.engine.models.torch.fx import nodes  # imports torch
 
@@ -94,9 +94,9 @@ def placement(session: Facade, providers: Sequence[str] = (), *, index: int | No
     state = models.resolve_index(index)
     if not state and not models.is_graph:
         raise Misuse(
-            "onnxruntime runs ONNX graphs, and this is none",
+            "onnxruntime runs ONNX graphs, and this model is not one",
             where=models.source,
-            hint="explorer convert MODEL -o OUT.onnx, and that",
+            hint="run explorer convert MODEL -o OUT.onnx, and open OUT.onnx",
         )
     analysis = models.examine_or_refuse(state).analysis
     return runs.placement(models.load_graph(state), analysis, providers, scratch=models.workdir)

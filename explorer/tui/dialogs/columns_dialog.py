@@ -56,8 +56,8 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
     """Lets the user choose columns.
 
     Args:
-        chosen: Visible columns; empty for the default columns.
-        known: All columns by name.
+        visible_columns: Visible columns; empty for the default columns.
+        columns: All columns by name.
     """
 
     BINDINGS: ClassVar[list[BindingType]] = [

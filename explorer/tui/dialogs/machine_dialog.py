@@ -41,7 +41,7 @@ class MachineDialog(FormDialog[Hardware]):
     """Asks for a machine. If the user enters a name, the machine is saved to the configuration file.
 
     Args:
-        used: Machine in use, or None.
+        hardware: Machine in use, or None.
     """
 
     TITLE_TEXT = "The machine"

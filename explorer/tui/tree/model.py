@@ -40,8 +40,6 @@ class TreeShape(Struct, frozen=True):
         turned: Whether the sort order is reversed (smallest first).
         columns: Column names of the table from left to right; empty for the default columns.
         flat: Whether layers are listed without the groups around them.
-        searched: Number of layers that a running search has matched against the filter, or None without a
-            running search.
         constants: Whether constants and shape arithmetic appear among the other rows.
     """
 
@@ -63,6 +61,7 @@ class TreeModel(FoldedRows):
     Attributes:
         matches: IDs of the layers that the filter shows, or None without a filter.
         match_count: Number of layers that the filter has matched so far, including those that are not shown.
+        searched: Number of layers that a running search has examined, or None without a running search.
         constants: Whether constants and shape arithmetic appear among the other rows. If False, each group
             folds them into one row.
     """

@@ -16,8 +16,8 @@ class MachineField(OptionField):
 
     Args:
         label: Label before the field.
-        used: Machine that was chosen or typed last in any dialog, or None. With None and exactly one machine
-            in the configuration file, that machine is chosen.
+        hardware: Machine that was chosen or typed last in any dialog, or None. With None and exactly one
+            machine in the configuration file, that machine is chosen.
         nothing: Word for no machine.
         id: ID of the widget.
 

@@ -152,7 +152,9 @@ def test_a_model_without_a_text_has_no_step_and_a_text_has_a_token(sample: Sampl
     with Session(sample("lenet")) as session:
         with pytest.raises(Misuse, match="leaves no size open"):
             session.sizes()
-        with pytest.raises(Misuse, match=r"lenet\.onnx: it takes neither a text nor a cache; info tells"):
+        with pytest.raises(
+            Misuse, match=r"lenet\.onnx: it takes neither a text nor a cache; explorer info shows"
+        ):
             session.decode()
     with decoder() as session, pytest.raises(Misuse, match="at least one token"):
         session.decode(0)

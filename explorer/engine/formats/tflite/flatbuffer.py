@@ -68,7 +68,7 @@ class FlatTable:
 
     Args:
         buffer: Bytes of the file.
-        at: Offset of the table in the file.
+        start: Offset of the table in the file.
         budget: Read budget of the file.
 
     Raises:

@@ -69,8 +69,8 @@ def describe_wrappers(tensors: Iterable[torch.Tensor]) -> str:
         return ""
     named = ", ".join(f"{many_text(count, 'tensor')} of {kind}" for kind, count in counts.items())
     return (
-        f"{named} kept as other tensors: parameters are those of the whole, bytes those of the inner tensors;"
-        " what needs values computes with plain tensors made of them"
+        f"{named} stored as other tensors: parameters are counted for the outer tensors, bytes for the inner"
+        " tensors; a computation with values uses plain tensors that are made from them"
     )
 
 

@@ -43,7 +43,7 @@ class Storages(Struct):
         try:
             check_spec(spec)
         except (ValueError, TypeError, AttributeError) as error:
-            raise BadModel(f"it describes what cannot be: {error}", where=self.archive.path) from error
+            raise BadModel(f"it describes an impossible tensor: {error}", where=self.archive.path) from error
         kind = getattr(torch, spec.dtype, None)
         if not isinstance(kind, torch.dtype):
             raise BadModel(f"torch has no type '{printable(spec.dtype)}'", where=self.archive.path)

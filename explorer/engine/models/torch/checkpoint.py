@@ -1,8 +1,8 @@
 """Checkpoints of torch.save: a state_dict, a dictionary with further objects, or a pickled module.
 
 This format is tried after torch's other formats, so it also reports files that have the name of a checkpoint
-but are none. A checkpoint is opened by its description, without torch, and none of its code runs. With
-`--trust`, torch and the classes of a pickled module, torch loads the module and it is analyzed like any
+but are not checkpoints. A checkpoint is opened by its description, without torch, and none of its code runs.
+With `--trust`, torch and the classes of a pickled module, torch loads the module and it is analyzed like any
 other.
 """
 

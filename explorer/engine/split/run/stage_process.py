@@ -27,7 +27,7 @@ _WAITING = 2
 def main() -> None:
     """Runs the stage on one micro-batch after another, until the input pipe closes."""
     inbound_end, outbound_end, status_end, alive = map(int, sys.argv[1:5])
-    child.end_with(alive)
+    child.die_with_parent(alive)
     inbound = Connection(inbound_end, writable=False)
     outbound, status = Connection(outbound_end, readable=False), Connection(status_end, readable=False)
     config = json.loads(sys.argv[5])

@@ -15,5 +15,5 @@ def main() -> None:
     script's path, and the script's own arguments.
     """
     alive, *sys.argv = sys.argv[1:]
-    child.end_with(int(alive))
+    child.die_with_parent(int(alive))
     runpy.run_path(sys.argv[0], run_name="__main__")

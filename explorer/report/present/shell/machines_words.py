@@ -35,7 +35,9 @@ def machines(fact: Machines, *, saved: bool = False) -> list[Block]:
             ),
         ]
     measured = any(machine.name == "here" for machine in fact.machines)
-    peaks = "Peaks are dense, without sparsity, of the type beside them. Machines of your own stand in "
+    peaks = (
+        "Peaks are for dense products, without sparsity, of the type beside them. Your own machines are in "
+    )
     return [
         _machine_table(fact.machines),
         Line(),

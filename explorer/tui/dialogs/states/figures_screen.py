@@ -34,7 +34,7 @@ class FigureScreen(ReportScreen[None]):
 
     Args:
         table: Figures to compare.
-        what: Kind of the columns: 'states', 'tilings' or 'models'.
+        noun: Kind of the columns: 'states', 'tilings' or 'models'.
         exact: Whether numbers are written out instead of rounded.
     """
 
@@ -42,12 +42,12 @@ class FigureScreen(ReportScreen[None]):
 
     def __init__(self, table: FigureTable, noun: str, *, exact: bool = False) -> None:
         super().__init__(exact=exact)
-        self._table, self._what = table, noun
+        self._table, self._noun = table, noun
 
     def head(self) -> tuple[Line, Line]:
         """Return the title: the compared objects, and the machine."""
         names = self._table.names
-        description = f" {len(names):,} {self._what} beside each other, changes from {escape_name(names[0])}"
+        description = f" {len(names):,} {self._noun} beside each other, changes from {escape_name(names[0])}"
         machine = self._table.machine and f"   on {escape_name(self._table.machine)}"
         return ((" Figures", "strong"), (machine, "dim")), ((description, "dim"),)
 

@@ -193,7 +193,7 @@ def test_a_type_newer_than_this_program_has_the_room_up_to_the_next_tensor(tmp_p
         info = session.info()
         assert any("type 999" in note for note in session.weights().notes) or info.model.notes
     assert info.totals.weight_bytes == 64 + 32
-    assert any("type 999" in note and "the most" in note for note in info.model.notes)
+    assert any("type 999" in note and "upper bound" in note for note in info.model.notes)
 
 
 def test_a_vocabulary_without_tensors_opens(tmp_path: Path) -> None:
@@ -238,7 +238,10 @@ def padded(raw: bytes, data: int) -> bytes:
         (padded(header() + tensor("a", (64,), 0, 1 << 62), 64), "cut off"),
         (padded(header() + tensor("a", (30,), 2, 0), 64), "rows of 30"),
         (padded(header(tensors=2) + tensor("a", (8,), 0, 0) + tensor("a", (8,), 0, 32), 64), "called 'a'"),
-        (padded(header(tensors=2) + tensor("a", (8,), 0, 0) + tensor("b", (8,), 0, 16), 64), "lies over"),
+        (
+            padded(header(tensors=2) + tensor("a", (8,), 0, 0) + tensor("b", (8,), 0, 16), 64),
+            "overlaps another tensor",
+        ),
         (header(tensors=0, pairs=1) + text("k") + struct.pack("<I", 77) + b"\0" * 40, "unknown type 77"),
         (header(tensors=0, pairs=2) + (text("k") + struct.pack("<IB", 0, 1)) * 2, "twice"),
         (
@@ -275,7 +278,7 @@ def padded(raw: bytes, data: int) -> bytes:
             + text("") * 4999
             + struct.pack("<Q", 9)
             + b"\0",
-            "behind the end",
+            "after the end",
         ),
         (
             header(tensors=1, pairs=1)

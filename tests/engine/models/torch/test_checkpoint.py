@@ -168,7 +168,7 @@ def test_a_tensor_that_repeats_its_elements_takes_what_is_stored(tmp_path: Path)
     path = saved({"wide": torch.zeros(1).expand(1 << 40), "w": torch.ones(3)}, tmp_path / "m.pt")
     found = {t.name: t for t in contents(path).tensors}
     assert (found["wide"].shape, found["wide"].nbytes) == ((1 << 40,), 4)
-    assert "over each other" in found["wide"].unread
+    assert "overlap" in found["wide"].unread
     assert len(Session(path).weights().tensors) == 2
 
 
@@ -185,7 +185,7 @@ def test_values_in_the_other_byte_order_are_said_to_be_unread(tmp_path: Path) ->
     path = rewritten(source, tmp_path / "big.pt", {"byteorder": b"big"})
     weights = Session(path).weights()
     assert weights.tensors[0].mean is None
-    assert any("other byte order" in note for note in weights.notes)
+    assert any("byte order is not that of this machine" in note for note in weights.notes)
 
 
 def test_parameters_and_arrays_of_numpy_are_tensors_too(tmp_path: Path) -> None:
@@ -195,7 +195,7 @@ def test_parameters_and_arrays_of_numpy_are_tensors_too(tmp_path: Path) -> None:
     assert found["p"].trainable is True
     assert (found["a"].dtype, found["a"].shape) == ("float32", (20, 10))
     # torch's own pickles hold bytes as text, later protocols as they are
-    assert "packed" in found["a"].unread
+    assert "compressed" in found["a"].unread
     later = saved({"p": torch.ones(2), "a": array}, tmp_path / "later.pt", "pickle 4")
     assert np.array_equal(values(later)["a"], array)
 
@@ -272,9 +272,9 @@ def test_the_same_dictionary_twice_is_walked_once(tmp_path: Path) -> None:
 
 def test_a_few_bytes_cannot_name_a_tensor_a_million_times(tmp_path: Path) -> None:
     tensor = torch.ones(2)
-    with pytest.raises(BadModel, match="more than 10,000 times"):
+    with pytest.raises(BadModel, match="more than 10,000 names"):
         contents(saved({"w": [tensor] * 20_000}, tmp_path / "often.pt"))
-    with pytest.raises(BadModel, match="more than 10,000 times"):
+    with pytest.raises(BadModel, match="more than 10,000 names"):
         contents(saved({"w": tensor, "x": [{"a": 1}] * 1 + [[[1]]] * 20_000}, tmp_path / "lists.pt"))
 
 

@@ -158,7 +158,7 @@ def test_the_answer_is_a_table_and_json(here, capsys):
 
 
 def test_graphs_are_not_traced_and_statistics_are_of_fx(here, sample, capsys):
-    with Session(sample("lenet")) as session, pytest.raises(Misuse, match="this is none"):
+    with Session(sample("lenet")) as session, pytest.raises(Misuse, match="this model is not one"):
         session.fx_graph()
     assert main(["ops", str(sample("lenet")), "--stat", "mean"]) == 2
     assert "--fx" in capsys.readouterr().err

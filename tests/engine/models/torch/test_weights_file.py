@@ -106,7 +106,7 @@ def test_a_module_around_the_one_that_was_saved_takes_it_too(here):
     torch.save(state, "it.pt")
     means, notes = _values("whole", "it.pt")
     _agrees(means, state, "inner.")
-    assert "'inner.' put in front" in notes[0]
+    assert "'inner.' added before" in notes[0]
 
 
 def test_layers_that_wait_for_their_shape_take_it_from_the_file(here):
@@ -131,7 +131,7 @@ def test_what_is_missing_and_what_is_too_much_is_listed(here, capsys):
     assert main(["info", "nets_of_a_test:net", "--weights-file", "part.pt"]) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "not in part.pt, and left as the callable made them: 1.bias" in out
-    assert "in part.pt and not the model's: head.weight" in out
+    assert "in part.pt but not in the model: head.weight" in out
 
 
 def test_a_run_is_one_of_the_trained_model(here):
