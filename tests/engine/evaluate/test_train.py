@@ -55,7 +55,7 @@ def test_it_learns_and_the_checkpoint_is_the_best_epochs(here):
     assert found.best == best.epoch
     after = explorer.evaluate_files("nets_to_train:net", data="d.npz", weights_file="best.ckpt").models[0]
     assert after.accuracy > 0.85 > before
-    assert any("'state_dict.model.' taken off" in note for note in after.notes)
+    assert any("'state_dict.model.' removed" in note for note in after.notes)
 
 
 def test_the_same_seed_makes_the_same_run(here):

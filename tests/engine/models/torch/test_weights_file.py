@@ -68,10 +68,10 @@ def _agrees(means: dict[str, float], state: dict[str, torch.Tensor], front: str 
     ("front", "said"),
     [
         ("", ""),
-        ("module.", "'module.' taken off"),
-        ("_orig_mod.", "'_orig_mod.' taken off"),
-        ("model.", "'model.' taken off"),
-        ("model._orig_mod.module.", "'model.module.' and '_orig_mod.' taken off"),
+        ("module.", "'module.' removed"),
+        ("_orig_mod.", "'_orig_mod.' removed"),
+        ("model.", "'model.' removed"),
+        ("model._orig_mod.module.", "'model.module.' and '_orig_mod.' removed"),
     ],
 )
 def test_words_in_front_of_the_names_are_found_and_said(here, front, said):
@@ -83,7 +83,7 @@ def test_words_in_front_of_the_names_are_found_and_said(here, front, said):
         _agrees(means, state)
         assert said in notes[0]
         assert file in notes[0]
-        assert ("taken off" in notes[0]) == bool(said)
+        assert ("removed" in notes[0]) == bool(said)
 
 
 def test_of_a_trainers_checkpoint_the_model_is_taken_and_no_averaged_copy(here):
@@ -97,7 +97,7 @@ def test_of_a_trainers_checkpoint_the_model_is_taken_and_no_averaged_copy(here):
     torch.save(kept, "last.ckpt")
     means, notes = _values("net", "last.ckpt")
     _agrees(means, state)
-    assert "'state_dict.net.' taken off" in notes[0]
+    assert "'state_dict.net.' removed" in notes[0]
     assert any("as many tensors match with the prefix ema.net." in note for note in notes)
 
 
