@@ -6,6 +6,7 @@ import ast
 import importlib
 import inspect
 import pkgutil
+import re
 from pathlib import Path
 
 import pytest
@@ -114,3 +115,18 @@ def test_an_assumption_says_where_it_was_seen_and_what_happens_without_it(name: 
             said = ast.get_docstring(node) or ""
             missing = [word for word in ("Assumes:", "Seen:", "Otherwise:") if word not in said]
             assert not missing, f"{name}, {node.name}: its docstring has no {', '.join(missing)}"
+
+
+def test_msgspec_builds_types_in_one_thread_at_a_time() -> None:
+    """`decode`, `convert` and `Decoder` get their types from `build_type`, also where no thread runs."""
+    typed = re.compile(
+        r"\bdecode\([^=]*?\btype=(?!build_type)|\bDecoder\((?!build_type|kind\)$)|msgspec\.convert\(", re.M
+    )
+    found = []
+    for path in Path(explorer.__file__).parent.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for match in typed.finditer(text) if "msgspec" in text else ():
+            line = text[match.start() :].splitlines()[0]
+            if "convert(" not in line or "build_type(" not in line:
+                found.append(f"{path.name}: {line}")
+    assert found == ["checked.py: msgspec.convert(value, kind)"], "these types were built before"

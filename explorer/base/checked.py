@@ -19,6 +19,7 @@ from typing import Annotated, Any, TypeVar, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from explorer.base.compat import build_type
 from explorer.base.errors import Misuse
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -325,7 +326,7 @@ def _resolve_types(function: Callable[..., Any], names: tuple[str, ...], find: F
         try:
             kind = _drop_paths(eval(text, {}, namespace) if isinstance(text, str) else text)
             msgspec.inspect.type_info(kind)
-            msgspec.convert(object(), kind)
+            msgspec.convert(object(), build_type(kind))
         except msgspec.ValidationError:
             pass
         except (NameError, TypeError, KeyError, AttributeError):

@@ -1,8 +1,12 @@
-"""Texts of errors that Python and numpy do not document."""
+"""What Python, numpy and msgspec do not document: texts of errors, and how types are built in threads."""
 
 from __future__ import annotations
 
 import os
+import threading
+from typing import Any, TypeVar
+
+_T = TypeVar("_T")
 
 _IMPOSSIBLE_SHAPE = ("array is too big", "Maximum allowed dimension", "maximum possible size")
 """Parts of numpy's messages for an impossible shape."""
@@ -46,3 +50,27 @@ def system_error_number(error: BaseException, numbers: tuple[int, ...]) -> int |
     Otherwise: None, and the failure is reported in the library's words.
     """
     return next((number for number in numbers if os.strerror(number) in str(error)), None)
+
+
+_BUILDING = threading.Lock()
+_BUILT: set[Any] = set()
+"""Types that msgspec knows already."""
+
+
+def build_type(kind: type[_T]) -> type[_T]:
+    """Let msgspec build its description of a type, in one thread at a time, and return the type.
+
+    Every type that `decode`, `convert` or `Decoder` gets in a thread passes through here first.
+
+    Assumes: a process ends with a segmentation fault if two threads build the description of one type, or of
+    types with a common part, for the first time. Afterwards threads may share it.
+    Seen: msgspec 0.22.
+    Otherwise: nothing is lost; the description is built once more.
+    """
+    if kind not in _BUILT:
+        from msgspec.msgpack import Decoder
+
+        with _BUILDING:
+            Decoder(kind)
+            _BUILT.add(kind)
+    return kind

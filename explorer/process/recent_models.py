@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.compat import build_type
 from explorer.facts import Info
 from explorer.facts.models.listing import RecentModel
 from explorer.host import own_files
@@ -47,7 +48,7 @@ def list_openings(environment: Mapping[str, str]) -> list[RecentOpening]:
     """
     try:
         stored_openings = msgspec.msgpack.decode(
-            own_files.read(_find_path(environment), _MAX_BYTES), type=list[RecentOpening]
+            own_files.read(_find_path(environment), _MAX_BYTES), type=build_type(list[RecentOpening])
         )
     except (OSError, msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return []

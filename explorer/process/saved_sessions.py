@@ -28,6 +28,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from explorer.base.compat import build_type
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.features import list_offers, load
 from explorer.facts import History, HistoryEntry
@@ -448,7 +449,7 @@ def _read_state(folder: str) -> SavedSession:
     except OSError as error:
         raise build_broken_error(f" cannot be read: {error.strerror}") from None
     try:
-        version = msgspec.msgpack.decode(content, type=_Version).version
+        version = msgspec.msgpack.decode(content, type=build_type(_Version)).version
     except _UNREADABLE:
         raise build_broken_error("'s state is broken") from None
     if version not in (*_OLD_VERSIONS, VERSION):
@@ -457,7 +458,7 @@ def _read_state(folder: str) -> SavedSession:
         document = msgspec.msgpack.decode(content)
         if version in _OLD_VERSIONS:
             _convert_old_states(document)
-        saved = msgspec.convert(document, SavedSession)
+        saved = msgspec.convert(document, build_type(SavedSession))
         saved = replace(saved, history=saved.history and _restore_records(saved.history))
     except _UNREADABLE as error:
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
@@ -527,7 +528,7 @@ def _restore_records(history: History) -> History:
             return replace(entry, record=None)
         if entry.change not in list_offers("records"):
             raise msgspec.ValidationError(f"it has a change that is not known: {entry.change[:40]!r}")
-        return replace(entry, record=msgspec.convert(entry.record, load("records", entry.change)))
+        return replace(entry, record=msgspec.convert(entry.record, build_type(load("records", entry.change))))
 
     return replace(history, entries=tuple(map(restore_record, history.entries)))
 

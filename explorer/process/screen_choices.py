@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.structs import replace
 
+from explorer.base.compat import build_type
 from explorer.host import own_files
 from explorer.host.system import find_user_folder
 
@@ -108,7 +109,7 @@ def load_choices(environment: Mapping[str, str]) -> ScreenChoices:
     """Reads the stored choices; returns the defaults if there is no readable file."""
     try:
         content = own_files.read(os.path.join(state_folder(environment), _FILE), _MAX_BYTES)
-        return msgspec.json.decode(content, type=ScreenChoices)
+        return msgspec.json.decode(content, type=build_type(ScreenChoices))
     except (OSError, ValueError, RecursionError):  # msgspec's errors are ValueErrors
         return ScreenChoices()
 

@@ -34,6 +34,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from explorer.base.compat import build_type
 from explorer.base.errors import Misuse, suggest_name, suggest_only_near
 from explorer.base.units import many_text
 from explorer.facts.cost import Hardware
@@ -251,7 +252,7 @@ def read_measurements(config: str | None = None) -> dict[str, MeasuredMachine]:
     for name, entry in entries.items() if isinstance(entries, dict) else ():
         if isinstance(entry, dict) and MEASURED in entry:
             try:
-                measured_by_name[name] = msgspec.convert(entry[MEASURED], MeasuredMachine)
+                measured_by_name[name] = msgspec.convert(entry[MEASURED], build_type(MeasuredMachine))
             except msgspec.ValidationError as error:
                 hint = "explorer machines --measure --force writes it anew"
                 raise Misuse(str(error), where=f"{path}, [machine.{name}.{MEASURED}]", hint=hint) from None

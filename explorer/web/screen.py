@@ -10,6 +10,7 @@ import sys
 
 import msgspec
 
+from explorer.base.compat import build_type
 from explorer.base.errors import ExplorerError
 from explorer.base.exit_codes import BAD_INPUT
 from explorer.host import child, confinement
@@ -26,7 +27,7 @@ def build_command(source: str, opening: Opening) -> list[str]:
 def main() -> None:
     """Show the screen until the visitor quits, or report in one line why this is impossible."""
     try:
-        sys.exit(_show(sys.argv[1], msgspec.json.decode(sys.argv[2], type=Opening)))
+        sys.exit(_show(sys.argv[1], msgspec.json.decode(sys.argv[2], type=build_type(Opening))))
     except ExplorerError as error:
         sys.stderr.write(f"explorer: {error}\n")
         sys.exit(BAD_INPUT)

@@ -6,6 +6,8 @@ import math
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -117,6 +119,39 @@ def test_who_looks_at_what_waits_hides_nothing_from_another_who_looks(
         monkeypatch.setattr(saved_sessions, "try_lock", meanwhile)
         assert len(saved_sessions.list_kept_sessions(env)) == 1
         assert others[0].result() == 1
+
+
+_THREADS = """
+import os, sys, threading, time
+from explorer.process import saved_sessions
+
+def look(index):
+    time.sleep(0.002 * index)
+    saved_sessions.list_kept_sessions(os.environ)
+
+sys.setswitchinterval(1e-5)
+threads = [threading.Thread(target=look, args=(index,)) for index in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+print(len(saved_sessions.list_kept_sessions(os.environ)))
+"""
+
+
+def test_a_fresh_process_lists_sessions_in_several_threads_at_once(env: Env) -> None:
+    for _ in range(2):
+        kept = begun(env)
+        kept.save(tiled(kept))
+        kept.release()
+    run = subprocess.run(
+        [sys.executable, "-c", _THREADS],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (run.returncode, run.stdout) == (0, "2\n"), run.stderr
 
 
 def test_the_newest_session_is_resumed_or_that_of_the_model_named(env: Env, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
+from explorer.base.compat import build_type
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.graph.model import Model, Value
 from explorer.facts import TensorInfo
@@ -125,7 +126,7 @@ def read_unchecked(path: str) -> Manifest:
         BadModel: The manifest is invalid, or names a file outside its folder.
     """
     try:
-        manifest = msgspec.json.decode(input_files.read_content(path), type=Manifest)
+        manifest = msgspec.json.decode(input_files.read_content(path), type=build_type(Manifest))
     except OSError as error:
         raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:

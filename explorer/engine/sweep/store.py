@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from explorer.base.compat import build_type
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.facts.evaluate.training_sweep import TrainingTrial
 from explorer.facts.mapping_sweep import MappingRow
@@ -100,7 +101,7 @@ class _Layout(Generic[Row]):
         for name, value in record.items():
             if isinstance(value, str) and int in (self.hints[name], *get_args(self.hints[name])):
                 record[name] = int(value)
-        return msgspec.convert(record, self.kind)
+        return msgspec.convert(record, build_type(self.kind))
 
 
 def is_store(path: str) -> bool:

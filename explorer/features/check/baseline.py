@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from explorer.base.compat import build_type
 from explorer.base.errors import Misuse
 from explorer.base.version import __version__
 from explorer.facts.check import Baseline, BaselineModel
@@ -30,7 +31,7 @@ def read_baseline(path: str) -> Baseline:
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     try:
-        return msgspec.json.decode(content, type=Baseline)
+        return msgspec.json.decode(content, type=build_type(Baseline))
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         reason = str(error)
         if reason[1:2].islower():  # not an abbreviation

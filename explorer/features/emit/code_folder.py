@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from explorer.base.compat import build_type
 from explorer.base.errors import BadModel, Misuse
 from explorer.facts.emission import MANIFEST, MANIFEST_VERSION, CodeManifest
 from explorer.host import confinement, input_files, output_files
@@ -94,7 +95,7 @@ def read(folder: str) -> CodeManifest:
     except OSError as error:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
     try:
-        manifest = msgspec.json.decode(content, type=CodeManifest)
+        manifest = msgspec.json.decode(content, type=build_type(CodeManifest))
     except (msgspec.DecodeError, Misuse) as error:
         raise BadModel(
             f"is not a manifest of emitted code: {error}",

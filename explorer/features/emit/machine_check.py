@@ -8,6 +8,7 @@ import os
 
 import msgspec
 
+from explorer.base.compat import build_type
 from explorer.base.errors import Misuse
 from explorer.facts import to_json
 from explorer.facts.emission import MANIFEST, CodeManifest
@@ -18,7 +19,7 @@ from explorer.settings.memories import check_machine
 def machine_digest(machine: MemoryMachine) -> str:
     """Return the digest of a machine, without the place that describes it."""
     # numbers as a manifest has them: 16 and 16.0 are one rate
-    written = msgspec.json.decode(msgspec.json.encode(machine), type=MemoryMachine)
+    written = msgspec.json.decode(msgspec.json.encode(machine), type=build_type(MemoryMachine))
     fields = to_json(written)
     fields["hardware"].pop("origin", None)
     return hashlib.sha256(json.dumps(fields, sort_keys=True).encode()).hexdigest()

@@ -13,6 +13,7 @@ from msgspec import Struct, ValidationError, convert
 from textual.app import ComposeResult
 from textual.containers import Horizontal
 
+from explorer.base.compat import build_type
 from explorer.base.errors import Misuse
 from explorer.facts.roofline import Machine
 from explorer.facts.split.split import BALANCED, SplitBy, SplitSpec, StageForm
@@ -231,7 +232,7 @@ class SplitState(Struct):
     def resumed(cls, saved: SavedSplit) -> SplitState:
         """Restore the split of a saved session. If its request cannot be read, return default settings."""
         try:
-            request = convert(list(saved.request), SplitRequest)
+            request = convert(list(saved.request), build_type(SplitRequest))
         except ValidationError:
             return cls()
         return cls(request, moved=bool(saved.places), resumes=saved.places)

@@ -32,6 +32,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
+from explorer.base.compat import build_type
 from explorer.facts import Info, OpStat
 from explorer.facts.graph.flow import FlowRecord
 from explorer.facts.memory import Memory
@@ -117,7 +118,7 @@ class AnalysisCache:
             return None
         kind, restore = _KINDS[name]
         try:
-            fact = restore(msgspec.msgpack.decode(content, type=kind))
+            fact = restore(msgspec.msgpack.decode(content, type=build_type(kind)))
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             return None
         self.read_or_written.add(name)
@@ -135,7 +136,7 @@ class AnalysisCache:
         if content is None:
             return None
         try:
-            evidence = msgspec.msgpack.decode(content, type=_Evidence)
+            evidence = msgspec.msgpack.decode(content, type=build_type(_Evidence))
         except msgspec.MsgspecError:
             return None
         if not evidence.files or file_reads.compute_digest(evidence.files) != evidence.digest:
@@ -302,7 +303,7 @@ def _encode(name: str, fact: Any) -> bytes | None:
         content = msgspec.msgpack.encode(fact)
         if name == "rows":
             return content
-        decoded = restore(msgspec.msgpack.decode(content, type=kind))
+        decoded = restore(msgspec.msgpack.decode(content, type=build_type(kind)))
     except (msgspec.MsgspecError, OverflowError, TypeError, ValueError):
         return None
     return content if decoded == fact and msgspec.msgpack.encode(decoded) == content else None

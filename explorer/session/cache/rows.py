@@ -280,9 +280,10 @@ def _make_decoder() -> Callable[[memoryview, int], Layer]:
     from msgspec.msgpack import Decoder
     from msgspec.structs import force_setattr
 
+    from explorer.base.compat import build_type
     from explorer.facts import Layer  # imported late: see the module docstring
 
-    decode = Decoder(Layer, ext_hook=_decode_list).decode
+    decode = Decoder(build_type(Layer), ext_hook=_decode_list).decode
 
     def decode_row(body: memoryview, row_id: int) -> Layer:
         layer = decode(body)

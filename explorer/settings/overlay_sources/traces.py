@@ -22,6 +22,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from explorer.base.compat import build_type
 from explorer.base.errors import Misuse
 from explorer.base.units import many_text
 
@@ -105,9 +106,9 @@ def read(trace: bytes, path: str) -> TraceRows | None:
         return None
     try:
         if start == b"{":
-            events = msgspec.json.decode(trace, type=_Trace).traceEvents
+            events = msgspec.json.decode(trace, type=build_type(_Trace)).traceEvents
         else:
-            events = msgspec.json.decode(_add_closing_bracket(trace), type=list[_Event])
+            events = msgspec.json.decode(_add_closing_bracket(trace), type=build_type(list[_Event]))
     except msgspec.ValidationError as error:
         raise Misuse(f"this is no trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

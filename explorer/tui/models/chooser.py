@@ -111,7 +111,7 @@ class ChooserScreen(Screen[None]):
 
     def on_screen_resume(self) -> None:
         """Update the recent models, because one may have been opened meanwhile."""
-        self.run_worker(self._load_recent(), group="back", exit_on_error=False)
+        self.run_worker(self._load_recent(), group="back", exclusive=True, exit_on_error=False)
 
     # contents of the list
 

@@ -7,6 +7,7 @@ import json
 import msgspec
 from msgspec.structs import replace
 
+from explorer.base.compat import build_type
 from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.tile_metadata import PLAN_KEY, read_earlier_plans
@@ -56,13 +57,13 @@ def _parse_plan(text: str) -> Plan | None:
             {"tile": fields["tile"], **{key: value for key, value in site.items() if key in _SITE_FIELDS}}
             for site in fields["sites"]
         ]
-        sites = msgspec.convert(site_records, tuple[SitePlan, ...], strict=False)
+        sites = msgspec.convert(site_records, build_type(tuple[SitePlan, ...]), strict=False)
         plan_fields = {
             key: fields[key]
             for key in ("tile", "edges", "form", "dims", "free", "decomposed")
             if key in fields
         }
-        plan = msgspec.convert({**_UNKNOWN_TOTALS, **plan_fields}, Plan, strict=False)
+        plan = msgspec.convert({**_UNKNOWN_TOTALS, **plan_fields}, build_type(Plan), strict=False)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, msgspec.ValidationError):
         return None
     if min(*plan.tile, *(size for site in sites for size in site.tile)) < 1:

@@ -12,6 +12,7 @@ from functools import cache
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.compat import build_type
 from explorer.engine.quantize.speed.fast_form_rows import ROWS
 from explorer.facts.quantize import QuantizeForm, QuantizeSpec
 
@@ -62,7 +63,8 @@ def read_rows(text: str = ROWS) -> tuple[FastForm, ...]:
 
     header, *lines = (line.split() for line in text.split("\n") if line.strip())
     return tuple(
-        msgspec.convert(dict(zip(header, line, strict=True)), FastForm, strict=False) for line in lines
+        msgspec.convert(dict(zip(header, line, strict=True)), build_type(FastForm), strict=False)
+        for line in lines
     )
 
 
