@@ -23,6 +23,9 @@ from explorer.report.present.look.layers import (
 from explorer.report.present.look.overlay_words import overlay_blocks
 
 _SOURCES = {"input": "input of the model", "stored": "stored in the model", "unknown": "not known"}
+"""Words for a tensor without a name."""
+_LEADS = {"input": "input ", "stored": "stored "}
+"""Words before the name of a tensor that no layer makes."""
 
 
 def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> list[Block]:
@@ -78,7 +81,8 @@ def input_table(fact: Connections) -> Table:
     rows: list[tuple[Cell, ...]] = []
     inputs = _inputs_to_list(fact)
     for edge in inputs:
-        producer_path = edge.producer.path if edge.producer is not None else ""
+        is_named = edge.producer is None and edge.source in _LEADS
+        producer_path = edge.producer.path if edge.producer is not None else edge.tensor.name * is_named
         rows.append((*_source(edge), *_tensor(edge.tensor, producer_path, fact)))
     if len(inputs) < len(fact.inputs):
         rows.append((Span(f"+{fact.input_count - len(inputs):,} constants", "quiet"),))
@@ -160,11 +164,11 @@ _LayerCells = tuple[Cell, Cell]
 
 
 def _source(connection: InputConnection) -> _LayerCells:
-    return (
-        (Span(_SOURCES[connection.source], "quiet"), "")
-        if connection.producer is None
-        else _ref(connection.producer, "← ")
-    )
+    if connection.producer is not None:
+        return _ref(connection.producer, "← ")
+    if connection.source in _LEADS and connection.tensor.name:
+        return (Span(_LEADS[connection.source], "quiet"), connection.tensor.name), ""
+    return Span(_SOURCES[connection.source], "quiet"), ""
 
 
 def _ref(layer: LayerRef, sign: str) -> _LayerCells:
