@@ -94,7 +94,9 @@ def test_no_figure_lies_under_the_scroll_bar(width: int, exact: bool) -> None:
     pages += [model_page(model.info, None, width, exact)]
     pages += [[drawn_row(rows, row, model.info.totals, width, exact=exact) for row in rows.rows]]
     pages += [[entry.head(width) for entry in diff_entries(ScriptedEngine()._diff(), exact)]]
-    pages += [[entry.head(width) for entry in operator_entries(model.info, ScriptedEngine()._ops(), exact)]]
+    pages += [
+        [entry.head(width) for entry in operator_entries(model.info, ScriptedEngine()._ops(), "macs", exact)]
+    ]
     for page in pages:
         for line in page:
             assert line_width(text_line(line_text(line).rstrip())) < width, line_text(line)
@@ -383,7 +385,7 @@ def test_a_range_shows_its_ends() -> None:
 def test_operators_are_a_histogram_that_opens_to_one_of_every_attribute(width: int) -> None:
     values = tuple((n, 12 - n) for n in range(10))
     stat = OpStat("Conv", 66, 10**9, 5, 0, {"group": Range(0, 11, 12, values), "auto_pad": ONE})
-    head, row = operator_entries(alexnet().info, (stat,), exact=False)
+    head, row = operator_entries(alexnet().info, (stat,), "count", exact=False)
     assert row.body is not None
     page = [head.head(width), row.head(width), *row.body(width)]
     assert all(line_width(line) <= width for line in page)
@@ -413,10 +415,26 @@ def test_no_part_of_the_activations_is_above_the_whole_where_functional_operator
 @pytest.mark.parametrize("width", [38, 48, 58, 90])
 def test_an_operators_name_is_whole_before_figures_stand_beside_it(width: int) -> None:
     found = [OpStat(op, 25, 3_380_000, 38_140, 0, {}) for op in ("BatchNormalization", "GlobalAveragePool")]
-    entries = operator_entries(alexnet().info, found, exact=False)
+    entries = operator_entries(alexnet().info, found, "macs", exact=False)
     page = said([entry.head(width) for entry in entries])
     assert "BatchNormalization" in page
     assert "GlobalAveragePool" in page
+
+
+@pytest.mark.parametrize("by", ["macs", "count", "params", "elementwise_ops", ""])
+def test_operators_have_bars_only_left_of_the_figure_by_which_they_are_sorted(by: str) -> None:
+    stats = (OpStat("Conv", 3, 8_000, 70, 40, {}), OpStat("Gemm", 6, 4_000, 140, 20, {}))
+    entries = operator_entries(alexnet().info, stats, by, exact=False)
+    lines = [line_text(entry.head(90)) for entry in entries[1:]]
+    figures = {"macs": ("8.00 k", "4.00 k"), "count": ("3", "6"), "params": ("70", "140")}
+    figures["elementwise_ops"] = ("40", "20")
+    assert sum("█" in line for line in lines) == (2 if by else 0)
+    if by:
+        drawn = [re.search(r"(█+▌?) +(\S+(?: k)?)", line) for line in lines]
+        assert [match and match[2] for match in drawn] == [*figures[by]]
+        bars = [len(match[1]) for match in drawn if match]
+        values = [getattr(stat, by) for stat in stats]
+        assert (bars[0] > bars[1]) == (values[0] > values[1])
 
 
 def test_bars_grow_in_eighths_and_never_hide_what_is_there() -> None:

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from explorer.base.errors import ExplorerError
-from explorer.report.present.look.ops import attribute_blocks, operators
+from explorer.report.present.look.ops import attribute_blocks, sorted_operators
 from explorer.tui.tabs.tab import Tab
 from explorer.tui.text.drawing import draw, row_line, title_line
 from explorer.tui.text.lines import Line
@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from explorer.facts import Analysis, Info, OpStat
 
 
-_ORDERS: tuple[tuple[str, Callable[[OpStat], tuple[object, ...]] | None], ...] = (
-    ("by MACs, the largest first", None),
-    ("by count, the largest first", lambda stat: (-stat.count,)),
-    ("by parameters, the largest first", lambda stat: (-stat.params,)),
+_ORDERS: tuple[tuple[str, str, Callable[[OpStat], tuple[object, ...]] | None], ...] = (
+    ("by MACs, the largest first", "macs", None),
+    ("by count, the largest first", "count", lambda stat: (-stat.count,)),
+    ("by parameters, the largest first", "params", lambda stat: (-stat.params,)),
     (
         "by elementwise operations, the largest first",
+        "elementwise_ops",
         lambda stat: (stat.elementwise_ops is None, -(stat.elementwise_ops or 0)),
     ),
-    ("by name", lambda stat: (stat.op.lower(),)),
+    ("by name", "", lambda stat: (stat.op.lower(),)),
 )
-"""Description of each order, and the key by which it sorts; None for the order of the engine."""
+"""Description of each order, its figure, and the key by which it sorts; None for the order of the engine."""
 
 
 class OperatorsTab(Tab[FoldList]):
@@ -60,9 +61,9 @@ class OperatorsTab(Tab[FoldList]):
 
     def _show(self, info: Info, stats: Sequence[OpStat], *, keep: bool) -> None:
         """Show the operators in the current order. `keep` keeps open rows and the cursor."""
-        key = _ORDERS[self._order][1]
+        _, figure, key = _ORDERS[self._order]
         ordered = stats if key is None else sorted(stats, key=key)
-        self.view.set_entries(operator_entries(info, ordered, self.store.exact), keep=keep)
+        self.view.set_entries(operator_entries(info, ordered, figure, self.store.exact), keep=keep)
 
     async def _fetch(self, analysis: Analysis) -> None:
         """Request the operator statistics, which the engine does not compute when it opens a model."""
@@ -73,9 +74,12 @@ class OperatorsTab(Tab[FoldList]):
                 self.store.notify("found")
 
 
-def operator_entries(info: Info, stats: Sequence[OpStat], exact: bool) -> list[FoldEntry]:
-    """Build one entry per operator type, in the order of `stats`. An open entry lists attribute values."""
-    table = operators(info, stats, histogram=True)
+def operator_entries(info: Info, stats: Sequence[OpStat], sorted_by: str, exact: bool) -> list[FoldEntry]:
+    """Build one entry per operator type, in the order of `stats`. An open entry lists attribute values.
+
+    `sorted_by` is the figure with bars, or ''.
+    """
+    table = sorted_operators(info, stats, sorted_by)
 
     def row(index: int, width: int) -> Line:
         return row_line(table, index, width - 1, exact, mark=_MARK)

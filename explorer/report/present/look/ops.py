@@ -31,17 +31,15 @@ def ops_blocks(fact: Info, stats: Sequence[OpStat]) -> list[Block]:
     return [operators(fact, stats), *attributes]
 
 
-def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -> Table:
-    """Return a table with one row per operator type. `histogram` adds a bar for the count."""
+def operators(fact: Info, stats: Sequence[OpStat]) -> Table:
+    """Return a table with one row per operator type."""
     total_macs = fact.totals.macs
     costliest = max((stat.macs or 0 for stat in stats), default=0)
-    max_count = max((stat.count for stat in stats), default=0)
 
     def row(stat: OpStat) -> tuple[Cell, ...]:
         return (
-            Span(stat.op, "kind" if histogram else "strong"),
+            Span(stat.op, "strong"),
             plain(stat.count),
-            *([bar_text(stat.count, max_count, _BAR)] if histogram else []),
             dash_zero(count(stat.macs)),
             share_text(stat.macs, total_macs) if stat.macs != 0 and total_macs else "",
             bar_text(stat.macs, costliest),
@@ -52,14 +50,57 @@ def operators(fact: Info, stats: Sequence[OpStat], *, histogram: bool = False) -
     columns = (
         Column("operator", shrink=True, least=_NAME),
         Column("count", "right"),
-        *([Column("", role="bar", drop=1)] if histogram else []),
         Column("MACs", "right"),
-        Column("share", "right", drop=2 + histogram),
-        Column("", role="bar", drop=3 + histogram),
-        Column("params", "right", drop=2 * histogram),
-        Column("elementwise", "right", drop=1 + 4 * histogram),
+        Column("share", "right", drop=2),
+        Column("", role="bar", drop=3),
+        Column("params", "right"),
+        Column("elementwise", "right", drop=1),
     )
     return Table(columns, [row(stat) for stat in stats], 0)
+
+
+def sorted_operators(fact: Info, stats: Sequence[OpStat], sorted_by: str) -> Table:
+    """Return the table of the screen, with bars left of the figures that the rows are sorted by.
+
+    Args:
+        fact: Facts about the model.
+        stats: Operator types, in display order.
+        sorted_by: 'macs', 'count', 'params' or 'elementwise_ops'; '' for no bars.
+    """
+    total_macs = fact.totals.macs
+    largest = max((getattr(stat, sorted_by) or 0 for stat in stats), default=0) if sorted_by else 0
+
+    def row(stat: OpStat) -> tuple[Cell, ...]:
+        figures: dict[str, Cell] = {
+            "count": plain(stat.count),
+            "macs": dash_zero(count(stat.macs)),
+            "share": share_text(stat.macs, total_macs) if stat.macs != 0 and total_macs else "",
+            "params": dash_zero(count(stat.params)),
+            "elementwise_ops": dash_zero(count(stat.elementwise_ops)),
+        }
+        cells: list[Cell] = [Span(stat.op, "kind")]
+        for name, figure in figures.items():
+            if name == sorted_by:
+                cells.append(bar_text(getattr(stat, name), largest, _BAR))
+            cells.append(figure)
+        return tuple(cells)
+
+    columns = [Column("operator", shrink=True, least=_NAME)]
+    for name, title_text, drop in _FIGURES:
+        if name == sorted_by:
+            columns.append(Column("", role="bar", drop=1))
+        columns.append(Column(title_text, "right", drop=0 if name == sorted_by else drop))
+    return Table(tuple(columns), [row(stat) for stat in stats], 0)
+
+
+_FIGURES = (
+    ("count", "count", 0),
+    ("macs", "MACs", 0),
+    ("share", "share", 3),
+    ("params", "params", 2),
+    ("elementwise_ops", "elementwise", 4),
+)
+"""Figures on the screen: their names, their titles, and the order in which they are left out."""
 
 
 def attribute_blocks(stat: OpStat) -> list[Block]:
