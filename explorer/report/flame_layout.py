@@ -14,11 +14,13 @@ from itertools import accumulate
 from math import isclose
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from explorer.base.families import find_family
 from explorer.base.units import bytes_text, count_text, exact_text, printable, seconds_text
 from explorer.facts import Layer, Totals, whole_model
 from explorer.facts.profile.profile import Profile
+from explorer.report.names import NameSet
 from explorer.session.cache.rows import Structure
 from explorer.settings.columns import COLUMNS, NOTHING
 
@@ -150,6 +152,41 @@ def label_of(box: IcicleBox, layers: Sequence[Layer], model: str) -> FlameLabel:
         at, parent = parent, layers[parent].parent
         names.insert(0, layers[at].name)
     return FlameLabel(printable(".".join(names)), find_family(row.kind, tiled=row.tiled), kind)
+
+
+def shorten_labels(
+    boxes: Sequence[IcicleBox], labels: Sequence[FlameLabel], rooms: Sequence[int]
+) -> list[FlameLabel]:
+    """Shorten the names of boxes so that each keeps the part by which it differs from its siblings.
+
+    Args:
+        boxes: Boxes laid out by `icicle`, level by level.
+        labels: Label of each box.
+        rooms: Characters that each box has room for. A number of rows that does not fit becomes `×12`.
+    """
+    names = [label.name for label in labels]
+    siblings: dict[int, list[int]] = {}
+    parent, first = 0, 0
+    for index, box in enumerate(boxes):
+        if index and box.level > boxes[index - 1].level:
+            parent, first = first, index
+        # the boxes of a level lie in the order of their parents
+        while index and parent < index and box.start >= boxes[parent].start + boxes[parent].width:
+            parent += 1
+        if box.rows > 1 and len(names[index]) > rooms[index]:
+            names[index] = f"×{box.rows:,}"
+        elif box.rows == 1:
+            siblings.setdefault(parent, []).append(index)
+    for indices in siblings.values():
+        room_by_name: dict[str, int] = {}
+        for index in indices:
+            room_by_name[names[index]] = min(rooms[index], room_by_name.get(names[index], rooms[index]))
+        texts = (
+            NameSet(room_by_name).shorten({name: max(1, room) for name, room in room_by_name.items()}).texts
+        )
+        for index in indices:
+            names[index] = texts[names[index]]
+    return [replace(label, name=name) for label, name in zip(labels, names, strict=True)]
 
 
 def icicle(

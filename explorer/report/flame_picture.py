@@ -14,11 +14,13 @@ from explorer.facts import Info, Layer
 from explorer.facts.profile.profile import Profile
 from explorer.report.flame_layout import (
     FlameFigure,
+    FlameLabel,
     IcicleBox,
     create_counted_figure,
     create_measured_figure,
     icicle,
     label_of,
+    shorten_labels,
 )
 from explorer.report.timeline import run_title
 from explorer.session.cache.rows import build_structure
@@ -75,8 +77,10 @@ def flame(axes: Axes, about: Info, fact: Flame) -> None:
     model = printable(os.path.basename(about.model.source))
     span = None if fact.top is None else (fact.top, figure.weights.end[fact.top])
     boxes = icicle(figure.weights, span, _CELLS, _DEEP)
-    for box in boxes:
-        _draw(axes, box, layers, model)
+    labels = [label_of(box, layers, model) for box in boxes]
+    rooms = [box.width * _LETTERS // _CELLS for box in boxes]
+    for box, label, room in zip(boxes, shorten_labels(boxes, labels, rooms), rooms, strict=True):
+        _draw(axes, box, label, room)
     axes.set_xlim(0, _CELLS)
     axes.invert_yaxis()
     axes.set_xticks([])
@@ -95,13 +99,11 @@ def flame(axes: Axes, about: Info, fact: Flame) -> None:
     axes.set_title(f"{model}: {value_text}")
 
 
-def _draw(axes: Axes, box: IcicleBox, layers: Sequence[Layer], model: str) -> None:
-    label = label_of(box, layers, model)
+def _draw(axes: Axes, box: IcicleBox, label: FlameLabel, room: int) -> None:
     color = FAMILIES[label.family].color
     axes.barh(
         box.level, box.width, left=box.start, height=0.95, color=color, edgecolor="white", linewidth=0.4
     )
-    room = box.width * _LETTERS // _CELLS
     if room >= 3:
         name = label.name if len(label.name) <= room else f"{label.name[: room - 1]}…"
         where = box.start + box.width / 2, box.level

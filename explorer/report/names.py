@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 
 from rich.cells import cell_len, chop_cells
@@ -97,6 +97,31 @@ class NameSet:
     def collapsed_width(self) -> int:
         """Cells in which no name is cut, but repeated modules are left out."""
         return max(map(cell_len, self._texts.values()), default=0)
+
+    @property
+    def prefix(self) -> str:
+        """Common start of all names, without repeated modules; '' if it is too short to be left out."""
+        prefix = "".join(next(iter(self._parts.values()), ())[: self._count_common_parts()])
+        return prefix if cell_len(prefix) >= _MIN_PREFIX else ""
+
+    def drop_prefix(self, rooms: Mapping[str, int], prefix: str) -> dict[str, str]:
+        """Return short forms without `prefix`, which a heading shows already.
+
+        A name that does not begin with the prefix keeps its start.
+        """
+        texts: dict[str, str] = {}
+        for name, room in rooms.items():
+            parts = self._parts.get(name)
+            if parts is None:
+                texts[name] = _cut(name, room)
+                continue
+            starts = accumulate(parts[:-1])
+            count = next((i for i, start in enumerate(starts, 1) if start == prefix), 0)
+            rest = _strip_start(parts[count:]) if count else parts
+            texts[name] = _elide(rest, list(self._branches(parts))[count:], room)
+            if cell_len(texts[name]) > room:
+                texts[name] = self.shorten({name: room}).texts[name]
+        return texts
 
     def shorten(self, rooms: Mapping[str, int], prefix_room: int = 0) -> ShortNames:
         """Return short forms of names of this set, all in the first of these forms that fits.

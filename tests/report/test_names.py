@@ -77,6 +77,25 @@ def test_the_common_start_is_dropped_where_a_heading_can_show_it() -> None:
     assert all(text.startswith("…") for text in NameSet(LLAMA).shorten(rooms).texts.values())
 
 
+def test_a_start_that_a_heading_shows_is_dropped_also_from_names_that_fit() -> None:
+    name_set = NameSet(LLAMA)
+    assert name_set.prefix == "model.layers"
+    texts = NameSet([*LLAMA, "lm_head"]).drop_prefix(dict.fromkeys([*LLAMA, "lm_head"], 60), "model.layers")
+    assert texts["model.layers.3.mlp.up_proj.weight"] == "3.mlp.up_proj.weight"
+    assert texts["lm_head"] == "lm_head"
+    for width in range(10, 22):
+        short = name_set.drop_prefix(dict.fromkeys(LLAMA, width), name_set.prefix)
+        assert len(set(short.values())) == len(LLAMA)
+        assert max(map(cell_len, short.values())) <= width
+
+
+def test_a_start_is_dropped_at_the_end_of_a_part_only() -> None:
+    texts = NameSet(["model.layers", "model.layer"]).drop_prefix(
+        {"model.layers": 20, "model.layer": 20}, "mod"
+    )
+    assert texts == {"model.layers": "model.layers", "model.layer": "model.layer"}
+
+
 def test_a_name_alone_keeps_its_end() -> None:
     assert shorten_name("model.layers.3.mlp.up_proj.weight", 16) == "…up_proj.weight"
     assert shorten_name("/embeddings/Add", 13) == "…beddings Add"

@@ -19,8 +19,10 @@ from explorer.facts import Layer, TensorInfo
 from explorer.facts.graph.drawing import GraphDrawing
 from explorer.facts.graph.module_code import ModuleCode
 from explorer.features.graph.compact_page import RailPage, draw_compact
+from explorer.features.graph.graph_files import write_dot
 from explorer.features.graph.graph_page import GraphCanvas, View, draw_overview, neighbour
 from explorer.features.graph.graph_screen import GRAPH_KEYS, GraphView
+from explorer.report.flame_layout import FlameLabel, IcicleBox, shorten_labels
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.text.lines import ROLES, line_text, line_width
 from explorer.tui.text.theme import ALL_THEMES
@@ -398,3 +400,38 @@ async def test_a_graph_that_cannot_be_printed_says_so() -> None:
     async with screen(engine) as hands:
         await hands.press("ctrl+p", *"ssa graph", "enter")
         assert "add --trust" in hands.dialog()
+
+
+@pytest.mark.parametrize("form", ["boxes", "compact", "dot"])
+def test_long_names_of_boxes_keep_the_part_by_which_they_differ(form: str) -> None:
+    drawing = drawn("xa", "ab", "bc", "cd")
+    long_names = [f"encoder.block_with_a_long_name.layer.{i}.attention.output.projection" for i in range(4)]
+    boxes = [
+        replace(box, name=long_names[box.row], width=24) if box.row is not None else box
+        for box in drawing.boxes
+    ]
+    outside = replace(boxes[0], role="outside", name=f"from {long_names[0].replace('layer.0', 'layer.9')}")
+    drawing = replace(drawing, boxes=(*boxes[1:], outside), edges=())
+    text = {
+        "boxes": lambda: "\n".join(map(line_text, GraphCanvas(drawing).lines(None, 0, 0, 90, 90))),
+        "compact": lambda: "\n".join(map(line_text, RailPage(drawing).lines(None, 0, 40, 9))),
+        "dot": lambda: "\n".join(write_dot(drawing, "family")),
+    }[form]()
+    for layer in (0, 1, 2, 3):
+        assert re.search(rf"[.…]{layer}[.…]", text), text
+    if form != "boxes":  # the boxes of this drawing cover each other
+        assert re.search(r"from .*[.…]9[.…]", text), text
+
+
+def test_long_siblings_of_the_flame_view_differ_and_a_number_of_rows_is_short() -> None:
+    names = [f"block_{side}_with_a_long_name" for side in ("left", "right")]
+    boxes = [IcicleBox(0, 9, 0, 0, 0, 40, 9), *(IcicleBox(i, i + 1, 1, 1, 14 * i, 14, 4) for i in range(2))]
+    boxes.append(IcicleBox(2, 9, 7, 1, 28, 4, 1))
+    labels = [FlameLabel("m", "other"), *(FlameLabel(name, "conv") for name in names)]
+    labels.append(FlameLabel("7 rows", "other"))
+    short = [label.name for label in shorten_labels(boxes, labels, [39, 13, 13, 3])]
+    assert short[0] == "m"
+    assert "left" in short[1]
+    assert "right" in short[2]
+    assert short[3] == "×7"
+    assert [label.name for label in shorten_labels(boxes, labels, [39, 40, 40, 9])[1:]] == [*names, "7 rows"]

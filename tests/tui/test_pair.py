@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -309,6 +310,22 @@ async def test_lines_fill_the_terminal_and_no_more(size: tuple[int, int]) -> Non
             laid = columns(size[0], exact=exact)
             assert laid.name >= 12
             assert laid.has_two_sides == (size[0] >= 100)
+
+
+@pytest.mark.parametrize("width", [60, 80, 110])
+async def test_long_names_beside_each_other_differ(width: int) -> None:
+    model = alexnet()
+    long_name = "a_block_with_a_very_long_name_number_{}_of_the_encoder_that_computes"
+    layers = [
+        replace(layer, name=long_name.format(layer.id), path=long_name.format(layer.id))
+        for layer in model.layers
+    ]
+    engine = beside(blocks(3))
+    engine.model = replace(model, layers=tuple(layers))
+    async with screen(engine, (width, 24)) as hands:
+        await opened(hands)
+        shown = [row for row in rows(hands) if "computes" in row]
+        assert [re.findall(r"\d+", row)[0] for row in shown] == ["0", "11"]
 
 
 def test_what_differs_in_no_row_is_cut_before_the_scroll_bar() -> None:

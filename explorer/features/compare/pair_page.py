@@ -7,10 +7,11 @@ of a row among the visible rows. A row index counts all rows of the `TreeDiff`.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
+from rich.cells import cell_len
 
 from explorer.facts import NodeDiff
 from explorer.facts.comparison import SAME
@@ -22,6 +23,7 @@ from explorer.features.compare.compare_words import (
     pair_blocks,
     summarize_states,
 )
+from explorer.report.names import shorten_name
 from explorer.report.present.figures import count, size
 from explorer.report.terms import field_terms
 from explorer.tui.text.drawing import ROLES, draw
@@ -30,7 +32,6 @@ from explorer.tui.text.lines import (
     Line,
     Span,
     cut_line,
-    cut_middle,
     escape_name,
     fit,
     flow_pieces,
@@ -48,6 +49,15 @@ _DELTA = 12
 """Width of a rounded difference, in cells. An exact difference takes twice this width."""
 _KIND, _MACS = 13, 10
 _SHORT = {"activations": "act."}
+_BETWEEN = " -> "
+"""Text between the names of both sides, as `format_both_sides` joins them."""
+_NEIGHBORS = 24
+"""Number of rows before and after a row from which its shortened name must differ."""
+_MAX_SHORT_NAMES = 4096
+"""Number of shortened names that are cached."""
+
+ShortName = Callable[[str, int], str]
+"""Function that returns a name in a number of cells."""
 
 
 class PairColumns(Struct, frozen=True):
@@ -92,18 +102,26 @@ def draw_head(width: int, *, exact: bool) -> Line:
     return ((line, "dim"),)
 
 
-def row_line(row: RowPair, sign: str, width: int, *, exact: bool) -> Line:
-    """Build the line of a row; `sign` shows whether its group is open."""
+def row_line(row: RowPair, sign: str, width: int, shorten: ShortName, *, exact: bool) -> Line:
+    """Build the line of a row; `sign` shows whether its group is open, `shorten` cuts its names."""
     widths = columns(width, exact=exact)
     mark, role = STATES[row.status]
     color = ROLES[role] if row.differs else "dim"
     spans: list[Span] = [(f" {mark if row.status != 'same' else '·' if row.inside else ' '} ", color)]
     if widths.has_two_sides:
-        spans += _side(row.before, row, sign, widths, "bad" if row.after is None else "text")
-        spans += _side(row.after, row, sign, widths, "good" if row.before is None else "text")
+        spans += _side(row.before, row, sign, widths, "bad" if row.after is None else "text", shorten)
+        spans += _side(row.after, row, sign, widths, "good" if row.before is None else "text", shorten)
     else:
         room = max(1, widths.name - 2 * row.depth - 3)
-        name = cut_middle(escape_name(format_both_sides(row, "name")), room)
+        name = escape_name(format_both_sides(row, "name"))
+        if cell_len(name) > room:
+            names = name.split(_BETWEEN)
+            name = _BETWEEN.join(
+                [
+                    shorten(part, max(1, (room + len(_BETWEEN)) // len(names) - len(_BETWEEN)))
+                    for part in names
+                ]
+            )
         spans.append((fit("  " * row.depth + sign + name, widths.name), "dim" if not row.differs else "text"))
         spans.append((fit(escape_name(row.either.kind), widths.kind - 1) + " ", "dim"))
     for (_, field, of_bytes), cells in zip(FIGURES, widths.deltas, strict=False):
@@ -132,11 +150,13 @@ def _join_spans(spans: Sequence[Span]) -> Line:
     return tuple(merged)
 
 
-def _side(side: RowSide | None, row: RowPair, sign: str, widths: PairColumns, role: str) -> list[Span]:
+def _side(
+    side: RowSide | None, row: RowPair, sign: str, widths: PairColumns, role: str, shorten: ShortName
+) -> list[Span]:
     if side is None:
         return [(" " * widths.side, "text")]
     room = max(1, widths.name - 2 * row.depth - 3)
-    name = fit("  " * row.depth + sign + cut_middle(escape_name(side.name), room), widths.name)
+    name = fit("  " * row.depth + sign + shorten(escape_name(side.name), room), widths.name)
     alike = row.before is not None and row.after is not None and row.before.kind == row.after.kind
     macs = "" if side.macs == 0 else count(side.macs).text
     return [
@@ -162,10 +182,11 @@ def _graph_text(row: NodeDiff) -> str:
 def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
+    before, after = escape_name(fact.before), escape_name(fact.after)
     names: Line = (
-        (f" {cut_middle(escape_name(fact.before), room)}", "strong"),
+        (f" {shorten_name(before, room, [after])}", "strong"),
         ("  →  ", "dim"),
-        (cut_middle(escape_name(fact.after), room), "strong"),
+        (shorten_name(after, room, [before]), "strong"),
     )
     text = f" {summarize_states(fact)}{' · differences only' * only}"
     return names, ((fit(text, width), "good" if fact.equal else "warn"),)
@@ -230,6 +251,7 @@ class PairRows:
         self._open_constants: set[int] = set()
         self._above = tuple(-1 - place for place in range(len(fact.graph)))
         self.visible: list[int] = []
+        self._short_names: dict[tuple[int, str, int], str] = {}
         self.rebuild()
 
     def rebuild(self) -> None:
@@ -254,6 +276,24 @@ class PairRows:
     def is_open(self, index: int) -> bool:
         """Return whether a row shows the rows inside it, or the constants that it stands for."""
         return index in (self._open_constants if index in self._constants else self.open)
+
+    def shorten_name(self, place: int, name: str, room: int) -> str:
+        """Return a name of the row at `place` in `room` cells, so that it differs from nearby siblings."""
+        if cell_len(name) <= room:
+            return name
+        key = self.visible[place], name, room
+        if key not in self._short_names:
+            if len(self._short_names) >= _MAX_SHORT_NAMES:
+                self._short_names.clear()
+            depth = self.fact.rows[key[0]].depth
+            near = [
+                self.fact.rows[index]
+                for index in self.visible[max(0, place - _NEIGHBORS) : place + _NEIGHBORS + 1]
+                if index >= 0 and self.fact.rows[index].depth == depth
+            ]
+            sides = [side for row in near for side in (row.before, row.after) if side is not None]
+            self._short_names[key] = shorten_name(name, room, [escape_name(side.name) for side in sides])
+        return self._short_names[key]
 
     def find_first_difference(self) -> int:
         """Return the place of the first difference, with the groups around it open; 0 without differences."""

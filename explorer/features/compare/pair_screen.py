@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, ClassVar
 
@@ -83,7 +84,8 @@ class _Rows(LineList):
         sign = "  "
         if self.pair.has_inside(index):
             sign = "▾ " if self.pair.is_open(row_index) else "▸ "
-        return page.row_line(self.pair.fact.rows[row_index], sign, width, exact=self.exact)
+        shorten = partial(self.pair.shorten_name, index)
+        return page.row_line(self.pair.fact.rows[row_index], sign, width, shorten, exact=self.exact)
 
     def toggle_row(self, index: int, want: bool | None = None) -> bool:
         """Open or close a row."""

@@ -20,12 +20,11 @@ from rich.cells import cell_len
 
 from explorer.base.families import FAMILIES
 from explorer.facts.graph.drawing import GraphBox, GraphDrawing
-from explorer.features.graph.graph_labels import box_lines, heading, notes, tensor_text
+from explorer.features.graph.graph_labels import box_lines, heading, notes, shorten_box_names, tensor_text
 from explorer.features.graph.graph_page import CORNERS, MARK, WORK, E, N, S, W
 from explorer.tui.text.lines import (
     Line,
     Span,
-    cut_middle,
     escape_name,
     fit,
     line_text,
@@ -90,6 +89,7 @@ class RailPage:
             for index, box in enumerate(drawing.boxes)
         ]
         self._natural = [max((cell_len(row[column]) for row in self._rows), default=0) for column in range(4)]
+        self._short_names: tuple[int, Sequence[str]] = (-1, ())
 
     def lines(self, chosen_box: int | None, top: int, width: int, height: int) -> list[Line]:
         """Return the lines from `top`, each `width` cells wide; the line of the chosen box is highlighted."""
@@ -126,7 +126,7 @@ class RailPage:
         return max(1, min(name, rest)), widths[0], widths[1], widths[2]
 
     def _line(self, index: int, widths: Sequence[int], width: int) -> Line:
-        box, (name, kind, figure, shape) = self.drawing.boxes[index], self._rows[index]
+        box, (_, kind, figure, shape) = self.drawing.boxes[index], self._rows[index]
         is_faint = self.drawing.route is not None and not box.lit
         family = "track" if is_faint else "accent" if box.lit else box.family
         is_work = box.role in WORK
@@ -139,7 +139,7 @@ class RailPage:
             (f" {letter or ' '}", family if is_work else "dim"),
             (sign, "accent"),
         ]
-        spans.append((fit(cut_middle(name, widths[0]), widths[0]), name_role))
+        spans.append((fit(self._shorten_names(widths[0])[index], widths[0]), name_role))
         for text, cells, role, is_right in (
             (kind, widths[1], family if is_work else "dim", False),
             (figure, widths[2], text_role, True),
@@ -149,6 +149,13 @@ class RailPage:
                 spans.append((f"  {fit(text, cells, right=is_right)}", role))
         line = merge_spans(spans)
         return line if line_width(line) <= width else merge_spans([(fit(line_text(line), width), text_role)])
+
+    def _shorten_names(self, room: int) -> Sequence[str]:
+        """Return the names of all boxes in `room` cells, cached until the room changes."""
+        if self._short_names[0] != room:
+            boxes = self.drawing.boxes
+            self._short_names = room, shorten_box_names(boxes, [room] * len(boxes))
+        return self._short_names[1]
 
     def _draw_rails(self, index: int) -> list[Span]:
         """Draw the rails and the stem of a line, from left to right."""
@@ -176,7 +183,7 @@ class RailPage:
 
 def _describe(box: GraphBox) -> tuple[str, str]:
     """Return the kind of a box, and its tiles, MACs or number of layers."""
-    texts = box_lines(box, "family")
+    texts = box_lines(box, "family", "")
     return texts[1], texts[2] if len(texts) > 2 else ""
 
 

@@ -33,11 +33,13 @@ from explorer.report.flame_layout import (
     icicle,
     label_of,
     parent_of,
+    shorten_labels,
 )
+from explorer.report.names import shorten_name
 from explorer.report.present.figures import share_text
 from explorer.tui.dialogs.dialogs import SubScreen
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, Span, cut_start, escape_name, fit
+from explorer.tui.text.lines import Line, Span, escape_name, fit
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.strips import Status, TitleBar
 
@@ -117,10 +119,19 @@ def _figure_text(texts: tuple[str, str], room: int) -> str:
 
 def _name(label: FlameLabel, room: int, letters: bool) -> str:
     """Return the name of a box after the letter of its family, or only the letter in a narrow box."""
-    mark = FAMILIES[label.family].letter if letters and label.family != "other" else ""
+    mark = _family_mark(label, letters)
     if room < _NARROW + 2 * bool(mark):
         return mark
     return f"{mark} {escape_name(label.name)}".lstrip()
+
+
+def _family_mark(label: FlameLabel, letters: bool) -> str:
+    return FAMILIES[label.family].letter if letters and label.family != "other" else ""
+
+
+def _name_room(label: FlameLabel, room: int, letters: bool) -> int:
+    """Return the cells for a name in a box with `room` cells for text."""
+    return room - 2 * bool(_family_mark(label, letters))
 
 
 def _cells(text: str, width: int, letters: bool) -> str:
@@ -141,7 +152,7 @@ def describe_chosen(
     shares = [f"{share_text(value, total)} of {escape_name(part)}" for part, total in parts if total]
     figure = " · ".join(filter(None, (escape_name(kind), figure, *shares)))
     room = max(10, width - cell_len(figure) - 4)
-    name = cut_start(escape_name(name), room)
+    name = shorten_name(escape_name(name), room)
     return ((f" {name}", "strong"), ("  " + fit(figure, max(0, width - cell_len(name) - 3)), "dim"))
 
 
@@ -266,21 +277,26 @@ class FlameView(SubScreen[int]):
 
     def _page(self, width: int, height: int) -> list[Line]:
         """Draw the boxes. Recompute the layout when the figure, the top box or the size changed."""
+        letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         layout_key = self._figure_index, self._top, width, height
         if height < 1:
             return []
         if layout_key != self._layout_key:
             self._layout_key = layout_key
-            self._lay_out(width, height)
+            self._lay_out(width, height, letters)
             self.call_later(self._show_title)
-        letters = self.app.no_color or self.app.console.color_system not in ("256", "truecolor")
         return flame_lines(self._boxes, self._labels, self._figure_texts, self.chosen, height, letters)
 
-    def _lay_out(self, width: int, height: int) -> None:
+    def _lay_out(self, width: int, height: int, letters: bool) -> None:
         weights, top, target = self.figure.weights, self._top, self._target
         span, rows = (None, 1) if top is None else (top[:2], top[2])
         self._boxes = icicle(weights, span, width, height, rows=rows)
-        self._labels = [label_of(box, self._layers, self._model) for box in self._boxes]
+        labels = [label_of(box, self._layers, self._model) for box in self._boxes]
+        rooms = [
+            _name_room(label, box.width - 1 - letters, letters)
+            for box, label in zip(self._boxes, labels, strict=True)
+        ]
+        self._labels = shorten_labels(self._boxes, labels, rooms)
         if isinstance(target, int):
             self.chosen = box_of(self._boxes, target)
             return
@@ -311,7 +327,7 @@ class FlameView(SubScreen[int]):
 
         def title(width: int) -> tuple[Line, ...]:
             return (
-                ((" Flame ", "head"), (cut_start(top_title, max(8, width - 8)), "strong")),
+                ((" Flame ", "head"), (shorten_name(top_title, max(8, width - 8)), "strong")),
                 ((fit(summary, width), "dim"),),
             )
 

@@ -31,6 +31,7 @@ from explorer.features.graph.graph_labels import (
     heading,
     legend,
     notes,
+    shorten_box_names,
     tensor_text,
     value_of,
 )
@@ -83,8 +84,9 @@ def write_svg(drawing: GraphDrawing, color: str) -> Iterator[str]:
         if edge.points:
             style, end = ("e p", "b") if edge.lit else ("e u" if has_route else "e", "a")
             yield f'<path class="{style}" d="{draw_curve(edge)}" marker-end="url(#{end})"/>\n'
-    for box, color_of in zip(drawing.boxes, choose_colors(drawing, color), strict=True):
-        yield from _draw_box(box, color_of, box_lines(box, color), has_route and not box.lit)
+    names = shorten_box_names(drawing.boxes)
+    for box, name, color_of in zip(drawing.boxes, names, choose_colors(drawing, color), strict=True):
+        yield from _draw_box(box, color_of, box_lines(box, color, name), has_route and not box.lit)
     yield from _draw_shape_labels(drawing.edges)
     yield "</g>\n</svg>\n"
 
@@ -176,11 +178,12 @@ def write_dot(drawing: GraphDrawing, color: str) -> Iterator[str]:
     yield f"  label={_quote_lines([heading(drawing), *notes(drawing)])};\n  labelloc=t;\n"
     yield '  node [style=filled, fontname="Helvetica", fontsize=10];\n'
     yield '  edge [color="#7a7a7a", fontname="Helvetica", fontsize=8];\n'
-    for index, (box, color_of) in enumerate(zip(drawing.boxes, choose_colors(drawing, color), strict=True)):
+    names, colors = shorten_box_names(drawing.boxes), choose_colors(drawing, color)
+    for index, (box, name, color_of) in enumerate(zip(drawing.boxes, names, colors, strict=True)):
         shape = _SHAPES.get(box.role, "ellipse")
         lit = f', color="{LIT_COLOR}", penwidth=2.5' if box.lit else ""
         yield (
-            f"  n{index} [label={_quote_lines(box_lines(box, color))}, shape={shape},"
+            f"  n{index} [label={_quote_lines(box_lines(box, color, name))}, shape={shape},"
             f' fillcolor="{color_of}", fontcolor="{choose_text_color(color_of)}"{lit}];\n'
         )
     for edge in drawing.edges:
@@ -233,7 +236,10 @@ def _graph_fields(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, An
     return {
         "w": drawing.width,
         "h": drawing.height,
-        "boxes": [_box_fields(box, figures) for box in drawing.boxes],
+        "boxes": [
+            _box_fields(box, name, figures)
+            for box, name in zip(drawing.boxes, shorten_box_names(drawing.boxes), strict=True)
+        ],
         "edges": [
             [edge.source, edge.target, tensor_text(edge.tensor, edge.tensors), edge.points, int(edge.lit)]
             for edge in drawing.edges
@@ -242,10 +248,10 @@ def _graph_fields(drawing: GraphDrawing, figures: Sequence[str]) -> dict[str, An
     }
 
 
-def _box_fields(box: GraphBox, figures: Sequence[str]) -> dict[str, Any]:
+def _box_fields(box: GraphBox, name: str, figures: Sequence[str]) -> dict[str, Any]:
     fields: dict[str, Any] = {
         "role": box.role,
-        "lines": box_lines(box, "family"),
+        "lines": box_lines(box, "family", name),
         "about": box_title(box),
         "family": box.family,
         "figures": [value_of(box, name) for name in figures],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 
 from explorer.base.errors import Misuse, suggest_name
@@ -10,6 +11,7 @@ from explorer.base.units import bytes_text, count_text, exact_text, number_text,
 from explorer.facts import TensorInfo
 from explorer.facts.external.overlay import OutsideFigure
 from explorer.facts.graph.drawing import FIGURES, GraphBox, GraphDrawing, GraphRoute
+from explorer.report.names import NameSet
 from explorer.report.present.figures import value_text
 from explorer.report.present.look.layers import describe_same_names
 
@@ -25,6 +27,8 @@ _BLANK = "#f4f4f4"
 _TINT = 0.45
 """Share of the family color in the fill of a box; the remainder is white."""
 _LONGEST = 30
+_NAME = re.compile(r"((?:from|to|into|out of) |)(\S+)")
+"""The name of a box: what it is to the drawing, if it lies outside, and a name from the file."""
 _MAX_ATTRIBUTES = 24
 """Maximum number of attributes in the tooltip of a box."""
 
@@ -54,9 +58,27 @@ def figure_text(figure: str, value: float | None) -> str:
     return f"{bytes_text(value) if figure in _BYTES else count_text(value)} {noun}"
 
 
-def box_lines(box: GraphBox, color: str) -> list[str]:
-    """Return the lines in a box: the name, the kind, and tiles, a figure or the number of layers."""
-    lines = [shorten_label(box.name), shorten_label(box.kind_text)]
+def shorten_box_names(boxes: Sequence[GraphBox], rooms: Sequence[int] = ()) -> list[str]:
+    """Return the names of boxes, shortened so that each keeps the part by which it differs from the others.
+
+    Args:
+        boxes: All boxes of a drawing.
+        rooms: Cells for the name of each box; by default 30 for all.
+    """
+    parts = [match.groups() if (match := _NAME.fullmatch(printable(box.name))) else ("", "") for box in boxes]
+    room_by_name: dict[str, int] = {}
+    for (lead, name), room in zip(parts, rooms or [_LONGEST] * len(boxes), strict=True):
+        room_by_name[name] = min(max(1, room - len(lead)), room_by_name.get(name, room))
+    texts = NameSet(room_by_name).shorten(room_by_name).texts
+    return [
+        lead + texts[name] if name else shorten_label(box.name)
+        for box, (lead, name) in zip(boxes, parts, strict=True)
+    ]
+
+
+def box_lines(box: GraphBox, color: str, name: str) -> list[str]:
+    """Return the lines in a box: its short name, the kind, and tiles, a figure or the number of layers."""
+    lines = [name, shorten_label(box.kind_text)]
     figure = "macs" if color == "family" else color
     if box.tiles and color == "family":
         return [*lines, shorten_label(box.tiles)]

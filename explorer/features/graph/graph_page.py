@@ -19,10 +19,12 @@ from explorer.features.graph.graph_labels import (
     figure_text,
     heading,
     notes,
+    shorten_box_names,
     shorten_label,
     tensor_text,
 )
-from explorer.tui.text.lines import Line, cut_start, escape_name, fit, line_text, merge_spans
+from explorer.report.names import shorten_name
+from explorer.tui.text.lines import Line, escape_name, fit, line_text, merge_spans
 
 _WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
 _MIN_SIZE = (48, 10)
@@ -155,8 +157,9 @@ class GraphCanvas:
             if edge.points:
                 x, y = edge.points[-1]
                 self._set(x, y, "▲" if edge.back else "▼", "accent" if edge.lit else "dim")
-        for box in drawing.boxes:
-            self._draw(box)
+        names = shorten_box_names(drawing.boxes, [box.width - 2 for box in drawing.boxes])
+        for box, name in zip(drawing.boxes, names, strict=True):
+            self._draw(box, name)
         self.width = max((column + 1 for row in self._rows.values() for column in row), default=0)
 
     def lines(self, chosen_box: int | None, left: int, top: int, width: int, height: int) -> list[Line]:
@@ -189,7 +192,7 @@ class GraphCanvas:
                 row[x + offset] = "" if offset else char, role
             x += cells
 
-    def _draw(self, box: GraphBox) -> None:
+    def _draw(self, box: GraphBox, name: str) -> None:
         """Draw a box: rounded corners unless it is a layer or group, a double bottom line if it can be
         opened.
         """
@@ -207,8 +210,8 @@ class GraphCanvas:
             top, sides, low = top.translate(_LIT), sides.translate(_LIT), low.translate(_LIT)
         self._set(box.x, box.y, top, role)
         self._set(box.x, box.y + box.height - 1, low, role)
-        labels = [shorten_label(line, wide) for line in box_lines(box, "family")][: box.height - 2]
-        labels = [line if cell_len(line) <= wide else fit(line, wide) for line in labels]
+        labels = [name, *(shorten_label(line, wide) for line in box_lines(box, "family", name)[1:])]
+        labels = [line if cell_len(line) <= wide else fit(line, wide) for line in labels[: box.height - 2]]
         for line_index in range(1, box.height - 1):
             self._set(box.x, box.y + line_index, sides, role)
             if line_index <= len(labels):
@@ -303,14 +306,13 @@ def _find_next_order(drawing: GraphDrawing, index: int, step: int) -> int | None
 
 def title_lines(drawing: GraphDrawing, steps: int | None, width: int) -> tuple[Line, ...]:
     """Build the two title lines: the drawn group or layer, and the notes."""
-    name = escape_name(drawing.path) or "the whole model"
-    if steps is not None:
-        name = f"{steps} step{'s' * (steps > 1)} around {name}"
+    lead = f"{steps} step{'s' * (steps > 1)} around " if steps is not None else ""
+    name = shorten_name(escape_name(drawing.path) or "the whole model", max(8, width - 8 - len(lead)))
     note_text = "; ".join(notes(drawing))
     style = "accent" if drawing.route is not None else "dim"
     count_text = f" {len(drawing.boxes):,} boxes"
     return (
-        ((" Graph ", "head"), (cut_start(name, max(8, width - 8)), "strong")),
+        ((" Graph ", "head"), (lead + name, "strong")),
         (
             (count_text, "dim"),
             (fit(f"; {note_text}" if note_text else "", max(0, width - len(count_text))), style),
@@ -326,7 +328,7 @@ def box_line(box: GraphBox, width: int) -> Line:
     ]
     summary = " · ".join([escape_name(box.kind_text), *([box.tiles] if box.tiles else []), *figure_texts])
     room = max(10, width - len(summary) - 4)
-    path = cut_start(escape_name(box.path), room)
+    path = shorten_name(escape_name(box.path), room)
     return ((f" {path}", "strong"), ("  " + fit(summary, max(0, width - len(path) - 3)), "dim"))
 
 

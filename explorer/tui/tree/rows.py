@@ -137,7 +137,10 @@ class FoldedRows:
         known: Cached result of `list_columns`.
         largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
-        short_names: Shortened names, by layer, cells and whether the path is shown (a cache).
+        short_names: Shortened names, by layer, cells, whether the path is shown, and the start that the
+            heading shows (a cache).
+        shared_prefixes: Common starts of names, by cells, whether paths are shown, and whether constants are
+            folded (a cache).
     """
 
     def __init__(self, layers: Sequence[Layer]) -> None:
@@ -154,7 +157,8 @@ class FoldedRows:
         self.known: Mapping[str, LayerColumn] | None = None
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
-        self.short_names: dict[tuple[int, int, bool], str] = {}
+        self.short_names: dict[tuple[int, int, bool, str], str] = {}
+        self.shared_prefixes: dict[tuple[int, bool, bool], str] = {}
         self._folds = b""
         self._constants_by_row: dict[int, list[int]] = {}
         self._ranges: list[tuple[int | None, int]] = []

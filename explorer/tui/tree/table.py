@@ -50,8 +50,8 @@ _SHALLOW = 3
 """Depth of a tree up to which names need no extra cells for indentation."""
 _ROOMY = 72
 """Width in cells from which the kind column is wider."""
-_LONG_KIND = 12
-"""Cells of the kind column in a wide table."""
+_LONG_KIND, _MOST_KIND = 12, 18
+"""Cells of the kind column in a wide table, and the most where names leave room: LayerNormalization."""
 _WIDTHS = {
     "text": 9,
     "shape": 14,
@@ -185,7 +185,7 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
         if name == model.metric.id and room - _LEAST_BAR >= _CLOSE_NAME:
             bar, room = _LEAST_BAR, room - _LEAST_BAR
     if "kind" in cell_widths and room > named:
-        extra_cells = max(0, min(_LONG_KIND - cell_widths["kind"], room - named))
+        extra_cells = max(0, min(_MOST_KIND - cell_widths["kind"], room - named))
         cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
     if bar:
         extra_cells = max(0, min(_MOST_BAR - bar, room - named - 2))

@@ -26,6 +26,10 @@ _MIN_NAME = 12
 """Cells that the deepest names keep before the indentation is reduced."""
 _NEIGHBORS = 12
 """Number of layers before and after a layer from which its shortened name must differ."""
+_SAMPLE = 12
+"""Number of first layers, and of layers spread over the model, that are searched for a common start."""
+_MIN_PREFIX = 8
+"""Minimum cells that a heading needs to show the common start of names."""
 _MAX_SHORT_NAMES = 4096
 """Number of shortened names that are cached."""
 
@@ -241,10 +245,15 @@ def draw_tree_head(
     elif model.count:
         count = f"  {model.count:,}{'+' if growing else ''}"
         room = layout.columns[0].start if layout is not None and layout.columns else width
+        room -= 6 * model.flat + bool(model.hidden_constants) * len(f"  +{model.hidden_constants:,} constant")
         # the title of the first column is more useful than the count
         title.append((count * (line_width(title) + len(count) < room), "dim"))
     if model.flat:
         title.append(("  flat", "accent"))
+    if layout is not None and (prefix := _find_shared_prefix(model, layout.name)):
+        title[1:] = [("  flat", "accent")] * model.flat
+        room = layout.name - line_width(title) - 3
+        title.append((f"  {cut_start(prefix, room)}…", "dim"))
     if model.hidden_constants:
         title.append((f"  +{model.hidden_constants:,} constant", "dim"))
     if layout is None:
@@ -256,16 +265,46 @@ def draw_tree_head(
     return table.draw_heads(model, layout, title)
 
 
-def _shorten_layer_name(model: TreeModel, row: int, room: int) -> str:
-    """Return the name of layer `row`, or its path in the flat list, so that it differs from nearby layers."""
+def _find_shared_prefix(model: TreeModel, cells: int) -> str:
+    """Return the common start of the names that the heading shows and the rows lack; '' for none.
 
-    def name(layer: Layer) -> str:
-        return escape_name((layer.path if model.flat else "") or layer.name)
+    These are the names in a flat list, or of the rows outside groups. There is no common start if all names
+    fit in `cells`, or if the heading has no room. Only a few layers are read, because a name that begins
+    differently keeps its start.
+    """
+    if model.matches is not None or model.growing or not model.count:
+        return ""
+    key = cells, model.flat, model.has_gathered
+    if key not in model.shared_prefixes:
+        flags, parents, count = model.structure.flags, model.structure.parent, model.count
+        spread = range(0, count, max(1, count // _SAMPLE))
+        places = {*range(min(count, _SAMPLE)), *spread, count - 1}
+        names = {
+            _name_layer(model, model.layers[place])
+            for place in places
+            if (not flags[place] & GROUP if model.flat else parents[place] < 0)
+            and not model.is_gathered(place)
+        }
+        room = cells - line_width(((" Layers    …", ""),)) - 6 * model.flat
+        is_cut = room >= _MIN_PREFIX and any(cell_len(name) > cells - 2 for name in names)
+        model.shared_prefixes[key] = NameSet(names).prefix if is_cut else ""
+    return model.shared_prefixes[key]
 
-    full_name = name(model.layers[row])
-    if cell_len(full_name) <= room:
+
+def _name_layer(model: TreeModel, layer: Layer) -> str:
+    """Return the name of a layer, or its path in the flat list."""
+    return escape_name((layer.path if model.flat else "") or layer.name)
+
+
+def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> str:
+    """Return the name of layer `row`, or its path in the flat list, so that it differs from nearby layers.
+
+    The heading shows `prefix`, so the name lacks it.
+    """
+    full_name = _name_layer(model, model.layers[row])
+    if cell_len(full_name) <= room and not prefix:
         return full_name
-    key = row, room, model.flat
+    key = row, room, model.flat, prefix
     text = model.short_names.get(key)
     if text is None:
         if model.flat:
@@ -278,11 +317,13 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int) -> str:
             near += [i for i in model.list_anchors(row) if model.structure.parent[i] == group]
         if len(model.short_names) >= _MAX_SHORT_NAMES:
             model.short_names.clear()
-        names = {i: name(model.layers[i]) for i in near}
+        names = {i: _name_layer(model, model.layers[i]) for i in near}
         rows = near[near.index(row) :][: _NEIGHBORS + 1]  # the rows below are drawn next
-        texts = NameSet(names.values()).shorten({names[i]: room for i in rows}).texts
+        rooms = {names[i]: room for i in rows}
+        name_set = NameSet(names.values())
+        texts = name_set.drop_prefix(rooms, prefix) if prefix else name_set.shorten(rooms).texts
         for i in rows:
-            model.short_names.setdefault((i, room, model.flat), texts[names[i]])
+            model.short_names.setdefault((i, room, model.flat, prefix), texts[names[i]])
         text = texts[full_name]
     return text
 
@@ -298,12 +339,18 @@ def _format_run_name(first_layer: Layer, last_layer: Layer, room: int) -> str:
     return name if cell_len(name) <= room else cut_start(closer, room)
 
 
-def _format_row_label(model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int) -> str:
-    """Return the label of a row: its name, its path in the flat list, or the number of constants."""
+def _format_row_label(
+    model: TreeModel, row: int, first: Layer, members: Sequence[int], room: int, prefix: str
+) -> str:
+    """Return the label of a row: its name, its path in the flat list, or the number of constants.
+
+    A name of the level that the heading describes lacks the `prefix` that the heading shows.
+    """
     if model.is_constants(row):
         return fit(f"+{model.count_layers(row):,} constant", room).rstrip()
     if model.flat or len(members) == 1:
-        return _shorten_layer_name(model, members[0], room)
+        is_below_group = not model.flat and model.structure.parent[members[0]] >= 0
+        return _shorten_layer_name(model, members[0], room, "" if is_below_group else prefix)
     return _format_run_name(first, model.layers[members[-1]], room)
 
 
@@ -329,12 +376,13 @@ def draw_table_line(
     indent = ("  " if cells - 2 * model.deepest >= _MIN_NAME else " ") * model.depth(row)
     times = _count_suffix(model, row, members)
     room = max(1, cells - len(indent) - 2 - len(times))
-    name = _format_row_label(model, row, first, members, room)
+    prefix = _find_shared_prefix(model, layout.name)
+    name = _format_row_label(model, row, first, members, room, prefix)
     cell_spans = table.draw_cells(model, row, first, layout, look)
     blank = _count_spaces(cell_spans) - 1 if "…" in name else 0
     if blank > 0:
         # a long name may extend into blank cells of the first columns
-        longer = _format_row_label(model, row, first, members, room + blank)
+        longer = _format_row_label(model, row, first, members, room + blank, prefix)
         extra_cells = max(0, cell_len(longer) - room)
         name, room, cell_spans = (
             (longer, room + extra_cells, _drop_spaces(cell_spans, extra_cells))

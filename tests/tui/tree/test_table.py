@@ -282,3 +282,25 @@ def test_a_flat_list_keeps_the_kind_in_a_terminal_of_100_columns() -> None:
     model.set_flat(True)
     model.set_metric(next(metric for metric in METRICS if metric.id == "activations"))
     assert [place.name for place in place_columns(model, 49, exact=False).columns] == ["kind", "activations"]
+
+
+def test_the_heading_shows_the_start_that_the_names_lack() -> None:
+    start = "decoder.transformer"
+    names = [f"{start}.block_{i}.self_attention.output_projection" for i in range(40)]
+    first = alexnet().layers[0]
+    layers = [
+        replace(first, id=i, parent=None, name=name, path=name, kind="Relu", group=False, repeat=1)
+        for i, name in enumerate(names)
+    ]
+    model = TreeModel(layers)
+    head, *lines = drawn(model, 110)
+    assert "transformer.block…" in head
+    assert all(start not in line for line in lines)
+    assert all(line.split()[0].startswith((f"{i}.", f"{i}…")) for i, line in enumerate(lines)), lines
+    narrow = drawn(model, 56)
+    assert len(set(narrow[1:])) == len(names)
+    assert start not in narrow[0]
+    model.set_filter([0, 1, 2])
+    head, *lines = drawn(model, 110)
+    assert start not in head
+    assert len({line[:28] for line in lines}) == 3
