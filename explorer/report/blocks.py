@@ -51,6 +51,7 @@ class Column(NamedTuple):
         least: Minimum cells of a shortened column before another one is left out; 0 for the table's default.
         whole: Whether the figures are never cut, so that only the title may be shortened.
         brief: Shorter text by full text, used when the column is shortened.
+        paths: Whether texts are paths of files, whose folders are never left out as repeated modules are.
     """
 
     title: str
@@ -61,6 +62,7 @@ class Column(NamedTuple):
     least: int = 0
     whole: bool = False
     brief: Mapping[str, str] = {}
+    paths: bool = False
 
 
 class Line(Struct, frozen=True):

@@ -456,7 +456,7 @@ class TableLines:
                     for _, name, _ in found.values():
                         beside[name] = max((taken, len(found)), beside.get(name, (0, 1)))
                 if beside:
-                    name_sets.setdefault(i, []).append((NameSet(beside), beside))
+                    name_sets.setdefault(i, []).append((NameSet(beside, paths=column.paths), beside))
         return name_sets
 
     def _shorten_names(self, i: int, name_sets: Sequence[NamesInView]) -> None:

@@ -68,11 +68,12 @@ class NameSet:
 
     Args:
         names: The names. A text that stands for a missing name, such as '(inputs)' or '-', is kept.
+        paths: Whether the names are paths of files, in which no folder repeats a module.
     """
 
-    def __init__(self, names: Iterable[str]) -> None:
+    def __init__(self, names: Iterable[str], *, paths: bool = False) -> None:
         distinct = dict.fromkeys(name for name in names if name[:1] != "(" and any(map(str.isalnum, name)))
-        collapsed = {name: collapse_repeats(name) for name in distinct}
+        collapsed = {name: name if paths else collapse_repeats(name) for name in distinct}
         counts = Counter(collapsed.values())
         self._texts = {name: text if counts[text] == 1 else name for name, text in collapsed.items()}
         self._parts = {name: _split(text) for name, text in self._texts.items()}
@@ -151,9 +152,20 @@ class NameSet:
             text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], rooms[name])
             if cell_len(text) > rooms[name]:
                 text = self._reduce_branches(parts, branches, rooms[name])
-            texts[name] = next((form for form in _fit_forms(text, rooms[name]) if form not in used), text)
+            forms = (
+                [] if self._shares_start(text, rooms[name]) else [chop_cells(text, rooms[name] - 1)[0] + "…"]
+            )
+            forms = [*forms, *_fit_forms(text, rooms[name])]
+            texts[name] = next((form for form in forms if form not in used), text)
             used.add(texts[name])
         return ShortNames(prefix, {**others, **texts})
+
+    def _shares_start(self, word: str, room: int) -> bool:
+        """Whether a text is no word that is cut, or another name begins as the word does in `room` cells."""
+        if room < _MIN_PIECE or cell_len(word) <= room or not word.isalpha():
+            return True
+        start = chop_cells(word, room - 1)[0]
+        return any(text != word and text.startswith(start) for text in self._texts.values())
 
     def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
         """Join the parts at which names branch, the first ones without the start that all branches share.

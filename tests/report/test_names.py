@@ -7,11 +7,13 @@ from itertools import product
 import pytest
 from rich.cells import cell_len
 
+from explorer.facts.models.listing import ModelFile, RecentModel
 from explorer.report.blocks import Column, Table
 from explorer.report.layout import TableLines
 from explorer.report.names import NameSet, collapse_repeats, shorten_name
 from explorer.report.pieces import pieces_text, split_terms, wrap
 from explorer.report.plots import shorten_names
+from explorer.report.present.shell.list import choice_table
 
 MOBILE = [
     f"/features/features.{block}/conv/conv.{part}/conv.{part}.{step}/{op}"
@@ -96,6 +98,13 @@ def test_a_start_is_dropped_at_the_end_of_a_part_only() -> None:
     assert texts == {"model.layers": "model.layers", "model.layer": "model.layer"}
 
 
+def test_a_word_keeps_its_beginning_unless_another_word_begins_so() -> None:
+    texts = NameSet(["classifier", "features"]).shorten({"classifier": 6, "features": 6}).texts
+    assert texts == {"classifier": "class…", "features": "featu…"}
+    texts = NameSet(["normalization", "normalizer"]).shorten({"normalization": 6, "normalizer": 6}).texts
+    assert texts == {"normalization": "…ation", "normalizer": "…er"}
+
+
 def test_a_name_alone_keeps_its_end() -> None:
     assert shorten_name("model.layers.3.mlp.up_proj.weight", 16) == "…up_proj.weight"
     assert shorten_name("/embeddings/Add", 13) == "…beddings Add"
@@ -127,6 +136,22 @@ def test_the_number_of_other_names_stays_beside_a_short_name() -> None:
     rows = [pieces_text(line) for line in TableLines(table, 40)][1:]
     assert all(" +3  " in row for row in rows), rows
     assert len(set(rows)) == 5
+
+
+def test_a_path_of_a_file_stays_a_path_in_little_room() -> None:
+    paths = [f"/home/me/resnet/resnet.{i}/Resnet.onnx" for i in range(3)] + [f"/home/me/{'long/' * 20}x.onnx"]
+    table = Table((Column("model", shrink=True, paths=True),), [(path,) for path in paths], indent=0)
+    rows = [pieces_text(line).rstrip() for line in TableLines(table, 40)]
+    assert "resnet/resnet.0/Resnet.onnx" in rows, "the heading shows the rest"
+    recent = RecentModel(source=paths[3], format="onnx", params=5, opened=1)
+    lines = [pieces_text(line) for line in TableLines(choice_table([recent, *map(files, paths)]), 70)]
+    assert all("/" in line for line in lines[1:])
+    assert any("resnet/resnet.0/Resnet.onnx" in line for line in lines)
+
+
+def files(path: str) -> ModelFile:
+    """A model file in a list."""
+    return ModelFile(path, "onnx", 5)
 
 
 def test_names_on_the_axis_of_a_plot_differ() -> None:

@@ -507,7 +507,7 @@ class _Answer:
         longest = self.longest
         if longest is not None and max(*self.spec.contexts, self.spec.prompt) > longest:
             self.notes.append(
-                f"its configuration was made for {longest:,} tokens; more are counted all the same"
+                f"its configuration was made for {longest:,} tokens; longer contexts are still computed"
             )
         reads = self.passes.own.describe_encoder_input()
         if reads:

@@ -104,7 +104,7 @@ def _build_site_table(sites: Sequence[CodeEvidence]) -> Table:
                 apply_to_first(lambda site: sizes_text((site.M, site.K, site.N))),
             ),
             (
-                Column("file", shrink=True, drop=1),
+                Column("file", shrink=True, drop=1, paths=True),
                 lambda group: list_first_names([site.file for site in group]),
             ),
             (Column("batch", "right", drop=4), apply_to_first(lambda site: exact_text(site.batch))),

@@ -441,7 +441,7 @@ def pipeline(folder: str, fact: PipelineRun) -> list[Block]:
     ]
     columns = (
         Column("stage", "right"),
-        Column("file", shrink=True),
+        Column("file", shrink=True, paths=True),
         Column("alone", "right"),
         Column("to the next", "right"),
         Column("busy", "right"),

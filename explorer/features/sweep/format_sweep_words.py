@@ -102,7 +102,7 @@ FormatColumn = tuple[Column, Callable[[int, FormatRow], Cell]]
 
 _COLUMNS: tuple[FormatColumn, ...] = (
     (Column("row", "right", drop=7), lambda number, row: Span(str(number), "quiet")),
-    (Column("model", shrink=True), lambda _, row: printable(row.model)),
+    (Column("model", shrink=True, paths=True), lambda _, row: printable(row.model)),
     (Column("layers", shrink=True), lambda _, row: printable(_SCOPES[row.scope].format(row.layer))),
     (Column("format", shrink=True), lambda _, row: Span(printable(row.format), "strong")),
     (Column("changed", "right", drop=6), lambda _, row: plain(row.changed)),

@@ -44,7 +44,7 @@ def _columns(fact: MappingSweep, several_models: bool, several_objectives: bool)
     rows = fact.rows
     columns: list[MappingColumn] = []
     if several_models:
-        columns.append((Column("model", shrink=True), lambda row: printable(row.model)))
+        columns.append((Column("model", shrink=True, paths=True), lambda row: printable(row.model)))
     if several_objectives:
         columns.append((Column("least"), lambda row: row.objective))
     columns += [

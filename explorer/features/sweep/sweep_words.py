@@ -113,7 +113,7 @@ _TILING: tuple[SweepColumn, ...] = (
 )
 """Columns that do not depend on the machine."""
 _COLUMNS: tuple[SweepColumn, ...] = (
-    (Column("model", shrink=True), lambda row: printable(row.model)),
+    (Column("model", shrink=True, paths=True), lambda row: printable(row.model)),
     (Column("machine", shrink=True, drop=9), lambda row: Span(printable(row.hardware), "quiet")),
     *_TILING[:2],
     (Column("form", drop=8), lambda row: Span(row.form, "quiet")),

@@ -59,7 +59,7 @@ def _count_text(fact: Evaluation) -> str:
 
 def score_table(fact: Evaluation) -> Table:
     """Build a table with a row for each model: its scores, and its agreement with the first model."""
-    columns = [Column("model", shrink=True, role="strong")]
+    columns = [Column("model", shrink=True, role="strong", paths=True)]
     # models with five classes or fewer have no top-5 accuracy
     agreements = [m.agreement.top5 for m in fact.models if m.agreement is not None]
     has_top5 = any(share is not None for share in (*agreements, *(m.top5 for m in fact.models)))

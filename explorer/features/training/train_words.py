@@ -91,7 +91,11 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
     figures = ("lr", "batch", "epochs", "best", fact.loss, "accuracy")
     columns = (
         Column("row", "right", drop=5),
-        *([Column("model", shrink=True), Column("data", shrink=True)] if has_several else []),
+        *(
+            [Column("model", shrink=True, paths=True), Column("data", shrink=True, paths=True)]
+            if has_several
+            else []
+        ),
         *(Column(name, "right", drop=4 * (name == "best")) for name in figures),
         Column("optimizer", drop=2),
         Column("time", "right", drop=3),

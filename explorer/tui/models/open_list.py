@@ -33,7 +33,7 @@ OPEN_KEYS = key_group(
 # fmt: on
 
 _COLUMNS = (
-    Column("model", shrink=True, role="strong"),
+    Column("model", shrink=True, role="strong", paths=True),
     Column("format", drop=2, role="kind"),
     Column("params", "right", drop=3),
     Column("state", shrink=True, drop=1),

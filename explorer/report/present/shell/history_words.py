@@ -82,7 +82,7 @@ def states(fact: History, mark: str, *, commands: bool = False) -> Table:
         Column("tile matmuls", "right", drop=3),
         Column("proof"),
         *([Column("time", "right", drop=3)] if has_profiles else []),
-        Column("saved as", shrink=True, drop=2, role="quiet"),
+        Column("saved as", shrink=True, drop=2, role="quiet", paths=True),
         Column("command", shrink=True, drop=1, role="quiet"),
     )
     return Table(columns, [row(state, branches) for state, branches in tree_rows(fact)])

@@ -15,7 +15,7 @@ from explorer.report.present.figures import count, share_text, size
 Choice = ModelFile | RecentModel | KeptSession | NamedModel
 
 _COLUMNS = (
-    Column("model", shrink=True, least=16),
+    Column("model", shrink=True, least=22, paths=True),
     Column("format", drop=2, role="kind"),
     Column("size", "right"),
     Column("params", "right"),
@@ -96,7 +96,9 @@ def choice_row(choice: Choice, most: int | None = None, *, brief: bool = False) 
             if choice.note
             else f"{choice.states:,} state{'s' * (choice.states != 1)}"
         )
-        return format_session_path(choice), "session", "", "", note, _format_age(choice.changed, most)
+        name, space, folder = format_session_path(choice).partition(" (")
+        path: Cell = (name, Span(space + folder, "quiet")) if space else name
+        return path, "session", "", "", note, _format_age(choice.changed, most)
     return choice.name, "torchvision", "", _params(choice.params), "", ""
 
 

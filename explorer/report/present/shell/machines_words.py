@@ -85,7 +85,7 @@ def _machine_table(machines: Sequence[NamedMachine]) -> Table:
             (Column("of"), lambda row: row.dtype),
             (Column("bandwidth", "right"), lambda row: _rate(row.hardware.bandwidth, "B/s")),
             (Column("what it is", shrink=True), lambda row: row.about),
-            (Column("source", shrink=True), lambda row: Span(printable(row.source), "quiet")),
+            (Column("source", shrink=True, paths=True), lambda row: Span(printable(row.source), "quiet")),
         ),
         what="machines",
     )
