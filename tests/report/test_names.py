@@ -139,7 +139,7 @@ def test_the_number_of_other_names_stays_beside_a_short_name() -> None:
 
 
 def test_a_path_of_a_file_stays_a_path_in_little_room() -> None:
-    paths = [f"/home/me/resnet/resnet.{i}/Resnet.onnx" for i in range(3)] + [f"/home/me/{'long/' * 20}x.onnx"]
+    paths = [f"/data/ml/resnet/resnet.{i}/Resnet.onnx" for i in range(3)] + [f"/data/ml/{'long/' * 20}x.onnx"]
     table = Table((Column("model", shrink=True, paths=True),), [(path,) for path in paths], indent=0)
     rows = [pieces_text(line).rstrip() for line in TableLines(table, 40)]
     assert "resnet/resnet.0/Resnet.onnx" in rows, "the heading shows the rest"
