@@ -14,7 +14,7 @@ SCREEN = Command(
         *(flag for flag in OPENING if flag != "--partial"),  # the tree shows the failed layer
         Option(
             "--resume",
-            "take up a session whose line was dropped: MODEL's, or without one the newest",
+            "continue an interrupted session: that of MODEL, or the newest",
             manual="continue an interrupted session: that of `MODEL`, or the newest",
         ),
         "--overlay",

@@ -16,7 +16,7 @@ _SIDE = 256
 
 
 def copy_matrix(target: Array, matrix: Array) -> None:
-    """Copies `matrix`, in any memory order, into `into` of the same shape (rows, columns)."""
+    """Copies `matrix`, in any memory order, into `target` of the same shape (rows, columns)."""
     rows, columns = matrix.shape
     for row in range(0, rows, _SIDE):
         for column in range(0, columns, _SIDE):

@@ -143,14 +143,14 @@ class QuantizeSpec(Spec, frozen=True):
     form: Annotated[
         QuantizeForm,
         option(
-            "what is written: of int8 alone what a table says is fast here (fast), else QuantizeLinear\n"
-            "where it can say the format and a function where not (auto)",
-            manual="what is written: of `int8` the formats and the form that a table has for this processor"
-            " and onnxruntime (`fast`); QuantizeLinear and DequantizeLinear where they can say the format,"
-            " else a function (`auto`); these also behind layers and around what stands between them"
-            " (`chain`); integer operators (`qoperator`); functions for all (`function`); of a PyTorch"
-            " module, without a file, which weights torchao has (`torchao`)",
-            usual="fast for --to int8 where nothing else says how it is written, else auto",
+            "form of the written operators: QuantizeLinear if it has the format, else a function (auto);\n"
+            "for int8 alone the form that a table lists as fast on this processor (fast)",
+            manual="form of the written operators: for `int8` the formats and the form that a table has for"
+            " this processor and onnxruntime (`fast`); QuantizeLinear and DequantizeLinear if they have the"
+            " format, else a function (`auto`); these also for the outputs of layers and the operators"
+            " between layers (`chain`); integer operators (`qoperator`); functions for all (`function`); for"
+            " a PyTorch module without a file, the weights that torchao supports (`torchao`)",
+            usual="fast for --to int8 unless another option sets the form, else auto",
             label="written",
             group="written",
         ),
@@ -178,7 +178,7 @@ class QuantizeSpec(Spec, frozen=True):
     bias_correction: Annotated[
         bool,
         option(
-            "stored biases make up for the mean of what rounding a weight changes",
+            "correct stored biases for the mean error that rounding the weights causes",
             manual="correct stored biases for the mean output error of the rounded weights, from the means"
             " of the layer's inputs on the samples",
             group="written",

@@ -14,7 +14,7 @@ def warn_unused_rules(rules: Sequence[UnusedRule], noun: str) -> list[Block]:
     """Warn about rules that match nothing in this model."""
     near = [f"; did you mean '{rule.near}'?" if rule.near else "" for rule in rules]
     return [
-        Paragraph(f"{rule.origin or 'a rule'} means no {noun} here: {rule.says}{hint}", "warning")
+        Paragraph(f"{rule.origin or 'a rule'} matches no {noun}: {rule.says}{hint}", "warning")
         for rule, hint in zip(rules, near, strict=True)
     ]
 

@@ -176,7 +176,7 @@ def framed(
 
 
 def map_to_axis(value: float, low: float, high: float, dots: int) -> int:
-    """Return the position of `at` on an axis from `low` to `high` with `dots` positions."""
+    """Return the position of `value` on an axis from `low` to `high` with `dots` positions."""
     return max(0, min(dots - 1, round((value - low) / (high - low) * (dots - 1))))
 
 

@@ -83,7 +83,9 @@ def create_module(
 
     def fill() -> nn.Module:
         if not values:
-            raise BadModel("its values are stored as no module of torch's computes with them", where=source)
+            raise BadModel(
+                "its values are stored in a form with which no module of torch computes", where=source
+            )
         return _load_with_values(kind, copy.deepcopy(settings), torch_dtype, values, files)
 
     # `asks`: without a cache, transformers reads values to check whether a row contains several texts

@@ -238,9 +238,13 @@ def _compute_figures(shape: dimensions.SiteDims, machine: Hardware) -> _Figures:
 
 
 @lru_cache(maxsize=64)
-def _list_refetch_loops(turning: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
-    """Returns `refetch_loops` of each operand for every order, by which loops have more than one trip."""
-    m, k, n = (1 + is_repeated for is_repeated in turning)
+def _list_refetch_loops(repeated: tuple[bool, ...]) -> tuple[tuple[str, ...], ...]:
+    """Returns the loops that fetch each operand again, for every order.
+
+    Args:
+        repeated: Whether each of the loops m, k and n has more than one trip.
+    """
+    m, k, n = (1 + is_repeated for is_repeated in repeated)
     return tuple(
         tuple(dimensions.find_refetch_loops(order, (m, k, n), loops) for _, loops in dimensions.OPERANDS)
         for order in ORDERS

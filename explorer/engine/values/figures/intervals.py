@@ -35,7 +35,7 @@ def compute_quantiles(
 
     Args:
         total: Count of the numbers.
-        get_number: Function that returns the get_number at a rank. The smallest get_number has rank 0.
+        get_number: Function that returns the number at a rank. The smallest number has rank 0.
         shares: Shares of the quantiles, from 0 to 1.
     """
     pairs = []

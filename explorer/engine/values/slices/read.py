@@ -52,7 +52,7 @@ def split_selection(selection: Selection) -> Iterator[Selection]:
 
 
 def _gather(numbers: Numbers, flat_indices: Array) -> Array:
-    """Returns the numbers at these flat_indices indices, or fewer numbers if some are missing."""
+    """Returns the numbers at these flat indices, or fewer numbers if some are missing."""
     order = np.argsort(flat_indices, kind="stable")
     sorted_indices = flat_indices[order]
     ends = [*(np.flatnonzero(np.diff(sorted_indices) > _GAP) + 1).tolist(), sorted_indices.size]

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from explorer.tui.commands.context import CommandContext
 
 _SAID = (
-    "A CSV or JSON file of figures by the name, path or glob of a layer; its columns come beside those that"
-    " there are. Nothing typed takes all of them away."
+    "A CSV or JSON file of figures by the name, path or glob of a layer. Its columns are added to the tree."
+    " An empty line removes all of them."
 )
 
 
