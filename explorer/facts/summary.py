@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from explorer.base.fact import Fact, TableFact
 from explorer.base.features import load
 from explorer.facts import Info, Layer, Reach, Totals
+
+RowSetting = Literal["depth", "var_names", "ascii_only", "hide_recursive_layers"]
+"""Parts of a row's name in torchinfo's form."""
 
 
 class Summary(TableFact, frozen=True):
@@ -18,6 +21,8 @@ class Summary(TableFact, frozen=True):
         columns: Names of the printed columns, see `explorer.settings.columns`.
         depth: Number of levels that the text shows, and that are open at first in a notebook.
         weights: Whether the table lists the stored tensors of each layer.
+        row_settings: Parts of the rows' names in torchinfo's form. Empty for the names and types of layers.
+        col_width: Minimum number of characters of each column of the text but the first; 0 for none.
     """
 
     ROWS: ClassVar[str] = "layers"
@@ -27,6 +32,8 @@ class Summary(TableFact, frozen=True):
     columns: tuple[str, ...]
     depth: int
     weights: bool = False
+    row_settings: tuple[RowSetting, ...] = ()
+    col_width: int = 0
 
     def __repr__(self) -> str:
         return str(self)

@@ -101,6 +101,55 @@ def test_columns_have_torchinfos_names_or_ours(net: Any, names: tuple[str, ...],
     assert len(table.columns) == len(names) + 1
 
 
+def build_models(torch: Any) -> list[tuple[Any, tuple[int, ...]]]:
+    class Twice(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.act = torch.nn.Linear(4, 4), torch.nn.Tanh()
+
+        def forward(self, x: Any) -> Any:
+            return self.fc(self.act(self.fc(x))) + x
+
+    nn = torch.nn
+    block = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Sequential(nn.BatchNorm2d(4), nn.ReLU()), nn.MaxPool2d(2))
+    deep = nn.Sequential(nn.Sequential(nn.Sequential(nn.Sequential(nn.Linear(4, 2)))), nn.Sigmoid())
+    return [
+        (nn.Sequential(block, nn.Flatten(), nn.Linear(36, 5)), (2, 3, 8, 8)),
+        (deep, (1, 4)),
+        (Twice(), (1, 4)),
+    ]
+
+
+@pytest.mark.parametrize(
+    "settings", [("depth", "var_names"), ("ascii_only",), ("ascii_only", "depth"), ("var_names",)]
+)
+@pytest.mark.parametrize("place", range(3))
+def test_rows_have_torchinfos_names(torch: Any, place: int, settings: tuple[Any, ...]) -> None:
+    torchinfo = pytest.importorskip("torchinfo")
+    model, size = build_models(torch)[place]
+    options: dict[str, Any] = {"depth": 4, "verbose": 0, "row_settings": (*settings, "hide_recursive_layers")}
+
+    def read_names(text: str) -> list[str]:
+        rows = [
+            re.split(r"  +(?=\[|-)", line)[0] for line in text.splitlines() if re.match(r"├|│|\+ |\| ", line)
+        ]
+        return [re.sub(" [×x]\\d+$", "", row.rstrip()) for row in rows if "add" not in row]
+
+    text = str(explorer.summary(model, size, **options))
+    assert read_names(text) == read_names(str(torchinfo.summary(model, size, **options)))
+    assert text.isascii() == ("ascii_only" in settings)
+
+
+def test_columns_are_at_least_as_wide_as_asked(net: Any) -> None:
+    narrow, wide = (str(explorer.summary(net, (3, 8), col_width=width, verbose=0)) for width in (None, 30))
+    heads = [next(line for line in text.splitlines() if "Param #" in line) for text in (narrow, wide)]
+    ends = [head.index("Mult-Adds") - head.index("Param #") for head in heads]
+    assert ends[0] < 30 <= ends[1]
+    assert [line.split() for line in narrow.splitlines()] == [line.split() for line in wide.splitlines()]
+    with pytest.raises(Misuse, match="give values, each 'ascii_only'"):
+        explorer.summary(net, (3, 8), row_settings=("names",))  # type: ignore[arg-type]
+
+
 def test_inputs_are_sizes_with_types_or_data_with_keywords(torch: Any) -> None:
     class Masked(torch.nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:

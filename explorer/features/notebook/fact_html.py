@@ -6,6 +6,8 @@ A fact without blocks of its own is shown as its fields and, if it has rows, as 
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Collection, Sequence
 from importlib import import_module
 from typing import Any
 
@@ -52,7 +54,7 @@ _PRESENTERS = {
 def draw_fact(fact: Fact) -> str:
     """Return a fact as HTML for a cell of a notebook."""
     if isinstance(fact, Summary):
-        return fragment(_build_summary_blocks(fact, None), fact.depth - 1)
+        return fragment(_build_summary_blocks(fact, None, is_text=False), fact.depth - 1)
     return fragment(build_fact_blocks(fact))
 
 
@@ -121,22 +123,25 @@ def _list_rows(rows: Any) -> Table:
     return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, shown))
 
 
-def _build_summary_blocks(fact: Summary, depth: int | None) -> list[Block]:
+def _build_summary_blocks(fact: Summary, depth: int | None, *, is_text: bool) -> list[Block]:
     """Return the table of a summary and its totals.
 
     Args:
         fact: The summary.
         depth: Number of levels of the tree, or None for all.
+        is_text: Whether the blocks are for a text, in which characters draw the tree.
     """
     figures = ColumnFigures(totals=fact.info.totals)
-    columns = [COLUMNS[name] for name in fact.columns]
+    # a name in torchinfo's form contains the type
+    names = fact.columns[1:] if fact.row_settings and fact.columns[0] == "kind" else fact.columns
+    columns = [COLUMNS[name] for name in names]
     layers = [layer for layer in fact.layers if depth is None or layer.depth < depth]
     if fact.weights:
         layers = [row for layer in layers for row in (layer, *_list_weight_rows(layer))]
     total = whole_model(fact.info.totals, fact.info.model.inputs, fact.info.model.outputs)
     table = LayerTable(
         fact.info,
-        fact.columns,
+        names,
         tuple(layers),
         tuple([tuple([column.of(layer, figures) for column in columns]) for layer in layers]),
         total,
@@ -144,7 +149,51 @@ def _build_summary_blocks(fact: Summary, depth: int | None) -> list[Block]:
         style="torchinfo",
     )
     notes = [Paragraph(note, "warning") for note in fact.info.model.notes]
-    return [*table_answer(table), *([Line()] if notes else []), *notes]
+    blocks = [*table_answer(table), *([Line()] if notes else []), *notes]
+    place = next(index for index, block in enumerate(blocks) if isinstance(block, Table))
+    if fact.row_settings:
+        blocks[place] = _name_rows(blocks[place], layers, fact.row_settings, is_text=is_text)
+    if fact.col_width and is_text:
+        blocks[place] = _widen_columns(blocks[place], fact.col_width)
+    return blocks
+
+
+def _name_rows(table: Block, layers: Sequence[Layer], settings: Collection[str], *, is_text: bool) -> Table:
+    """Return a table whose rows have names in torchinfo's form, such as '│    └─Linear (0): 2-1'."""
+    assert isinstance(table, Table)
+    words = "type" + " (var_name)" * ("var_names" in settings) + ":depth-idx" * ("depth" in settings)
+    counts: Counter[int] = Counter()
+    names: list[str] = []
+    for layer in layers:
+        counts[layer.depth] += 1
+        number = f": {layer.depth + 1}-{counts[layer.depth]}" if "depth" in settings else ""
+        calls = f" ×{layer.calls:,}" if layer.calls > 1 else ""
+        name = f"{layer.kind}{f' ({layer.name})' * ('var_names' in settings)}{number}{calls}"
+        names.append(_draw_branch(layer.depth, is_ascii="ascii_only" in settings) * is_text + name)
+    rows = [(name, *row[1:]) for name, row in zip(names, table.rows, strict=False)]
+    head = table.columns[0]._replace(title=f"Layer ({words})")
+    return replace(table, columns=(head, *table.columns[1:]), rows=(*rows, table.rows[len(names)]))
+
+
+def _draw_branch(depth: int, *, is_ascii: bool) -> str:
+    """Return the characters that torchinfo draws before the name of a row; `depth` starts at 0."""
+    if is_ascii:
+        return "|    " * depth + "+ "
+    return "│    " * depth + ("└─" if depth else "├─")
+
+
+def _widen_columns(table: Block, least: int) -> Table:
+    """Return a table whose columns after the first have at least `least` characters."""
+    assert isinstance(table, Table)
+    columns = [
+        column._replace(
+            title=column.title.rjust(least) if column.align == "right" else column.title.ljust(least)
+        )
+        if column.title
+        else column
+        for column in table.columns[1:]
+    ]
+    return replace(table, columns=(table.columns[0], *columns))
 
 
 def _list_weight_rows(layer: Layer) -> list[Layer]:
@@ -174,7 +223,14 @@ def _count_elements(tensor: TensorInfo) -> int:
 
 def write_summary(fact: Summary) -> str:
     """Return the table of a summary as text, without styles."""
-    return "".join(Page(_build_summary_blocks(fact, fact.depth), fit=False).plain()).rstrip("\n")
+    page = Page(_build_summary_blocks(fact, fact.depth, is_text=True), fit=False)
+    is_ascii = "ascii_only" in fact.row_settings
+    text = "".join(page.plain(ascii_only=is_ascii)).rstrip("\n")
+    return text.translate(_ASCII).encode("ascii", "backslashreplace").decode() if is_ascii else text
+
+
+_ASCII = str.maketrans({"·": "-", "×": "x", "…": "..."})
+"""ASCII for the characters of a table other than bars."""
 
 
 def build_document(fact: Summary) -> dict[str, Any]:

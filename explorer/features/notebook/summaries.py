@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from explorer.base.checked import Count, Natural
 from explorer.base.errors import Misuse, UnknownShape
 from explorer.facts import NOTHING_KNOWN, Analysis, Layer
-from explorer.facts.summary import Counts, Summary
+from explorer.facts.summary import Counts, RowSetting, Summary
 from explorer.session.parts.models import InputShapes
 from explorer.session.session import Session
 from explorer.settings.columns import find_columns
@@ -44,12 +44,12 @@ def summary(
     batch_dim: Natural | None = None,
     cache_forward_pass: bool | None = None,
     col_names: Sequence[str] | None = None,
-    col_width: Count = 25,
+    col_width: Count | None = None,
     depth: Count = 3,
     device: torch.device | str | None = None,
     dtypes: Sequence[torch.dtype] | None = None,
     mode: Literal["eval", "train"] = "eval",
-    row_settings: Sequence[str] | None = None,
+    row_settings: Sequence[RowSetting] | None = None,
     verbose: Literal[0, 1, 2] | None = None,
     **kwargs: object,
 ) -> Summary:
@@ -67,13 +67,18 @@ def summary(
         cache_forward_pass: Without effect; torchinfo needs it to avoid a second run.
         col_names: Columns: torchinfo's names, or names of `explorer layers --columns`. None for the output,
             parameters, MACs and their share.
-        col_width: Without effect; columns are as wide as their content.
+        col_width: Minimum number of characters of each column of the text but the first. None makes columns
+            as wide as their content; torchinfo's default is 25.
         depth: Number of levels of modules in the text, and open at first in a notebook.
         device: Device that the inputs would have. It is checked, and figures do not depend on it.
         dtypes: Element types of `input_size`, one for each input. None for the types that the model needs.
         mode: Mode of the modules. 'train' counts the forward pass with dropout, batch statistics and
             auxiliary outputs; `Session.training` counts a whole training step.
-        row_settings: Without effect; a row has its name, and its indentation shows its depth.
+        row_settings: Names of the rows in torchinfo's form, such as '├─Linear (fc): 1-2': the type, with
+            'var_names' also the name in its parent, with 'depth' also the level and the row's number in it.
+            Functions such as `add` are rows, too. 'ascii_only' draws the table in ASCII.
+            'hide_recursive_layers' changes nothing, because a module that is called again has one row with
+            the number of calls. None for a column of names and a column of types.
         verbose: 0 prints nothing, 1 prints the table, 2 also prints the tensors of each layer. None prints
             the table in a script, and nothing in an interactive session, which shows the result itself.
         **kwargs: Keyword arguments of the model's `forward`.
@@ -91,7 +96,15 @@ def summary(
             _use_training_mode(session)
         analysis, is_stored = _analyze(session)
     columns = tuple(chosen) or (_STORED_COLUMNS if is_stored else _COLUMNS)
-    fact = Summary(analysis.info, analysis.layers, ("kind", *columns), depth, verbose == 2)
+    fact = Summary(
+        analysis.info,
+        analysis.layers,
+        ("kind", *columns),
+        depth,
+        verbose == 2,
+        tuple(row_settings or ()),
+        col_width or 0,
+    )
     if verbose or (verbose is None and not hasattr(sys, "ps1")):
         sys.stdout.write(f"{fact}\n")
     return fact

@@ -75,7 +75,7 @@ from explorer.facts.split.make import MadeModel
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.facts.split.run import PipelineRun
 from explorer.facts.split.split import Split, SplitSpec, StageForm
-from explorer.facts.summary import Counts, Summary
+from explorer.facts.summary import Counts, RowSetting, Summary
 from explorer.facts.sweep import Sweep, SweepSpec
 from explorer.facts.training import Optimizer, Training, TrainingMemory
 from explorer.facts.user_pass import AppliedPass, PassSpec
@@ -1310,12 +1310,12 @@ def summary(
     batch_dim: Natural | None = None,
     cache_forward_pass: bool | None = None,
     col_names: Sequence[str] | None = None,
-    col_width: Count = 25,
+    col_width: Count | None = None,
     depth: Count = 3,
     device: torch.device | str | None = None,
     dtypes: Sequence[torch.dtype] | None = None,
     mode: Literal["eval", "train"] = "eval",
-    row_settings: Sequence[str] | None = None,
+    row_settings: Sequence[RowSetting] | None = None,
     verbose: Literal[0, 1, 2] | None = None,
     **kwargs: object,
 ) -> Summary:
