@@ -11,6 +11,7 @@ from textual.app import ComposeResult
 from explorer.base.errors import Misuse
 from explorer.facts.user_pass import PassSpec
 from explorer.features.rewrite.apply_words import applied_blocks
+from explorer.features.rewrite.result_view import show_result
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.dialogs.record_form import RecordForm
 from explorer.tui.pages.verdict import verdict_tone
@@ -57,12 +58,9 @@ def _on_answer(context: CommandContext, spec: PassSpec | None) -> None:
 async def _apply(context: CommandContext, spec: PassSpec) -> None:
     previous_state = context.store.history_place
     fact: AppliedPass = await context.jobs.run("applying the pass", "apply_pass", spec)
-    await context.take_history()
-    if context.store.history_place != previous_state:
-        await context.show_made("go", previous_state, command=fact.command)
     proof = fact.verification
     is_kept = proof is None or proof.passed
     tone = "" if proof is None else verdict_tone(proof.verdict_kind)
     title = f"Pass {fact.name}" if is_kept else f"Pass {fact.name} refused"
     page = PageDialog(title, lambda width: draw(applied_blocks(fact), width - 1), tone=tone)
-    context.ask(page, lambda _: None)
+    await show_result(context, previous_state, fact.command, page)

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from explorer.base.units import printable, seconds_text
+from explorer.base.units import printable
 from explorer.facts.user_pass import AppliedPass, UserPass
+from explorer.features.rewrite.rewrite_words import end_blocks
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import plain, report_written
+from explorer.report.present.figures import plain
 
 
 def applied(source: str, fact: AppliedPass) -> list[Block]:
     """Build the output of `explorer apply`."""
     title = (Span("pass ", "quiet"), Span(fact.name, "strong"), Span(" on ", "quiet"), Span(source, "strong"))
-    blocks: list[Block] = [Line(title), Line(), *applied_blocks(fact)]
-    if fact.output:
-        return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]
-    return [*blocks, Line(), Paragraph("no file written; --no-verify writes it anyway", "bad")]
+    return [Line(title), Line(), *applied_blocks(fact), *end_blocks(fact.output, fact.seconds)]
 
 
 def applied_blocks(fact: AppliedPass) -> list[Block]:

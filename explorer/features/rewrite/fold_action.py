@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from explorer.features.rewrite.result_view import show_result
 from explorer.features.rewrite.rewrite_words import fold_blocks
 from explorer.tui.dialogs.dialogs import PageDialog
 from explorer.tui.pages.verdict import verdict_tone
@@ -35,13 +36,10 @@ async def _choose(context: CommandContext) -> None:
 async def _fold(context: CommandContext) -> None:
     previous_state = context.store.history_place
     fact: Fold = await context.jobs.run("folding", "fold")
-    await context.take_history()
     proof = fact.steps[-1].verification
-    if context.store.history_place != previous_state:
-        await context.show_made("go", previous_state, command=fact.command)
     title = "Folded" if fact.output else "Folding refused"
     tone = "" if proof is None else verdict_tone(proof.verdict_kind)
-    context.ask(_page(title, fact, tone=tone), lambda _: None)
+    await show_result(context, previous_state, fact.command, _page(title, fact, tone=tone))
 
 
 def _page(title: str, fact: Fold, *, hint: str = "", tone: str = "") -> PageDialog:

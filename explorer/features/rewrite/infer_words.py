@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from explorer.base.units import printable, seconds_text
+from explorer.base.units import printable
 from explorer.facts.split.infer import DeclarationStatus, InferenceResult, ValueDeclaration
+from explorer.features.rewrite.rewrite_words import end_blocks
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table
-from explorer.report.present.figures import plain, report_written
+from explorer.report.present.figures import plain
 
 _COUNTED: dict[DeclarationStatus, str] = {
     "kept": "Declared already",
@@ -23,6 +24,12 @@ _LISTED: tuple[DeclarationStatus, ...] = ("corrected", "unknown")
 
 def infer(source: str, fact: InferenceResult) -> list[Block]:
     """Build the output of `explorer infer`."""
+    title = Line((Span("shapes of ", "quiet"), Span(source, "strong")))
+    return [title, Line(), *inference_blocks(fact), *end_blocks(fact.output, fact.seconds, asked=False)]
+
+
+def inference_blocks(fact: InferenceResult) -> list[Block]:
+    """Build the counts of declarations, the corrected and unknown values, and the notes."""
     counts = Counter(value.status for value in fact.values)
     total = f"of {len(fact.values):,} values"
     fields = [
@@ -32,19 +39,12 @@ def infer(source: str, fact: InferenceResult) -> list[Block]:
     ]
     if fact.graphs > 1:
         fields.append(Field("Graphs", plain(fact.graphs), "the main graph, bodies and functions"))
-    blocks: list[Block] = [
-        Line((Span("shapes of ", "quiet"), Span(source, "strong"))),
-        Line(),
-        Fields(fields),
-    ]
+    blocks: list[Block] = [Fields(fields)]
     for status in _LISTED:
         rows = [value for value in fact.values if value.status == status]
         if rows:
             blocks += [Line(), _build_table(status, rows)]
-    blocks += [Paragraph(note, "warning") for note in fact.notes]
-    if fact.output:
-        return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]
-    return [*blocks, Line(), Paragraph("Nothing is written without -o FILE.", "quiet")]
+    return [*blocks, *(Paragraph(note, "warning") for note in fact.notes)]
 
 
 def _build_table(status: DeclarationStatus, values: Sequence[ValueDeclaration]) -> Table:

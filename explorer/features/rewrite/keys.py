@@ -19,6 +19,18 @@ COMMANDS = (
         after="quantize",
     ),
     CommandKey(
+        "infer",
+        ("underscore",),
+        "_",
+        "Declare shapes…",
+        "Declare the inferred type and shape of every value in the file",
+        CHANGE,
+        "infer_action.infer",
+        menu=True,
+        package=__package__,
+        after="fold",
+    ),
+    CommandKey(
         "edit",
         ("comma",),
         ",",

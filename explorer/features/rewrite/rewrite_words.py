@@ -29,14 +29,22 @@ def fold(source: str, fact: Fold, *, asked: bool = True) -> list[Block]:
     """
     blocks: list[Block] = [Line((Span("fold of ", "quiet"), Span(source, "strong"))), Line()]
     blocks += fold_blocks(fact)
-    if fact.output:
-        return [*blocks, Line(), *report_written(fact.output, seconds_text(fact.seconds))]
+    return [*blocks, *end_blocks(fact.output, fact.seconds, asked=asked)] if fact.steps or asked else blocks
+
+
+def end_blocks(output: str, seconds: float, *, asked: bool = True) -> list[Block]:
+    """Build the last lines of a change: the written file, or why there is none.
+
+    Args:
+        output: Path of the file, or '' if none was written.
+        seconds: Time of the work.
+        asked: Whether the user requested a file. Then only a failed proof prevents it.
+    """
+    if output:
+        return [Line(), *report_written(output, seconds_text(seconds))]
     if asked:
-        message = "no file written; --no-verify writes it anyway"
-        return [*blocks, Line(), Paragraph(message, "bad")]
-    return (
-        [*blocks, Line(), Paragraph("Nothing is written without -o FILE.", "quiet")] if fact.steps else blocks
-    )
+        return [Line(), Paragraph("no file written; --no-verify writes it anyway", "bad")]
+    return [Line(), Paragraph("Nothing is written without -o FILE.", "quiet")]
 
 
 def fold_blocks(fact: Fold) -> list[Block]:
