@@ -28,9 +28,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     module = (args.output or "").lower().endswith(_MODULES)
     if args.dynamic and not module:
         raise Misuse(
-            "does not apply to an ONNX file, which declares its own axes",
-            where="--dynamic",
-            hint="give -o a .pt2 file",
+            "does not apply to the axes of ONNX files", where="--dynamic", hint="give -o a .pt2 file"
         )
     with explorer.Session(args.models[0], **args.opening) as session:
         info = session.open(on_progress=progress)

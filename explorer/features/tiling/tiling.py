@@ -165,9 +165,7 @@ class Tiler:
     def tile_temporarily(
         self, spec: TileSpec, on_progress: OnProgress, cancel: Cancel
     ) -> Iterator[tuple[Model, Model]]:
-        """Context manager that yields the current model before and after tiling, the latter in a temporary
-        file.
-        """
+        """Context manager that yields the current model, and the tiled model in a temporary file."""
         plan, products, sites = self.plan(spec, on_progress, will_write=True)
         tiled = tile(products.bound_model, _drop_origins(plan), sites)
         with tempfile.TemporaryDirectory(prefix="tried-", dir=self._models.workdir) as folder:
