@@ -25,11 +25,10 @@ import numpy as np
 from msgspec.structs import replace
 
 from explorer.base.errors import MemoryTooSmall, Misuse
+from explorer.engine.mapping.bounds import ROUNDING, compute_objective_bound
 from explorer.engine.mapping.constraints import Constraints
 from explorer.engine.mapping.cost import (
-    compute_capacity_on_chip,
     compute_mapping_cost,
-    compute_traffic_bound,
     count_compulsory_bytes,
     memory_levels,
 )
@@ -41,7 +40,6 @@ from explorer.engine.mapping.tile_figures import (
     Tiles,
     operand_dtype,
     packed,
-    transfer_time,
 )
 from explorer.facts.mapping import (
     LoopOrder,
@@ -73,9 +71,6 @@ _MOST_TILES = 1 << 17
 """Largest number of tiles that are all compared. Of more, only one for each number of trips is."""
 _MOST_EVALUATED = 1 << 16
 """Largest number of tiles that are computed with every inner order."""
-_ROUNDING = 1e-12
-"""Relative error of figures that are sums of floats."""
-_NO_SEPARATE_RATES: Any = {"read_bytes_per_cycle": None, "write_bytes_per_cycle": None}
 _OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
@@ -129,7 +124,7 @@ def search_mappings(
     is_flat = len(groups) == 1 and all(memory.cores == 1 for memory in machine.memories)
     space = _whole_space(mapping, machine, constraints) if is_flat else None
     candidates, left_out = space or _first_tiles(mapping, machine, constraints)
-    bound = _least_objective(mapping, machine, objective)
+    bound = compute_objective_bound(mapping, machine, objective)
     if not groups:
         ranked, count = _array_only(mapping, machine, constraints)
         key = _objective_key(objective, ranked, machine)
@@ -488,7 +483,7 @@ class _Ranking:
         """Whether no mapping of the space has a smaller objective than `value`, the smallest of the pool."""
         least = self.pool[0].ranks[0]
         is_complete = len(self.pool) < _POOL or value < self.threshold[0]
-        return self.least_left >= value and (value <= least * (1 + _ROUNDING) or is_complete)
+        return self.least_left >= value and (value <= least * (1 + ROUNDING) or is_complete)
 
 
 def _ranks(objective: Objective, figures: Figures) -> list[Numbers]:
@@ -565,20 +560,6 @@ def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Til
         if fits.any():
             candidates.append(kept.chosen(fits))
     return candidates
-
-
-def _least_objective(mapping: SiteMapping, machine: MemoryMachine, objective: Objective) -> float:
-    """Computes a value that the objective of no mapping goes below, or 0 if none is known."""
-    traffic = compute_traffic_bound(mapping, compute_capacity_on_chip(machine))
-    if objective == "traffic":
-        return float(traffic)
-    rate = machine.rates.get(mapping.dtype) or machine.hardware.macs_per_cycle
-    if objective != "cycles" or rate is None:
-        return 0.0
-    cores = math.prod(memory.cores for memory in machine.memories)
-    array = mapping.batch * math.prod(mapping.size) / (rate * cores)
-    moving = float(transfer_time(replace(machine.memories[0], **_NO_SEPARATE_RATES), traffic, 0)[0])
-    return float(max(math.ceil(array * (1 - _ROUNDING)), math.ceil(moving * (1 - _ROUNDING))))
 
 
 # -- several memories, or several cores

@@ -13,12 +13,14 @@ from explorer.facts.cost import Hardware
 from explorer.facts.mapping import MappedSite, MappingCost, MemoryMachine, ModelMapping
 from explorer.features.mapping.nest_words import (
     bar_text,
+    bound_text,
     energy_text,
     held_text,
     level_names,
     nest_rows,
     occupancy,
     row_cell,
+    share_of_bound,
 )
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, Table, table_of
 from explorer.report.present.figures import count, size
@@ -129,7 +131,9 @@ def _content(site: MappedSite) -> bytes:
 def _certainty(site: MappedSite) -> Cell:
     if site.search is None:
         return Span("given", "quiet")
-    return Span("optimum", "good") if site.search.exact else Span("best found", "warning")
+    if site.search.exact:
+        return Span("optimum", "good")
+    return Span(share_of_bound(site.search) or "best found", "warning")
 
 
 # -- one site
@@ -166,7 +170,7 @@ def _search(site: MappedSite) -> str:
     ]
     kind = "the optimum" if search.exact else "best found"
     if not search.exact and search.bound:
-        kind += f"; no mapping needs fewer {search.objective} than {search.bound:,.0f}"
+        kind += f"; {bound_text(search)}"
     return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MOST_LEFT_OUT]])
 
 

@@ -77,7 +77,8 @@ def map(
 
     Raises:
         Misuse: The machine does not exist or has no memories, no tile fits, a constraint is invalid or leaves
-            no tile, a glob matches nothing, or the mapping file belongs to another model or machine.
+            no tile, a glob matches nothing, a size of the model is open, or the mapping file belongs to
+            another model or machine.
     """
     from explorer.engine.mapping.constraints import parse_constraints  # imports numpy
 
@@ -91,6 +92,7 @@ def map(
     plan = session.plan(products_spec(grouped, found_machine.unit, sites), on_progress=on_progress)
     if not plan.sites:
         raise Misuse("no matmul here can be mapped", where="map")
+    _check_sizes(session, plan.dims)
     if file is not None:
         from explorer.engine.mapping.file_check import check_file
 
@@ -134,6 +136,24 @@ def mapping_cost(session: Facade, mapping: SiteMapping, machine: str | MemoryMac
         levels = *(NestLevel("mnk", (m, k, n)) for _ in groups), NestLevel("mnk", unit)
         mapping = replace(mapping, levels=levels)
     return cost.compute_mapping_cost(mapping, found_machine)
+
+
+def _check_sizes(session: Facade, dims: Mapping[str, int]) -> None:
+    """Refuses open sizes: tiles and code for an assumed size are of no use for another one.
+
+    Raises:
+        Misuse: The user has not bound a size.
+    """
+    options = session.parts.models.options
+    unbound = [name for name in dims if name not in options["dims"]]
+    if options["past"] is None and unbound:  # the user chose the sizes of a decode step
+        names = ", ".join(printable(name) for name in unbound)
+        raise Misuse(
+            f"{'sizes are' if len(unbound) > 1 else 'a size is'} open: {names}",
+            where="map",
+            hint="bind a size: " + " ".join(f"--dim {printable(name)}={dims[name]}" for name in unbound),
+            code="open_sizes",
+        )
 
 
 def _machine_of(machine: str | MemoryMachine) -> MemoryMachine:

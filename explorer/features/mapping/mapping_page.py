@@ -16,6 +16,7 @@ from explorer.features.mapping.nest_words import (
     held_text,
     occupancy,
     row_cell,
+    share_of_bound,
 )
 from explorer.report.blocks import Axis, Dot, Fields, Role, Scatter
 from explorer.report.names import shorten_name
@@ -83,8 +84,11 @@ def state_span(search: MappingSearch | None, cost: MappingCost | None, place: in
     if search is None or cost is None:
         return "", "dim"
     if cost.mapping == search.best[0].mapping:
-        kind = "the optimum" if search.exact else "best found"
-        return f"{kind} of {count_text(search.count)} mappings", "dim"
+        count = f"of {count_text(search.count)} mappings"
+        if search.exact:
+            return f"the optimum {count}", "dim"
+        share = share_of_bound(search)
+        return f"best found {count}" + (f", {share} of the least" if share else ""), "dim"
     return "on the Pareto front" if place >= 0 else "edited; b takes the best back", "dim"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from explorer.base.units import bytes_text, count_text, exact_text, sizes_text
-from explorer.facts.mapping import MappingCost, MemoryCost, MemoryMachine, SiteMapping
+from explorer.facts.mapping import MappingCost, MappingSearch, MemoryCost, MemoryMachine, SiteMapping
 from explorer.report.blocks import Cell, Column, Field, Fields, Role, Span, Table
 from explorer.report.present.figures import seconds, share_text, size
 from explorer.settings.site_mappings import ARRAY
@@ -99,6 +99,28 @@ def energy_text(pj: float) -> str:
         if pj >= 10**power:
             return f"{pj / 10**power:,.3g} {unit}"
     return f"{pj:,.3g} pJ"
+
+
+def bound_text(search: MappingSearch) -> str:
+    """Write the figure that no mapping goes below, and how far the best one may be from the least."""
+    bound = {
+        "cycles": f"{exact_text(round(search.bound))} cycles",
+        "traffic": bytes_text(round(search.bound)),
+        "energy": energy_text(search.bound),
+        "edp": f"{search.bound:,.3g} pJ cycles",
+    }[search.objective]
+    share = share_of_bound(search)
+    return f"no mapping goes below {bound}" + (f", so it is {share} of the least" if share else "")
+
+
+def share_of_bound(search: MappingSearch) -> str:
+    """Write how far the best mapping may be from the least figure, 'within 1.25 x', or '' if unknown."""
+    cost = search.best[0]
+    figures = {"cycles": cost.cycles, "traffic": cost.traffic, "energy": cost.pj, "edp": cost.edp}
+    value = figures[search.objective]
+    if value is None or search.bound <= 0:
+        return ""
+    return f"within {math.ceil(value / search.bound * 100 - 1e-9) / 100:,.2f} x"
 
 
 def held_text(memory: MemoryCost) -> str:

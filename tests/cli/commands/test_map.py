@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
@@ -217,7 +218,7 @@ def test_a_wrong_mapping_file_is_named(
     assert message in ask("map", sample("lenet"), "--machine", npu, "--mapping", target, code=2)
 
 
-def test_the_sizes_of_open_dimensions_are_printed(ask: Ask, npu: Path, tmp_path: Path) -> None:
+def test_open_sizes_must_be_bound(ask: Ask, npu: Path, tmp_path: Path) -> None:
     values = [
         helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
         for name, shape in (("x", ["rows", 4]), ("w", [4, 4]), ("y", ["rows", 4]))
@@ -225,8 +226,13 @@ def test_the_sizes_of_open_dimensions_are_printed(ask: Ask, npu: Path, tmp_path:
     graph = helper.make_graph([helper.make_node("MatMul", ["x", "w"], ["y"])], "g", values[:2], values[2:])
     path = tmp_path / "open.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9), path)
-    assert "For rows=1." in ask("map", path, "--machine", npu)
-    assert "For rows=8." in ask("map", path, "--machine", npu, "--dim", "rows=8")
+    mapping = tmp_path / "mapping.toml"
+    words = path, "--machine", npu
+    assert "For rows=8." in ask("map", *words, "--dim", "rows=8", "-o", mapping)
+    for more in (("map",), ("map", "--mapping", mapping), ("emit", "-o", tmp_path / "code")):
+        error = ask(more[0], *words, *more[1:], code=2)
+        assert error == "explorer: map: a size is open: rows; bind a size: --dim rows=1\n"
+    assert not (tmp_path / "code").exists()
 
 
 def test_groups_are_a_batch_or_packed_or_left_out(ask: Ask, npu: Path, tmp_path: Path) -> None:
@@ -336,3 +342,23 @@ def test_a_record_with_a_wrong_field_is_refused() -> None:
 
     with pytest.raises(Misuse, match="buffers"):
         MachineMemory("m", buffers="many")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("objective", ["energy", "edp", "cycles"])
+def test_a_mapping_that_may_not_be_the_best_says_how_far_it_is(
+    ask: Ask, sample: Sample, npu: Path, objective: str
+) -> None:
+    energies = "read_pj = 2.0\nwrite_pj = 3.0\n"
+    memories = [f'name = "DRAM"\nbytes_per_cycle = 16\n{energies}', f'name = "L2"\nsize = "8 KiB"\n{energies}']
+    memories.append(f'name = "L1"\nsize = "2 KiB"\n{energies}')
+    head = '[machine.npu]\nmacs_per_cycle = 64\nmac_pj = 1.0\nunit = "4x4x4"\n'
+    npu.write_text(head + "".join(f"[[machine.npu.memory]]\n{memory}" for memory in memories))
+    words = "map", sample("lenet"), "--machine", npu, "--site", "*fc1*", "--objective", objective
+    site = json.loads(ask(*words, "--json"))["sites"][0]
+    cost, search = site["cost"], site["search"]
+    value = {"energy": cost["pj"], "cycles": cost["cycles"], "edp": cost["pj"] * cost["cycles"]}[objective]
+    assert not search["exact"]
+    assert 0 < search["bound"] < value
+    text = " ".join(ask(*words).split())
+    assert "best found; no mapping goes below" in text
+    assert f"within {math.ceil(value / search['bound'] * 100) / 100:,.2f} x of the least" in text
