@@ -14,12 +14,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from typing import Literal, Protocol
 
-    ErrorCode = Literal["", "drop_option", "no_step", "open_sizes", "untimed"]
+    ErrorCode = Literal["", "drop_option", "no_step", "open_sizes", "other_machine", "other_model", "untimed"]
     """Codes for callers that react to an error, so that no caller parses its text.
 
     drop_option: the hint asks to leave out an option. no_step: the model has no decode step for one token.
-    open_sizes: a size of the model is open, and the hint shows how to bind it. untimed: the model has no
-    timing for a split by time.
+    open_sizes: a size of the model is open, and the hint shows how to bind it. other_machine and other_model:
+    a mapping file is for another machine or another model. untimed: the model has no timing for a split by
+    time.
     """
 
     class ModelRow(Protocol):

@@ -96,8 +96,16 @@ def _format_setting(key: str, value: Any) -> str:
     return next((text for text in spellings if parse_rate(text, key, unit) == value), f"{value:.17g}")
 
 
-def parse_machine(settings: Mapping[str, str], name: str = "", origin: str = "") -> Hardware:
+def parse_machine(
+    settings: Mapping[str, str], name: str = "", origin: str = "", *, has_memories: bool = False
+) -> Hardware:
     """Builds a complete machine from settings as text.
+
+    Args:
+        settings: The settings.
+        name: Name of the machine.
+        origin: Source of the settings.
+        has_memories: Whether the machine has memories, whose rates can stand for its own.
 
     Raises:
         Misuse: A setting is invalid, three settings contradict each other, or the compute rate or the
@@ -105,9 +113,10 @@ def parse_machine(settings: Mapping[str, str], name: str = "", origin: str = "")
     """
     read = {key: parse_setting(key, text) for key, text in settings.items() if text.strip()}
     machine = complete(Hardware(name, **read, origin=origin))
-    if not (machine.peak_macs and machine.bandwidth) and not (
+    has_rates = (machine.peak_macs and machine.bandwidth) or (
         machine.macs_per_cycle and machine.bytes_per_cycle
-    ):
+    )
+    if not has_rates and not has_memories:
         raise Misuse(
             "what the machine computes and what it moves are needed",
             where=name,
@@ -151,7 +160,7 @@ def save_machine(
     """
     path = check_name(name, config, overwrite=overwrite)
     if memories is None:
-        memories = _find_memories(machine)
+        memories = find_memory_settings(machine)
     settings = format_settings(complete(machine))
     content = _insert_machine(_read_text(path), path, name, {**settings, **memories}, overwrite, measured)
     folder = os.path.dirname(os.path.abspath(path))
@@ -275,8 +284,8 @@ def add_machine(
         Misuse: See `save_machine`. Also raised if the machine `start` does not exist.
     """
     start_machine = None if start is None else find_hardware(start)
-    memories = {} if start_machine is None else _find_memories(start_machine)
     machine = build_machine(start_machine, typed)
+    memories = {} if start_machine is None else find_memory_settings(start_machine, machine)
     saved = save_machine(name, machine, overwrite=overwrite, memories=memories)
     return Machines(saved.origin, (NamedMachine(saved.name, "", "", saved, saved.origin),))
 
@@ -290,15 +299,37 @@ def _read_text(path: str) -> str:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _find_memories(machine: Hardware) -> dict[str, Any]:
-    """Finds the settings of a machine's memories in the file or preset with this machine."""
+def find_memory_settings(machine: Hardware, changed: Hardware | None = None) -> dict[str, Any]:
+    """Finds the settings of a machine's memories in the file or preset with this machine.
+
+    Args:
+        machine: The machine.
+        changed: A copy of the machine with other figures, or None. Its bytes per cycle are those of its
+            outermost memory, and the unit of the machine follows its array, as far as they did before.
+
+    Returns:
+        Settings by `MEMORY_KEYS`; empty if the machine has no memories.
+    """
     if not machine.name:
         return {}
     try:
         table = read_machine_table(machine)
     except (Misuse, FileNotFoundError):  # the machine is not from a file
         return {}
-    return {key: table[key] for key in MEMORY_KEYS if key in table}
+    settings = {key: table[key] for key in MEMORY_KEYS if key in table}
+    if changed is None or not settings.get("memory"):
+        return settings
+    outermost, *inner = settings["memory"]
+    rate = changed.bytes_per_cycle
+    before = machine.bytes_per_cycle
+    is_changed = rate is not None and before is not None and not math.isclose(rate, before, rel_tol=1e-9)
+    if is_changed and outermost.get("bytes_per_cycle") == before:
+        settings["memory"] = [{**outermost, "bytes_per_cycle": rate}, *inner]
+    if machine.array is not None and changed.array != machine.array:
+        rows, columns = machine.array
+        if settings.get("unit") == f"{rows}x{rows}x{columns}":
+            del settings["unit"]
+    return settings
 
 
 def _insert_machine(

@@ -87,7 +87,8 @@ def machine_of_mapping(name: str, path: str) -> MemoryMachine:
     """
     if name not in machines.load_hardware():
         hint = "add --machine FILE, the file that describes it"
-        raise Misuse(f"it is for machine '{name}', which is not in the config file", where=path, hint=hint)
+        problem = f"it is for machine '{name}', which is not in the config file"
+        raise Misuse(problem, where=path, hint=hint, code="other_machine")
     return find_memory_machine(name, path)
 
 

@@ -64,7 +64,8 @@ def check_sites(file: MappingFile, sites: Sequence[SitePlan]) -> None:
                 suggest_name(site.name, file.sites)
                 or f"choose a site of it: --site '{next(iter(file.sites))}'"
             )
-            raise Misuse(f"it has no mapping of '{site.name}'", where=file.path, hint=hint)
+            problem = f"it has no mapping of '{site.name}'"
+            raise Misuse(problem, where=file.path, hint=hint, code="other_model")
         _check_site(site, entry, f"{file.path}{entry.place}")
 
 
@@ -76,13 +77,15 @@ def _check_site(site: SitePlan, entry: FileSite, place: str) -> None:
             + (f", batch {numbers[3]}" if numbers[3] > 1 else "")
             for numbers in ((*entry.size, entry.batch), size)
         )
-        raise Misuse(f"'{site.name}' has size {theirs} there, and {ours} here", where=place, hint=MAP_ANEW)
+        problem = f"'{site.name}' has size {theirs} there, and {ours} here"
+        raise Misuse(problem, where=place, hint=MAP_ANEW, code="other_model")
     for key, dtype in (("dtype", site.dtype), ("right", site.right), ("accumulator", site.accumulator)):
         if key in entry.types and entry.types[key] != (dtype or site.dtype):
             raise Misuse(
                 f"'{key}' of '{site.name}' is {entry.types[key]} there, and {dtype or site.dtype} here",
                 where=place,
                 hint=MAP_ANEW,
+                code="other_model",
             )
 
 

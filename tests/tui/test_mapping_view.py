@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input
 
+from explorer.base.errors import Misuse
 from explorer.engine.mapping.cost import compute_mapping_cost
 from explorer.facts.cost import Hardware
 from explorer.facts.mapping import MachineMemory, MemoryMachine
@@ -23,6 +24,7 @@ from explorer.tui.text.lines import line_text, line_width
 from explorer.tui.widgets.line_view import LineView
 from explorer.tui.widgets.strips import Status, TitleBar
 from tests.tui.hands import Hands, screen
+from tests.tui.scripted import ScriptedEngine
 
 SIZES = ((60, 15), (140, 40))
 
@@ -292,6 +294,59 @@ async def test_a_machine_file_brings_its_memories(tmp_path: Path) -> None:
         assert [memory.name for memory in shown._machine.memories] == ["DRAM", "buffer"]
         assert shown._cost is not None
         assert shown._cost.cycles is not None
+
+
+@pytest.mark.parametrize("from_file", [False, True])
+async def test_an_edited_copy_of_a_machine_keeps_its_memories(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
+) -> None:
+    monkeypatch.setenv("EXPLORER_CONFIG", str(tmp_path / "config.toml"))
+    path = tmp_path / "own.toml"
+    path.write_text(
+        '[machine.own]\nmacs_per_cycle = 64\nunit = "1x16x16"\nmac_pj = 1.5\n[[machine.own.memory]]\n'
+        'name = "DRAM"\nbytes_per_cycle = 8\n[[machine.own.memory]]\nname = "buffer"\nsize = "64 KiB"\n'
+    )
+    async with screen(size=(100, 30)) as hands:
+        shown = await open_view(hands, name="gemmini")
+        await hands.press("m", "end", "enter")
+        fields = hands.pilot.app.screen
+        if from_file:
+            fields.query_one("#file", Input).value = str(path)
+            await hands.rest()
+        changed = ("macs-cycle", "128") if from_file else ("bytes-cycle", "32")
+        fields.query_one(f"#{changed[0]}", Input).value = changed[1]
+        await hands.rest()
+        kept = "DRAM, buffer" if from_file else "DRAM, scratchpad, accumulator"
+        assert f"it loses the memories of {'own' if from_file else 'gemmini'}" in " ".join(
+            hands.dialog().split()
+        )
+        fields.query_one("#save", Input).value = "copy"
+        await hands.rest()
+        assert kept in " ".join(hands.dialog().split())
+        await hands.press("enter")
+        machine = shown._machine
+        assert machine is not None
+        assert (machine.hardware.name, ", ".join(memory.name for memory in machine.memories)) == (
+            "copy",
+            kept,
+        )
+        assert machine.memories[0].bytes_per_cycle == (8 if from_file else 32)
+        assert machine.hardware.macs_per_cycle == (128 if from_file else 256)
+        assert machine.mac_pj == (1.5 if from_file else None)
+
+
+async def test_the_tile_dialog_says_which_key_chooses_the_machine_of_a_mapping(tmp_path: Path) -> None:
+    problem = Misuse(
+        "it is for machine 'npu', which is not in the config file",
+        where="fi.toml",
+        hint="add --machine FILE",
+        code="other_machine",
+    )
+    async with screen(ScriptedEngine(errors={"cost": problem}), size=(100, 30)) as hands:
+        await hands.press("end", "t")
+        page = " ".join(hands.dialog().split())
+        assert "not in the config file; m chooses the machine" in page
+        assert "--machine" not in page
 
 
 async def test_the_tile_dialog_leads_to_the_map_view_and_back() -> None:

@@ -29,6 +29,7 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
             f"it is for machine '{file.machine}', not '{machine.hardware.name}'",
             where=file.path,
             hint=f"add --machine {file.machine}",
+            code="other_machine",
         )
     check_sites(file, sites)
     names = level_texts(machine)
@@ -47,4 +48,5 @@ def check_file(file: MappingFile, sites: Sequence[SitePlan], machine: MemoryMach
                     f"level {number} of '{site.name}' is for '{theirs}', and the machine has '{ours}'",
                     where=place,
                     hint=MAP_ANEW,
+                    code="other_model",
                 )

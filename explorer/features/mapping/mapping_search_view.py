@@ -213,8 +213,7 @@ class MappingSearchView(SubScreen[None]):
         except Cancelled:
             self._say("the search was stopped; b searches again")
         except ExplorerError as error:
-            is_open = error.code == "open_sizes"
-            self._refuse(f"{error.what}; Esc, then D binds it" if is_open else format_without_options(error))
+            self._refuse(format_without_options(error, {"open_sizes": "Esc, then D binds it"}))
         else:
             if request.machine is self._machine:
                 self._searches[request.key] = fact.sites[0]

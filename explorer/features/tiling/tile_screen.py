@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
@@ -26,7 +26,7 @@ from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formul
 from explorer.settings.option_values import read_option
 from explorer.tui.commands.context import MAX_WITHOUT_PAUSE, ScreenCommand
 from explorer.tui.commands.key_table import find_command, has_command
-from explorer.tui.dialogs.dialogs import Dialog, PageDialog, key_hint
+from explorer.tui.dialogs.dialogs import Dialog, PageDialog, format_without_options, key_hint
 from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
@@ -40,6 +40,7 @@ from explorer.tui.widgets.option_field import FieldLabel, OptionField
 from explorer.tui.widgets.text_input import TextInput
 
 if TYPE_CHECKING:
+    from explorer.base.errors import ErrorCode
     from explorer.facts import TileResult
 
 
@@ -52,6 +53,11 @@ _TILE, _SITES, _EDGES, _FORM, _GROUPED, _MAPPING, _LEVEL = (
 )
 _HINT_WIDTH = 68
 """Minimum screen width in cells for the key of the map view in the hint."""
+_NEXT_STEPS: Mapping[ErrorCode, str] = {
+    "other_machine": "m chooses the machine, or the file that describes it",
+    "other_model": "U maps this matmul anew, and w there writes the file",
+}
+"""Next step in the dialog by the code of an error."""
 _PAUSE = 0.15
 """Delay in seconds after the last key before the plan is computed again."""
 
@@ -238,7 +244,7 @@ class TileDialog(Dialog[TileSpec]):
             return
         except ExplorerError as error:
             self._apply_pending = False
-            self._say(str(error), "bad")
+            self._say(format_without_options(error, _NEXT_STEPS), "bad")
             self._show_rows(())
             return
         self._spec = spec
@@ -253,7 +259,7 @@ class TileDialog(Dialog[TileSpec]):
         except Cancelled:
             return
         except ExplorerError as error:
-            complaint = str(error)
+            complaint = format_without_options(error, _NEXT_STEPS)
         lines = [((escape_name(complaint), "warn"),)] if complaint else []
         headlines = self.query_one("#plan", LineView)
         self._complaint_lines = sum(len(wrap(line, headlines.size.width)) for line in lines)

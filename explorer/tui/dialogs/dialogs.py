@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
@@ -29,6 +29,7 @@ from explorer.tui.widgets.strips import Status
 from explorer.tui.widgets.text_input import MAX_LENGTH, create_text_input
 
 if TYPE_CHECKING:
+    from explorer.base.errors import ErrorCode
     from explorer.report.blocks import Block
 
 T = TypeVar("T")
@@ -152,10 +153,15 @@ class PageDialog(Dialog[bool]):
             self.query_one("#box").border_subtitle = Content("sent to terminal ") + key_hint("Esc close")
 
 
-def format_without_options(error: ExplorerError) -> str:
-    """Format an error without references to command-line options, which do not exist on the screen."""
+def format_without_options(error: ExplorerError, keys: Mapping[ErrorCode, str] | None = None) -> str:
+    """Format an error without references to command-line options, which do not exist on the screen.
+
+    Args:
+        error: The error.
+        keys: Next step on this screen by the code of the error, such as 'm chooses another machine'.
+    """
     where = "" if error.where.startswith("--") else error.where
-    hint = "" if error.code == "drop_option" else error.hint
+    hint = (keys or {}).get(error.code) or ("" if error.code == "drop_option" else error.hint)
     return str(ExplorerError(error.what, where=where, hint=hint))
 
 

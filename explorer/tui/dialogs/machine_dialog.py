@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from textual import on
 from textual.app import ComposeResult
@@ -17,7 +17,13 @@ from explorer.base.units import rate_text
 from explorer.facts.cost import Hardware
 from explorer.report.present.look.roofline_words import ridge_field
 from explorer.settings import machines
-from explorer.settings.machine_file import SETTINGS, format_settings, parse_machine, save_machine
+from explorer.settings.machine_file import (
+    SETTINGS,
+    find_memory_settings,
+    format_settings,
+    parse_machine,
+    save_machine,
+)
 from explorer.tui.dialogs.dialogs import FormDialog
 from explorer.tui.widgets.machine_field import TYPED, MachineField
 from explorer.tui.widgets.option_field import OptionField
@@ -58,7 +64,7 @@ class MachineDialog(FormDialog[Hardware]):
         self._field = MachineField("start from", hardware, nothing=TYPED, id="profile")
         if hardware is None and self._field.own:
             self._field.take(self._field.own[0])
-        self._used = hardware if hardware is not None else self._field.hardware
+        self._used = self._copied = hardware if hardware is not None else self._field.hardware
         if self._used is not None and not self._used.name:
             self._field.leave()
         self._failed = ""
@@ -106,6 +112,8 @@ class MachineDialog(FormDialog[Hardware]):
         """Write the settings of the chosen machine into the fields."""
         if self._field.hardware is not None:
             self._fill(self._field.hardware)
+        else:
+            self._copied = None  # the fields describe a machine of their own
 
     @on(Input.Changed, "#file")
     def _take_file(self) -> None:
@@ -119,6 +127,7 @@ class MachineDialog(FormDialog[Hardware]):
                 self._failed = str(error)
 
     def _fill(self, machine: Hardware) -> None:
+        self._copied = machine
         texts = format_settings(machine)
         for key, (id, _, _) in _ENTRIES.items():
             self.query_one(f"#{id}", Input).value = texts.get(key, "")
@@ -154,7 +163,8 @@ class MachineDialog(FormDialog[Hardware]):
             texts = format_settings(named_machine) | {key: text for key, text in texts.items() if text}
         if self.query_one("#moving", OptionField).index:
             texts["double_buffered"] = "no"
-        typed_machine = parse_machine(texts, origin="screen")
+        has_memories = self._copied is not None and "memory" in find_memory_settings(self._copied)
+        typed_machine = parse_machine(texts, origin="screen", has_memories=has_memories)
         listed = self._field.hardware
         return (
             listed
@@ -166,11 +176,20 @@ class MachineDialog(FormDialog[Hardware]):
         """Close the dialog with the machine, and save it if it has a name."""
         try:
             machine, name = self.answer(), self.text_of("save").strip()
-            self.dismiss(save_machine(name, machine, overwrite=True) if name else machine)
+            if name:
+                memories = self._memories(machine) or None
+                machine = save_machine(name, machine, overwrite=True, memories=memories)
+            self.dismiss(machine)
         except ExplorerError as error:
             self._failed = str(error)
             self.app.bell()
             self.tell()
+
+    def _memories(self, machine: Hardware) -> dict[str, Any]:
+        """Return the memories of the machine from which an edited copy starts; none of any other machine."""
+        if machine.name or self._copied is None:
+            return {}
+        return find_memory_settings(self._copied, machine)
 
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the machine and the file in which it will be saved, or report an error."""
@@ -179,6 +198,7 @@ class MachineDialog(FormDialog[Hardware]):
             machine = self.answer()
             self._show_derived(machine)
             lines.append((_describe(machine), "dim"))
+            lines += self._about_memories(machine)
         except ExplorerError as error:
             empty = not any(self.text_of(id).strip() for id, _, _ in _ENTRIES.values())
             tried = self._failed == str(error)
@@ -193,6 +213,16 @@ class MachineDialog(FormDialog[Hardware]):
         elif not self._field.own:
             lines.append((f"Machines with a name of yours are kept in {machines.find_config_path()}.", "dim"))
         return lines
+
+    def _about_memories(self, machine: Hardware) -> list[tuple[str, str]]:
+        """Say which memories an edited copy has: only a saved machine has those of the machine it copies."""
+        names = [str(memory.get("name")) for memory in self._memories(machine).get("memory", ())]
+        if not names or self._copied is None:
+            return []
+        memories = f"the memories of {self._copied.name}: {', '.join(names)}"
+        if self.text_of("save").strip():
+            return [(f"With {memories}.", "dim")]
+        return [(f"Without a name to save it as, it loses {memories}.", "warn")]
 
     def _show_derived(self, machine: Hardware) -> None:
         """Show figures that follow from others as placeholders of empty fields."""

@@ -349,7 +349,10 @@ def test_a_mapping_that_may_not_be_the_best_says_how_far_it_is(
     ask: Ask, sample: Sample, npu: Path, objective: str
 ) -> None:
     energies = "read_pj = 2.0\nwrite_pj = 3.0\n"
-    memories = [f'name = "DRAM"\nbytes_per_cycle = 16\n{energies}', f'name = "L2"\nsize = "8 KiB"\n{energies}']
+    memories = [
+        f'name = "DRAM"\nbytes_per_cycle = 16\n{energies}',
+        f'name = "L2"\nsize = "8 KiB"\n{energies}',
+    ]
     memories.append(f'name = "L1"\nsize = "2 KiB"\n{energies}')
     head = '[machine.npu]\nmacs_per_cycle = 64\nmac_pj = 1.0\nunit = "4x4x4"\n'
     npu.write_text(head + "".join(f"[[machine.npu.memory]]\n{memory}" for memory in memories))
