@@ -52,6 +52,7 @@ class MapSpec(Spec, frozen=True):
         capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
             between commas.
         formulas: Whether to add the formula of each figure, with its numbers.
+        direct: Whether to count the input of each convolution without gathered windows as well.
     """
 
     objective: Annotated[
@@ -97,6 +98,15 @@ class MapSpec(Spec, frozen=True):
     formulas: Annotated[bool, option("print the formula of each figure of the matmul with the most MACs")] = (
         False
     )
+    direct: Annotated[
+        bool,
+        option(
+            "also count the input of each convolution without gathered windows: each memory loads only the\n"
+            "elements that it does not hold, as Timeloop counts",
+            manual="also count the input of each convolution without gathered windows: each memory loads only"
+            " the elements that it does not hold, as Timeloop counts",
+        ),
+    ] = False
 
 
 class Buffers(Spec, frozen=True):
@@ -388,6 +398,25 @@ class MappingSearch(Fact, frozen=True):
     seconds: float
 
 
+class WindowMoves(Fact, frozen=True):
+    """Bytes of a convolution's input that a memory loads if it holds the input instead of gathered windows.
+
+    Attributes:
+        memory: Name of the memory.
+        outside: Name of the next memory outside that holds the input.
+        loads: Bytes of elements that the memory did not hold, over all cores, or None if not counted.
+        outside_reads: Bytes read from the memory outside. An element that several cores load at the same
+            time is read once.
+        gathered: Bytes that the memory loads if each window has all its elements, as in `LevelMoves`.
+    """
+
+    memory: str
+    outside: str
+    loads: int | None
+    outside_reads: int | None
+    gathered: int
+
+
 class MappedSite(Fact, frozen=True):
     """A matrix product of a model with its mapping.
 
@@ -397,6 +426,8 @@ class MappedSite(Fact, frozen=True):
         calls: Largest number of runs in one pass, or None if the data decides it.
         cost: Cost of one run of the best mapping, or of the given one.
         search: Search that found the mapping, or None if it was given.
+        windows: Input of a convolution without gathered windows, for each memory that holds it. Empty unless
+            it was requested.
     """
 
     name: str
@@ -404,6 +435,7 @@ class MappedSite(Fact, frozen=True):
     calls: int | None
     cost: MappingCost
     search: MappingSearch | None = None
+    windows: tuple[WindowMoves, ...] = ()
 
 
 class CapacityPoint(Fact, frozen=True):

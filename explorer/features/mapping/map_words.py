@@ -55,6 +55,7 @@ def mapping_blocks(fact: ModelMapping) -> list[Block]:
         Line(),
         *_choice_line(fact),
         *site_blocks(fact, largest),
+        *_windows(largest),
         *_others(largest),
         *_formulas(largest.cost),
         *(_capacity(fact) if fact.capacity else ()),
@@ -212,6 +213,31 @@ def _memories(cost: MappingCost) -> Table:
         Column("energy" if has_energy else "", "right", drop=1),
     )
     return Table(columns, rows)
+
+
+def _windows(site: MappedSite) -> list[Block]:
+    """Build the table of what each memory loads of the input of a convolution."""
+    if not site.windows:
+        return []
+    columns = (
+        Column("memory"),
+        Column("gathered", "right"),
+        Column("not gathered", "right"),
+        Column("read from"),
+        Column("", "right"),
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            Span(move.memory, "kind"),
+            f"{move.gathered:,} bytes",
+            "too many tiles" if move.loads is None else f"{move.loads:,} bytes",
+            move.outside,
+            "" if move.outside_reads is None else f"{move.outside_reads:,} bytes",
+        )
+        for move in site.windows
+    ]
+    head = "the input of the convolution, with gathered windows and without"
+    return [Line(), Line(Span(head, "strong")), Table(columns, rows)]
 
 
 def _others(site: MappedSite) -> list[Block]:

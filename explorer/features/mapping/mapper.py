@@ -51,6 +51,7 @@ def map(
     mapping: PathText | None = None,
     capacity: str = "",
     formulas: bool = False,
+    direct: bool = False,
     output: PathText | None = None,
     overwrite: bool = False,
     on_progress: OnProgress = None,
@@ -71,6 +72,8 @@ def map(
         capacity: Sizes of the first memory for the curve of least traffic: a range such as '1K:64M', or sizes
             between commas.
         formulas: Whether to add the formula of each figure, with its numbers.
+        direct: Whether to count the input of each convolution without gathered windows as well: each memory
+            loads only the elements that it does not hold.
         output: Path of the mapping file to write, or None.
         overwrite: Whether to replace an existing `output`.
         on_progress: Callback that receives the progress.
@@ -105,6 +108,8 @@ def map(
         from explorer.engine.mapping.formulas import add_formulas
 
         mapped = tuple(replace(site, cost=add_formulas(site.cost, found_machine)) for site in mapped)
+    if direct:
+        mapped = tuple(_count_windows(session, plan.sites, mapped, found_machine, on_progress))
     left_out = _left_out(() if sites else plan.skipped)
     assumptions = *_assumptions(found_machine, mapped, plan.dims), *left_out
     result = replace(_total(found_machine, objective, mapped), grouped=grouped, assumptions=assumptions)
@@ -144,9 +149,9 @@ def _check_sizes(session: Facade, dims: Mapping[str, int]) -> None:
     Raises:
         Misuse: The user has not bound a size.
     """
-    options = session.parts.models.options
+    options = session.parts.models.options if dims else {"dims": {}, "past": None}
     unbound = [name for name in dims if name not in options["dims"]]
-    if options["past"] is None and unbound:  # the user chose the sizes of a decode step
+    if unbound and options["past"] is None:  # the user chose the sizes of a decode step
         names = ", ".join(printable(name) for name in unbound)
         raise Misuse(
             f"{'sizes are' if len(unbound) > 1 else 'a size is'} open: {names}",
@@ -187,6 +192,32 @@ def _mapped_sites(
             searches[key] = search_mappings(blank, machine, objective, constraints)
         search = _renamed(searches[key], site.name)
         yield MappedSite(site.name, site.op, site.calls, search.best[0], search)
+
+
+def _count_windows(
+    session: Facade,
+    plans: Sequence[SitePlan],
+    sites: Sequence[MappedSite],
+    machine: MemoryMachine,
+    on_progress: OnProgress,
+) -> Iterator[MappedSite]:
+    """Yields each site; convolutions with what their memories load of the input itself."""
+    from explorer.engine.mapping.windows import count_window_moves, list_window_elements  # imports numpy
+    from explorer.engine.shapes import Inference
+
+    models = session.parts.models
+    model = models.load_graph(models.current, on_progress)
+    values = Inference(model, *models.find_sizes(models.current, model)).main.values
+
+    def shape_of(name: str) -> tuple[int, ...] | None:
+        shape = values[name].shape if name in values else None
+        sizes = tuple(size for size in shape or () if isinstance(size, int))
+        return sizes if shape is not None and len(sizes) == len(shape) else None
+
+    for plan, site in zip(plans, sites, strict=True):
+        elements = list_window_elements(model, plan, shape_of)
+        moves = () if elements is None else count_window_moves(site.cost, machine, elements)
+        yield replace(site, windows=moves)
 
 
 def _renamed(search: MappingSearch, site: str) -> MappingSearch:

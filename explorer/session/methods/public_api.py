@@ -415,6 +415,7 @@ class PublicMethods:
         mapping: PathText | None = None,
         capacity: str = "",
         formulas: bool = False,
+        direct: bool = False,
         output: PathText | None = None,
         overwrite: bool = False,
         on_progress: OnProgress = None,

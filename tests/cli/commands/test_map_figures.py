@@ -210,6 +210,67 @@ def test_timeloop_04(product: Product) -> None:
         assert printed.cost["utilization"] == 1
 
 
+@pytest.mark.parametrize(
+    ("channels", "memories", "levels", "figures"),
+    [
+        # 02: no tiling, then tiles of two channels of the output
+        (1, ("buffer",), [("nmk", [1, 3, 1]), ("mnk", [1, 1, 1])], [(576, 576, 1_536)]),
+        (1, ("buffer",), [("nmk", [1, 3, 2]), ("mnk", [1, 1, 1])], [(288, 288, 768)]),
+        # 03: three levels, then registers for the sums alone
+        (
+            1,
+            ("GLB", "RF"),
+            [("mnk", [16, 3, 32]), ("nmk", [1, 3, 2]), ("mnk", [1, 1, 1])],
+            [(18, 18, 48), (288, 288, 768)],
+        ),
+        (
+            1,
+            ('GLB; holds = "A B"', 'RF; holds = "C"; inside = true'),
+            [("mnk", [16, 3, 32]), ("nmk", [1, 3, 2]), ("mnk", [1, 1, 1])],
+            [(18, 18, 48)],
+        ),
+        # 04: 16 cores divide the channels of the input, 36 elements for each, then those of the output
+        (
+            32,
+            ("GLB; cores = 16",),
+            [("mnk", [16, 6, 32], {"split": [1, 16, 1]}), ("mnk", [1, 1, 1])],
+            [(16 * 36, 576, 1_536)],
+        ),
+        (
+            32,
+            ("GLB; cores = 16",),
+            [("mnk", [16, 96, 2], {"split": [1, 1, 16]}), ("mnk", [1, 1, 1])],
+            [(16 * 576, 576, 16 * 1_536)],
+        ),
+    ],
+)
+def test_sliding_windows_of_timeloop(
+    product: Product,
+    channels: int,
+    memories: tuple[str, ...],
+    levels: list[Level],
+    figures: list[tuple[int, int, int]],
+) -> None:
+    machine, file = chip("DRAM", *memories, **TIMELOOP), product.folder / "mapping.toml"
+    product.cost((16, 3 * channels, 32), machine, levels, "float32")  # writes the machine and the mapping
+    file.write_text(file.read_text().replace('"product"', '"conv"'))
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", [1, channels, 18]), ("w", [32, channels, 3]), ("y", [1, 32, 16]))
+    ]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], "conv")
+    graph = helper.make_graph([node], "g", values[:2], values[2:])
+    path = product.folder / "conv.onnx"
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    words = "map", path, "--machine", product.folder / "chip.toml", "--mapping", file, "--direct"
+    windows = json.loads(product.run(*words, "--json"))["sites"][0]["windows"]
+    assert [
+        tuple(move[name] // 4 for name in ("loads", "outside_reads", "gathered")) for move in windows
+    ] == figures
+    text = product.run(*words)
+    assert all(f"{loads * 4:,} bytes" in text for loads, _, _ in figures)
+
+
 def test_timeloop_05(product: Product) -> None:
     printed = product.cost(CONV1D, chip("memory", **TIMELOOP), [("mnk", [1, 1, 1])], "float32")
     assert printed.of(0, "outside_reads") == [1_536 * 4, 1_536 * 4, 1_024 * 4]

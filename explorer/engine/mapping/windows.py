@@ -1,0 +1,236 @@
+"""Counts the elements of a convolution's input that each memory loads if it does not gather the windows.
+
+A mapping counts a convolution as the matmul of its windows: A has a row for each position, and a column for
+each channel and tap, so neighboring windows repeat elements. A memory that holds the input itself
+loads only the elements that it does not hold: of a window that moves by one position, the new column. This is
+how Timeloop counts inputs with sliding windows. K is in the order of a stored kernel: channel by channel, the
+taps within.
+
+The count walks the tiles of A. Loops over N repeat the tiles of the loops inside: their first and second turn
+are walked, and the second one stands for all others.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from explorer.engine.graph.interpreter import Wiring
+from explorer.engine.graph.model import Model
+from explorer.engine.mapping.cost import build_nest, get_operand_bits
+from explorer.engine.mapping.nest import AXES, Nest, Triple, compute_core_part
+from explorer.engine.proof.sites.proof import find_original
+from explorer.engine.proof.symbolic.blocks import NotTiled
+from explorer.engine.tiling.cost import dimensions
+from explorer.facts import SitePlan
+from explorer.facts.mapping import MappingCost, MemoryMachine, WindowMoves
+
+_Ids = npt.NDArray[np.int64]
+_MOST_ELEMENTS = 1 << 24
+"""Largest number of elements of A whose windows are counted."""
+_MOST_TILES = 1 << 15
+"""Largest number of tiles that are walked for one memory."""
+_PLAIN = ("Conv", "ConvInteger", "QLinearConv")
+
+
+def list_window_elements(
+    model: Model, plan: SitePlan, shape_of: Callable[[str], tuple[int, ...] | None]
+) -> _Ids | None:
+    """Lists the element of the input behind each element of A of the first group, M x K; 0 is padding.
+
+    Args:
+        model: The model.
+        plan: The site.
+        shape_of: Function that returns the shape of a value, or None if it is not known.
+
+    Returns:
+        Numbers of elements, or None if the site is not a convolution, or too large.
+    """
+    if plan.place or plan.M * plan.K > _MOST_ELEMENTS:
+        return None
+    try:
+        original = find_original(model, plan.output, plan, Wiring.from_graph(model.graph))
+        if original is None or original.node.op not in _PLAIN:
+            return None
+        shapes, output = [shape_of(name) for name in original.inputs], shape_of(original.output)
+        if output is None or any(shape is None for shape in shapes):
+            return None
+        meaning = original.spec_for([shape or () for shape in shapes], output)
+    except NotTiled:
+        return None
+    if (meaning.batch, meaning.M, meaning.K) != (plan.batch, plan.M, plan.K):
+        return None
+    size, channels = shapes[0] or (), int((shapes[0] or (0, 0))[1]) // plan.batch
+    elements = np.arange(1, math.prod(size) + 1).reshape(size)
+    rows = meaning.left([elements, *(np.empty(0),) * (len(shapes) - 1)])(0, slice(0, plan.M))
+    by_tap = np.asarray(rows, np.int64).reshape(plan.M, -1, channels)
+    return np.ascontiguousarray(by_tap.swapaxes(1, 2).reshape(plan.M, plan.K))
+
+
+def count_window_moves(cost: MappingCost, machine: MemoryMachine, elements: _Ids) -> tuple[WindowMoves, ...]:
+    """Counts what each memory that holds A loads of the input itself.
+
+    Args:
+        cost: Cost of the mapping of a convolution.
+        machine: The machine.
+        elements: Elements of the input, as `list_window_elements` returns them.
+
+    Returns:
+        Bytes for each memory, from the outermost in. Bytes are None if too many tiles would be walked.
+    """
+    mapping = cost.mapping
+    nest, bits = build_nest(mapping, machine), get_operand_bits(mapping, "A")
+    moves = []
+    for move in cost.moves:
+        if move.operand != "A" or move.level == len(nest.levels) - 1:
+            continue
+        counted = _Walk(nest, move.level, elements).run()
+        loads, reads = (
+            None if number is None else mapping.batch * dimensions.count_packed_bytes(number, bits)
+            for number in counted or (None, None)
+        )
+        moves.append(WindowMoves(move.memory, move.outside, loads, reads, move.loads))
+    return tuple(moves)
+
+
+class _Core(NamedTuple):
+    """A core with its part of the tile of the current loops.
+
+    Attributes:
+        index: Index of the core along M, K and N at each level.
+        starts: First element along M, K and N.
+        lengths: Elements along M, K and N.
+    """
+
+    index: tuple[Triple, ...]
+    starts: Triple
+    lengths: Triple
+
+
+class _Walk:
+    """Walk over the tiles of A at one level of a nest, with all cores side by side."""
+
+    def __init__(self, nest: Nest, level: int, elements: _Ids) -> None:
+        self._nest, self._elements = nest, elements
+        self._holders = [index for index in nest.list_holders("A") if index <= level]
+        self._level = level
+        self._held: dict[tuple[int, tuple[Triple, ...]], Any] = {}
+        self._parts: dict[tuple[int, int, int, int], _Ids] = {}
+        self._loads = self._reads = 0
+
+    def run(self) -> tuple[int, int] | None:
+        """Counts the elements loaded by all cores, and those read from the memory outside.
+
+        Returns:
+            Both numbers, or None if there are too many tiles.
+        """
+        nest = self._nest
+        tiles = math.prod(
+            math.prod(-(-outer // inner) for outer, inner in zip(outside, level.tile[:2], strict=True))
+            * min(2, -(-size // level.tile[2]))
+            for outside, size, level in zip(
+                (nest.size[:2], *(level.tile[:2] for level in nest.levels)),
+                (nest.size[2], *(level.tile[2] for level in nest.levels)),
+                nest.levels[: self._level + 1],
+                strict=False,
+            )
+        )
+        if tiles > _MOST_TILES:
+            return None
+        self._loop(0, 0, [_Core((), (0, 0, 0), nest.size)])
+        return self._loads, self._reads
+
+    def _loop(self, level: int, position: int, cores: Sequence[_Core]) -> None:
+        """Runs the loops from a position of a level inward."""
+        step = self._nest.levels[level]
+        if position == len(step.order):
+            inner = [part for core in cores for part in self._divide(core, level)]
+            if level in self._holders:
+                self._arrive(level, inner)
+            if level < self._level:
+                self._loop(level + 1, 0, inner)
+            return
+        axis = AXES.index(step.order[position])
+        chunk = step.tile[axis] * step.split[axis]
+        trips = max(-(-core.lengths[axis] // chunk) for core in cores)
+        turn = 0, 0
+        for trip in range(trips):
+            if axis == 2 and trip > 1 and all((trip + 1) * chunk <= core.lengths[axis] for core in cores):
+                # full turns over N are alike, from the second one on
+                self._loads += turn[0]
+                self._reads += turn[1]
+                continue
+            before = self._loads, self._reads
+            inside = [
+                core._replace(
+                    starts=_put(core.starts, axis, core.starts[axis] + trip * chunk),
+                    lengths=_put(core.lengths, axis, min(chunk, core.lengths[axis] - trip * chunk)),
+                )
+                for core in cores
+                if core.lengths[axis] > trip * chunk
+            ]
+            self._loop(level, position + 1, inside)
+            turn = self._loads - before[0], self._reads - before[1]
+
+    def _divide(self, core: _Core, level: int) -> Iterator[_Core]:
+        """Yields the cores inside a core that have a part of its tile."""
+        step = self._nest.levels[level]
+        for index in itertools.product(*(range(number) for number in step.split)):
+            lengths = tuple(
+                compute_core_part(length, tile, number)
+                for length, tile, number in zip(core.lengths, step.tile, index, strict=True)
+            )
+            if all(lengths):
+                starts = tuple(
+                    start + number * tile
+                    for start, tile, number in zip(core.starts, step.tile, index, strict=True)
+                )
+                yield _Core((*core.index, index), starts, lengths)  # type: ignore[arg-type]
+
+    def _arrive(self, level: int, cores: Sequence[_Core]) -> None:
+        """Loads the tiles of a level; a memory drops its tile when a memory outside loads another one."""
+        whole = "A" in self._nest.levels[level].keep
+        news: dict[tuple[Triple, ...], list[_Ids]] = {}
+        outer = max((holder for holder in self._holders if holder < level), default=-1)
+        for core in cores:
+            tile = (core.starts[0], core.lengths[0], core.starts[1], core.lengths[1])
+            if whole:
+                tile = (0, self._nest.size[0], 0, self._nest.size[1])
+            key = level, core.index
+            held = self._held.get(key)
+            if held == tile:
+                continue
+            self._held[key] = tile
+            for other in [
+                other for other in self._held if other[0] > level and other[1][: level + 1] == core.index
+            ]:
+                if "A" not in self._nest.levels[other[0]].keep:
+                    del self._held[other]
+            if level == self._level:
+                new = self._part(*tile)
+                if held is not None:
+                    new = np.setdiff1d(new, self._part(*held), assume_unique=True)
+                self._loads += len(new)
+                news.setdefault(core.index[: outer + 1], []).append(new)
+        for parts in news.values():
+            self._reads += len(parts[0]) if len(parts) == 1 else len(np.unique(np.concatenate(parts)))
+
+    def _part(self, row: int, rows: int, column: int, columns: int) -> _Ids:
+        """Returns the different elements of the input in a tile of A, without padding."""
+        key = row, rows, column, columns
+        part = self._parts.get(key)
+        if part is None:
+            part = np.unique(self._elements[row : row + rows, column : column + columns])
+            part = self._parts[key] = part[part > 0]
+        return part
+
+
+def _put(triple: Triple, axis: int, number: int) -> Triple:
+    """Returns a triple with another number at one axis."""
+    m, k, n = (number if index == axis else each for index, each in enumerate(triple))
+    return m, k, n
