@@ -29,7 +29,7 @@ def list_folder(folder: str) -> ModelListing:
 def list_choices(environment: Mapping[str, str], folder: str = ".") -> ModelListing:
     """Lists the models of a folder, sessions to resume, recent models, and torchvision's model names.
 
-    A folder without models is no error; the listing then has a note.
+    A folder without models is not an error; the listing then has a note.
     """
     reader = HeaderReader()
     try:

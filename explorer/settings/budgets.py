@@ -56,7 +56,7 @@ def parse_budget(value: Any, unit: BudgetUnit, where: str) -> Budget:
         where: Option or place of the value, for errors.
 
     Raises:
-        Misuse: The value is no limit of such a figure.
+        Misuse: The value is not a limit of such a figure.
     """
     budget = _parse_number(value) if not isinstance(value, str) else _parse_text(value.strip(), unit)
     if budget is None:

@@ -281,7 +281,7 @@ def test_a_page_tells_shapes_apart_that_are_declared_and_inferred_and_names_boun
     words = ["layers", str(sample("bert_tiny")), "--dim", "batch=2", "--layer", "*word_embeddings/Gather"]
     assert main(words) == 0
     text = capsys.readouterr().out
-    assert "[2, sequence]  int64  bound, declared [batch, sequence]  input_ids" in text
+    assert "input_ids  [2, sequence]  int64  bound, declared [batch, sequence]" in text
     assert "[2, sequence, 64]  float32  inferred" in text
     assert "sizes that were bound: batch=2" in text
     assert main([*words, "--json"]) == 0
@@ -317,7 +317,7 @@ def test_a_shape_that_the_file_leaves_open_stands_beside_the_bound_one(
         assert session.connections("first").declared == {}
     assert main(["layers", path, "--layer", "first", "--dim", "batch=8"]) == 0
     text = " ".join(capsys.readouterr().out.split())
-    assert "[8, 3] float32 bound, declared [batch, 3] x" in text
+    assert "x [8, 3] float32 bound, declared [batch, 3]" in text
     assert "[8, 3] float32 inferred, declared [batch, 3] h" in text
 
 

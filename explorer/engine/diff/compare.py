@@ -470,7 +470,7 @@ def _build_one_sided_row(op: str, name: str, text: str, *, is_removed: bool) -> 
 
 
 def _build_node_row(node: Node, helper_text: str | None, *, is_removed: bool) -> NodeDiff:
-    """Returns the row of a node that only one graph has; `helper_text` is None if it is no helper node."""
+    """Returns the row of a node that only one graph has; `helper_text` is None if it is not a helper node."""
     row = _build_one_sided_row(node.op, node.label, helper_text or "", is_removed=is_removed)
     return replace(row, is_helper=helper_text is not None)
 

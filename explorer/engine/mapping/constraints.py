@@ -56,7 +56,7 @@ def parse_constraints(text: str) -> Constraints:
     """Reads constraints: 'n%32 k<=256 order=mnk'.
 
     Raises:
-        Misuse: A word is no constraint.
+        Misuse: A word is not a constraint.
     """
     limits = []
     orders: list[LoopOrder] = []

@@ -60,7 +60,7 @@ class ValueType(Struct, frozen=True):
     Attributes:
         dtype: Element type of the tensor, or None if unknown.
         shape: Shape of the tensor, or None if unknown.
-        other: Declaration of a value that is no tensor, such as a sequence, or None.
+        other: Declaration of a value that is not a tensor, such as a sequence, or None.
     """
 
     dtype: str | None = None
@@ -463,7 +463,7 @@ def _merge(declared: ValueType, inferred: ValueType) -> tuple[ValueType, bool]:
 
 
 def _merge_containers(declared: ValueType, inferred: ValueType) -> tuple[ValueType, bool]:
-    """Does the same as `_merge` if one of the values is no tensor."""
+    """Does the same as `_merge` if one of the values is not a tensor."""
     a, b = (
         None if declaration.other is None else read_container(declaration.other)
         for declaration in (declared, inferred)

@@ -185,7 +185,7 @@ def _build_subgraph(
 
 
 def _build_declaration(name: str, encoded_type: bytes, symbols: set[str]) -> Value:
-    """Builds the declaration of a value that is no tensor, without the names that onnx invents."""
+    """Builds the declaration of a value that is not a tensor, without the names that onnx invents."""
     value = build_typed_value(name, encoded_type)
     container = read_container(value)
     if container is None or container.shape is None:

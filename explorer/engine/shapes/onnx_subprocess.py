@@ -93,7 +93,7 @@ def infer(model: bytes) -> list[tuple[str, int, list[int | str | None] | None, b
 
     Returns:
         Name, element type code, and shape (or None if unknown) of every value that onnx describes. A value
-        that is no tensor, such as a sequence, has code 0, and its encoded TypeProto is the last item.
+        that is not a tensor, such as a sequence, has code 0, and its encoded TypeProto is the last item.
 
     Raises:
         GraphRefused: onnx rejects the graph; the message is onnx's.

@@ -22,7 +22,7 @@ class ShapeTable(Struct):
         doubtful: Input values whose shapes are upper bounds.
         conflicts: Reason why a node cannot run, by name of its outputs.
         overruled: Inferred shapes of values for which a run showed another shape.
-        containers: Declarations of values that are no tensors, such as sequences and optionals, by name.
+        containers: Declarations of values that are not tensors, such as sequences and optionals, by name.
     """
 
     types: dict[str, Type]

@@ -97,7 +97,7 @@ def _list_node_tensors(
 
 
 def _list_constant(node: Node, prefix: str, reader_by_tensor: Mapping[str, str]) -> Iterator[Numbers]:
-    """Yields the tensor of a Constant node, or nothing if its value is no tensor."""
+    """Yields the tensor of a Constant node, or nothing if its value is not a tensor."""
     output = node.outputs[0]
     name, layer = prefix + output, reader_by_tensor.get(output, prefix + node.label)
     sparse = node.attributes.get("sparse_value")

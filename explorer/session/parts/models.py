@@ -293,7 +293,7 @@ class Models:
         output_files.check_target(path, overwrite=overwrite, models=models, weights=weights, inputs=read)
 
     def refuse_shapes(self) -> None:
-        """Refuses the option `shapes` for a result that is no ONNX file.
+        """Refuses the option `shapes` for a result that is not an ONNX file.
 
         Raises:
             Misuse: The session has the option.

@@ -3,7 +3,7 @@
 A checkpoint, a safetensors file and a folder of shards all become one list. Each entry has a name as in a
 state_dict, and a function that reads the tensor's bytes from the file, 16 MiB at a time. Other parts of a
 checkpoint (an optimizer, an averaged copy) are skipped, with a note. Values other than tensors become
-metadata. A value that is no tensor and has no text form is reported as unknown.
+metadata. A value that is not a tensor and has no text form is reported as unknown.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False
     Args:
         code: Code of the function.
         offset: Byte offset of the instruction that reads the number.
-        without_calls: Whether a call that gets the number before the comparison is no comparison.
+        without_calls: Whether a call that gets the number before the comparison is not a comparison.
     """
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
     # while a Python function runs, the offset of its call is that of a cache entry behind the call

@@ -152,7 +152,7 @@ def _build_scopes(pieces: Sequence[str], kinds: dict[str, str]) -> tuple[Scope, 
 
 
 GroupCache = Mapping[str, dict[str, tuple[Scope, ...] | None]]
-"""Caches by separator: groups by the path without its last part, or None if the text is no path."""
+"""Caches by separator: groups by the path without its last part, or None if the text is not a path."""
 
 
 def split_node_name(name: str, cache: GroupCache | None = None) -> ScopedName:

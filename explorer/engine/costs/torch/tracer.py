@@ -827,7 +827,7 @@ class _Watch:
             return
         self.live_storages[key] = storage
         if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
-            # indices from Python lists are created unseen, and are no floating-point operands
+            # indices from Python lists are created unseen, and are not floating-point operands
             self.unseen_work.note_foreign_tensor(self.frames[-1].path)
         elif lifted:
             self.unseen_work.note_values_returned(tensor)

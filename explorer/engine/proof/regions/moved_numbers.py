@@ -70,7 +70,7 @@ def _find_changed_number(sides: Sides) -> Iterator[StoredDifference]:
     changed_count, total = min(
         (surplus[surplus > 0].sum(), counts_before.sum()), (-surplus[surplus < 0].sum(), counts_after.sum())
     )
-    # if weights were joined or split, or numbers were computed anew, the nearest numbers are no counterparts
+    # if weights were joined or split, or numbers were computed anew, the nearest numbers are not counterparts
     if not missing.size or not new.size or (changed_count > 1 and changed_count * SELDOM > total):
         return
     limit = _MAX_LONE_CHANGE if changed_count * SELDOM <= total else _MAX_CHANGE

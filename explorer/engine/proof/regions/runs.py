@@ -294,7 +294,7 @@ class _Trials(Struct):
 
     @property
     def is_rounded(self) -> bool:
-        """Whether the outputs differ by rounding. Zeros of different signs are no rounding."""
+        """Whether the outputs differ by rounding. Zeros of different signs are not rounding."""
         return not all(r.equal or r.max_abs == 0 for r in self.results)
 
 
@@ -641,7 +641,7 @@ class _Runner:
                 (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
             ]
             return not self._compare(region, pairs, run).passed
-        except BadModel:  # a form that cannot run is no evidence
+        except BadModel:  # a form that cannot run is not evidence
             return False
 
     def _draw_value_sets(
@@ -702,7 +702,7 @@ class _Runner:
         output = self._compare(region, pairs, run)
         tally.draws += len(pairs)
         if not output.passed:
-            # NaN compared with NaN is no evidence
+            # NaN compared with NaN is not evidence
             return None if output.equal else output
         tally.results.append(output)
         old_outputs = [old for old, _, _ in pairs]

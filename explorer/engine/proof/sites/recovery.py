@@ -49,7 +49,7 @@ def merge_earlier_plans(plan: Plan, model: Model) -> Plan:
 
 
 def _parse_plan(text: str) -> Plan | None:
-    """Returns the plan in a JSON text, or None if the text is no valid plan."""
+    """Returns the plan in a JSON text, or None if the text is not a valid plan."""
     try:
         fields = json.loads(text)
         # a site without a tile of its own has the tile of the plan

@@ -42,7 +42,7 @@ class LayerRun(Struct):
     """Data of a layer from a run of its module.
 
     Attributes:
-        dtype: Element type of the layer's first input, or '' if the input is no tensor.
+        dtype: Element type of the layer's first input, or '' if the input is not a tensor.
         sizes: M, K and N of the matrix product, or None for another layer.
         activation_macs: Number of MACs between two activations, over all calls.
     """
@@ -75,7 +75,7 @@ def list_layer_modules(module: nn.Module) -> Iterator[tuple[str, nn.Module, type
             continue
         if (
             kind is nn.MultiheadAttention
-        ):  # its projections are no layers of their own: it reads their weights directly
+        ):  # its projections are not layers of their own: it reads their weights directly
             attention_prefixes = (*attention_prefixes, f"{path}." if path else "")
         yield path, layer, kind
 
