@@ -196,3 +196,22 @@ def test_families_have_letters_where_there_are_no_colours_and_a_colour_in_every_
     # the chosen one stands out
     assert (filled[0][0][1], lettered[0][0][1]) == (f"{FILL}chosen", "mark")
     assert all(f"family-{name}" in theme.variables for theme in ALL_THEMES for name in FAMILIES)
+
+
+@pytest.mark.parametrize("light", [False, True])
+async def test_without_colors_the_chosen_box_differs_from_the_others(
+    light: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    async with screen(size=(100, 30)) as hands:
+        await hands.press(*(["T"] * light), "exclamation_mark", "down")
+        panel = view(hands).query_one("#flame", LineView)
+
+        def background(role: str) -> tuple[int, int, int]:
+            style = panel._style(role, "")
+            color = style.color if style.reverse else style.bgcolor
+            assert color is not None
+            return tuple(color.get_truecolor())  # type: ignore[return-value]
+
+        difference = [abs(a - b) for a, b in zip(background("mark"), background("conv"), strict=True)]
+        assert min(difference) > 100
