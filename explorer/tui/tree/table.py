@@ -185,8 +185,10 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
         if name == model.metric.id and room - _LEAST_BAR >= _CLOSE_NAME:
             bar, room = _LEAST_BAR, room - _LEAST_BAR
     if "kind" in cell_widths and room > named:
-        extra_cells = max(0, min(_MOST_KIND - cell_widths["kind"], room - named))
-        cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
+        # beyond a usual kind, names get two more cells first
+        for most, margin in ((_LONG_KIND, 0), (_MOST_KIND, 2)):
+            extra_cells = max(0, min(most - cell_widths["kind"], room - named - margin))
+            cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
     if bar:
         extra_cells = max(0, min(_MOST_BAR - bar, room - named - 2))
         bar, room = bar + extra_cells, room - extra_cells
