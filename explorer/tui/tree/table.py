@@ -256,8 +256,13 @@ def draw_cells(model: TreeModel, row: int, first: Layer, layout: Places, look: T
         column = columns[place.name]
         text, role, value = _cell(model, row, first, column, look)
         if cell_len(text) > place.width:
-            # a figure drops its space before the unit; a shape is cut in the middle
-            text = text.replace(" ", "", 1) if column.is_number else _shorten_shape(text, column, place.width)
+            # figures drop the space before the unit; shapes are cut in the middle; tiled kinds keep a sign
+            if column.is_number:
+                text = text.replace(" ", "", 1)
+            elif place.name == "kind" and text.endswith(_TILED):
+                text = _shorten_tiled_kind(text, place.width)
+            else:
+                text = _shorten_shape(text, column, place.width)
         if place.name in look.stale:
             role, value = "dim", None
         add(" ", spans[-1][1])
@@ -315,6 +320,12 @@ def _kind_cell(model: TreeModel, row: int, first: Layer, look: TableLook) -> tup
         find_kind_role(first.kind, tiled=first.tiled),
         None,
     )
+
+
+def _shorten_tiled_kind(text: str, room: int) -> str:
+    """Return the kind of a tiled layer without the word 'tiled', which its sign stands for."""
+    kind = text.removesuffix(_TILED).partition(",")[0]
+    return fit(kind, max(1, min(cell_len(kind), room - cell_len(_TILED)))) + _TILED
 
 
 _TILED = " ▦"

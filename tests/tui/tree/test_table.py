@@ -304,3 +304,16 @@ def test_the_heading_shows_the_start_that_the_names_lack() -> None:
     head, *lines = drawn(model, 110)
     assert start not in head
     assert len({line[:28] for line in lines}) == 3
+
+
+@pytest.mark.parametrize("width", [38, 48, 84])
+def test_a_tiled_layer_is_told_from_another_in_a_narrow_column(width: int) -> None:
+    layers = [
+        replace(layer, kind="ConvTranspose2d" if layer.id == 1 else layer.kind, tiled=layer.id in (1, 4))
+        for layer in alexnet().layers
+    ]
+    lines = drawn(TreeModel(layers), width)
+    tiled = [line for line in lines if "▦" in line]
+    assert len(tiled) == 2
+    assert any("Conv" in line for line in tiled)
+    assert "Conv, …" not in "".join(lines)
