@@ -28,6 +28,10 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.proof.dynamic_sizes import Dims, Sizes, choose_sizes
 from explorer.engine.proof.meanings import Original
 from explorer.engine.proof.outputs import run, whole_run
+from explorer.engine.proof.outputs.nonfinite_inputs import (
+    NonfiniteDifference,
+    compare_nonfinite,
+)
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.deciding_numbers import find_one_sided
@@ -378,8 +382,9 @@ def _add_runs(
     rounded = max((region.rounded for region in regions), default=0.0)
     if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):
         return grounds
-    nodes = grounds.nodes
+    nodes, nonfinite = grounds.nodes, []
     if all(region.passed for region in regions):
+        nonfinite = _find_nonfinite_differences(runs.pairing, correspondence.outputs, regions, seed)
         # nodes that follow regions with equal results are equal by construction as well
         changed = {index for region in regions for index in region.positions}
         nodes = (
@@ -392,8 +397,19 @@ def _add_runs(
         whole=eased_outputs,
         regions=tuple(region.evidence for region in regions),
         nodes=nodes,
-        remarks=(*remarks, *_limit_remarks(regions, rounded)),
+        nonfinite=next((str(d) for d in nonfinite if d.is_defined), ""),
+        remarks=(*remarks, *_limit_remarks(regions, rounded), *map(str, nonfinite)),
     )
+
+
+def _find_nonfinite_differences(
+    pairing: whole_run.Pairing, ends: Sequence[Pair], regions: Sequence[RegionResult], seed: int
+) -> list[NonfiniteDifference]:
+    """Finds outputs that differ for NaN or infinity in the inputs, if a region does."""
+    kinds = dict.fromkeys(kind for region in regions for kind in region.nonfinite)
+    models = pairing.before, pairing.after
+    pairs = [(pair.before, pair.after) for pair in ends]
+    return list(compare_nonfinite(models, pairing.names, pairs, pairing.feeds[0], kinds, seed))
 
 
 def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[str]:

@@ -32,6 +32,7 @@ class Grounds(Struct, frozen=True):
         structural: Whether the outputs are equal by construction, except for the sites.
         not_run: Reason why the models did not run, or ''.
         remarks: Remarks on how the models ran.
+        nonfinite: Words for an output that differs where an input is NaN, or ''.
     """
 
     sites: Sequence[SiteEvidence] = ()
@@ -44,6 +45,7 @@ class Grounds(Struct, frozen=True):
     structural: bool = False
     not_run: str = ""
     remarks: tuple[str, ...] = ()
+    nonfinite: str = ""
 
 
 def decide_verdict(grounds: Grounds) -> dict[str, Any]:
@@ -99,6 +101,8 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
         return "unproven", f"not proved: matmul '{printable(unfollowed.name)}': {unfollowed.reason}"
     if unproved is not None:
         return "unproven", f"not proved: {_describe_region(unproved)}: {unproved.reason}"
+    if grounds.nonfinite:
+        return "unproven", f"not proved: {grounds.nonfinite}"
     if grounds.not_run:
         nodes = many_text(grounds.nodes or 0, "node")
         equal_text = f"{nodes} equal by construction, but " if grounds.nodes else ""
@@ -152,7 +156,7 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
         agreement = ", bit for bit the same" if all(r.equal for r in tested) else ", within rounding"
         parts.append(
             f"{many_text(len(tested), 'changed region')} tested alone on {tries} sets of values,"
-            f" the model's own and dense random ones{agreement}"
+            f" the model's own and made-up ones{agreement}"
         )
     if whole:
         parts.append(_describe_outputs(grounds, identical))

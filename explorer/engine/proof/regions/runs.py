@@ -31,6 +31,12 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
+from explorer.engine.proof.outputs.nonfinite_inputs import (
+    NONFINITE,
+    count_nonfinite_differences,
+    insert_nonfinite,
+    list_kinds,
+)
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, shift_by_one_ulp
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
@@ -45,6 +51,12 @@ from explorer.engine.proof.regions.deciding_numbers import (
 from explorer.engine.proof.regions.float64_layers import EXACT, measure_float64_difference, run_in_float64
 from explorer.engine.proof.regions.moved_numbers import find_moved
 from explorer.engine.proof.regions.observability import NodeContents, find_control_inputs
+from explorer.engine.proof.regions.operator_ranges import (
+    draw_integers,
+    list_integers_to_vary,
+    prepare_side,
+    reach_ranges,
+)
 from explorer.engine.proof.regions.stored_numbers import (
     StoredDifferences,
     collect_constants,
@@ -70,6 +82,9 @@ _SPREADS = (1.0, 0.1, 10.0)
 _ENOUGH, _MANY = 4096, 8
 """Number of made-up elements to test with, and largest number of sets of them."""
 
+_FEW = 64
+"""Number of made-up elements to compare beside dense ones."""
+
 _DRAWS = 3
 """Number of inputs on which a region without float inputs is tried."""
 
@@ -77,7 +92,11 @@ _UPSTREAM = 3
 """Number of times that a region is extended upstream if only made-up values show a difference."""
 
 _DENSE, _AT_LIMITS, _STEERED = "dense random", "few different", "steered"
+_DRIVEN, _INTEGERS = "small or far", "other integer"
 """Kinds of sets of values. The original's values have the kind ''."""
+
+_MADE_UP_LATER = (_AT_LIMITS, _DRIVEN, _INTEGERS)
+"""Kinds of sets of values that the model need not be able to compute."""
 
 _NAMED = 3
 """Number of operators of a region that a message names."""
@@ -109,6 +128,8 @@ UnprovenCause = Literal[
     "stored number",
     "undecided limit",
     "cut off",
+    "made up",
+    "unseen range",
 ]
 """Cause that leaves a region unproven; the evidence describes it in words."""
 
@@ -126,6 +147,7 @@ class RegionResult(Struct, frozen=True):
         hides: Relative output difference that the runs cannot tell from rounding, or 0 if every stored number
             has a counterpart.
         folded: Whether a stored number has a counterpart that was computed from several numbers.
+        nonfinite: Kinds of numbers in `NONFINITE` for which both sides of the region differ.
     """
 
     evidence: RegionEvidence
@@ -135,6 +157,7 @@ class RegionResult(Struct, frozen=True):
     rounded: float = 0.0
     hides: float = 0.0
     folded: bool = False
+    nonfinite: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -284,6 +307,8 @@ class _Trials(Struct):
         draws: Number of input sets that ran.
         moved: Whether the output changed between input sets.
         varied: Names of the branch conditions and loop counts for which both settings ran.
+        unseen: Words for a range of an operator that no run met, or ''.
+        nonfinite: Kinds of numbers in `NONFINITE` for which the sides differ.
     """
 
     results: list[OutputEvidence] = field(default_factory=list)
@@ -291,6 +316,8 @@ class _Trials(Struct):
     draws: int = 0
     moved: bool = False
     varied: set[str] = field(default_factory=set)
+    unseen: str = ""
+    nonfinite: list[str] = field(default_factory=list)
 
     @property
     def is_rounded(self) -> bool:
@@ -318,6 +345,7 @@ class _Runner:
         self._stored_in: dict[tuple[object, ...], StoredDifferences] = {}
         self.contents = NodeContents(correspondence.before, correspondence.after)
         self._varying = Variation(correspondence.before), Variation(correspondence.after)
+        self._reached: dict[tuple[object, ...], tuple[list[tuple[str, list[Feeds]]], str]] = {}
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with the inputs of the given regions as extra outputs."""
@@ -363,7 +391,7 @@ class _Runner:
             if (
                 result.passed
                 or result.evidence.own
-                or (result.lasting and result.evidence.kind == "unproven")
+                or (result.lasting and result.evidence.kind == "unproven" and result.cause != "made up")
             ):
                 break
             passed_values |= {name for name in region.reads if name in self.before.producer}
@@ -393,8 +421,12 @@ class _Runner:
             reason="",
         )
         tally = _Trials()
+        is_reachable = not any(name in self.before.producer for name in region.reads)
         try:
-            run = self._load_pair(region, *self._build_region_models(region))
+            models = self._build_region_models(region)
+            run = self._load_pair(region, *models)
+            # a rounding of a small number may move it over an edge
+            is_reachable = is_reachable and not any(map(outputs.has_steps, models))
             draws = tuple(draws_random(m, side) for m, side in zip(self.contents.models, nodes, strict=True))
             if any(draws):
                 values = self.original_values(region.reads, self.tries[0], self.seed)
@@ -413,10 +445,14 @@ class _Runner:
                 ):
                     if kind == _AT_LIMITS and tally.is_rounded:
                         continue  # rounding may put a value on the other side of a limit
-                    difference = self._run_sets(region, run, kind, [*feeds], tally)
+                    made_up = [*feeds]
+                    difference = self._run_sets(region, run, kind, made_up, tally)
+                    if difference is not None and kind == _DRIVEN and region.reads:
+                        beside = self._add_dense(values, made_up)
+                        difference = self._run_sets(region, run, kind, beside, tally)
                     if difference is not None:
-                        where = f" on {kind} values" if kind in (_DENSE, _AT_LIMITS) else ""
-                        is_certain = kind != _AT_LIMITS
+                        where = f" on {kind} values" if kind in (_DENSE, *_MADE_UP_LATER) else ""
+                        is_certain = kind not in _MADE_UP_LATER or (kind == _DRIVEN and is_reachable)
                         failure = replace(
                             evidence,
                             draws=tally.draws,
@@ -425,8 +461,10 @@ class _Runner:
                             reason=f"{difference.reason}{where}",
                             max_abs=difference.max_abs,
                         )
-                        cause = "" if is_certain else "limits"
+                        cause = "" if is_certain else "limits" if kind == _AT_LIMITS else "made up"
                         return RegionResult(failure, cause, region.before.nodes, lasting=True)
+            tally.unseen = self._describe_unseen_range(region)
+            tally.nonfinite = self._find_nonfinite_differences(region, run)
         except BadModel as error:
             reason = f"it could not be run alone: {printable(str(error))}"
             return RegionResult(replace(evidence, reason=reason, own=True), "not run", region.before.nodes)
@@ -465,6 +503,8 @@ class _Runner:
         hidden, rounded, hides = self._judge_stored(region, nodes, worst, stored_differences)
         if hidden:
             return build_unproven(f"{hidden}, and nothing that was tried shows it", "stored number")
+        if tally.unseen:
+            return build_unproven(f"{tally.unseen} in anything that was tried", "unseen range")
         if number := self._describe_undecided_limit(region, nodes, tables_alone=stored_differences.alike):
             return build_unproven(number, "undecided limit")
         remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
@@ -475,6 +515,7 @@ class _Runner:
             rounded=rounded,
             hides=hides,
             folded=stored_differences.alike and any(stored_differences.sizes),
+            nonfinite=tuple(tally.nonfinite),
         )
 
     def _judge_stored(
@@ -634,9 +675,9 @@ class _Runner:
     ) -> bool:
         """Whether runs distinguish two forms of a region."""
         original_values = self.original_values(region.reads, self.tries[0], self.seed)
-        run = self._load_pair(region, before, after)
         sets = self._draw_value_sets(region, nodes, original_values, self.tries[0], first=True)
         try:
+            run = self._load_pair(region, before, after)
             pairs = [
                 (*run(values), values) for kind, feeds in sets if kind in ("", _DENSE) for values in feeds
             ]
@@ -665,6 +706,8 @@ class _Runner:
         if steering:
             yield _STEERED, [set_conditions(original_values, steering, setting) for setting in (True, False)]
         if not floats:
+            if first:
+                yield from self._reach_ranges(region, nodes)[0]
             return
         count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
         wide = compute_spreads(original_values)
@@ -680,6 +723,64 @@ class _Runner:
                 for i in range(count)
             ),
         )
+        if first:
+            yield from self._reach_ranges(region, nodes)[0]
+
+    def _reach_ranges(
+        self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]]
+    ) -> tuple[list[tuple[str, list[Feeds]]], str]:
+        """Makes up the sets of values that reach the ranges of operators, small numbers and other integers.
+
+        Returns:
+            The sets, each with its kind, and the words for a range that they do not reach, or ''.
+        """
+        if region.key not in self._reached:
+            values = self.original_values(region.reads, self.tries[0], self.seed)
+            before, after = self._build_region_models(region)
+            own_names = {name: name for name in region.before.inputs}
+            twins = {name: twin or name for name, twin in region.twins.items()}
+            sides = prepare_side(before, own_names), prepare_side(after, twins)
+            wide = compute_spreads(values)
+            tried = [values, *(draw_dense_values(values, wide, spread, self.seed) for spread in _SPREADS)]
+            if wide:
+                tried.append(draw_values_at_limits(values, self.contents.numbers(nodes), self.seed))
+            driven, unseen = reach_ranges(sides, tried, tried[1], self.seed)
+            sets = [(_DRIVEN, [feeds]) for feeds in driven]
+            varied = list_integers_to_vary(sides, self.tries[0], values)
+            if varied:
+                sets += [(_INTEGERS, [feeds]) for feeds in draw_integers(sides, varied, values, self.seed)]
+            self._reached = {region.key: (sets, unseen)}
+        return self._reached[region.key]
+
+    def _add_dense(self, values: Feeds, feeds: Sequence[Feeds]) -> list[Feeds]:
+        """Adds dense values to made-up inputs, so that the size of usual results decides what rounding is.
+
+        The made-up inputs are repeated, because few small results are not judged beside larger ones.
+        """
+        repeats = max(1, min(_MANY, _FEW // sum(value.size or 1 for value in values.values())))
+        dense = draw_dense_values(values, compute_spreads(values), _SPREADS[0], self.seed)
+        return [dense, *(feed for feed in feeds for _ in range(repeats))]
+
+    def _describe_unseen_range(self, region: ChangedRegion) -> str:
+        """Words a range of an operator that no run of the region met, or ''."""
+        return self._reach_ranges(region, self._nodes(region))[1]
+
+    def _find_nonfinite_differences(
+        self, region: ChangedRegion, run: Callable[[Feeds], tuple[Array, Array]]
+    ) -> list[str]:
+        """Lists the kinds of numbers in `NONFINITE` for which both sides of a region differ."""
+        values = self.original_values(region.reads, self.tries[0], self.seed)
+        kinds = []
+        for kind in list_kinds(node for side in self._nodes(region) for node in side):
+            made_up = (f for number in NONFINITE[kind] for f in insert_nonfinite(values, number, self.seed))
+            for feeds in made_up:
+                try:
+                    if count_nonfinite_differences(*run(feeds)):
+                        kinds.append(kind)
+                        break
+                except BadModel:
+                    continue
+        return kinds
 
     def _run_sets(
         self,
@@ -701,6 +802,11 @@ class _Runner:
             return None
         output = self._compare(region, pairs, run)
         tally.draws += len(pairs)
+        if kind == _DRIVEN and output.passed:
+            count = sum(count_nonfinite_differences(old, new) for old, new, _ in pairs)
+            if count:  # an overflow in the original is no reason to call the other equal
+                reason = f"{count:,} results are NaN or infinite in one model alone"
+                return replace(output, reason=reason, passed=False)
         if not output.passed:
             # NaN compared with NaN is not evidence
             return None if output.equal else output

@@ -1,0 +1,255 @@
+"""Makes up inputs of a region that bring the inputs of its operators to both sides of their bends.
+
+The region runs on scaled and on constant inputs. If an operand is below a range at one of them and above it
+at another, an input between the two is in the range, and bisection finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct, field
+
+from explorer.base.errors import BadModel
+from explorer.engine.proof.regions.bend_points import Target, Watch
+from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
+from explorer.engine.runtime.onnxruntime import Array
+
+_MAGNITUDES = (1e-6, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e6, 1e9, 1e18, 1e30, 1e38)
+"""Magnitudes of made-up inputs, relative to the spread of the original's values."""
+
+_ALONE = 4
+"""Largest number of inputs that are changed one at a time."""
+
+_STEPS = 64
+"""Number of bisections. Two floats of 64 bits with the same sign are adjacent after as many."""
+
+_MAX_RUNS, _MIN_RUNS = 400, 32
+"""Limits of the number of runs of a search."""
+
+_MAX_ELEMENTS = 1 << 25
+"""Number of watched elements of all runs of a search, if that allows more than `_MIN_RUNS`."""
+
+Observe = Callable[[Feeds], Sequence[Mapping[str, Array]]]
+"""Function that runs both sides of a region and returns their inner values."""
+
+Key = tuple[int, Watch, Target]
+"""Side of the region, watched operand, and range."""
+
+
+class Coverage(Struct):
+    """The ranges that runs have met.
+
+    Attributes:
+        watches: Watched operands of either side.
+        missing: Ranges that no run has met.
+        feeds: Made-up inputs that met a range first.
+        runs: Number of runs.
+    """
+
+    watches: tuple[Sequence[Watch], Sequence[Watch]]
+    missing: dict[Key, None] = field(default_factory=dict)
+    feeds: list[Feeds] = field(default_factory=list)
+    runs: int = 0
+
+    def __post_init__(self) -> None:
+        for side, watches in enumerate(self.watches):
+            self.missing.update(
+                ((side, watch, target), None) for watch in watches for target in watch.targets
+            )
+
+    @property
+    def required(self) -> list[Key]:
+        """The ranges that the verdict needs and that no run has met."""
+        return [key for key in self.missing if key[2].required]
+
+    def add(self, values: Sequence[Mapping[str, Array]], feeds: Feeds | None = None) -> bool:
+        """Marks the ranges that a run met, and keeps made-up inputs that met a range first."""
+        met = []
+        for key in self.missing:
+            side, watch, target = key
+            observed = watch.read(values[side])
+            if observed is None or target.is_met(observed):
+                met.append((key, observed is not None))
+        for key, _ in met:
+            del self.missing[key]
+        is_new = any(is_met for _, is_met in met)
+        if is_new and feeds is not None:
+            self.feeds.append(feeds)
+        return is_new
+
+
+def drive(
+    coverage: Coverage, observe: Observe, own: Feeds, dense: Feeds, drivable: Sequence[str], seed: int
+) -> None:
+    """Searches inputs that meet the missing ranges, and adds them to `coverage.feeds`.
+
+    Args:
+        coverage: Ranges to meet.
+        observe: Function that runs both sides of the region.
+        own: The original's own values of the inputs.
+        dense: Dense random values of the inputs.
+        drivable: Names of the float and bool inputs that are changed.
+        seed: Seed of the random numbers.
+    """
+    floats = [name for name in drivable if own[name].dtype.name in FED_FLOATS and own[name].size]
+    size = sum(array.size for values in observe(own) for array in values.values())
+    runs = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_ELEMENTS // max(size, 1)))
+    search = _Search(coverage, observe, seed, runs)
+    for name in drivable:
+        if own[name].dtype.kind == "b":
+            for flags in (np.ones_like(own[name]), np.zeros_like(own[name])):
+                search.observe({**dense, name: flags})
+    for path in _list_paths(own, dense, floats):
+        if not coverage.missing:
+            return
+        search.follow(path)
+        if not coverage.required:
+            return
+
+
+def _list_paths(own: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
+    """Yields inputs in order of size, from large negative ones to large positive ones."""
+    factors = sorted({sign * magnitude for magnitude in _MAGNITUDES for sign in (-1.0, 1.0)} | {0.0})
+    groups = [list(floats)] + ([[name] for name in floats[:_ALONE]] if len(floats) > 1 else [])
+    for index, group in enumerate(groups):
+        rest = dense if index == 0 else own
+        for is_constant in (False, True):
+            units = {name: np.ones(own[name].shape) if is_constant else dense[name] for name in group}
+            yield [
+                {**rest, **{name: scale(unit, own[name], factor) for name, unit in units.items()}}
+                for factor in factors
+            ]
+
+
+def scale(values: Array, like: Array, factor: float) -> Array:
+    """Scales values and converts them to the type of an input, without infinities."""
+    largest = _find_largest(like)
+    with np.errstate(all="ignore"):
+        wide = np.clip(values.astype(np.float64) * factor, -largest, largest) + 0.0  # without -0.0
+        return np.asarray(wide).astype(like.dtype)
+
+
+def _find_largest(like: Array) -> float:
+    if like.dtype.kind == "f":
+        return float(np.finfo(like.dtype).max)
+    return 3e38  # bfloat16
+
+
+class _Search:
+    """A search for inputs that meet ranges, with a limited number of runs."""
+
+    def __init__(self, coverage: Coverage, observe: Observe, seed: int, budget: int) -> None:
+        self.coverage, self.run, self.budget = coverage, observe, budget
+        self.generator = np.random.default_rng(seed)
+
+    def observe(self, feeds: Feeds) -> Sequence[Mapping[str, Array]] | None:
+        """Runs both sides on inputs and marks the ranges that they meet; None without a result."""
+        if self.coverage.runs >= self.budget:
+            return None
+        self.coverage.runs += 1
+        try:
+            values = self.run(feeds)
+        except BadModel:
+            return None
+        self.coverage.add(values, feeds)
+        return values
+
+    def follow(self, path: Sequence[Feeds]) -> None:
+        """Runs the inputs of a path, then searches between those that are on both sides of a range."""
+        results: dict[int, tuple[Feeds, Sequence[Mapping[str, Array]]]] = {}
+        for index in sorted(range(len(path)), key=lambda index: abs(index - len(path) // 2)):
+            if not self.coverage.missing:
+                return
+            if (values := self.observe(path[index])) is not None:
+                results[index] = path[index], values
+        for key in list(self.coverage.missing):
+            if key not in self.coverage.missing:
+                continue
+            side, watch, _ = key
+            observed = [(feeds, watch.read(values[side])) for _, (feeds, values) in sorted(results.items())]
+            self._aim(key, [(feeds, values) for feeds, values in observed if values is not None])
+
+    def _aim(self, key: Key, observed: Sequence[tuple[Feeds, Array]]) -> None:
+        """Searches an input in a range between two inputs of a path."""
+        low, high = key[2].low, key[2].high
+        # the smallest inputs first, because rounding is coarse between large ones
+        for index in sorted(range(len(observed) - 1), key=lambda index: abs(index - len(observed) // 2)):
+            (first, one), (second, other) = observed[index], observed[index + 1]
+            if one.shape != other.shape:
+                continue
+            crosses = ((one < low) & (other > high)) | ((one > high) & (other < low))
+            if crosses.any() and self._bisect(key, first, second, one < other, crosses):
+                return
+
+    def _bisect(self, key: Key, first: Feeds, second: Feeds, rises: Array, crosses: Array) -> bool:
+        """Bisects between two inputs: every element for itself if possible, and all together otherwise."""
+        names = [name for name in first if not _is_same(first[name], second[name])]
+        aims = np.resize(self._choose_aims(key[2]), crosses.size).reshape(crosses.shape)
+        if all(first[name].shape == crosses.shape for name in names):
+            blend = _Blend(first, second, names, np.zeros(crosses.shape), np.ones(crosses.shape))
+            if self._narrow(key, blend, lambda seen: (seen < aims) == rises):
+                return True
+        place = np.unravel_index(int(np.argmax(crosses)), crosses.shape)
+        blend = _Blend(first, second, names, np.zeros(()), np.ones(()))
+        return self._narrow(key, blend, lambda seen: np.asarray((seen[place] < aims[place]) == rises[place]))
+
+    def _narrow(self, key: Key, blend: _Blend, is_before: Callable[[Array], Array]) -> bool:
+        """Halves the part of a path in which an operand crosses its aim."""
+        side, watch, _ = key
+        shape = None
+        feeds: Feeds = {}
+        for _ in range(_STEPS):
+            feeds = blend.mix()
+            values = self.observe(feeds)
+            if values is None or (seen := watch.read(values[side])) is None:
+                break
+            shape = shape or seen.shape
+            if seen.shape != shape:
+                break
+            blend.halve(is_before(seen))
+        if key in self.coverage.missing:
+            return False
+        self.coverage.feeds.append(feeds)
+        return True
+
+    def _choose_aims(self, target: Target) -> Array:
+        """Chooses numbers in a range, half of them close to its middle."""
+        middle, reach = (target.low + target.high) / 2, (target.high - target.low) / 2
+        near = self.generator.choice([-1.0, 1.0], 32) * 10.0 ** self.generator.uniform(-5, 0, 32)
+        return middle + reach * np.concatenate([near, self.generator.uniform(-1, 1, 32)])
+
+
+class _Blend(Struct):
+    """Inputs between two others.
+
+    Attributes:
+        first, second: Inputs at both ends.
+        names: Names of the inputs that differ.
+        low, high: Part of the way from `first` to `second` that is searched, for each element or for all.
+    """
+
+    first: Feeds
+    second: Feeds
+    names: Sequence[str]
+    low: Array
+    high: Array
+
+    def mix(self) -> Feeds:
+        """Returns the inputs in the middle of the part."""
+        middle = (self.low + self.high) / 2
+        mixed = dict(self.first)
+        for name in self.names:
+            first, second = (feeds[name].astype(np.float64) for feeds in (self.first, self.second))
+            mixed[name] = np.asarray(first * (1 - middle) + second * middle).astype(self.first[name].dtype)
+        return mixed
+
+    def halve(self, is_before: Array) -> None:
+        """Keeps the second half where the aim was not reached yet, and the first half elsewhere."""
+        middle = (self.low + self.high) / 2
+        self.low, self.high = np.where(is_before, middle, self.low), np.where(is_before, self.high, middle)
+
+
+def _is_same(first: Array, second: Array) -> bool:
+    return first is second or first.tobytes() == second.tobytes()

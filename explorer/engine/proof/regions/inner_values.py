@@ -1,0 +1,187 @@
+"""Makes the operands of a region readable from outside, also those in the bodies of loops and branches.
+
+An operand in the body of a Loop or Scan becomes another output of the body, which the runtime stacks over all
+turns. The nodes of a branch run beside the If, and their operands count only when the condition chose the
+branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.engine.graph.constant_nodes import read_constant
+from explorer.engine.graph.interpreter import list_reads
+from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, list_bodies, replace_bodies
+from explorer.engine.graph.repeated_nodes import create_free_name, list_value_names
+from explorer.engine.proof.regions.bend_points import Watch, find_driven, watch_nodes
+from explorer.engine.proof.regions.value_bounds import UNKNOWN, Bounds, compute_bounds
+
+_LOOPS = ("Loop", "Scan")
+
+
+class Watched(Struct, frozen=True):
+    """A region whose operands are values of its main graph.
+
+    Attributes:
+        model: The region as a model, without new outputs.
+        watches: Operands to watch.
+    """
+
+    model: Model
+    watches: tuple[Watch, ...]
+
+
+def watch_region(
+    model: Model, inputs: Mapping[str, str], drivable: Collection[str], *, bodies: bool = True
+) -> Watched:
+    """Lists the operands of a region to watch, and makes those in bodies values of the main graph.
+
+    Args:
+        model: The region as a model, with computed constants stored.
+        inputs: Element type of each input, by name.
+        drivable: Names of the inputs for which values can be made up.
+        bodies: Whether to look into bodies of loops and branches.
+    """
+    watcher = _Watcher(model, set(list_value_names(model.graph)), bodies)
+    types = dict(inputs)
+    nodes, watches = watcher.watch(
+        model.graph.nodes, dict(model.graph.initializers), {}, types, set(drivable)
+    )
+    graph = replace(model.graph, nodes=tuple(nodes)) if bodies else model.graph
+    return Watched(replace(model, graph=graph), tuple(watches))
+
+
+class _Watcher:
+    """Collects the operands of a model's graphs."""
+
+    def __init__(self, model: Model, used_names: set[str], bodies: bool) -> None:
+        self.model, self.used_names, self.bodies = model, used_names, bodies
+
+    def watch(
+        self,
+        nodes: Iterable[Node],
+        tensors: dict[str, Tensor],
+        outer: Mapping[str, Bounds],
+        types: Mapping[str, str],
+        driven: Collection[str],
+    ) -> tuple[list[Node], list[Watch]]:
+        """Lists the operands of one graph and of its bodies.
+
+        Args:
+            nodes: Nodes of the graph.
+            tensors: Stored tensors that the graph can read, by name.
+            outer: Bounds of the values of the enclosing graphs and of the inputs.
+            types: Element types of inputs by name.
+            driven: Names of the values that made-up inputs change.
+
+        Returns:
+            The nodes with operands of bodies as outputs, and the operands.
+        """
+        guards: dict[int, tuple[str, bool]] = {}
+        expanded = list(self._expand_branches(nodes, guards)) if self.bodies else list(nodes)
+        tensors = {**tensors}
+        tensors.update((n.outputs[0], t) for n in expanded if (t := read_constant(n)) is not None)
+        bounds = {**outer, **compute_bounds(expanded, types, tensors, outer)}
+        all_driven = find_driven(expanded, driven)
+        watches: list[Watch] = []
+        new_nodes: list[Node] = []
+        for node in expanded:
+            if node.op in _LOOPS and not node.domain and self.bodies:
+                node, inner = self._watch_body(node, tensors, bounds, all_driven)
+            else:
+                inner = watch_nodes(self.model, [node], bounds, tensors, all_driven)
+            if id(node) in guards:
+                name, value = guards[id(node)]
+                inner = [replace(watch, guard=name, guard_value=value) for watch in inner]
+            new_nodes.append(node)
+            watches += inner
+        return new_nodes, watches
+
+    def _expand_branches(self, nodes: Iterable[Node], guards: dict[int, tuple[str, bool]]) -> Iterable[Node]:
+        """Yields the nodes, and before each If the nodes of both branches under new names.
+
+        The condition of each node of a branch is added to `guards`.
+        """
+        for node in nodes:
+            if node.op == "If" and not node.domain:
+                for key, body in list_bodies(node):
+                    for inner in self._expand_branches(self._rename(body), guards):
+                        guards.setdefault(id(inner), (node.inputs[0], key == "then_branch"))
+                        yield inner
+            yield node
+
+    def _rename(self, body: Graph) -> Iterable[Node]:
+        """Yields the nodes of a branch under other names, and its stored tensors as Constant nodes."""
+        names: dict[str, str] = {}
+        for name, tensor in body.initializers.items():
+            names[name] = create_free_name(name, self.used_names)
+            yield Node("Constant", (), (names[name],), attributes={"value": tensor})
+        for node in body.nodes:
+            if not names.keys().isdisjoint(_list_reads_of_bodies(node)):
+                return  # a body inside the branch reads renamed values
+            for output in filter(None, node.outputs):
+                names[output] = create_free_name(output, self.used_names)
+            yield node.replace_values(
+                [names.get(name, name) for name in node.inputs],
+                [names.get(name, "") for name in node.outputs],
+            )
+
+    def _watch_body(
+        self, node: Node, tensors: Mapping[str, Tensor], outer: Mapping[str, Bounds], driven: Collection[str]
+    ) -> tuple[Node, list[Watch]]:
+        """Adds the operands in the body of a loop to its outputs."""
+        ((key, body),) = list_bodies(node)
+        inputs = [value.name for value in body.inputs]
+        bounds = {name: bound for name, bound in outer.items() if name not in inputs}
+        bounds.update(dict.fromkeys(inputs, UNKNOWN))
+        if node.op == "Loop" and inputs:
+            bounds[inputs[0]] = Bounds(0.0, whole=True)
+        inner_driven = set(driven) - set(inputs)
+        if not inner_driven.isdisjoint(list_reads(node)):
+            inner_driven.update(inputs)
+        visible = {**{n: t for n, t in tensors.items() if n not in inputs}, **body.initializers}
+        nodes, watches = self.watch(body.nodes, visible, bounds, {}, inner_driven)
+        own = {*inputs, *body.initializers, *(name for inner in nodes for name in inner.outputs if name)}
+        wanted = [n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in own]
+        if not wanted:
+            return node, watches
+        copies = {name: create_free_name(f"{name}/seen", self.used_names) for name in wanted}
+        outputs = {name: create_free_name(f"{name}/turns", self.used_names) for name in wanted}
+        seen = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
+        new_body = replace(
+            body,
+            nodes=(*nodes, *seen),
+            outputs=(*body.outputs, *(Value(copy, None, None) for copy in copies.values())),
+        )
+        node = replace_bodies(node, {key: new_body})
+        lists = {
+            name: (*node.attributes[name], *(0 for _ in wanted))
+            for name in ("scan_output_axes", "scan_output_directions")
+            if name in node.attributes
+        }
+        node = node.replace_attributes({**node.attributes, **lists})
+        node = node.replace_values(node.inputs, (*_fill(node, body), *outputs.values()))
+        return node, [_rename_watch(watch, outputs) for watch in watches]
+
+
+def _list_reads_of_bodies(node: Node) -> set[str]:
+    """Lists the values that bodies of a node read from the enclosing graph."""
+    return set(list_reads(node)) - set(node.inputs) if list_bodies(node) else set()
+
+
+def _fill(node: Node, body: Graph) -> Sequence[str]:
+    """Returns the outputs of a loop, with '' for those that the node leaves out at its end."""
+    count = len(body.outputs) - (node.op == "Loop")
+    return (*node.outputs, *("" for _ in range(count - len(node.outputs))))
+
+
+def _rename_watch(watch: Watch, names: Mapping[str, str]) -> Watch:
+    return replace(
+        watch,
+        in_turns=all(name in names for name in watch.names),
+        names=tuple(names.get(name, name) for name in watch.names),
+        guard=names.get(watch.guard, watch.guard),
+    )

@@ -1,0 +1,221 @@
+"""Makes the runs of a region reach every range in which its operators behave differently.
+
+`bend_points` lists the ranges, and `driven_values` searches inputs that meet them. This module does both for
+the two sides of a region. It also makes up what random inputs never hold: small numbers, integers beyond the
+drawn ones, and NaN and infinity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import BadModel
+from explorer.engine.fold.calls import inline_calls
+from explorer.engine.graph.constant_nodes import read_constant
+from explorer.engine.graph.interpreter import list_reads
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.regions.bend_points import has_unknown_operator, list_control_reads
+from explorer.engine.proof.regions.computed_constants import store_computed_constants
+from explorer.engine.proof.regions.driven_values import Coverage, drive, scale
+from explorer.engine.proof.regions.inner_values import Watched, watch_region
+from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
+from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
+from explorer.engine.runtime.random_inputs import RandomInput
+
+_SMALL_FACTORS = (0.0, 1e-4, 1e-8)
+"""Factors of dense values at which an epsilon, or a function that is flat at 0, shows."""
+
+_FAR_FACTORS, _CONSTANTS = (100.0, -100.0, 1e4, -1e4), (1.0, -1.0, 30.0, -30.0, 1e3, -1e3)
+"""Factors of dense values, and constant values, for operators whose bends are not known."""
+
+_MAX_NUMBERS = 16
+"""Number of stored integers whose neighbors are tried."""
+
+_INTEGER_RANGES = (3, 100, (1 << 24) + 2, 1 << 40, 1 << 62)
+"""Largest magnitudes of made-up integers. Beyond 2^24, float32 does not hold all integers."""
+
+_MAX_STORED = 64
+"""Largest number of elements of a stored tensor whose integers are tried."""
+
+Twins = Mapping[str, str]
+
+
+class Side(Struct, frozen=True):
+    """One side of a region.
+
+    Attributes:
+        model: The region as a model, with function calls replaced and constants computed.
+        twins: The original's name of each input.
+        types: Element type of each input, by its own name.
+    """
+
+    model: Model
+    twins: Twins
+    types: Mapping[str, str]
+
+    def watch(self, drivable: Collection[str], *, bodies: bool) -> Watched:
+        """Lists the operands to watch; `drivable` has the original's names of the inputs to change."""
+        names = {name for name, twin in self.twins.items() if twin in drivable}
+        return watch_region(self.model, self.types, names, bodies=bodies)
+
+    def depends_in_size_on(self, name: str) -> bool:
+        """Whether an input, by the original's name, decides a size, a branch or an input of a function."""
+        reached = {own for own, twin in self.twins.items() if twin == name}
+        if not reached:
+            return False
+        for node in self.model.graph.nodes:
+            if not reached.isdisjoint(list_reads(node)):
+                reached.update(filter(None, node.outputs))
+        return not reached.isdisjoint(list_control_reads(self.model))
+
+
+def prepare_side(model: Model, twins: Twins) -> Side:
+    """Builds the side of a region from its model and from the original's names of its inputs."""
+    types = {value.name: value.dtype or "" for value in model.graph.feeds}
+    return Side(store_computed_constants(inline_calls(model, ())), twins, types)
+
+
+class Observer:
+    """Runs both sides of a region and returns the watched operands.
+
+    Raises:
+        BadModel: The runtime cannot load a side with the operands as outputs.
+    """
+
+    def __init__(self, sides: Sequence[Side], watched: Sequence[Watched]) -> None:
+        self._sides = sides
+        self._sessions: list[RuntimeSession | None] = []
+        self._stored: list[dict[str, Array]] = []
+        for side, region in zip(sides, watched, strict=True):
+            stored = region.model.graph.initializers
+            names = dict.fromkeys(name for watch in region.watches for name in watch.reads)
+            self._stored.append({name: np.asarray(stored[name].array()) for name in names if name in stored})
+            inner = [name for name in names if name not in stored and name not in side.types]
+            what = "a changed region alone"
+            self._sessions.append(
+                RuntimeSession(expose(region.model, inner), what=what, optimise=False, threads=1)
+                if inner
+                else None
+            )
+
+    def __call__(self, feeds: Feeds) -> list[Mapping[str, Array]]:
+        """Returns the watched values of either side, by name."""
+        results: list[Mapping[str, Array]] = []
+        for side, session, stored in zip(self._sides, self._sessions, self._stored, strict=True):
+            own = {name: feeds[twin] for name, twin in side.twins.items()}
+            inner = session.run({name: own[name] for name in side.types}) if session is not None else {}
+            results.append({**own, **stored, **inner})
+        return results
+
+
+def reach_ranges(
+    sides: tuple[Side, Side], tried: Sequence[Feeds], dense: Feeds, seed: int
+) -> tuple[list[Feeds], str]:
+    """Makes up inputs that reach the ranges of the operators that the tried inputs did not reach.
+
+    Args:
+        sides: Both sides of the region.
+        tried: Inputs that were tried, the original's own values first.
+        dense: Dense random values of the inputs.
+        seed: Seed of the random numbers.
+
+    Returns:
+        The inputs, and the words for a range that they do not reach, or ''.
+    """
+    own = tried[0]
+    drivable = [
+        name for name, value in own.items() if value.dtype.name in FED_FLOATS or value.dtype.kind == "b"
+    ]
+    floats = [name for name in drivable if own[name].dtype.kind != "b"]
+    made_up: list[Feeds] = []
+    if any(has_unknown_operator(side.model) for side in sides):
+        units = {name: np.ones(own[name].shape) for name in floats}
+        made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _FAR_FACTORS]
+        made_up += [{**dense, **_scale_all(units, own, floats, factor)} for factor in _CONSTANTS]
+    watched, observe = _observe(sides, drivable, tried)
+    if made_up or any(region.watches for region in watched):
+        made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _SMALL_FACTORS]
+    coverage = Coverage((watched[0].watches, watched[1].watches))
+    for feeds in tried if coverage.missing else ():
+        try:
+            coverage.add(observe(feeds))
+        except BadModel:
+            continue
+    if coverage.missing:
+        drive(coverage, observe, own, dense, drivable, seed)
+    unseen = next((watch.describe(target) for _, watch, target in coverage.required), "")
+    return [*made_up, *coverage.feeds], unseen
+
+
+def _scale_all(values: Feeds, like: Feeds, names: Sequence[str], factor: float) -> Feeds:
+    return {name: scale(values[name], like[name], factor) for name in names}
+
+
+def _observe(
+    sides: tuple[Side, Side], drivable: Collection[str], tried: Sequence[Feeds]
+) -> tuple[list[Watched], Observer]:
+    """Loads both sides with their operands as outputs; those in bodies only if the runtime accepts them."""
+    watched = [side.watch(drivable, bodies=True) for side in sides]
+    try:
+        observe = Observer(sides, watched)
+        observe(tried[0])
+    except BadModel:
+        watched = [side.watch(drivable, bodies=False) for side in sides]
+        observe = Observer(sides, watched)
+    return watched, observe
+
+
+def list_integers_to_vary(
+    sides: tuple[Side, Side], inputs: Sequence[RandomInput], own: Feeds
+) -> list[RandomInput]:
+    """Lists the integer inputs of the model that a region reads and that may have any value."""
+    return [
+        planned
+        for planned in inputs
+        if planned.name in own
+        and planned.values is None
+        and own[planned.name].dtype.kind in "iu"
+        and own[planned.name].size
+        and not any(side.depends_in_size_on(planned.name) for side in sides)
+    ]
+
+
+def draw_integers(
+    sides: tuple[Side, Side], varied: Sequence[RandomInput], own: Feeds, seed: int
+) -> Iterator[Feeds]:
+    """Yields inputs with integers that are not drawn: negative, large, and beside stored ones."""
+    generator = np.random.default_rng(seed)
+    numbers = _list_integers(sides)
+    for reach in (0, *_INTEGER_RANGES):
+        feeds = dict(own)
+        for planned in varied:
+            value = own[planned.name]
+            info = np.iinfo(value.dtype)
+            low, high = (-planned.high, planned.high - 1) if reach == 0 else (-reach, reach)
+            drawn = np.asarray(
+                generator.integers(max(low, info.min), min(high, info.max), value.shape, endpoint=True)
+            )
+            if reach and numbers:
+                neighbors = generator.choice(numbers, value.shape) + generator.integers(-1, 2, value.shape)
+                drawn = np.where(generator.random(value.shape) < 0.5, drawn, neighbors)
+            drawn = np.clip(drawn, info.min, info.max).astype(value.dtype)
+            if reach > 1 << 32 or reach > info.max:
+                extremes = generator.choice(np.array([info.min, info.max], value.dtype), value.shape)
+                drawn = np.where(generator.random(value.shape) < 1 / 4, extremes, drawn)
+            feeds[planned.name] = drawn
+        yield feeds
+
+
+def _list_integers(sides: Sequence[Side]) -> list[int]:
+    """Lists small stored integers of both sides."""
+    numbers: set[int] = set()
+    for side in sides:
+        graph = side.model.graph
+        constants = [t for node in graph.nodes if (t := read_constant(node)) is not None]
+        for tensor in (*graph.initializers.values(), *constants):
+            if tensor.dtype.startswith(("int", "uint")) and tensor.elements <= _MAX_STORED:
+                numbers.update(int(v) for v in np.asarray(tensor.array()).reshape(-1).tolist())
+    return sorted(n for n in numbers if abs(n) < 1 << 40)[:_MAX_NUMBERS]

@@ -1,0 +1,380 @@
+"""Interval arithmetic over a region: the values that each node can have, whatever the region reads.
+
+A Relu after an Exp never gets a negative number, so no run has to show what it does with one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from explorer.base.errors import BadModel
+from explorer.engine.graph.model import Node, Tensor
+
+_LARGEST = {"float16": 65504.0, "float64": float(np.finfo(np.float64).max)}
+_LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+_MAX_READ = 1 << 16
+"""Largest number of elements of a stored tensor whose extremes are computed."""
+
+
+class Bounds(Struct, frozen=True):
+    """The smallest and the largest value, and whether all values are whole numbers."""
+
+    low: float = -math.inf
+    high: float = math.inf
+    whole: bool = False
+
+
+UNKNOWN = Bounds()
+_BOOLEAN = Bounds(0.0, 1.0, True)
+_NOT_NEGATIVE = Bounds(0.0)
+
+_NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+
+Operation = Callable[[Node, Sequence[Bounds]], Bounds]
+
+
+def bound_input(dtype: str) -> Bounds:
+    """Returns the bounds of a finite input of this element type."""
+    if dtype == "bool":
+        return _BOOLEAN
+    if dtype.startswith(("int", "uint")):
+        info = np.iinfo(dtype) if dtype in np.sctypeDict else None
+        return Bounds(float(info.min), float(info.max), True) if info is not None else Bounds(whole=True)
+    largest = _LARGEST.get(dtype, _LARGEST_FLOAT)
+    return Bounds(-largest, largest)
+
+
+def bound_tensor(tensor: Tensor) -> Bounds:
+    """Returns the bounds of a stored tensor, or `UNKNOWN` if it is large or not numeric."""
+    if tensor.payload is None or tensor.held is not None or not 0 < (tensor.elements or 0) <= _MAX_READ:
+        return UNKNOWN
+    try:
+        values = np.asarray(tensor.array()).astype(np.float64)
+    except (BadModel, TypeError, ValueError):
+        return UNKNOWN
+    if not np.isfinite(values).all():
+        return UNKNOWN
+    return Bounds(float(values.min()), float(values.max()), bool((values == np.rint(values)).all()))
+
+
+def bound_normalization(node: Node, tensors: Mapping[str, Tensor]) -> Bounds:
+    """Returns the bounds of a normalization with stored scale: elements are at most sqrt(n) before it."""
+    scale = tensors.get(node.inputs[1]) if len(node.inputs) > 1 else None
+    bias = tensors.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    if scale is None or (bias is None and any(node.inputs[2:3])):
+        return UNKNOWN
+    factor = bound_tensor(scale)
+    largest = math.sqrt(scale.elements) * max(abs(factor.low), abs(factor.high))
+    shift = bound_tensor(bias) if bias is not None else Bounds(0.0, 0.0)
+    return Bounds(shift.low - largest, shift.high + largest)
+
+
+def compute_bounds(
+    nodes: Sequence[Node],
+    inputs: Mapping[str, str],
+    tensors: Mapping[str, Tensor],
+    outer: Mapping[str, Bounds],
+) -> dict[str, Bounds]:
+    """Computes the bounds of every value of a region.
+
+    Args:
+        nodes: Nodes in execution order.
+        inputs: Element type of each input, by name.
+        tensors: Stored tensors by name.
+        outer: Bounds of the values of enclosing graphs.
+    """
+    bounds = {**outer}
+    bounds.update((name, bound_tensor(tensor)) for name, tensor in tensors.items())
+    bounds.update((name, bound_input(dtype)) for name, dtype in inputs.items())
+    for node in nodes:
+        operation = _OPERATIONS.get(node.op) if not node.domain else None
+        result = UNKNOWN
+        if operation is not None and any(node.inputs):
+            result = operation(node, [bounds.get(name, UNKNOWN) for name in node.inputs])
+        elif node.op in _NORMALIZATIONS:
+            result = bound_normalization(node, tensors)
+        for index, name in enumerate(node.outputs):
+            if name and name not in tensors:
+                bounds[name] = result if index == 0 else UNKNOWN
+    return bounds
+
+
+def _multiply(a: float, b: float) -> float:
+    return 0.0 if a == 0 or b == 0 else a * b
+
+
+def _combine(values: Sequence[float], *, whole: bool) -> Bounds:
+    known = [value for value in values if not math.isnan(value)]
+    return Bounds(min(known), max(known), whole) if len(known) == len(values) else UNKNOWN
+
+
+def _keep(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return bounds[0]
+
+
+def _average(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return Bounds(bounds[0].low, bounds[0].high)
+
+
+def _join(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Bounds of a value whose elements come from any of several values."""
+    return Bounds(min(b.low for b in bounds), max(b.high for b in bounds), all(b.whole for b in bounds))
+
+
+def _add(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return _combine(
+        [sum(b.low for b in bounds), sum(b.high for b in bounds)], whole=all(b.whole for b in bounds)
+    )
+
+
+def _subtract(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first, second = bounds
+    if node.inputs[0] == node.inputs[1]:
+        return Bounds(0.0, 0.0, True)
+    return _combine([first.low - second.high, first.high - second.low], whole=first.whole and second.whole)
+
+
+def _product(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first, second = bounds
+    ends = [_multiply(a, b) for a in (first.low, first.high) for b in (second.low, second.high)]
+    if node.inputs[0] == node.inputs[1]:
+        ends = [max(end, 0.0) for end in ends]
+    return _combine(ends, whole=first.whole and second.whole)
+
+
+def _divide(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first, second = bounds
+    if second.low <= 0 <= second.high:
+        # the sign of a quotient of numbers that are not negative is known, though its size is not
+        return _NOT_NEGATIVE if first.low >= 0 and second.low >= 0 else UNKNOWN
+    ends = [a / b for a in (first.low, first.high) for b in (second.low, second.high)]
+    return _combine(ends, whole=False)
+
+
+def _negate(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return Bounds(-bounds[0].high, -bounds[0].low, bounds[0].whole)
+
+
+def _absolute(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first = bounds[0]
+    low = 0.0 if first.low <= 0 <= first.high else min(abs(first.low), abs(first.high))
+    return Bounds(low, max(abs(first.low), abs(first.high)), first.whole)
+
+
+def _rising(function: Callable[[float], float]) -> Operation:
+    """Bounds of a function that never falls."""
+
+    def bound(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+        return Bounds(function(bounds[0].low), function(bounds[0].high))
+
+    return bound
+
+
+def _exponential(value: float) -> float:
+    return math.inf if value > 700 else math.exp(value)
+
+
+def _fixed(low: float, high: float = math.inf, *, whole: bool = False) -> Operation:
+    return lambda node, bounds: Bounds(low, high, whole)
+
+
+def _relu(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return Bounds(max(bounds[0].low, 0.0), max(bounds[0].high, 0.0), bounds[0].whole)
+
+
+def _round(function: Callable[[float], float]) -> Operation:
+    def bound(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+        low, high = (
+            value if math.isinf(value) else function(value) for value in (bounds[0].low, bounds[0].high)
+        )
+        return Bounds(low, high, True)
+
+    return bound
+
+
+def _pad(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    if node.attributes.get("mode", "constant") != "constant":
+        return bounds[0]
+    number = bounds[2] if len(node.inputs) > 2 and node.inputs[2] else Bounds(0.0, 0.0, True)
+    return _join(node, [bounds[0], number]) if "value" not in node.attributes else UNKNOWN
+
+
+def _join_zero(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return _join(node, [bounds[0], Bounds(0.0, 0.0, True)])
+
+
+def _join_updates(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    plain = node.attributes.get("reduction", "none") == "none"
+    return _join(node, [bounds[0], bounds[2]]) if plain and len(bounds) > 2 else UNKNOWN
+
+
+def _leak(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Bounds of a Relu whose slope for negative numbers is anything."""
+    return bounds[0] if bounds[0].low >= 0 else UNKNOWN
+
+
+def _clip(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first, whole = bounds[0], bounds[0].whole
+    limits = [bounds[index] if len(node.inputs) > index and node.inputs[index] else None for index in (1, 2)]
+    low, high = node.attributes.get("min"), node.attributes.get("max")
+    lows = (low, low) if isinstance(low, float) else (limits[0].low, limits[0].high) if limits[0] else None
+    highs = (
+        (high, high) if isinstance(high, float) else (limits[1].low, limits[1].high) if limits[1] else None
+    )
+    smallest, largest = first.low, first.high
+    if lows is not None:
+        smallest, largest = max(smallest, lows[0]), max(largest, lows[1])
+    if highs is not None:
+        smallest, largest = min(smallest, highs[0]), min(largest, highs[1])
+    return Bounds(smallest, largest, whole and not (lows or highs))
+
+
+def _maximum(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return Bounds(max(b.low for b in bounds), max(b.high for b in bounds), all(b.whole for b in bounds))
+
+
+def _minimum(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    return Bounds(min(b.low for b in bounds), min(b.high for b in bounds), all(b.whole for b in bounds))
+
+
+def _sum_of(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Bounds of a sum of an unknown number of elements: only the sign is kept."""
+    first = bounds[0]
+    return Bounds(0.0 if first.low >= 0 else -math.inf, 0.0 if first.high <= 0 else math.inf, first.whole)
+
+
+def _power(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    base, exponent = bounds
+    is_even = exponent.low == exponent.high and exponent.low % 2 == 0
+    return _NOT_NEGATIVE if is_even or base.low >= 0 else UNKNOWN
+
+
+def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    to = node.attributes.get("to")
+    if to == 9:  # bool
+        first = bounds[0]
+        return Bounds(1.0, 1.0, True) if first.low > 0 or first.high < 0 else _BOOLEAN
+    is_float = to in (1, 10, 11, 16)
+    return replace_whole(bounds[0], whole=bounds[0].whole or not is_float)
+
+
+def replace_whole(bounds: Bounds, *, whole: bool) -> Bounds:
+    """Returns the same bounds with another `whole`."""
+    return Bounds(bounds.low, bounds.high, whole)
+
+
+def _compare(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Bounds of a comparison: 0 or 1 alone if the operands leave no choice."""
+    difference = _subtract(node, bounds)
+    never, always = _DECIDED[node.op](difference)
+    return Bounds(0.0, 0.0, True) if never else Bounds(1.0, 1.0, True) if always else _BOOLEAN
+
+
+_DECIDED: Mapping[str, Callable[[Bounds], tuple[bool, bool]]] = {
+    "Greater": lambda d: (d.high <= 0, d.low > 0),
+    "GreaterOrEqual": lambda d: (d.high < 0, d.low >= 0),
+    "Less": lambda d: (d.low >= 0, d.high < 0),
+    "LessOrEqual": lambda d: (d.low > 0, d.high <= 0),
+    "Equal": lambda d: (d.low > 0 or d.high < 0, d.low == d.high == 0),
+}
+
+
+def _choose(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    condition, *branches = bounds
+    if condition.low == condition.high:
+        return branches[0 if condition.low else 1]
+    return _join(node, branches)
+
+
+def _invert(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first = bounds[0]
+    return Bounds(1.0 - first.high, 1.0 - first.low, True) if first.low >= 0 and first.high <= 1 else _BOOLEAN
+
+
+_OPERATIONS: dict[str, Any] = {
+    **dict.fromkeys(
+        (
+            "Identity",
+            "Reshape",
+            "Transpose",
+            "Flatten",
+            "Squeeze",
+            "Unsqueeze",
+            "Expand",
+            "Gather",
+            "GatherElements",
+            "GatherND",
+            "Slice",
+            "Split",
+            "Tile",
+            "MaxPool",
+            "GlobalMaxPool",
+            "ReduceMax",
+            "ReduceMin",
+            "TopK",
+            "DepthToSpace",
+            "SpaceToDepth",
+            "Compress",
+            "Dropout",
+        ),
+        _keep,
+    ),
+    **dict.fromkeys(("AveragePool", "GlobalAveragePool", "ReduceMean"), _average),
+    "Concat": _join,
+    "Add": _add,
+    "Sum": _add,
+    "Sub": _subtract,
+    "Mul": _product,
+    "Div": _divide,
+    "Neg": _negate,
+    "Abs": _absolute,
+    "Exp": _rising(_exponential),
+    "Sqrt": _rising(lambda value: math.sqrt(max(value, 0.0))),
+    "Relu": _relu,
+    "Clip": _clip,
+    "Max": _maximum,
+    "Min": _minimum,
+    "Floor": _round(math.floor),
+    "Ceil": _round(math.ceil),
+    "Round": _round(round),
+    "Sign": _fixed(-1.0, 1.0, whole=True),
+    "Sigmoid": _fixed(0.0, 1.0),
+    "HardSigmoid": _fixed(0.0, 1.0),
+    "Softmax": _fixed(0.0, 1.0),
+    "LogSoftmax": _fixed(-math.inf, 0.0),
+    "Tanh": _fixed(-1.0, 1.0),
+    "Erf": _fixed(-1.0, 1.0),
+    "Sin": _fixed(-1.0, 1.0),
+    "Cos": _fixed(-1.0, 1.0),
+    "Softsign": _fixed(-1.0, 1.0),
+    "Softplus": _fixed(0.0),
+    "Pad": _pad,
+    "Trilu": _join_zero,
+    "ScatterND": _join_updates,
+    "ScatterElements": _join_updates,
+    **dict.fromkeys(("LeakyRelu", "PRelu"), _leak),
+    "ThresholdedRelu": _fixed(0.0),
+    "HardSwish": _fixed(-0.375),
+    "Gelu": _fixed(-0.2),
+    "Mish": _fixed(-0.4),
+    "ReduceSum": _sum_of,
+    "CumSum": _sum_of,
+    "ReduceL1": _fixed(0.0),
+    "ReduceL2": _fixed(0.0),
+    "ReduceSumSquare": _fixed(0.0),
+    "Pow": _power,
+    "Cast": _cast,
+    "Where": _choose,
+    "Not": _invert,
+    **dict.fromkeys(_DECIDED, _compare),
+    **dict.fromkeys(("And", "Or", "Xor"), _fixed(0.0, 1.0, whole=True)),
+    # values that are made up are finite, so their tests for NaN and infinity are false
+    **dict.fromkeys(("IsNaN", "IsInf"), _fixed(0.0, 0.0, whole=True)),
+    **dict.fromkeys(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"), _fixed(0.0, whole=True)),
+}

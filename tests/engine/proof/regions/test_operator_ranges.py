@@ -1,0 +1,250 @@
+"""Operators that agree on random values, and differ beyond a bend that these values do not reach."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import pytest
+from onnx import parser
+
+from explorer.engine.formats.onnx import reader
+from explorer.engine.graph.model import Model
+from explorer.engine.proof.proof import verify
+from explorer.facts import Verification
+
+FLOATS, INTEGERS = "float[3,5]", "int64[3,5]"
+
+LOOP = """n = Constant<value = int64 {2}>()
+go = Constant<value = bool {1}>()
+y = Loop (n, go, x) <body = b (int64 i, bool on, float[3,5] s) => (bool more, float[3,5] o) {
+  more = Identity(on)
+  %s
+}>"""
+BRANCH = """s = ReduceSum<keepdims = 0>(x)
+zero = Constant<value = float {0.0}>()
+more = Greater(s, zero)
+y = If (more) <
+  then_branch = t () => (float[3,5] p) { %s },
+  else_branch = e () => (float[3,5] q) { q = Neg(x) }
+>"""
+
+
+def number(name: str, value: float) -> str:
+    return f"{name} = Constant<value = float {{{value}}}>()\n"
+
+
+def integer(name: str, value: int) -> str:
+    return f"{name} = Constant<value = int64 {{{value}}}>()\n"
+
+
+def read(path: Path, body: str, inputs: str, output: str) -> Model:
+    text = (
+        f'<ir_version: 9, opset_import: ["": 20, "ai.onnx.ml": 3]> g ({inputs}) => ({output} y) {{ {body} }}'
+    )
+    onnx.save(parser.parse_model(text), path)
+    return reader.read(str(path))
+
+
+def verdict(
+    path: Path, first: str, second: str, inputs: str = f"{FLOATS} x", output: str = FLOATS
+) -> Verification:
+    return verify(read(path / "a.onnx", first, inputs, output), read(path / "b.onnx", second, inputs, output))
+
+
+SHIFT = number("k", 45.0) + "a = Sub(x, k)\n"
+UP = number("k", 333.0) + "a = Add(x, k)\n"
+
+BEYOND_A_BEND = {
+    "a curve": (UP + "y = Mish(a)", UP + "y = Elu(a)"),
+    "a curve without bends": (SHIFT + "y = Erf(a)", SHIFT + "y = Tanh(a)"),
+    "one side of a bend": (UP + "y = Abs(a)", UP + "y = Identity(a)"),
+    "a bend of both sides": (
+        UP + "r = Relu(a)\ny = Add(r, k)",
+        UP + number("j", 334.0) + number("o", 332.0) + "b = Add(x, j)\nr = Relu(b)\ny = Add(r, o)",
+    ),
+    "a threshold": (UP + "y = ThresholdedRelu<alpha = 100.0>(a)", UP + "y = Identity(a)"),
+    "a maximum of two values": ("y = Max(x, x)", UP + "b = Neg(a)\ny = Max(x, b)"),
+    "a condition": (
+        UP + number("z", 0.0) + "m = Less(a, z)\nn = Not(m)\nf = Cast<to = 1>(n)\ny = Mul(a, f)",
+        UP + "y = Identity(a)",
+    ),
+    "a rounding": (
+        UP + "b = Cast<to = 6>(a)\ny = Cast<to = 1>(b)",
+        UP + "y = Floor(a)",
+    ),
+    "a square": (UP + "b = Mul(a, a)\ny = Sqrt(b)", UP + "y = Identity(a)"),
+    "a quantizer": (
+        number("s", 0.5)
+        + "z = Constant<value = int8 {0}>()\nq = QuantizeLinear(x, s, z)\ny = DequantizeLinear(q, s, z)",
+        number("s", 0.5) + "b = Div(x, s)\nr = Round(b)\ny = Mul(r, s)",
+    ),
+    "small numbers": (
+        number("e", 1e-10) + "b = Mul(x, x)\nc = Add(b, e)\ny = Sqrt(c)",
+        "y = Abs(x)",
+    ),
+    "an overflow": (
+        "e = Exp(x)\nn = Neg(x)\nf = Exp(n)\nb = Sub(e, f)\nc = Add(e, f)\ny = Div(b, c)",
+        "y = Tanh(x)",
+    ),
+    "float16": ("r = Round(x)\nb = Cast<to = 10>(r)\ny = Cast<to = 1>(b)", "y = Round(x)"),
+    "a loop": (
+        LOOP % f"{number('k', 70.0)}  a = Add(s, k)\n  r = Relu(a)\n  o = Sub(r, k)",
+        LOOP % f"{number('k', 70.0)}  a = Add(s, k)\n  o = Sub(a, k)",
+    ),
+    "a branch": (
+        number("k", 70.0) + BRANCH % "a = Add(x, k)\n p = Gelu(a)",
+        number("k", 70.0) + BRANCH % "p = Add(x, k)",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BEYOND_A_BEND)
+def test_operators_that_differ_beyond_a_bend_are_not_equal(case: str, tmp_path: Path) -> None:
+    first, second = BEYOND_A_BEND[case]
+    found = verdict(tmp_path, first, second)
+    assert all(output.passed for output in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind in ("different", "unproven")
+
+
+WEIGHTS = (
+    f"w = Constant<value = float[5,5] {{{', '.join(str((i * 7 % 11 - 5) / 10) for i in range(25))}}}>()\n"
+)
+
+
+def test_a_bend_behind_a_product_is_reached(tmp_path: Path) -> None:
+    before = WEIGHTS + "h = MatMul(x, w)\n" + number("k", 250.0) + "a = Add(h, k)\n"
+    found = verdict(tmp_path, before + "r = Relu(a)\ny = MatMul(r, w)", before + "y = MatMul(a, w)")
+    assert not found.passed
+
+
+EQUAL = {
+    "nothing below 0": ("e = Exp(x)\ny = Abs(e)", "y = Exp(x)"),
+    "a bend far above": (
+        number("k", 2.0) + "t = Tanh(x)\na = Add(t, k)\ny = Relu(a)",
+        number("k", 2.0) + "t = Tanh(x)\ny = Add(t, k)",
+    ),
+    "a condition that is never true": (
+        number("k", 0.0) + "s = Sigmoid(x)\nm = Less(s, k)\ny = Where(m, k, s)",
+        "y = Sigmoid(x)",
+    ),
+    "a far bend": (
+        UP + number("z", 0.0) + "y = Max(a, z)",
+        UP + "y = Relu(a)",
+    ),
+    "two bends": ("n = Neg(x)\np = Relu(x)\nq = Relu(n)\ny = Add(p, q)", "y = Abs(x)"),
+    "a curve": (
+        "s = Sigmoid(x)\ny = Mul(x, s)",
+        "n = Neg(x)\ne = Exp(n)\n" + number("o", 1.0) + "d = Add(e, o)\ny = Div(x, d)",
+    ),
+    "a normalization": (
+        "c = Constant<value = float[5] {1, 2, 1, 2, 1}>()\nb = Constant<value = float[5] {9, 9, 9, 9, 9}>()\n"
+        "n = LayerNormalization(x, c, b)\ny = Relu(n)",
+        "c = Constant<value = float[5] {1, 2, 1, 2, 1}>()\nb = Constant<value = float[5] {9, 9, 9, 9, 9}>()\n"
+        "y = LayerNormalization(x, c, b)",
+    ),
+    "a padding": (
+        "p = Constant<value = int64[4] {0, 1, 0, 1}>()\na = Abs(x)\nb = Pad(a, p)\ny = Relu(b)",
+        "p = Constant<value = int64[4] {0, 1, 0, 1}>()\na = Abs(x)\ny = Pad(a, p)",
+    ),
+    "a loop": (LOOP % "e = Exp(s)\n  r = Relu(e)\n  o = Log(r)", LOOP % "e = Exp(s)\n  o = Log(e)"),
+}
+
+
+@pytest.mark.parametrize("case", EQUAL)
+def test_operators_that_cannot_get_beyond_a_bend_stay_equal(case: str, tmp_path: Path) -> None:
+    first, second = EQUAL[case]
+    output = "float[3,7]" if case == "a padding" else FLOATS
+    assert verdict(tmp_path, first, second, output=output).verdict_kind == "evidence"
+
+
+def test_a_range_that_no_input_reaches_is_named(tmp_path: Path) -> None:
+    """A vector of length 1 has no element below -1, but nothing here knows that."""
+    axes = "axes = Constant<value = int64[1] {1}>()\n"
+    shifted = axes + "r = ReduceL2(x, axes)\nn = Div(x, r)\n" + number("k", 2.0) + "a = Add(n, k)\n"
+    found = verdict(tmp_path, shifted + "y = Relu(a)", shifted + "y = Identity(a)")
+    assert found.verdict_kind == "unproven"
+    assert "the input of Relu was never below 0" in found.verdict
+
+
+NOT_A_NUMBER = {
+    "a maximum": ("y = Relu(x)", number("z", 0.0) + "m = LessOrEqual(x, z)\ny = Where(m, z, x)", True),
+    "a minimum": (
+        number("z", 0.5) + "y = Min(x, z)",
+        number("z", 0.5) + "m = Less(x, z)\ny = Where(m, x, z)",
+        False,
+    ),
+    "a question": (number("z", 0.0) + "m = IsNaN(x)\ny = Where(m, z, x)", "y = Identity(x)", False),
+    "an infinity": (number("z", 0.0) + "m = IsInf(x)\ny = Where(m, z, x)", "y = Identity(x)", False),
+}
+
+
+@pytest.mark.parametrize("case", NOT_A_NUMBER)
+def test_a_difference_for_nan_or_infinity_is_no_equality(case: str, tmp_path: Path) -> None:
+    first, second, is_equal = NOT_A_NUMBER[case]
+    found = verdict(tmp_path, first, second)
+    assert found.verdict_kind == ("evidence" if is_equal else "unproven")
+    assert is_equal or "where an input is" in found.verdict
+
+
+def test_nan_in_one_of_two_inputs_is_tried(tmp_path: Path) -> None:
+    inputs = f"{FLOATS} x, float t"
+    found = verdict(tmp_path, "m = Greater(x, t)\ny = Where(m, x, t)", "y = Max(x, t)", inputs)
+    assert found.verdict_kind == "unproven"
+    assert "where an input is NaN" in found.verdict
+
+
+def test_an_operator_that_is_not_onnx_own_is_tried_far_from_zero(tmp_path: Path) -> None:
+    tree = "\n".join(
+        (
+            "nodes_treeids = [0, 0, 0], nodes_nodeids = [0, 1, 2], nodes_featureids = [0, 0, 0],",
+            'nodes_values = [%s, 0.0, 0.0], nodes_modes = ["BRANCH_LEQ", "LEAF", "LEAF"],',
+            "nodes_truenodeids = [1, 0, 0], nodes_falsenodeids = [2, 0, 0], target_treeids = [0, 0],",
+            "target_nodeids = [1, 2], target_ids = [0, 0], target_weights = [1.0, 2.0], n_targets = 1",
+        )
+    )
+    trees = [f"y = ai.onnx.ml.TreeEnsembleRegressor<{tree % limit}>(x)" for limit in ("-700.0", "-900.0")]
+    found = verdict(tmp_path, *trees, output="float[3,1]")
+    assert all(output.passed for output in found.outputs), "or the test shows nothing"
+    assert not found.passed
+
+
+def test_a_kernel_that_treats_infinity_otherwise_than_onnx_is_mentioned(tmp_path: Path) -> None:
+    found = verdict(tmp_path, number("z", 0.0) + "y = Clip(x, z)", "y = Relu(x)")
+    assert found.verdict_kind == "evidence"
+    assert "where an input is infinity" in found.verdict
+    assert found.verdict.endswith("differ in onnxruntime")
+
+
+WHOLE = {
+    "the sign": ("y = Abs(x)", "y = Identity(x)"),
+    "a square": ("y = Mul(x, x)", "y = Identity(x)"),
+    "a remainder": (integer("k", 4) + "y = Mod<fmod = 1>(x, k)", integer("k", 4) + "y = Mod(x, k)"),
+    "a bool": ("b = Cast<to = 9>(x)\ny = Cast<to = 7>(b)", "y = Identity(x)"),
+    "beside a limit": (
+        integer("k", 6) + "m = Less(x, k)\ny = Cast<to = 7>(m)",
+        integer("k", 6) + "m = LessOrEqual(x, k)\ny = Cast<to = 7>(m)",
+    ),
+    "a float": ("f = Cast<to = 1>(x)\ny = Cast<to = 7>(f)", "y = Identity(x)"),
+}
+
+
+@pytest.mark.parametrize("case", WHOLE)
+def test_integers_beyond_the_drawn_ones_are_tried(case: str, tmp_path: Path) -> None:
+    first, second = WHOLE[case]
+    found = verdict(tmp_path, first, second, f"{INTEGERS} x", INTEGERS)
+    assert all(output.passed for output in found.outputs), "or the test shows nothing"
+    assert found.verdict_kind == "unproven"
+
+
+def test_integers_that_decide_a_size_are_not_made_up(tmp_path: Path) -> None:
+    """A Range up to a made-up integer would take all memory."""
+    body = integer("z", 0) + integer("o", 1) + "r = Range(z, x, o)\n"
+    found = verdict(tmp_path, body + "y = Abs(r)", body + "y = Identity(r)", "int64 x", "int64[N]")
+    assert found.verdict_kind in ("evidence", "unproven")
+
+
+def test_equal_limits_of_integers_are_shown_by_integers_beside_them(tmp_path: Path) -> None:
+    first = integer("k", 100) + "m = Less(x, k)\ny = Cast<to = 7>(m)"
+    second = integer("k", 99) + "m = LessOrEqual(x, k)\ny = Cast<to = 7>(m)"
+    assert verdict(tmp_path, first, second, f"{INTEGERS} x", INTEGERS).verdict_kind == "evidence"
