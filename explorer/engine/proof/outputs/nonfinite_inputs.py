@@ -23,12 +23,12 @@ Feeds = Mapping[str, Array]
 
 NONFINITE: Mapping[str, tuple[float, ...]] = {
     "NaN": (np.nan,),
-    "NaN in an order": (np.nan,),
+    "unordered": (np.nan,),
     "infinite": (np.inf, -np.inf),
 }
-"""Numbers that are not finite, by kind."""
+"""Numbers that are not finite, by kind; 'unordered' is NaN for operators that sort."""
 
-_UNDEFINED = ("NaN in an order",)
+_UNDEFINED = ("unordered",)
 """Kinds for which ONNX defines no result: it does not say where NaN is in an order, as in a TopK."""
 
 _ORDERS = ("ArgMax", "ArgMin", "TopK", "Hardmax", "Unique", "NonMaxSuppression", "MaxPool", "GlobalMaxPool")
@@ -96,7 +96,7 @@ def count_nonfinite_differences(first: Array, second: Array) -> int:
 
 def list_kinds(nodes: Iterable[Node]) -> list[str]:
     """Lists the kinds of numbers to insert into the inputs of these nodes."""
-    nan = "NaN in an order" if any(node.op in _ORDERS for node in nodes) else "NaN"
+    nan = "unordered" if any(node.op in _ORDERS for node in nodes) else "NaN"
     return [nan, "infinite"]
 
 

@@ -128,7 +128,7 @@ UnprovenCause = Literal[
     "stored number",
     "undecided limit",
     "cut off",
-    "made up",
+    "driven",
     "unseen range",
 ]
 """Cause that leaves a region unproven; the evidence describes it in words."""
@@ -391,7 +391,7 @@ class _Runner:
             if (
                 result.passed
                 or result.evidence.own
-                or (result.lasting and result.evidence.kind == "unproven" and result.cause != "made up")
+                or (result.lasting and result.evidence.kind == "unproven" and result.cause != "driven")
             ):
                 break
             passed_values |= {name for name in region.reads if name in self.before.producer}
@@ -461,7 +461,7 @@ class _Runner:
                             reason=f"{difference.reason}{where}",
                             max_abs=difference.max_abs,
                         )
-                        cause = "" if is_certain else "limits" if kind == _AT_LIMITS else "made up"
+                        cause = "" if is_certain else "limits" if kind == _AT_LIMITS else "driven"
                         return RegionResult(failure, cause, region.before.nodes, lasting=True)
             tally.unseen = self._describe_unseen_range(region)
             tally.nonfinite = self._find_nonfinite_differences(region, run)
