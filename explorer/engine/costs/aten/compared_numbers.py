@@ -50,6 +50,20 @@ def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False
     return all(map(is_compared, loads))
 
 
+@functools.cache
+def list_compared_constants(code: CodeType) -> tuple[float, ...]:
+    """Returns the numbers that a function compares with, such as 7 in `x == 7` or `x in (7, 8)`."""
+    numbers: dict[float, None] = {}
+    instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
+    for index, entry in enumerate(instructions):
+        if entry.opname in ("COMPARE_OP", "CONTAINS_OP"):
+            for operand in instructions[max(index - 2, 0) : index]:
+                value = operand.argval if operand.opname.startswith("LOAD_") else None
+                parts = value if isinstance(value, (tuple, frozenset)) else (value,)
+                numbers.update((float(n), None) for n in parts if type(n) in (int, float))
+    return tuple(numbers)
+
+
 def _is_enclosed_by(outer: dis.Instruction, inner: dis.Instruction) -> bool:
     """Whether the source text of an instruction contains the source text of another one."""
     around, within = outer.positions, inner.positions

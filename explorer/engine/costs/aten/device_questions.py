@@ -71,7 +71,17 @@ def is_model_asking() -> bool:
     frame = find_asking_frame()
     while frame is not None and frame.f_globals.get("__name__") in _METHOD_MODULES:
         frame = frame.f_back
-    return is_model_code(frame)
+    return is_model_code(frame) and not _is_described_by_asyncio(frame)
+
+
+def _is_described_by_asyncio(frame: FrameType | None) -> bool:
+    """Whether asyncio makes the text of a task, with the result in it, which no model reads."""
+    while frame is not None:
+        package = frame.f_globals.get("__name__", "").partition(".")[0]
+        if package == "asyncio" or package not in sys.stdlib_module_names:
+            return bool(package == "asyncio")
+        frame = frame.f_back
+    return False
 
 
 def _is_mode(frame: FrameType) -> bool:

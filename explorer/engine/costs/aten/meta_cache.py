@@ -28,6 +28,10 @@ Sizes = tuple[tuple[Any, Any, Any], ...]
 """Shape, strides, and dtype (of a new tensor) or offset relative to its source (of a view)."""
 
 
+_NAMESPACES = frozenset(("aten", "prim", "prims", "profiler", "inductor", "c10d", "_c10d_functional"))
+"""Namespaces of operators that torch defines. Those without a result are checks, and cost nothing."""
+
+
 class AtenOperator:
     """An ATen operator: its effect on its arguments, and its answers so far.
 
@@ -40,13 +44,15 @@ class AtenOperator:
         auxiliary: Whether only its first result is an activation.
         gathers: Whether it reads rows of a table.
         bounded: Whether its result may have to be replaced by an upper bound.
+        random: Whether it draws its result.
+        foreign: Whether another library defines it, and no rule has its cost.
         shapes: Closed form of its result sizes, or None.
         answers: Earlier results by signature.
     """
 
     __slots__ = (
-        "answers", "auxiliary", "bounded", "gathers", "moves", "mutates", "name", "repeats", "shapes",
-        "short",
+        "answers", "auxiliary", "bounded", "foreign", "gathers", "moves", "mutates", "name", "random",
+        "repeats", "shapes", "short",
     )  # fmt: skip
 
     def __init__(self, func: Any) -> None:
@@ -55,6 +61,8 @@ class AtenOperator:
         self.short = self.name.partition("::")[2]
         self.mutates: bool = schema.is_mutable
         self.repeats = func.namespace == "aten"
+        self.random = torch.Tag.nondeterministic_seeded in func.tags
+        self.foreign = func.namespace not in _NAMESPACES and dispatch.find_operator(func) is None
         record = dispatch.find_operator(func) or OperatorRecord()
         self.moves = torch.Tag.inplace_view in func.tags or record.replaces_storage
         self.auxiliary, self.gathers = record.auxiliary, record.lookup

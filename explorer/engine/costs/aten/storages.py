@@ -40,7 +40,10 @@ _QUESTIONS = ("element_size", "get_device", "is_pinned", "is_shared", "nbytes", 
 _METADATA = frozenset((*_PROPERTIES, *_QUESTIONS, "pickle_storage_type", "untyped"))
 """Attributes and methods that need no numbers of a storage."""
 
-_SPECIAL_READERS = ("__getitem__", "__setitem__", "__iter__", "__copy__", "__deepcopy__")
+_SPECIAL_READERS = (
+    *("__getitem__", "__setitem__", "__iter__", "__copy__", "__deepcopy__", "__reduce__"),
+    *("_share_filename_cpu_", "_share_fd_cpu_", "_write_file"),
+)
 _ALIGNMENT = 64
 """Bytes to which torch aligns the memory of a tensor on the CPU."""
 
@@ -129,6 +132,28 @@ def _replace_reader(name: str, method: Callable[..., Any]) -> Callable[..., Any]
     return report_and_read
 
 
+def _copy_shallow(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns what `copy.copy` makes: another tensor with the same memory."""
+    return tensor.detach().requires_grad_(tensor.requires_grad)
+
+
+def _replace_reduce(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method for serialization that reports its calls in the run of a watched model.
+
+    The caller is `pickle` or `torch.save`, and the library that calls these on behalf of the model.
+    """
+
+    @functools.wraps(method)
+    def report_and_reduce(tensor: Any, protocol: Any) -> Any:
+        if sys._getframe(1).f_globals.get("__name__") == "copy":
+            return _copy_shallow, (tensor,)
+        if _CALLBACK.report is not None:
+            _report_read("__reduce_ex__")
+        return method(tensor, protocol)
+
+    return report_and_reduce
+
+
 def _replace_device(storage_class: Any, original: Any) -> property:
     """Returns a property that gives a watched model the CPU in place of the meta device."""
 
@@ -194,6 +219,8 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
             is_reader = name in _SPECIAL_READERS or not name.startswith("_")
             if is_reader and name not in _METADATA and callable(method):
                 yield storage_class, name, _replace_reader(name, method)
+    yield torch.Tensor, "__reduce_ex__", _replace_reduce(torch.Tensor.__reduce_ex__)
+    yield torch._tensor_str, "_str", _replace_reader("_str", torch._tensor_str._str)
     yield torch.TypedStorage, "type", _replace_type(torch.TypedStorage.type)
     yield torch.Tensor, "storage_type", _replace_storage_type(torch.Tensor.storage_type)
     for cls in script_classes():

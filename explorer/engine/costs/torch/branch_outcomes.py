@@ -22,12 +22,15 @@ from explorer.engine.compat import torchvision
 from explorer.engine.costs.assumption import Assumption, is_assumption
 from explorer.engine.costs.aten import data_dependent
 from explorer.engine.costs.aten.expert_routing import EVENLY
+from explorer.engine.costs.torch.chance import DRAWS
 from explorer.engine.costs.torch.data_dependence import (
     ALTERNATIVES,
     ONCE,
     AnswerPolicy,
     CodePlace,
+    Variation,
     describe_place,
+    list_compared,
 )
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
@@ -38,6 +41,9 @@ MAX_DECISION_RUNS = 8
 
 MAX_RUNS = 24
 """Maximum number of runs with other answers."""
+
+_MAX_VARIED_EVENTS = 50_000
+"""Number of operators after which a model whose calls may differ is not run again, apart from two runs."""
 
 _TOLERANCE = 0.01
 """Relative difference of a total (other than MACs) below which the model gets no note."""
@@ -51,6 +57,15 @@ _VALUE_ASSUMPTIONS = (data_dependent.ASKED, data_dependent.REFUSED, data_depende
 _DIFFERS = Assumption(
     "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
 )
+
+_VARIES = Assumption("assumed: other calls do other work; the call that costs more is counted")
+
+_VARIATIONS: Mapping[Variation, str] = {
+    "draw": "assumed: a branch on a random number or a clock goes the way that costs more",
+    "state": "assumed: the model's calls differ from each other, and the call that costs more is counted",
+    "date": "assumed: the model reads the date, and a branch on it goes as now",
+}
+"""Notes on what makes the calls of a model differ."""
 
 _SIZED = "sizes that depend on values are taken as large as they can be"
 
@@ -77,11 +92,13 @@ class _OtherRuns(Struct):
     Attributes:
         asked: Runs with other values, with the code place that queried them.
         sized: Runs with other sizes.
-        open: Kinds of answers ('asked', 'sized') that were not all tried.
+        varied: Runs with other random numbers, other times, or after an earlier call.
+        open: Kinds of answers ('asked', 'sized', 'date') that were not all tried.
     """
 
     asked: list[tuple[CodePlace, Trace]] = field(default_factory=list)
     sized: list[Trace] = field(default_factory=list)
+    varied: list[Trace] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
 
 
@@ -106,21 +123,44 @@ def trace_model(
         plain: Builds the model without values, if the small tensors of `model` have values.
         options: Further arguments of `tracer.trace`.
     """
-    if asks and valued is not None and options.get("gradients") is None:
+    untrained = {**options, "gradients": None}
+    is_trained = options.get("gradients") is not None
+    other_runs = _OtherRuns()
+    run = None
+    if asks and valued is not None and not is_trained:
         try:
             first = valued()
         except Exception:
             first = model if plain is None else plain()
-        run, _ = _run_to_end(first, args, kwargs, AnswerPolicy(valued=True), options)
-        if not run.assumed and not run.failed:
-            return Verdict(run)
-    if plain is not None:
-        model = plain()
-    run, policy = _run_to_end(model, args, kwargs, AnswerPolicy(), options)
-    if not run.assumed:
+        run, policy = _run_to_end(first, args, kwargs, AnswerPolicy(valued=True), options)
+        runs = _Runs(first, args, kwargs, untrained)
+    if run is None or run.assumed or run.failed:
+        if plain is not None:
+            model = plain()
+        run, policy = _run_to_end(model, args, kwargs, AnswerPolicy(), options)
+        runs = _Runs(model, args, kwargs, untrained)
+        if run.assumed:
+            run, policy = _explore_values(runs, run, policy, valued, other_runs)
+            if is_trained:
+                run, _ = _run_to_end(runs.model, args, kwargs, replace(policy, events=0), options)
+    if run.variations:
+        run, policy = runs.vary(run, policy, other_runs)
+        if is_trained and policy.draw:
+            run, _ = _run_to_end(runs.model, args, kwargs, policy, options)
+    if not run.assumed and not run.variations:
         return Verdict(run)
-    untrained = {**options, "gradients": None}
-    runs = _Runs(model, args, kwargs, untrained)
+    return _judge(run, other_runs)
+
+
+def _explore_values(
+    runs: _Runs,
+    run: Trace,
+    policy: AnswerPolicy,
+    valued: Callable[[], nn.Module] | None,
+    other_runs: _OtherRuns,
+) -> tuple[Trace, AnswerPolicy]:
+    """Runs a model that depends on values with its small tensors' values, and then with other answers."""
+    model = runs.model
     if valued is not None:
         with contextlib.suppress(Exception):
             runs.model = valued()
@@ -129,14 +169,9 @@ def trace_model(
         runs.model = model
     else:
         run, policy = second_run, with_values
-    other_runs = _OtherRuns()
     if run.assumed:
         run, policy = runs.explore(run, policy, other_runs)
-    if options.get("gradients") is not None:
-        run, _ = _run_to_end(runs.model, args, kwargs, replace(policy, events=0), options)
-    if not run.assumed:
-        return Verdict(run)
-    return _judge(run, other_runs)
+    return run, policy
 
 
 def _run_to_end(
@@ -214,13 +249,35 @@ class _Runs:
                 other_runs.sized.append(run)
         return best, policy
 
+    def vary(self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns) -> tuple[Trace, AnswerPolicy]:
+        """Runs the model again, whose calls may differ from each other; returns the run that counts."""
+        if "date" in best.variations:
+            other_runs.open.add("date")
+        counted, policy = best, replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
+        remaining_events = _MAX_VARIED_EVENTS
+        for draw in range(1, DRAWS + 1):
+            run, run_policy = self.run(replace(policy, draw=draw))
+            remaining_events -= len(run.events)
+            if not run.failed or run.cut or best.failed:
+                other_runs.varied.append(run)
+            # a run that rests on other assumptions has no rows that were judged
+            if not run.failed and not run.cut and not counted.assumed and _macs(run) > _macs(counted):
+                other_runs.varied.append(counted)
+                counted, policy = run, run_policy
+            is_settled = best.variations == ("state",) and not run.variations
+            if is_settled or (draw > 1 and remaining_events < 0):
+                break
+        counted.variations = best.variations
+        counted.unseen = {**counted.unseen, **best.unseen}
+        return counted, replace(policy, events=0)
+
     def _try_alternatives(
         self, best: Trace, policy: AnswerPolicy, place: CodePlace, other_runs: _OtherRuns
     ) -> tuple[Trace, AnswerPolicy]:
         """Runs the model with each alternative answer at one code place; returns the run that counts."""
         base_macs = _macs(best)
         outcomes = []
-        for choice in ALTERNATIVES[best.asked[place]]:
+        for choice in (*ALTERNATIVES[best.asked[place]], *list_compared(place, best.asked[place])):
             run, run_policy = self.run(replace(policy, choices={**policy.choices, place: choice}))
             if not run.failed or run.cut or best.failed:
                 other_runs.asked.append((place, run))
@@ -258,18 +315,24 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     asked_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.asked))
     sized_paths = _find_differing_paths(figures, other_runs.sized)
     bounds = any(row.bound and row.macs for row in _rows(run))
+    varied_paths = _find_differing_paths(figures, other_runs.varied)
     for row in _rows(run):
         reason = ""
         if row.path in sized_paths or (row.sized and "sized" in other_runs.open):
             reason = row.sized or _SIZED
         if row.path in asked_paths or (row.asked and "asked" in other_runs.open):
             reason = row.asked or _DIFFERS
+        if row.path in varied_paths:
+            reason = _VARIES
         if is_assumption(reason) or not row.bound:
             row.bound = reason
-    run.elsewhere = frozenset(asked_paths - figures.keys()) | frozenset(sized_paths - figures.keys())
+    paths = asked_paths | sized_paths | varied_paths
+    run.elsewhere = frozenset(paths - figures.keys())
     reach: Reach | None = None
-    variants = [variant for _, variant in other_runs.asked] + other_runs.sized
-    if not (other_runs.open or run.failed or bounds) and all(
+    variants = [variant for _, variant in other_runs.asked] + other_runs.sized + other_runs.varied
+    if "date" in other_runs.open:
+        reach = "assumed"
+    elif not (other_runs.open or run.failed or bounds) and all(
         _macs(o) == _macs(run) and not o.cut for o in variants
     ):
         reach = "exact"
@@ -280,7 +343,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
         reach = "assumed"
     notes = _notes(run, other_runs, figures)
     is_settled = reach == "exact" and not notes
-    return Verdict(run, notes, reach, frozenset(asked_paths | sized_paths) if is_settled else frozenset())
+    return Verdict(run, notes, reach, frozenset(paths) if is_settled else frozenset())
 
 
 def _find_differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:
@@ -319,6 +382,8 @@ def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, 
             else changes and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
         ):
             notes.append(f"{text} ({times:,} times)")
+    if "date" in other_runs.open or any(_changes_totals(variant, total) for variant in other_runs.varied):
+        notes += [_VARIATIONS[variation] for variation in run.variations]
     return tuple(notes)
 
 

@@ -8,9 +8,8 @@ answer at that line is reversed. Such a loop then runs once, and an assumption s
 from __future__ import annotations
 
 import sys
-import sysconfig
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import CodeType, FrameType
 from typing import Any, Literal
 
@@ -18,6 +17,8 @@ from msgspec import Struct, field
 
 from explorer.engine.costs.assumption import Assumption
 from explorer.engine.costs.aten import data_dependent
+from explorer.engine.costs.aten.compared_numbers import list_compared_constants
+from explorer.engine.costs.torch.model_code import is_standard_library
 from explorer.engine.formats.torch_replay.graph_replay import DECIDING
 
 MAX_QUESTIONS = 4_096
@@ -31,8 +32,28 @@ CodePlace = tuple[CodeType | None, int]
 Kind = Literal["branch", "number"]
 """Kind of a query: whether a tensor is true, or the number in a tensor."""
 
+Variation = Literal["draw", "date", "state"]
+"""What may make two calls of a model differ: random numbers or a clock, the date, or an earlier call."""
+
 ALTERNATIVES: Mapping[Kind, tuple[float, ...]] = {"branch": (0,), "number": (0, 2, 1e3, -1e3)}
 """Other answers to try: False for a branch; for a number 0, 2, and values above and below any limit."""
+
+_MAX_COMPARED = 4
+"""Number of constants of a function that are tried as answers."""
+
+
+class ExactNumber(float):
+    """An answer that is given as it is, because the code compares with it."""
+
+
+def list_compared(place: CodePlace, kind: Kind) -> Sequence[ExactNumber]:
+    """Returns the constants with which the code that queries a number compares: `x.item() == 7`."""
+    code, _ = place
+    if kind == "branch" or code is None:
+        return ()
+    numbers = [n for n in list_compared_constants(code) if n not in (1, *ALTERNATIVES[kind])]
+    return [ExactNumber(number) for number in numbers[:_MAX_COMPARED]]
+
 
 _LARGEST_COUNT = 2
 _FLOAT_FACTOR = 2_000
@@ -52,6 +73,7 @@ class AnswerPolicy(Struct, frozen=True):
         uneven: Whether elements are divided among classes unevenly.
         valued: Whether small tensors that do not depend on an input keep their values.
         events: Number of operators after which the run is ended, or 0 for no limit.
+        draw: 0 for the model's own random numbers and the time; other numbers: see `chance`.
     """
 
     decisions: tuple[bool, ...] = ()
@@ -61,6 +83,7 @@ class AnswerPolicy(Struct, frozen=True):
     uneven: bool = False
     valued: bool = False
     events: int = 0
+    draw: int = 0
 
 
 class ValueQueries:
@@ -136,7 +159,6 @@ def find_query_frame() -> FrameType | None:
 
 
 _TRACER = __name__.replace("data_dependence", "tracer")
-_STDLIB = sysconfig.get_path("stdlib")
 
 
 def _is_run(frame: FrameType) -> bool:
@@ -146,11 +168,8 @@ def _is_run(frame: FrameType) -> bool:
 
 def _is_library_frame(frame: FrameType) -> bool:
     """Whether a frame belongs to torch, Explorer or Python's standard library."""
-    name = frame.f_globals.get("__name__", "").partition(".")[0]
-    if name in ("torch", "explorer"):
-        return True
-    # a user's file may have the same name as a standard library module
-    return name in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_STDLIB, "<frozen"))
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in ("torch", "explorer") or is_standard_library(frame)
 
 
 def _replace_numbers(value: Any, number: float) -> Any:
@@ -159,7 +178,8 @@ def _replace_numbers(value: Any, number: float) -> Any:
         return [_replace_numbers(v, number) for v in value]
     if isinstance(value, (bool, int)):
         return type(value)(number)
-    scaled = number * _FLOAT_FACTOR if abs(number) > _LARGEST_COUNT else number
+    is_scaled = abs(number) > _LARGEST_COUNT and not isinstance(number, ExactNumber)
+    scaled = float(number * _FLOAT_FACTOR if is_scaled else number)
     if isinstance(value, float):
         return scaled
     return (value * 0 + (scaled if value.dtype.kind == "f" else int(number))).astype(value.dtype)

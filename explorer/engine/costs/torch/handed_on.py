@@ -1,88 +1,205 @@
-"""Detects when a model's code starts work in another thread or process, where its operators are not seen.
+"""Detects when a model's code hands work on: to another thread or process, or to a time after its run.
 
-A permanent thread that takes work from its own queue is not detected here. Its results are detected when the
-model uses them (`unseen`).
+The operators of such work are not seen. A permanent thread may also take work without a call that is watched
+here, such as from a `SimpleQueue` or a list. Its results are detected when the model uses them (`unseen`).
 """
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import functools
+import gc
+import queue
+import signal
 import sys
 import threading
+import weakref
+from asyncio import base_events
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
+from multiprocessing import connection, queues
 from multiprocessing.pool import Pool
 from multiprocessing.process import BaseProcess
-from types import FrameType
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
-_STARTING_METHODS: Sequence[tuple[type, str]] = (
+from explorer.engine.costs.torch.model_code import is_called_by_model, replace_globals
+
+_STARTING_METHODS: Sequence[tuple[Any, str]] = (
     (threading.Thread, "start"),
+    (_thread, "start_new_thread"),
     (BaseProcess, "start"),
     (ThreadPoolExecutor, "submit"),
     (ProcessPoolExecutor, "submit"),
     *((Pool, name) for name in ("apply_async", "map_async", "starmap_async", "map", "starmap")),
     *((Pool, name) for name in ("imap", "imap_unordered")),
+    # a thread or process that runs already takes work from a queue or a pipe, or waits for a signal
+    (queue.Queue, "put"),
+    (queues.Queue, "put"),
+    (queues.SimpleQueue, "put"),
+    (connection.Connection, "send"),
+    (connection.Connection, "send_bytes"),
+    (ForkingPickler, "__init__"),
+    (threading.Event, "set"),
+    (threading.Condition, "notify"),
+    (threading.Semaphore, "release"),
+    (base_events.BaseEventLoop, "call_soon_threadsafe"),
 )
-"""Methods that start work in another thread or process."""
+"""Functions and methods that give work to another thread or process."""
 
-_LIBRARY_PACKAGES = ("threading", "concurrent", "multiprocessing", "asyncio", "explorer")
-"""Packages whose frames may lie between these methods and the code that calls them."""
+_STARTING_EVENTS = frozenset(
+    ("subprocess.Popen", *(f"os.{name}" for name in ("system", "fork", "forkpty", "posix_spawn", "exec")))
+)
+"""Events of Python's audit that begin a process, however the model's code names the function."""
+
+_LATER_METHODS: Sequence[tuple[Any, str]] = (
+    (atexit, "register"),
+    (weakref.finalize, "__init__"),
+)
+"""Functions that have a function called after the run."""
+
+_LOOP_METHODS = ("call_soon", "call_at")
+"""Methods of an event loop that every way to schedule a callback or a task uses."""
 
 
 class _ThreadCallback(threading.local):
-    """The function to call when code in this thread starts work, or None."""
+    """The functions to call when code in this thread hands work on, or None.
 
-    report: Callable[[], None] | None = None
+    Attributes:
+        started: Receives that work starts in another thread or process.
+        later: Receives that work is registered for a time after the run.
+        scheduled: Callbacks of event loops that have not run.
+    """
+
+    started: Callable[[], None] | None = None
+    later: Callable[[], None] | None = None
+    scheduled: dict[object, Any] | None = None
 
 
 _CALLBACK = _ThreadCallback()
 _LOCK = threading.Lock()
 _watchers = 0
-_originals: dict[tuple[type, str], Any] = {}
+_originals: dict[tuple[Any, str], Any] = {}
 
 
-def _reporting(method: Callable[..., Any]) -> Callable[..., Any]:
+def _reporting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a function that reports its calls by a watched model to the callback `name`, and makes them."""
+
     @functools.wraps(method)
     def reporting_method(*args: Any, **kwargs: Any) -> Any:
-        if _CALLBACK.report is not None and _is_called_by_model():
-            _CALLBACK.report()
+        report = getattr(_CALLBACK, name)
+        if report is not None and is_called_by_model():
+            report()
         return method(*args, **kwargs)
 
     return reporting_method
 
 
-def _is_called_by_model() -> bool:
-    """Whether a model's code, and not torch's own, starts the work."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None and _package(frame) in _LIBRARY_PACKAGES:
-        frame = frame.f_back
-    return frame is not None and _package(frame) != "torch"
+def _scheduling(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Returns a method of an event loop that notes each callback until it runs."""
+    position = 2 if method.__name__ == "call_at" else 1  # of the callback, behind the loop and the time
+
+    @functools.wraps(method)
+    def scheduling_method(*args: Any, **kwargs: Any) -> Any:
+        scheduled = _CALLBACK.scheduled
+        if scheduled is None or len(args) <= position:
+            return method(*args, **kwargs)
+        token, callback = object(), args[position]
+
+        def run(*values: Any) -> Any:
+            scheduled.pop(token, None)
+            return callback(*values)
+
+        handle = method(*args[:position], run, *args[position + 1 :], **kwargs)
+        scheduled[token] = handle
+        return handle
+
+    return scheduling_method
 
 
-def _package(frame: FrameType) -> str:
-    return str(frame.f_globals.get("__name__", "")).partition(".")[0]
+def _report_process(event: str, _: tuple[Any, ...]) -> None:
+    """Reports an event of Python's audit that begins a process on behalf of a watched model."""
+    if event in _STARTING_EVENTS and _CALLBACK.started is not None and is_called_by_model():
+        _CALLBACK.started()
+
+
+@functools.cache
+def _listen_to_processes() -> None:
+    """Adds the audit hook. Python removes none, so there is one for the whole process."""
+    sys.addaudithook(_report_process)
+
+
+def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
+    """Yields the owner, the name and the replacement of each function that is watched."""
+    for name, methods in (("started", _STARTING_METHODS), ("later", _LATER_METHODS)):
+        for owner, method in methods:
+            if hasattr(owner, method):
+                yield owner, method, _reporting(name, getattr(owner, method))
+    for method in _LOOP_METHODS:
+        yield base_events.BaseEventLoop, method, _scheduling(getattr(base_events.BaseEventLoop, method))
+
+
+def _list_observers() -> list[Any]:
+    """Returns the functions that Python calls at a call, a line, a garbage collection or a signal."""
+    handlers = [signal.getsignal(number) for number in signal.valid_signals()]
+    return [sys.gettrace(), sys.getprofile(), *gc.callbacks, *handlers]
 
 
 @contextmanager
-def watch_started_work(report: Callable[[], None]) -> Iterator[None]:
-    """Calls `report` whenever a model's code in this thread starts work in another thread or process."""
+def watch_handed_on_work(
+    modules: Sequence[Any], started: Callable[[], None], later: Callable[[], None]
+) -> Iterator[None]:
+    """Reports whenever a model's code in this thread hands work on.
+
+    Args:
+        modules: Python modules of the model's code, whose own names for watched functions are replaced too.
+        started: Receives that work starts in another thread or process.
+        later: Receives that work is registered for a time after the run.
+    """
     global _watchers
-    outer = _CALLBACK.report
+    _listen_to_processes()
+    outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
     with _LOCK:
         if not _watchers:
-            for kind, name in _STARTING_METHODS:
-                _originals[kind, name] = vars(kind)[name]
-                setattr(kind, name, _reporting(_originals[kind, name]))
+            for owner, name, replacement in list(_list_replacements()):
+                _originals[owner, name] = vars(owner).get(name)
+                setattr(owner, name, replacement)
         _watchers += 1
-    _CALLBACK.report = report
+        functions = {
+            id(original): getattr(owner, name)
+            for (owner, name), original in _originals.items()
+            if owner in (_thread, atexit)
+        }
+    scheduled: dict[object, Any] = {}
+    observers = _list_observers()
+    _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = started, later, scheduled
     try:
-        yield
+        with replace_globals(modules, functions):
+            yield
+        is_scheduled = any(not handle.cancelled() for handle in scheduled.values())
+        if is_scheduled or any(observer not in observers for observer in _list_observers()):
+            later()
     finally:
-        _CALLBACK.report = outer
+        _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = outer
         with _LOCK:
             _watchers -= 1
             if not _watchers:
-                for (kind, name), method in _originals.items():
-                    setattr(kind, name, method)
+                for (owner, name), method in _originals.items():
+                    if method is None:
+                        delattr(owner, name)
+                    else:
+                        setattr(owner, name, method)
+                _originals.clear()
+
+
+@contextmanager
+def unwatched() -> Iterator[None]:
+    """Reports nothing in this thread, while code that is not the model's own runs during its run."""
+    outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
+    _CALLBACK.started = _CALLBACK.later = _CALLBACK.scheduled = None
+    try:
+        yield
+    finally:
+        _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = outer

@@ -19,7 +19,7 @@ from torch import nn
 from explorer.engine.compat.torch import children_of, is_packed, parameters_of, schema_of, storage_key
 from explorer.engine.costs.assumption import is_assumption
 from explorer.engine.costs.aten.packed_weights import count_bytes, unpack_weights
-from explorer.engine.costs.torch.data_dependence import CodePlace, Kind
+from explorer.engine.costs.torch.data_dependence import CodePlace, Kind, Variation
 from explorer.engine.formats.byte_ranges import MANY_RUNS, TensorView, find_pieces, is_dense
 from explorer.engine.formats.torch_module.modules import (
     collect_tensors,
@@ -194,6 +194,7 @@ class Trace(Struct):
         shared: Whether elements were divided among classes.
         refused: Whether the model's own code raised the error.
         is_fault: Whether the run failed as it would with real tensors, such as after a wrong input shape.
+        variations: What may make another call of the model differ from this run.
         elsewhere: Paths of the rows that run only with other answers.
         cut: Whether the run was ended because it had too many operators.
         endless: Code place that queried values so often that the run was ended, or None.
@@ -217,6 +218,7 @@ class Trace(Struct):
     asked: Mapping[CodePlace, Kind] = field(default_factory=dict)
     sized: bool = False
     shared: bool = False
+    variations: tuple[Variation, ...] = ()
     refused: bool = False
     is_fault: bool = False
     cut: bool = False

@@ -60,9 +60,13 @@ from explorer.engine.costs.torch import (
     layer_cache,
 )
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries
-from explorer.engine.costs.torch.handed_on import watch_started_work
+from explorer.engine.costs.torch.chance import reads_the_date, watch_draws
+from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries, Variation
+from explorer.engine.costs.torch.handed_on import unwatched, watch_handed_on_work
+from explorer.engine.costs.torch.held_after import is_held_by_code
 from explorer.engine.costs.torch.hooks import Functions, Operators
+from explorer.engine.costs.torch.model_code import list_code_modules, list_functions
+from explorer.engine.costs.torch.module_state import take_snapshot
 from explorer.engine.costs.torch.outsiders import Outsiders
 from explorer.engine.costs.torch.records import (
     ModuleParameter,
@@ -364,6 +368,10 @@ class _Watch:
         """Records that the running module starts work in another thread or process."""
         self.unseen_work.note_started_work(self.frames[-1].path)
 
+    def note_later_work(self) -> None:
+        """Records that the running module leaves code that may compute after the run."""
+        self.unseen_work.note_later_work(self.frames[-1].path)
+
     def note_memory_access(self, method: str) -> None:
         """Records that the running module reads the memory of a tensor."""
         self.unseen_work.note_memory_access(self.frames[-1].path, method)
@@ -450,10 +458,11 @@ class _Watch:
         if answered is not None:
             return answered
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
-        # the text of a single number is mostly part of a message
-        is_message = name in ("__repr__", "__format__") and args[0].numel() == 1
-        if name in EXPORTING_METHODS and not is_message and device_questions.is_model_asking():
-            self.note_memory_access(name)
+        if name in EXPORTING_METHODS and device_questions.is_model_asking():
+            if name in ("__repr__", "__format__") and args[0].numel() == 1:
+                self.unseen_work.note_number_text(frame.path, name, args[0])
+            else:
+                self.note_memory_access(name)
         guessed = data_dependent.guess(name, args)
         if guessed is not None:
             guessed = self.queries.answer(guessed)
@@ -648,12 +657,17 @@ class _Watch:
                     result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
                 else:
                     result = packed(dispatch.call_of(func, args, kwargs, None))
+            if operator.random:
+                result = self.without_random_values(operator, args, result)
         if answer is None:
             parts = result if isinstance(result, (tuple, list)) else (result,)
             outputs = [t for t in parts if isinstance(t, torch.Tensor)]
-            if not outputs and bounded is None:
+            is_foreign = not outputs and bool(inputs) and operator.foreign
+            if not outputs and bounded is None and not is_foreign:
                 return result
-            cost = dispatch.compute_cost(func, args, kwargs, result) if outputs else cost_formulas.FREE
+            cost = cost_formulas.FREE
+            if outputs or is_foreign:
+                cost = dispatch.compute_cost(func, args, kwargs, result)
             if operator.auxiliary:
                 outputs = outputs[:1]
             # an operator without tensor arguments needs a dtype argument
@@ -667,6 +681,15 @@ class _Watch:
             outputs = list(result)
         row = self.current(operator.short)
         self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, bounded)
+        return result
+
+    def without_random_values(self, operator: meta_cache.AtenOperator, args: Any, result: Any) -> Any:
+        """Returns the result of a random operator without values: another run would draw others."""
+        if not operator.mutates:
+            return self.on_meta(result, scalars=True)
+        written: list[torch.Tensor] = []
+        meta_cache.read_arguments((result,), [], written)
+        self.stale_storages.update(storage_key(t.untyped_storage()) for t in written if not t.is_meta)
         return result
 
     def without_values(
@@ -721,11 +744,13 @@ class _Watch:
 
     def is_mixed(self, inputs: Sequence[torch.Tensor]) -> bool:
         """Whether the values of some inputs must be dropped: they are stale, or other inputs have none."""
-        if self.stale_storages and any(
-            storage_key(t.untyped_storage()) in self.stale_storages for t in inputs if not t.is_meta
-        ):
-            return True
-        return _is_mixed(inputs)
+        return (bool(self.stale_storages) and any(map(self.is_stale, inputs))) or _is_mixed(inputs)
+
+    def is_stale(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor has values that are not those of the model's run."""
+        if not self.stale_storages or tensor.is_meta:
+            return False
+        return storage_key(tensor.untyped_storage()) in self.stale_storages
 
     def bounded(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
@@ -836,9 +861,9 @@ class _Watch:
         """Records that the model returned `result`, which contains the tensors `returned`, for `inputs`."""
         for tensor in returned:
             self.note_read(tensor)
-        self.unseen_work.finish(result, inputs, self._is_computed)
+        self.unseen_work.finish(result, inputs, self.is_computed)
 
-    def _is_computed(self, tensor: torch.Tensor) -> bool:
+    def is_computed(self, tensor: torch.Tensor) -> bool:
         """Whether the run computed a tensor, which is then neither an input nor a parameter."""
         if tensor.layout is not torch.strided or list_inner_tensors(tensor):
             return True
@@ -888,10 +913,14 @@ class _Watch:
         meta_cache.read_arguments((args, tuple(kwargs.values())), [], inputs)
         return _is_mixed(inputs)
 
-    def on_meta(self, value: Any) -> Any:
-        """Returns `value` with tensors on the CPU replaced by meta tensors."""
+    def on_meta(self, value: Any, *, scalars: bool = False) -> Any:
+        """Returns `value` with tensors on the CPU replaced by meta tensors.
+
+        A tensor without dimensions keeps its value, except for a random one and with `scalars`.
+        """
         if isinstance(value, torch.Tensor):
-            if value.is_meta or not value.dim():
+            is_kept = not value.dim() and not scalars and not self.is_stale(value)
+            if value.is_meta or is_kept:
                 return value
             value_and_copy = self.meta_copies.get(id(value))
             if value_and_copy is None:
@@ -908,7 +937,7 @@ class _Watch:
                     self.bound_reasons[key] = reason
             return value_and_copy[1]
         if isinstance(value, (tuple, list)):
-            return type(value)(self.on_meta(v) for v in value)
+            return type(value)(self.on_meta(v, scalars=scalars) for v in value)
         return "meta" if isinstance(value, torch.device) else value
 
 
@@ -957,20 +986,30 @@ def _bytes(value: Any) -> int:
 
 
 @contextmanager
-def _observe_model(model: nn.Module, watch: _Watch, train: bool) -> Iterator[None]:
+def _observe_model(
+    model: nn.Module, watch: _Watch, train: bool, note_variation: Callable[[Variation], None]
+) -> Iterator[None]:
     """Observes every module in one mode without fast paths, and restores all state at the end."""
     modules = watch.named.values()
+    functions = list_functions(modules)
+    code_modules = list_code_modules(functions)
+    if reads_the_date(functions):
+        note_variation("date")
     with (
         restoring_modes(modules),
         listening(watch.run, watch.note_thread_call),
-        watch_started_work(watch.note_started_work),
+        watch_handed_on_work(code_modules, watch.note_started_work, watch.note_later_work),
+        watch_draws(code_modules, watch.policy.draw, partial(note_variation, "draw")),
         storages.watch_storages(watch.note_memory_access),
         attention_by(watch.attention),
         uncompiled(),
     ):
         if any(module.training != train for module in modules):
             model.train(train)
+        before = take_snapshot(modules, functions, code_modules)
         yield
+        if before != take_snapshot(modules, functions, code_modules):
+            note_variation("state")
 
 
 def trace(
@@ -998,7 +1037,7 @@ def trace(
         The trace. If the model raises, the trace ends there and names the module.
     """
     meta_cache.trim()
-    watch = _Watch(model, check, gradients, policy)
+    watch = _Watch(model, unwatched()(check), gradients, policy)
     queries = watch.queries
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
@@ -1013,7 +1052,11 @@ def trace(
     watch.outsiders.note_inputs(inputs)
     inputs = [inner for t in inputs for inner in list_inner_tensors(t) or (t,)]
     _record_existing_tensors(watch, inputs, args, kwargs)
-    with _observe_model(model, watch, train), torch.set_grad_enabled(gradients is not None):
+    variations: list[Variation] = []
+    with (
+        _observe_model(model, watch, train, variations.append),
+        torch.set_grad_enabled(gradients is not None),
+    ):
         try:
             with watch.functions, Operators(watch):
                 depths = mode_depths()
@@ -1023,6 +1066,17 @@ def trace(
             raise
         except Exception as error:
             _record_failure(run, watch, error)
+    if (
+        not run.failed
+        and watch.trail is not None
+        and is_held_by_code(
+            [*(tensors for _, _, tensors in watch.trail.events), *watch.meta_copies.values()],
+            lambda: run.result,
+            [args, kwargs, *watch.named.values()],
+            watch.is_computed,
+        )
+    ):
+        watch.note_later_work()
     run.decided, run.endless, run.asked = tuple(queries.decided), queries.endless, queries.asked
     # a branch that was taken under an assumption may fail where the model's own branch does not
     run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
@@ -1032,6 +1086,7 @@ def trace(
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
     run.kept = tuple(storage_key(t.untyped_storage()) for t in returned)
     watch.note_result(run.result, (args, kwargs), returned)
+    run.variations = tuple(dict.fromkeys(variations))
     run.unseen, run.outsiders = watch.unseen_work.places, watch.outsiders.list_used()
     return run
 

@@ -3,7 +3,7 @@
 Each detection makes the totals lower bounds and adds a row with the reason. Four observations count as missed
 work:
 
-- The model starts work in another thread or process.
+- The model starts work in another thread or process, or leaves code that may compute later.
 - An operator reads a tensor that no recorded operator produced.
 - Python or NumPy reads numbers of a tensor. This does not count if the numbers return unchanged, or if the
   model only compares them.
@@ -30,6 +30,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
 from explorer.engine.formats.torch_module.modules import find_held_tensors, walk_contents
@@ -40,6 +41,10 @@ _FOREIGN_TENSOR = (
 )
 _STARTED_WORK = (
     "the model starts work in another thread or process, where operators are not counted: the figures are"
+    " lower bounds"
+)
+_LATER_WORK = (
+    "the model leaves code that may compute after its run, where operators are not counted: the figures are"
     " lower bounds"
 )
 _OUTSIDE_TORCH = (
@@ -54,6 +59,8 @@ EXPORTING_METHODS = {
     "map_": "Python numbers",
     "__repr__": "text",
     "__format__": "text",
+    "_str": "text",
+    "__reduce_ex__": "bytes",
 }
 """Tensor methods that pass numbers to code outside torch, with the form of these numbers."""
 
@@ -97,6 +104,7 @@ class UnseenWork:
         self._arrays: list[_Array] = []
         # reads whose numbers may return unchanged, by the index of the array; negative keys have no array
         self._pending_reads: dict[int, tuple[str, str, str]] = {}
+        self._read_offsets: dict[int, set[int]] = {}  # positions of read elements, by storage
         self._reads_by_place: Counter[tuple[str, CodeType, int]] = Counter()
 
     def note_foreign_tensor(self, path: str) -> None:
@@ -106,6 +114,10 @@ class UnseenWork:
     def note_started_work(self, path: str) -> None:
         """Records that the module at `path` starts work in another thread or process, or runs in one."""
         self.places.setdefault(path, ("elsewhere", _STARTED_WORK))
+
+    def note_later_work(self, path: str) -> None:
+        """Records that the module at `path` leaves code that may compute after the run."""
+        self.places.setdefault(path, ("later", _LATER_WORK))
 
     def note_memory_access(self, path: str, method: str) -> None:
         """Records that the module at `path` reads numbers through a method of a tensor or of a storage."""
@@ -132,23 +144,38 @@ class UnseenWork:
         elif is_inexact and method == "tolist" and tensor.numel() > 1:
             self._pending_reads[-1 - len(self._pending_reads)] = path, method, _NUMBERS_FORM
         elif is_inexact and method == "item":
-            self._note_number_read(path)
+            self._note_number_read(path, tensor)
         self._read_count += tensor.numel()
         self._first_read = self._first_read or (path, method)
 
-    def _note_number_read(self, path: str) -> None:
+    def _note_number_read(self, path: str, tensor: torch.Tensor) -> None:
         """Records that the module at `path` reads a single number.
 
         A number that the model only compares does not count. The first read at each place in the code does
-        not count either: a model may read a single parameter, but many reads suggest a loop over a tensor.
+        not count either, unless it reads another element of a tensor that was read before: a model may read
+        single numbers, but many reads suggest a loop over a tensor.
         """
         frame = find_query_frame()
         if frame is None or is_only_compared(frame.f_code, frame.f_lasti):
             return
         place = path, frame.f_code, frame.f_lasti
         self._reads_by_place[place] += 1
-        if self._reads_by_place[place] > 1:
+        if self._reads_by_place[place] > 1 or self._is_further_element(tensor):
             self.places.setdefault(path, ("item", _OUTSIDE_TORCH.format(form=_NUMBERS_FORM)))
+
+    def note_number_text(self, path: str, method: str, tensor: torch.Tensor) -> None:
+        """Records that the module at `path` makes a text of a single number.
+
+        Such a text is mostly part of a message. Texts of several elements of one tensor are not.
+        """
+        if self._is_further_element(tensor):
+            self.note_memory_access(path, method)
+
+    def _is_further_element(self, tensor: torch.Tensor) -> bool:
+        """Whether another element of the memory of a tensor was read before."""
+        offsets = self._read_offsets.setdefault(storage_key(tensor.untyped_storage()), set())
+        offsets.add(int(tensor.storage_offset()))
+        return len(offsets) > 1
 
     def note_values_returned(self, tensor: torch.Tensor) -> None:
         """Records that the model creates a tensor from numbers of Python or NumPy."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import ctypes
+import io
+import pickle
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +22,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from explorer import Session  # noqa: E402
 from explorer.engine.costs.torch.unseen import find_tensors  # noqa: E402
-from explorer.facts import Info  # noqa: E402
+from explorer.facts import Info, Layer  # noqa: E402
 from explorer.facts.training import Training  # noqa: E402
 
 
@@ -43,6 +46,11 @@ def info(function: Callable[..., Any]) -> Info:
 def reasons(function: Callable[..., Any]) -> list[str]:
     with Session(Two(function), inputs=(torch.rand(6, 4),), cache=False) as session:
         return [row.reason for row in session.analysis().layers if row.status == "unknown"]
+
+
+def _layers(function: Callable[..., Any]) -> Sequence[Layer]:
+    with Session(Two(function), inputs=(torch.rand(6, 4),), cache=False) as session:
+        return session.analysis().layers
 
 
 # -- work that is not seen
@@ -199,6 +207,90 @@ def in_a_formatted_text(model: Two, x: Any) -> Any:
     return model.first(x) * float(f"{x.sum(0)}".strip("tensor([.").isdigit())
 
 
+def pickled(model: Two, x: Any) -> Any:
+    return model.first(x) * (pickle.dumps({"rows": [x]})[0] > 1)
+
+
+def reduced(model: Two, x: Any) -> Any:
+    build, arguments = x.__reduce_ex__(4)[:2]
+    return model.first(x) if callable(build) and arguments else None
+
+
+def saved(model: Two, x: Any) -> Any:
+    file = io.BytesIO()
+    torch.save(model.state_dict(), file)
+    return model.first(x) * len(file.getvalue())
+
+
+def texts_of_elements(model: Two, x: Any) -> Any:
+    return model.first(x) * len(",".join(str(number) for number in x[0]))
+
+
+def elements_in_several_lines(model: Two, x: Any) -> Any:
+    left = x[0, 0].item()
+    right = x[0, 1].item()
+    return model.first(x) * left * right
+
+
+def operator_without_result(model: Two, x: Any) -> Any:
+    torch.ops.explorer_tests.consume(model.first(x))
+    return model.first(x)
+
+
+def operator_with_a_number(model: Two, x: Any) -> Any:
+    return model.first(x) * torch.ops.explorer_tests.measure(x)
+
+
+LIBRARY = torch.library.Library("explorer_tests", "DEF")
+LIBRARY.define("consume(Tensor x) -> ()")
+LIBRARY.impl("consume", lambda x: None, "Meta")
+LIBRARY.define("measure(Tensor x) -> float")
+LIBRARY.impl("measure", lambda x: 1.0, "Meta")
+
+
+@pytest.mark.parametrize("function", [operator_without_result, operator_with_a_number])
+def test_an_operator_of_a_library_without_a_tensor_as_result_is_unknown(
+    function: Callable[..., Any],
+) -> None:
+    totals = info(function).totals
+    assert totals.status == "unknown"
+    assert totals.coverage < 1
+    assert any("explorer_tests::" in reason for reason in reasons(function))
+
+
+def constants_in_numpy(model: Two, x: Any) -> Any:
+    table = np.arange(24, dtype=np.float32).reshape(6, 4) @ np.eye(4, dtype=np.float32)
+    return model.second(model.first(x + torch.from_numpy(table)))
+
+
+def integers(model: Two, x: Any) -> Any:
+    numbers = (x[:, 0] * 100).long().tolist()
+    return model.second(model.first(x)) + sum(a * b for a in numbers for b in numbers)
+
+
+def caught_error(model: Two, x: Any) -> Any:
+    try:
+        torch.linalg.cholesky(x[:4])
+    except RuntimeError:
+        return model.first(x)
+    return model.second(model.first(x))
+
+
+def copied(model: Two, x: Any) -> Any:
+    return model.second(copy.copy(copy.deepcopy(model.first(copy.copy(x)))))
+
+
+@pytest.mark.parametrize("function", [constants_in_numpy, integers, copied])
+def test_work_that_leaves_no_trace_counts_as_the_work_of_torch(function: Callable[..., Any]) -> None:
+    totals = info(function).totals
+    assert (totals.macs, totals.status) == (2 * 6 * 4 * 4, "exact")
+
+
+def test_an_operator_that_fails_on_some_values_only_is_taken_to_succeed() -> None:
+    products = [row.macs for row in _layers(caught_error) if row.path in ("first", "second")]
+    assert products == [6 * 4 * 4, 6 * 4 * 4]
+
+
 def in_an_object(model: Two, x: Any) -> Any:
     return SimpleNamespace(first=model.first(x), rest=lambda: model.second(x))
 
@@ -218,6 +310,11 @@ def in_an_object(model: Two, x: Any) -> Any:
         by_address_of_storage,
         bytes_of_storage,
         numbers_of_storage,
+        pickled,
+        reduced,
+        saved,
+        texts_of_elements,
+        elements_in_several_lines,
         in_a_text,
         in_a_formatted_text,
         in_an_object,

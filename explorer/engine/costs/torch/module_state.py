@@ -1,0 +1,139 @@
+"""What a model's code keeps between two calls: attributes, globals and variables of closures.
+
+A model may count its calls or keep a result, and then do other work at its next call. A snapshot before the
+run and one after it show whether the run changed something that the next call can read.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import sys
+from collections import deque
+from collections.abc import Hashable, Iterable, Sequence
+from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from explorer.engine.compat.torch import buffers_of, is_of_torch
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_SEQUENCES = (list, tuple, deque, set, frozenset)
+_ITERATORS = (itertools.count, itertools.cycle, itertools.islice, itertools.repeat)
+_CODE_TYPES = (FunctionType, MethodType, ModuleType, type, nn.Module)
+_CACHED_FUNCTION: Any = type(functools.cache(int))
+
+_MAX_DEPTH = 3
+_MAX_PARTS = 64
+"""Number of elements of a container that are read; of larger ones, only the number of elements is."""
+
+_MAX_VALUES = 100_000
+"""Number of values that a snapshot reads."""
+
+_OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
+"""Attributes that every module has; torch changes some of them in each call."""
+
+_LIBRARIES = ("torch", "explorer", "numpy", "builtins")
+"""Packages whose objects hold caches of their own, which no count depends on."""
+
+
+def take_snapshot(
+    modules: Iterable[nn.Module], functions: Sequence[FunctionType], code_modules: Sequence[ModuleType]
+) -> list[Hashable]:
+    """Returns what the next call can read, as values that can be compared.
+
+    Args:
+        modules: Modules of the model. Layers of torch keep nothing between calls, apart from buffers.
+        functions: Functions of the model's code.
+        code_modules: Python modules that define them.
+    """
+    reader = _Reader()
+    snapshot: list[Hashable] = []
+    classes: dict[type, None] = {}
+    for module in modules:
+        snapshot += [id(buffer) for buffer in buffers_of(module).values()]
+        if not is_of_torch(module):
+            classes[type(module)] = None
+            own = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
+            snapshot.append(reader.read_names(own, 0))
+    snapshot += [reader.read_names(dict(vars(kind)), 0) for kind in classes]
+    for function in functions:
+        snapshot.append(reader.read_names(dict(function.__dict__), 0))
+        snapshot += [reader.read(default, 0) for default in function.__defaults__ or ()]
+        snapshot += [reader.read(_read_cell(cell), 0) for cell in function.__closure__ or ()]
+    snapshot += [reader.read_names(dict(vars(module)), 0) for module in code_modules]
+    return snapshot
+
+
+def _read_cell(cell: Any) -> Any:
+    """Returns the value of a closure's variable, or None if it has none yet."""
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return None
+
+
+class _Reader:
+    """Reads the contents of objects, up to a number of values."""
+
+    def __init__(self) -> None:
+        self._remaining = _MAX_VALUES
+        self._contents: dict[int, Hashable] = {}  # of each object that was read, by its id
+
+    def read_names(self, values: dict[Any, Any], depth: int) -> Hashable:
+        """Returns the contents of a dict, without code and without what Python itself stores."""
+        return tuple(
+            (name if isinstance(name, str) else self.read(name, depth + 1), self.read(value, depth + 1))
+            for name, value in list(dict.items(values))
+            if not (isinstance(name, str) and name.startswith("__")) and not isinstance(value, _CODE_TYPES)
+        )
+
+    def read(self, value: Any, depth: int) -> Hashable:
+        """Returns something that changes if the content of `value` changes."""
+        self._remaining -= 1
+        if isinstance(value, _PLAIN):
+            return value
+        if isinstance(value, (*_CODE_TYPES, torch.Tensor)) or depth > _MAX_DEPTH or self._remaining < 0:
+            return id(value)
+        if isinstance(value, (dict, *_SEQUENCES)) and len(value) > _MAX_PARTS:
+            return id(value), len(value)
+        if id(value) not in self._contents:
+            self._contents[id(value)] = id(value)  # an object in a circle ends there
+            self._contents[id(value)] = self._read_content(value, depth)
+        return self._contents[id(value)]
+
+    def _read_content(self, value: Any, depth: int) -> Hashable:
+        """Returns the contents of a container, an object of the user, or a generator."""
+        if isinstance(value, dict):
+            return self.read_names(value, depth)
+        if isinstance(value, _SEQUENCES):
+            return tuple(self.read(part, depth + 1) for part in list(value))
+        if isinstance(value, SimpleNamespace) or _is_of_user(value):
+            return id(value), self.read_names(dict(vars(value)), depth)
+        return _read_state(value)
+
+
+def _read_state(value: Any) -> Hashable:
+    """Returns the state of a generator of random numbers, an array, an iterator or a cache of a function."""
+    if isinstance(value, random.Random):
+        return value.getstate()
+    if isinstance(value, np.random.Generator):
+        return repr(value.bit_generator.state)
+    if isinstance(value, torch.Generator):
+        return bytes(value.get_state().numpy())
+    if isinstance(value, np.ndarray):
+        return (id(value), value.tobytes()) if value.size <= _MAX_PARTS else id(value)
+    if isinstance(value, _ITERATORS):
+        return repr(value)
+    if isinstance(value, _CACHED_FUNCTION):
+        return id(value), value.cache_info().currsize
+    return id(value)
+
+
+def _is_of_user(value: Any) -> bool:
+    package = type(value).__module__.partition(".")[0]
+    return package not in _LIBRARIES and package not in sys.stdlib_module_names and hasattr(value, "__dict__")

@@ -1,0 +1,149 @@
+"""A count of a model whose calls differ, by chance, by the time or by earlier calls, is not called exact."""
+
+from __future__ import annotations
+
+import datetime
+import itertools
+import os
+import random
+import secrets
+import time
+import uuid
+from collections.abc import Callable
+from time import perf_counter_ns
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402
+
+from explorer import Session  # noqa: E402
+from explorer.facts import Info  # noqa: E402
+
+ONE = 6 * 4 * 4
+CALLS = [0]
+NUMBERS = itertools.count()
+
+
+class Two(nn.Module):
+    """Runs one product of 6 rows of 4, and a second one if `condition` says so."""
+
+    def __init__(self, condition: Callable[[Any], Any]) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.condition = condition
+        self.calls = 0
+        self.generator = random.Random(7)
+
+    def forward(self, x: Any) -> Any:
+        x = self.first(x)
+        return self.second(x) if self.condition(self) else x
+
+
+def count(condition: Callable[[Any], Any]) -> Info:
+    with Session(Two(condition), inputs=(torch.rand(6, 4),), cache=False) as session:
+        return session.info()
+
+
+def third_call(model: Two) -> bool:
+    model.calls += 1
+    return model.calls == 3
+
+
+def later_calls(model: Two) -> bool:
+    CALLS[0] += 1
+    return CALLS[0] > 1
+
+
+def first_call(model: Two) -> bool:
+    model.calls += 1
+    return model.calls == 1
+
+
+def with_a_budget(model: Two) -> bool:
+    end = time.monotonic() + 0.002
+    rounds = 0
+    while time.monotonic() < end and rounds < 5:
+        rounds += 1
+    return rounds == 5
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        lambda model: random.random() < 0.01,
+        lambda model: random.uniform(0, 1) > 0.99,
+        lambda model: random.choice("ab") == "a",
+        lambda model: np.random.rand() < 0.001,
+        lambda model: np.random.randint(2),
+        lambda model: np.random.default_rng().random() < 0.5,
+        lambda model: random.Random().random() < 0.01,
+        lambda model: model.generator.random() < 0.5,
+        lambda model: torch.rand(()).item() < 0.01,
+        lambda model: torch.zeros(()).uniform_().item() < 0.01,
+        lambda model: torch.randint(0, 9, (1,)).item() == 4,
+        lambda model: int(model.first.weight.sum()) in (30, 41),
+        lambda model: os.urandom(1)[0] % 2,
+        lambda model: secrets.randbelow(2),
+        lambda model: uuid.uuid4().int % 2,
+        lambda model: time.time_ns() // 1000 % 2,
+        lambda model: time.localtime().tm_hour < 12,
+        lambda model: perf_counter_ns() % 2,
+        lambda model: next(NUMBERS) % 2,
+        third_call,
+        later_calls,
+        first_call,
+    ],
+)
+def test_the_call_that_costs_more_counts_and_is_called_assumed(condition: Callable[[Any], Any]) -> None:
+    fact = count(condition)
+    assert (fact.totals.macs, fact.totals.status, fact.totals.sign) == (2 * ONE, "assumed", "~ ")
+    assert [note for note in fact.model.notes if note.startswith("assumed: ")]
+
+
+def test_a_model_that_reads_the_date_is_not_exact() -> None:
+    fact = count(lambda model: datetime.datetime.now().year > 9000)
+    assert (fact.totals.macs, fact.totals.status) == (ONE, "assumed")
+    assert "assumed: the model reads the date, and a branch on it goes as now" in fact.model.notes
+
+
+def logs_its_time(model: Two) -> bool:
+    begin = time.perf_counter()
+    model.calls += 1
+    model.seconds = time.perf_counter() - begin
+    return random.random() < 2
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        logs_its_time,
+        lambda model: os.environ.get("A_VARIABLE_THAT_IS_NOT_SET") is None,
+        lambda model: hash(model) is not None and id(model),
+        lambda model: torch.rand(3).shape[0] == 3,
+        lambda model: CALLS.append(1) or True,
+        lambda model: next(NUMBERS) % 1000 != 999 or True,
+    ],
+)
+def test_a_model_whose_calls_do_the_same_work_is_exact(condition: Callable[[Any], Any]) -> None:
+    totals = count(condition).totals
+    assert (totals.macs, totals.status) == (2 * ONE, "exact")
+
+
+def test_a_run_keeps_the_random_numbers_of_the_user() -> None:
+    random.seed(3)
+    np.random.seed(3)
+    expected = random.random(), np.random.rand()
+    random.seed(3)
+    np.random.seed(3)
+    count(lambda model: random.random() + np.random.rand() < 0.5)
+    assert (random.random(), np.random.rand()) == expected
+
+
+def test_a_run_leaves_no_replaced_clock_behind() -> None:
+    names = perf_counter_ns, time.time, os.urandom, random.Random.seed
+    count(lambda model: perf_counter_ns() % 2)
+    assert names == (globals()["perf_counter_ns"], time.time, os.urandom, random.Random.seed)
