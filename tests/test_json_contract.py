@@ -37,7 +37,9 @@ def ask(capsys: pytest.CaptureFixture[str]) -> Ask:
     def call(*words: object, code: int = 0) -> dict[str, Any]:
         assert main.main([*map(str, words), "--json", "--quiet"]) == code
         out = capsys.readouterr().out
-        found: dict[str, Any] = json.loads(out, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+        found: dict[str, Any] = json.loads(
+            out, parse_constant=lambda word: pytest.fail(f"{word} is not JSON")
+        )
         answers.check(str(words[0]), found)
         return found
 

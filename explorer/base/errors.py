@@ -168,16 +168,20 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
         candidates: Valid names, in the order of the hint. A set is sorted.
 
     Returns:
-        `did you mean 'x'?`, or `there is: a, b, c` if no name is close, or '' if there are no names.
+        `did you mean 'x'?`, or `choose from: a, b, c` if no name is close, or '' if there are no names.
     """
     names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
     if close := suggest_only_near(name, names):
         return close
-    if not names:
-        return ""
-    listed_names = names if len(names) <= _LISTED else names[: _LISTED // 2]
-    rest_text = f" and {len(names) - len(listed_names):,} more" if len(listed_names) < len(names) else ""
-    return f"there is: {', '.join(listed_names)}{rest_text}"
+    if len(names) <= _LISTED:
+        return format_choices(names) if names else ""
+    first_count = _LISTED // 2
+    return f"{format_choices(names[:first_count])} and {len(names) - first_count:,} more"
+
+
+def format_choices(names: Iterable[str]) -> str:
+    """Formats the hint that lists all valid `names`: `choose from: a, b, c`."""
+    return f"choose from: {', '.join(names)}"
 
 
 def suggest_only_near(name: str, candidates: Iterable[str]) -> str:

@@ -12,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from explorer.base.checked import Count, Positive, Spec
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
+from explorer.facts.tiling import format_site
 
 Bound = Literal["compute", "memory", ""]
 Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]
@@ -214,6 +215,7 @@ class SiteCost(Fact, frozen=True):
         systolic: Cycles on the systolic array for each dataflow. Empty if the machine has no known array.
         formulas: Formulas of the figures. Empty unless they were requested.
         at_most: Whether the site may run less often than `calls`, as in `SitePlan`.
+        layer: As in `SitePlan`.
     """
 
     name: str
@@ -245,6 +247,12 @@ class SiteCost(Fact, frozen=True):
     systolic: tuple[Systolic, ...] = ()
     formulas: tuple[Formula, ...] = ()
     at_most: bool = False
+    layer: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name for display, with the layer unless the name contains it."""
+        return format_site(self.name, self.layer)
 
     @property
     def chosen(self) -> OrderCost:

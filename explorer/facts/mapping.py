@@ -14,7 +14,7 @@ from explorer.base.checked import Count, Natural, PathText, Positive, Spec, Word
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.facts.cost import Formula, Hardware
-from explorer.facts.tiling import TileSpec
+from explorer.facts.tiling import TileSpec, format_site
 
 Sizes = tuple[Count, Count, Count]
 """Numbers along M, K and N, in this order."""
@@ -428,6 +428,7 @@ class MappedSite(Fact, frozen=True):
         search: Search that found the mapping, or None if it was given.
         windows: Input of a convolution without gathered windows, for each memory that holds it. Empty unless
             it was requested.
+        layer: As in `SitePlan`.
     """
 
     name: str
@@ -436,6 +437,12 @@ class MappedSite(Fact, frozen=True):
     cost: MappingCost
     search: MappingSearch | None = None
     windows: tuple[WindowMoves, ...] = ()
+    layer: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name for display, with the layer unless the name contains it."""
+        return format_site(self.name, self.layer)
 
 
 class CapacityPoint(Fact, frozen=True):

@@ -143,9 +143,10 @@ class TileSpec(Spec, frozen=True):
     level: Annotated[
         str,
         option(
-            "level of the mapping whose tiles are used: a memory, or array",
+            "memory of the mapping whose tiles are used, or array for the innermost tiles",
             metavar="NAME",
-            label="level",
+            label="memory",
+            placeholder="innermost",
         ),
     ] = "array"
 
@@ -194,6 +195,8 @@ class SitePlan(Fact, frozen=True):
             integers or not quantized.
         sums: Accumulator size that the sums need, or None for floats or without a given accumulator.
         right: Number type in which the right operand is stored, or '' if it is `dtype`.
+        layer: Path of the module that the matmul comes from, as the layer tree names it, or '' if the file
+            does not say it.
     """
 
     name: str
@@ -222,6 +225,12 @@ class SitePlan(Fact, frozen=True):
     sums: Accumulator | None = None
     at_most: bool = False
     right: str = ""
+    layer: str = ""
+
+    @property
+    def title(self) -> str:
+        """Name for display, with the layer unless the name contains it."""
+        return format_site(self.name, self.layer)
 
     @property
     def sign(self) -> str:
@@ -310,6 +319,11 @@ class Plan(TableFact, frozen=True):
     def sign(self) -> str:
         """Sign in front of sums over sites: '<= ' if one of them may run less often, otherwise ''."""
         return next((site.sign for site in self.sites if site.sign), "")
+
+
+def format_site(name: str, layer: str) -> str:
+    """Formats a site's name for display: `node_MatMul_1 in head`, or `/head/Gemm`, which contains `head`."""
+    return f"{name} in {layer}" if layer and layer not in find_scope(name) else name
 
 
 def find_scope(name: str) -> str:

@@ -14,6 +14,7 @@ from explorer.base.checked import Spec
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
+from explorer.facts.tiling import format_site
 
 __all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "VerdictKind", "Verification"]
 
@@ -126,6 +127,7 @@ class SiteEvidence(Fact, frozen=True):
             and is unproven.
         saturates: Whether the runtime saturates the sums on this processor. The original is then not exact.
         finding: Additional finding of the run of a site that passed, besides equal products.
+        layer: As in `SitePlan`.
     """
 
     name: str
@@ -149,8 +151,14 @@ class SiteEvidence(Fact, frozen=True):
     differs: bool = False
     saturates: bool = False
     finding: str = ""
+    layer: str = ""
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("saturates", "finding")
+
+    @property
+    def title(self) -> str:
+        """Name for display, with the layer unless the name contains it."""
+        return format_site(self.name, self.layer)
 
 
 class RegionEvidence(Fact, frozen=True):

@@ -37,7 +37,7 @@ def outline(source: str) -> Outline:
     format = registry.recognise(source)
     if format.outline is None:
         raise Misuse(
-            "this is no file whose header could be read",
+            "this is not a file whose header could be read",
             where=source,
             hint=f"explorer layers {source} opens it if it is a model's name",
         )

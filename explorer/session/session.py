@@ -162,7 +162,7 @@ class Session(_Base):
             Misuse: The model is an nn.Module object.
         """
         if self.parts.models.module is not None:
-            raise Misuse("an nn.Module object is no file whose header could be read", where=self.source)
+            raise Misuse("an nn.Module object is not a file whose header could be read", where=self.source)
         return headers.outline(self.source)
 
     def sha256(self) -> str | None:

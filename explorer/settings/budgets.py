@@ -65,7 +65,7 @@ def parse_budget(value: Any, unit: BudgetUnit, where: str) -> Budget:
         if is_unsigned:
             hint = f"write +{text} for that much more than the baseline"
             raise Misuse(f"'{value}' has no sign", where=where, hint=hint)
-        raise Misuse(f"'{value}' is no limit", where=where, hint=_EXAMPLES[unit])
+        raise Misuse(f"'{value}' is not a limit", where=where, hint=_EXAMPLES[unit])
     if unit == "share" and not budget.is_change and budget.number > 1:
         raise Misuse(f"'{value}' is more than all nodes", where=where, hint=_EXAMPLES[unit])
     return budget

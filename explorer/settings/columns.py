@@ -282,7 +282,7 @@ _TABLE = (
         needs="providers",
     ),
     LayerColumn(
-        "input_size", "input MiB", "mebibytes", _count_input_bytes, "bytes of the inputs that are no weights"
+        "input_size", "input MiB", "mebibytes", _count_input_bytes, "bytes of the inputs that are not weights"
     ),
     LayerColumn(
         *("pass_size", "forward+backward MiB", "mebibytes"),

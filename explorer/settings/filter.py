@@ -270,7 +270,7 @@ class _Terms:
         if key in _ATTRIBUTES:
             if value.strip()[:1].isdigit() and _parse_numbers(value) is None:
                 raise build_error(
-                    f"'{_shorten(value)}' is no size", word.position, f"write {key}=3x3 or {key}=1"
+                    f"'{_shorten(value)}' is not a size", word.position, f"write {key}=3x3 or {key}=1"
                 )
             return _attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]

@@ -186,7 +186,7 @@ def check_name(name: str, config: str | None = None, *, overwrite: bool = False)
         Misuse: See `save_machine`.
     """
     if not _NAME.fullmatch(name) or name.endswith(".toml"):
-        raise Misuse(f"'{name}' is no name of a machine", where="--save", hint="such as npu or npu-2")
+        raise Misuse(f"'{name}' is not a name of a machine", where="--save", hint="such as npu or npu-2")
     path = config or find_config_path()
     _insert_machine(_read_text(path), path, name, {}, overwrite)
     folder = os.path.dirname(os.path.abspath(path))

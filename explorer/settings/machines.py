@@ -84,7 +84,7 @@ def _read_array_size(value: Any, where: str) -> tuple[int, int]:
     is_valid = all(isinstance(s, int) and not isinstance(s, bool) and 1 <= s <= 1 << 16 for s in sizes)
     if len(sizes) != 2 or not is_valid:
         raise Misuse(
-            f"'{value}' is no array", where=where, hint='write its rows and columns, such as "64x64"'
+            f"'{value}' is not an array", where=where, hint='write its rows and columns, such as "64x64"'
         )
     return sizes[0], sizes[1]
 

@@ -213,7 +213,7 @@ class _Reader:
         for index, row in enumerate(rows):
             place = [*table, ("level", index)]
             if not isinstance(row, dict):
-                raise self.build_misuse("a level that is no table", place, hint="write [[site.level]]")
+                raise self.build_misuse("a level that is not a table", place, hint="write [[site.level]]")
             self.check_keys(row, tuple(_LEVEL_FIELDS), place)
             for key in ("order", "tile"):
                 if key not in row:

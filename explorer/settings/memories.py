@@ -175,7 +175,7 @@ def _read_unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tupl
     sizes = [int(part) if re.fullmatch(r"\d{1,6}", part, re.ASCII) else 0 for part in parts]
     if len(sizes) != 3 or not all(sizes):
         raise Misuse(
-            f"'{text}' is no unit", where=f"{where} unit", hint='write M, K and N, such as "64x64x64"'
+            f"'{text}' is not a unit", where=f"{where} unit", hint='write M, K and N, such as "64x64x64"'
         )
     return sizes[0], sizes[1], sizes[2]
 
@@ -183,26 +183,26 @@ def _read_unit(table: Mapping[str, Any], hardware: Hardware, where: str) -> tupl
 def _number_type(name: str, where: str) -> str:
     if name not in _NUMBER_TYPES:
         hint = suggest_name(name, _NUMBER_TYPES) or "write rates = { int8 = 4096 }"
-        raise Misuse(f"'{name}' is no number type", where=f"{where} rates", hint=hint)
+        raise Misuse(f"'{name}' is not a number type", where=f"{where} rates", hint=hint)
     return name
 
 
 def _read_energy(value: Any, where: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not _LEAST_ENERGY <= value <= _MOST_ENERGY:
-        raise Misuse(f"'{value}' is no energy", where=where, hint="write picojoules, such as 1.2")
+        raise Misuse(f"'{value}' is not an energy", where=where, hint="write picojoules, such as 1.2")
     return float(value)
 
 
 def _count(value: Any, where: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1 << 20:
-        raise Misuse(f"'{value}' is no number", where=where, hint="write a whole number of at least 1")
+        raise Misuse(f"'{value}' is not a number", where=where, hint="write a whole number of at least 1")
     return value
 
 
 def _read_text(value: Any, where: str) -> str:
     if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise Misuse(f"'{value}' is no text of one line", where=where, hint='write name = "scratchpad"')
+        raise Misuse(f"'{value}' is not text of one line", where=where, hint='write name = "scratchpad"')
     return value.strip()
 
 
@@ -219,7 +219,7 @@ def _block(value: Any, where: str) -> tuple[int, int]:
     """Reads the rows and columns of a transfer, such as '16x64'."""
     match = re.fullmatch(r"(\d{1,6})\s*[xX×]\s*(\d{1,6})", str(value).strip(), re.ASCII)
     if match is None or not int(match[1]) or not int(match[2]):
-        raise Misuse(f"'{value}' is no block", where=where, hint='write rows and columns, such as "16x64"')
+        raise Misuse(f"'{value}' is not a block", where=where, hint='write rows and columns, such as "16x64"')
     return int(match[1]), int(match[2])
 
 
@@ -236,7 +236,7 @@ def _read_by_operand(value: Any, where: str, names: tuple[str, ...]) -> dict[str
         if name in numbers:
             raise Misuse(f"'{word}' is a second number of {name}", where=where, hint="leave one of them out")
         if name not in names or not re.fullmatch(r"0*[1-9]\d{0,6}", number, re.ASCII):
-            raise Misuse(f"'{word}' is no number of an operand", where=where, hint=hint)
+            raise Misuse(f"'{word}' is not a number of an operand", where=where, hint=hint)
         numbers[name] = int(number)
     return numbers
 
@@ -343,7 +343,7 @@ def _faults(memory: MachineMemory) -> Iterator[_Fault]:
     for key in _ENERGIES:
         energy = getattr(memory, key)
         if energy is not None and not _LEAST_ENERGY <= energy <= _MOST_ENERGY:
-            yield _Fault(key, f"'{energy}' is no energy", "write picojoules, such as 1.2")
+            yield _Fault(key, f"'{energy}' is not an energy", "write picojoules, such as 1.2")
 
 
 def check_machine(machine: MemoryMachine, where: str) -> None:

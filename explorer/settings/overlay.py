@@ -110,7 +110,7 @@ def read(path: str | os.PathLike[str]) -> OutsideFigures:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise Misuse(f"this is no text in UTF-8 (byte {error.start:,})", where=name) from None
+        raise Misuse(f"this is not text in UTF-8 (byte {error.start:,})", where=name) from None
     is_json = name.lower().removesuffix(".gz").endswith(".json") or text.lstrip()[:1] in ("{", "[")
     heads, rows = _read_value(_parse_json(text, name), name) if is_json else _read_csv(text, name)
     figures = _select_figures(name, heads, rows)
@@ -199,7 +199,7 @@ def _parse_json(text: str, path: str) -> Any:
     except RecursionError:
         raise Misuse("this is not JSON: it is nested too deep", where=path) from None
     except ValueError as error:  # a number with too many digits for Python, or a repeated key
-        raise Misuse(f"this is no overlay: {error}", where=path) from None
+        raise Misuse(f"this is not an overlay: {error}", where=path) from None
 
 
 def _check_unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _read_value(value: Any, path: str) -> tuple[list[str], list[Row]]:
         rows = _read_records(value, path)
     else:
         hint = "a list of records, or a mapping from names to figures"
-        raise Misuse("this is no overlay", where=path, hint=hint)
+        raise Misuse("this is not an overlay", where=path, hint=hint)
     heads: dict[str, None] = {}
     for _, cells in rows:
         heads.update(dict.fromkeys(str(head) for head in cells))
@@ -269,7 +269,7 @@ def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> Out
     if len(heads) > MAX_COLUMNS:
         raise Misuse(f"the overlay has {len(heads):,} columns; {MAX_COLUMNS} are read", where=path)
     if long := next((head for head in heads if len(head) > MAX_LETTERS), ""):
-        raise Misuse(f"'{_shorten(long)}' is no head: it has {len(long):,} letters", where=path)
+        raise Misuse(f"'{_shorten(long)}' is not a head: it has {len(long):,} letters", where=path)
     columns: list[OverlayColumn] = []
     numbers: list[list[float | None]] = []
     notes: list[str] = []
@@ -279,7 +279,7 @@ def _select_figures(path: str, heads: Sequence[str], rows: Sequence[Row]) -> Out
             number = _read_number(cells.get(head))
             if number == _NOT_A_NUMBER:
                 cell = _shorten(str(cells[head]))
-                problem = "is too large" if _NUMBER.fullmatch(cell) else "is no number"
+                problem = "is too large" if _NUMBER.fullmatch(cell) else "is not a number"
                 notes.append(f"'{_shorten(head)}' is left out: '{cell}' {problem}")
                 break
             column_numbers.append(number)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from explorer.base.errors import Misuse, suggest_only_near
+from explorer.base.errors import Misuse, format_choices, suggest_only_near
 from explorer.host.system import is_linux
 
 TYPE_CHECKING = False
@@ -95,7 +95,7 @@ def parse_tokens(text: str, where: str) -> tuple[int, ...]:
     """
     numbers = [parse_bytes(count_text) for count_text in text.split(",")]
     if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in numbers):
-        raise Misuse(f"'{text}' is no number of tokens", where=where, hint="write 8192, 32k or 2k,8k,32k")
+        raise Misuse(f"'{text}' is not a number of tokens", where=where, hint="write 8192, 32k or 2k,8k,32k")
     return tuple(dict.fromkeys(int(n) for n in numbers))
 
 
@@ -136,7 +136,7 @@ def parse_choice(text: str, choices: Sequence[str], where: str) -> str:
         return text
     if choice := find_ignoring_case(text, choices):
         return choice
-    hint = suggest_only_near(text, choices) or f"one of {', '.join(choices)}"
+    hint = suggest_only_near(text, choices) or format_choices(choices)
     raise Misuse(f"'{text}' is not known", where=where, hint=hint)
 
 
@@ -156,7 +156,7 @@ def parse_conditions(text: str, where: str = "shape") -> tuple[tuple[str, str, i
         conditions.append((match[1], match[2].replace("==", "="), int(match[3])))
         position = match.end()
     if remaining := text[position:].strip(" ,\t"):
-        raise Misuse(f"'{remaining}' is no condition on a shape", where=where, hint=_CONDITIONS_HINT)
+        raise Misuse(f"'{remaining}' is not a condition on a shape", where=where, hint=_CONDITIONS_HINT)
     return tuple(conditions)
 
 
@@ -178,7 +178,7 @@ def parse_axis(text: str, where: str = "--axis") -> int:
         Misuse: The text is not an integer.
     """
     if not _INTEGER.fullmatch(text.strip().removeprefix("-")):
-        raise Misuse(f"'{text}' is no axis", where=where, hint="0 is the first, -1 the last")
+        raise Misuse(f"'{text}' is not an axis", where=where, hint="0 is the first, -1 the last")
     return int(text)
 
 
@@ -191,7 +191,7 @@ def parse_map_size(text: str, where: str = "--map") -> tuple[int, int]:
     pieces = text.lower().strip().split("x")
     if len(pieces) != 2 or not all(_INTEGER.fullmatch(p) and 1 <= int(p) <= 1000 for p in pieces):
         raise Misuse(
-            f"'{text}' is no size of a map", where=where, hint="24x64: rows and columns, 1,000 at most"
+            f"'{text}' is not a size of a map", where=where, hint="24x64: rows and columns, 1,000 at most"
         )
     return int(pieces[0]), int(pieces[1])
 
@@ -213,7 +213,7 @@ def parse_span(text: str, where: str) -> tuple[int, int]:
     """
     first, colon, last = text.partition(":")
     if not colon:
-        raise Misuse(f"'{text}' is no part", where=where, hint="64:128")
+        raise Misuse(f"'{text}' is not a part", where=where, hint="64:128")
     return parse_count(first, where, 0), parse_count(last, where, 0)
 
 
@@ -263,15 +263,15 @@ def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int 
     name, equals, sizes = (word.strip() for word in text.partition("="))
     low, colon, high = (word.strip() for word in sizes.partition(":"))
     if not name or (equals and not colon):
-        raise Misuse(f"'{text}' is no size with its range", where=where, hint=_RANGE_HINT)
+        raise Misuse(f"'{text}' is not a size with its range", where=where, hint=_RANGE_HINT)
     if not equals:
         return name, None, None
     ends = [parse_bytes(end) if end else None for end in (low, high)]
     if any(end is not None and (end < 1 or end != int(end) or end > _LARGEST_SIZE) for end in ends):
-        raise Misuse(f"'{sizes}' is no range of whole sizes from 1 on", where=where, hint=_RANGE_HINT)
+        raise Misuse(f"'{sizes}' is not a range of whole sizes from 1 on", where=where, hint=_RANGE_HINT)
     first, last = (None if end is None else int(end) for end in ends)
     if first is not None and last is not None and first > last:
-        raise Misuse(f"{first:,} to {last:,} is no range", where=where, hint=_RANGE_HINT)
+        raise Misuse(f"{first:,} to {last:,} is not a range", where=where, hint=_RANGE_HINT)
     return name, first, last
 
 
@@ -399,7 +399,7 @@ def parse_capacity(typed: str) -> list[int]:
         or is_range != (":" in typed)
     ):
         raise Misuse(
-            f"'{typed}' is no range of sizes",
+            f"'{typed}' is not a range of sizes",
             where="--capacity",
             hint="write such as 1K:64M, or 256K,512K,1M",
         )
@@ -490,7 +490,7 @@ def parse_dynamic(texts: Iterable[str], where: str = "--dynamic") -> dict[str, d
             if not equals or not _INTEGER.fullmatch(axis):
                 raise Misuse(f"'{text}' names no axis", where=where, hint=hint)
             if not dim.isidentifier() or not dim.isascii():
-                raise Misuse(f"'{dim}' is no name for a dimension", where=where, hint=hint)
+                raise Misuse(f"'{dim}' is not a name for a dimension", where=where, hint=hint)
             if names_by_axis.setdefault(int(axis), dim) != dim:
                 raise Misuse(
                     f"axis {axis} has two names, '{names_by_axis[int(axis)]}' and '{dim}'", where=where
@@ -542,7 +542,7 @@ def parse_batch(text: str, where: str) -> int | str:
         return int(text)
     if not text.isidentifier() or not text.isascii():
         hint = "write 8, or a name such as N to leave it open"
-        raise Misuse(f"'{text}' is no batch", where=where, hint=hint)
+        raise Misuse(f"'{text}' is not a batch", where=where, hint=hint)
     return text
 
 

@@ -70,7 +70,7 @@ def _parse(text: str, where: str, unit: Unit, per: Sequence[str], hint: str) -> 
     factor = _find_factor(word, unit)
     if factor is None:
         bits = unit == "bytes" and word.endswith("b")
-        fault = f"'{text}' counts bits" if bits else f"'{word}' is no unit of {_NOUNS[unit]}"
+        fault = f"'{text}' counts bits" if bits else f"'{word}' is not a unit of {_NOUNS[unit]}"
         raise Misuse(fault, where=where, hint=hint)
     return _check_rate(float(digits + (exponent or "")) * factor, text, where, hint)
 

@@ -74,7 +74,7 @@ def _parse_range(word: str, text: str, where: str) -> slice:
     """Parses the range of one axis, such as '0:8' or '::2'; `text` is the complete slice, for errors."""
     ends = [end.strip() for end in word.split(":")]
     if len(ends) not in (2, 3) or not all(not end or _INDEX.match(end) for end in ends):
-        raise Misuse(f"'{word or text}' is no slice", where=where, hint=_HINT)
+        raise Misuse(f"'{word or text}' is not a slice", where=where, hint=_HINT)
     numbers = [int(end) if end else None for end in ends]
     if len(numbers) == 3 and numbers[2] == 0:
         raise Misuse(f"the step of '{word}' is 0", where=where, hint=_HINT)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from explorer.base.errors import Misuse, suggest_name
+from explorer.base.errors import Misuse, suggest_only_near
 
 
 class Statistic(NamedTuple):
@@ -70,7 +70,7 @@ DEFAULT = "min,max,mean,std,zeros"
 """Statistics for an axis without `--stat`."""
 
 _SIGMA = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(?:sigma|σ)\Z")
-_HINT = "one of " + ", ".join(
+_HINT = "choose from: " + ", ".join(
     (
         *(f"{name}:{one.argument}" if one.argument else name for name, one in STATISTICS.items()),
         *(f"{name}Ksigma" if name.endswith(":") else name for name in SHORTHANDS),
@@ -117,9 +117,9 @@ def _parse_choice(label: str, typed: str, where: str) -> Choice:
     statistic = STATISTICS.get(name)
     if statistic is None:
         raise Misuse(
-            f"'{name}' is no statistic",
+            f"'{name}' is not a statistic",
             where=where,
-            hint=suggest_name(name, [*STATISTICS, *SHORTHANDS]) or _HINT,
+            hint=suggest_only_near(name, [*STATISTICS, *SHORTHANDS]) or _HINT,
         )
     if not statistic.argument:
         if colon:

@@ -85,7 +85,7 @@ class SettingsFile:
         entries = self.content.get(name, {})
         if not isinstance(entries, dict):
             where = self._find_place((name,), self.path)
-            raise Misuse(f"'{name}' is no table", where=where, hint=f"write [{name}]")
+            raise Misuse(f"'{name}' is not a table", where=where, hint=f"write [{name}]")
         return entries
 
     def read_rules(
@@ -104,7 +104,7 @@ class SettingsFile:
         """
         if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
             name, where = ".".join(key), self._find_place(key, self.path)
-            raise Misuse(f"'{name}' is no list of tables", where=where, hint=f"write [[{name}]]")
+            raise Misuse(f"'{name}' is not a list of tables", where=where, hint=f"write [[{name}]]")
         for index, table in enumerate(tables):
             rule = self.read_values((*key, index), table, readers)
             if not rule.keys() & set(asks):

@@ -81,7 +81,7 @@ def program(*words: object, **how: Any) -> subprocess.CompletedProcess[str]:
         (["info", "a", "--jsn"], "did you mean '--json'?"),
         (["a", "--json"], "it belongs to explorer info"),
         (["tile", "a", "--edges", "raged"], "did you mean 'ragged'?"),
-        (["tile", "a", "--form", "xyzzy"], "one of auto, lab, scan, unrolled, batched"),
+        (["tile", "a", "--form", "xyzzy"], "choose from: auto, lab, scan, unrolled, batched"),
         (["tile", "a", "--tile", "0"], "--tile: '0' has a size below 1"),
         (["tile", "a", "--tile", "-64x64x64"], "--tile: '-64x64x64' has a size below 1"),
         (["tile", "a", "--tile", "big"], "--tile: 'big' is not a tile size"),

@@ -103,7 +103,7 @@ def test_the_script_for_zsh_is_one_that_zsh_reads(capsys: pytest.CaptureFixture[
 def test_a_shell_that_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     for words, said in (
         (["completion"], "needs a shell; type explorer completion SHELL"),
-        (["completion", "csh.exe"], "one of bash, zsh, fish"),
+        (["completion", "csh.exe"], "choose from: bash, zsh, fish"),
         (["completion", ""], "the name of a shell is empty; a shell is bash, zsh or fish"),
         (["man", "tile"], "tile: one word too many; explorer man"),
     ):

@@ -59,7 +59,7 @@ def test_the_best_is_what_no_other_can_beat_whatever_is_not_known_of_it(
 def test_more_utilization_and_a_stronger_proof_are_better() -> None:
     assert row("utilisation", 0.2, 0.9, 0.5).best == (1,)
     assert row("verdict_kind", "evidence", "different", "equal", "unproven").best == (2,)
-    assert row("worst_error", 1e-7, float("nan"), 1e-9).best == (), "an error that is no number may be any"
+    assert row("worst_error", 1e-7, float("nan"), 1e-9).best == (), "an error that is not a number may be any"
     assert row("tiled_macs", 3, 5).best == (), "more on tiles is neither better nor worse"
 
 

@@ -127,7 +127,7 @@ def test_a_file_that_is_there_is_replaced_when_that_is_said_alone(
 
 def test_options_of_another_change_and_no_change_are_one_line(session: Session, change: str) -> None:
     other = next(name for name in OPTIONS if name != change)
-    with pytest.raises(Misuse, match="are no options of it"):
+    with pytest.raises(Misuse, match="are not options of it"):
         session.do(change, OPTIONS[other])
     with pytest.raises(Misuse, match="there is no change 'no_such_change'"):
         session.do("no_such_change", OPTIONS[change])

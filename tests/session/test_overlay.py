@@ -196,7 +196,7 @@ def test_the_command_says_what_matched_and_json_has_it_all(
     assert "12.5 µs" in text
     assert "1 of 2 rows are of this model, and give figures to 1 of its layers" in text
     assert "No layer is called 'nobody'." in text
-    assert "'remark' is left out: 'slow' is no number." in text
+    assert "'remark' is left out: 'slow' is not a number." in text
     assert main(["layers", LENET, "--overlay", path, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     jsonschema.validate(document, schema("layers"))
@@ -230,11 +230,11 @@ def test_node_data_for_model_explorer_may_be_from_outside(tmp_path: Path) -> Non
 BAD: dict[str, tuple[str, str, str]] = {
     "no rows": ("a.csv", "layer,cost\n", "no rows"),
     "empty": ("a.csv", "", "no rows"),
-    "no numbers": ("a.csv", "layer,cost\nconv1,x\n", "no figures: 'cost' is left out: 'x' is no number"),
+    "no numbers": ("a.csv", "layer,cost\nconv1,x\n", "no figures: 'cost' is left out: 'x' is not a number"),
     "blank": ("a.csv", "layer,cost\nconv1,-\n", "no column holds numbers"),
     "infinite": ("a.csv", "layer,cost\nconv1,1e999\n", "'1e999' is too large"),
     "a sum of it is infinite": ("a.csv", "layer,cost\nconv1,1e308\nconv2,1e308\n", "'1e308' is too large"),
-    "a comma for a point": ("a.csv", "layer;cost\nconv1;1,5\n", "'1,5' is no number"),
+    "a comma for a point": ("a.csv", "layer;cost\nconv1;1,5\n", "'1,5' is not a number"),
     "too many cells": ("a.csv", "layer,cost\nconv1,1,2\n", "a.csv:2: 3 cells under 2 heads"),
     "a quote": ("a.csv", 'layer,cost\n"conv1,1\n', "this is not CSV"),
     "one head twice": ("a.csv", "layer,cost,cost\nconv1,1,2\n", "two columns are called 'cost'"),
@@ -250,7 +250,7 @@ BAD: dict[str, tuple[str, str, str]] = {
     "deep JSON": ("a.json", "[" * 100_000, "nested too deep"),
     "twice": ("a.json", '{"conv1": 1, "conv1": 2}', "'conv1' stands twice"),
     "a list of numbers": ("a.json", "[1, 2]", "a list of records, or a mapping"),
-    "many digits": ("a.json", '{"conv1": ' + "9" * 5000 + "}", "no overlay"),
+    "many digits": ("a.json", '{"conv1": ' + "9" * 5000 + "}", "not an overlay"),
     "a number": ("a.json", "3", "a list of records, or a mapping"),
     "a large number": ("a.json", '{"conv1": 1e999}', "no figures"),
     "too large": ("a.csv", "layer,cost\n" + "x" * (17 << 20), "more than 16 MiB"),
@@ -279,8 +279,8 @@ def test_what_is_no_file_or_no_text_or_no_figure_is_one_line_and_nothing_is_writ
     for words, said in (
         (["--overlay", str(tmp_path)], "cannot be read"),
         (["--overlay", str(tmp_path / "none.csv")], "No such file"),
-        (["--overlay", str(tmp_path / "binary.csv")], "no text in UTF-8"),
-        (["--overlay", str(tmp_path / "trace.json")], "no text in UTF-8"),
+        (["--overlay", str(tmp_path / "binary.csv")], "not text in UTF-8"),
+        (["--overlay", str(tmp_path / "trace.json")], "not text in UTF-8"),
         (["--overlay", good, "--color", "latency"], "no figure is called 'latency'"),
         (["--color", "latency"], "no figure is called 'latency'"),
     ):

@@ -68,7 +68,7 @@ def test_a_script_makes_the_sessions_files_again_byte_for_byte(sample: Sample, t
     names = ["lenet_1.onnx", "third.onnx", "lenet_3.onnx"]
     assert [(again / name).read_bytes() for name in names] == made
     assert (again / "third.onnx").read_bytes() == Path(saved).read_bytes()
-    assert sorted(os.listdir(again)) == sorted([*names, "third.onnx.toml"]), "a name is no command"
+    assert sorted(os.listdir(again)) == sorted([*names, "third.onnx.toml"]), "a name is not a command"
     text = Path(script).read_text()
     assert "--draws 2 --seed 5" in text
     assert text.count("--no-verify") == 1
@@ -193,7 +193,7 @@ def test_a_script_ends_with_the_state_that_it_is_asked_for(sample: Sample, tmp_p
         session.go(1)
         session.script(script)
         assert "/fc1" in Path(script).read_text()
-        assert "/fc2" not in Path(script).read_text(), "what is undone is no part of the session"
+        assert "/fc2" not in Path(script).read_text(), "what is undone is not part of the session"
         session.script(script, index=2, overwrite=True)
         assert "/fc2" in Path(script).read_text()
         assert "/fc3" not in Path(script).read_text()

@@ -180,7 +180,7 @@ def test_a_filter_asks_for_shapes_attributes_and_either_of_two(text: str, found:
         ("a out:[1,x>2]", 3, "is not a size"),
         ("a time>1ms", 3, "needs a machine"),
         ("a stride>wide", 3, "'wide' is not a number"),
-        ("a kernel=3y3", 3, "'3y3' is no size; write kernel=3x3"),
+        ("a kernel=3y3", 3, "'3y3' is not a size; write kernel=3x3"),
         ("a kernel:3x3", 3, "write kernel=3x3"),
         ("a NOT", 3, "no term beside it"),
         ("(" * 60 + "a" + ")" * 60, 41, "nested deeper than 40"),

@@ -155,8 +155,8 @@ def test_open_dimensions_one_by_one_or_several() -> None:
         (":0=batch", "names no input"),
         ("x:batch", "names no axis"),
         ("x:a=batch", "names no axis"),
-        ("x:0=", "'' is no name for a dimension"),
-        ("x:0=1st", "'1st' is no name for a dimension"),
+        ("x:0=", "'' is not a name for a dimension"),
+        ("x:0=1st", "'1st' is not a name for a dimension"),
         ("x:0=a,0=b", "axis 0 has two names, 'a' and 'b'"),
     ],
 )

@@ -92,12 +92,12 @@ def test_everything_that_can_be_said_is_read_with_its_line() -> None:
         ("[[site]]\non = 1", "npu.toml:2: '1' is neither true nor false"),
         ("[[site]]\nsite = 3\non = true", "npu.toml:2: '3' is not a text"),
         ('[[site]]\n\n[[site]]\nsite = "a"', "npu.toml:1: it asks for nothing; add tile"),
-        ('[[site]]\nshape = "M>4 Q<3"\non = true', "npu.toml:2: 'Q<3' is no condition on a shape"),
+        ('[[site]]\nshape = "M>4 Q<3"\non = true', "npu.toml:2: 'Q<3' is not a condition on a shape"),
         ('[[sites]]\nsite = "a"', "npu.toml:1: there is no table 'sites'; did you mean 'site'?"),
         ("\nedges = 3", "npu.toml:2: there is no table 'edges'"),
-        ("[site]\non = true", "npu.toml:1: 'site' is no list of tables; write [[site]]"),
-        ("site = [3]", "npu.toml:1: 'site' is no list of tables"),
-        ("tile = 64", "npu.toml:1: 'tile' is no table; write [tile]"),
+        ("[site]\non = true", "npu.toml:1: 'site' is not a list of tables; write [[site]]"),
+        ("site = [3]", "npu.toml:1: 'site' is not a list of tables"),
+        ("tile = 64", "npu.toml:1: 'tile' is not a table; write [tile]"),
         ("tile.tiles = 64", "npu.toml:1: there is no setting 'tiles'"),
         ("\n[[site]]\non.x = true", "npu.toml:3: '{'x': True}' is neither true nor false"),
         ('site = [{on = true}, {site = "a", on = 3}]', "npu.toml:1: '3' is neither true nor false"),
@@ -118,7 +118,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     for path, said in (
         (tmp_path / "none", "No such file"),
         (tmp_path, "directory"),
-        (latin, "no text in UTF-8"),
+        (latin, "not text in UTF-8"),
     ):
         with pytest.raises(Misuse, match=said) as refused:
             read(str(path))

@@ -60,7 +60,7 @@ def test_headings_of_the_manual_are_found_with_their_pages() -> None:
     index = build_index(KEYS)
     headings = {entry.title: entry.topic for entry in index if entry.kind == "manual"}
     assert headings["Filters"] == "filter"
-    assert not any(title.startswith(("#", "$")) for title in headings), "code is no heading"
+    assert not any(title.startswith(("#", "$")) for title in headings), "code is not a heading"
     assert find_entries(index, "live")[0].title == "live"
     assert {entry.kind for entry in index} == {"key", "option", "term", "manual", "command"}
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 from msgspec.structs import asdict, replace
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, format_choices
 from explorer.base.options import list_declared_options
 from explorer.engine.convert.job import ConversionJob, ConversionResult
 from explorer.engine.formats.format import SourceProbe
@@ -132,8 +132,8 @@ def find(
         return converter  # several converters match: the opened source decides
     for option, flag in _FLAGS.items():
         if getattr(options, option) and option not in converter.options:
-            possible = ", ".join(_FLAGS[name] for name in converter.options)
-            hint = f"there is {possible}" if possible else "leave it out"
+            possible = [_FLAGS[name] for name in converter.options]
+            hint = format_choices(possible) if possible else "leave it out"
             raise Misuse(f"does not go with {format} to {converter.about}", where=flag, hint=hint)
     return converter
 

@@ -80,7 +80,7 @@ def choose_writer(output: str, options: ConversionOptions) -> convert.Converter:
         Misuse: No converter writes a file with this ending.
     """
     if output.lower().endswith(".onnx"):
-        raise Misuse("a module is no ONNX file", where=output, hint="give a .pt2 or .pt file")
+        raise Misuse("a module is not an ONNX file", where=output, hint="give a .pt2 or .pt file")
     return convert.find("torch", output, output, options, module=True)
 
 

@@ -58,7 +58,7 @@ def rename(model: Model, step: EditStep, aliases: Aliases) -> tuple[Model, str]:
         Misuse: The name matches nothing or several items, or the new name is in use.
     """
     if not step.to or not step.to.isprintable() or step.to != step.to.strip():
-        raise Misuse(f"'{step.to}' is no name", where=FLAG, hint="give one that can be printed")
+        raise Misuse(f"'{step.to}' is not a name", where=FLAG, hint="give one that can be printed")
     target = _find_target(model, step.name, aliases)
     if isinstance(target, FoundNode):
         return _rename_node(model, target, step.to)

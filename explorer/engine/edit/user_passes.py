@@ -20,11 +20,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_origin,
 from msgspec import Struct
 from msgspec.structs import replace
 
-from explorer.base.errors import BadModel, Misuse, suggest_name
+from explorer.base.errors import BadModel, Misuse, format_choices, suggest_name
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, list_graphs
-from explorer.engine.operators.user_file import build_error, collect_declarations, locate
+from explorer.engine.operators.user_file import build_error, locate, run_file
 from explorer.facts.user_pass import PassOption, UserPass
 from explorer.host import output_files
 
@@ -194,10 +194,8 @@ def find_pass(name: str, path: str | None, *, trust: bool) -> DeclaredPass:
     if name in _DECLARED:
         return _DECLARED[name]
     known = [*table, *(point.name for point in entry_points(group=GROUP)), *_DECLARED]
-    listed = (
-        f"one of {', '.join(sorted(known))}" if known else "name a file with passes: --passes FILE --trust"
-    )
-    raise Misuse(f"there is no pass '{name}'", where="apply", hint=suggest_name(name, known) or listed)
+    hint = suggest_name(name, set(known)) or "name a file with passes: --passes FILE --trust"
+    raise Misuse(f"there is no pass '{name}'", where="apply", hint=hint)
 
 
 def has_command(name: str, path: str | None) -> bool:
@@ -225,9 +223,16 @@ def load_file(path: str, *, trust: bool) -> Mapping[str, DeclaredPass]:
     Raises:
         Misuse: The file may not run, cannot be read, fails, or declares no pass.
     """
-    hint = "write `@explorer.passes.graph_pass('my-pass')` above a function"
-    no_pass = Misuse("the file declares no pass", where=path, hint=hint)
-    return collect_declarations(path, "passes", "--passes", _collected, no_pass, trust=trust)
+    table: dict[str, DeclaredPass] = {}
+    token = _collected.set(table)
+    try:
+        run_file(path, "passes", "--passes", trust=trust)
+    finally:
+        _collected.reset(token)
+    if not table:
+        hint = "write `@explorer.passes.graph_pass('my-pass')` above a function"
+        raise Misuse("the file declares no pass", where=path, hint=hint)
+    return table
 
 
 def _name_package(point: EntryPoint) -> str:
@@ -283,7 +288,7 @@ def read_options(declared: DeclaredPass, texts: Mapping[str, str]) -> dict[str, 
 def _read_value(option: PassOption, text: str) -> Any:
     where = f"--option {option.name}"
     if option.choices and text not in option.choices:
-        raise Misuse(f"'{text}' is not known", where=where, hint=f"one of {', '.join(option.choices)}")
+        raise Misuse(f"'{text}' is not known", where=where, hint=format_choices(option.choices))
     if option.type == "bool":
         if text.lower() not in _SWITCH:
             raise Misuse(f"'{text}' is neither yes nor no", where=where)

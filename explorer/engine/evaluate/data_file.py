@@ -172,7 +172,7 @@ def read(path: str, *, labels: str = "", inputs: Sequence[str] = (), width: Widt
         name for name, entry in entries.items() if not entry.whole or entry.dtype.kind not in "biuf"
     ]:
         raise Misuse(
-            f"'{printable(unusable[0])}' is no array of numbers with a sample in each row", where=path
+            f"'{printable(unusable[0])}' is not an array of numbers with a sample in each row", where=path
         )
     sample_count = next(iter(counts.values()), 0)
     if mismatched := [name for name, count in counts.items() if count != sample_count]:
@@ -296,7 +296,7 @@ def _iterate_lines(path: str) -> Iterator[tuple[int, list[str]]]:
     except OSError as error:
         raise Misuse(f"cannot be read: {error.strerror or error}", where=path) from None
     except (UnicodeDecodeError, csv.Error) as error:
-        raise Misuse(f"this is no table of numbers: {error}", where=path) from None
+        raise Misuse(f"this is not a table of numbers: {error}", where=path) from None
 
 
 def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
@@ -308,7 +308,7 @@ def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
     while line := file.readline(_LONGEST):
         if len(line) == _LONGEST:
             raise Misuse(
-                f"a line has more than {_LONGEST >> 20} MiB: this is no table of numbers", where=path
+                f"a line has more than {_LONGEST >> 20} MiB: this is not a table of numbers", where=path
             )
         yield line
 
@@ -321,7 +321,7 @@ def _iterate_numbers(path: str, names: Sequence[str], first: int) -> Iterator[Ar
         except ValueError:
             column = next(column for column, cell in enumerate(line) if not _is_number(cell))
             message = (
-                f"'{printable(line[column][:40])}' in the column '{printable(names[column])}' is no number"
+                f"'{printable(line[column][:40])}' in the column '{printable(names[column])}' is not a number"
             )
             hint = "classes are numbered from 0, in the order of the model's scores"
             raise Misuse(message, where=f"{path}:{number}", hint=hint) from None

@@ -105,7 +105,7 @@ class ClassMetrics(Struct):
             index = int(np.argmax(is_invalid))
             sample = first + index * len(labels) // max(truth.size, 1) + 1
             label, classes = truth[index], scores.shape[1]
-            message = f"the label {label:.12g} in sample {sample:,} is no class: there are {classes:,}"
+            message = f"the label {label:.12g} in sample {sample:,} is not a class: there are {classes:,}"
             raise Misuse(message, where=where, hint=f"classes are 0 to {scores.shape[1] - 1}")
         self.classes = scores.shape[1]
         self._count(scores, truth.astype(np.int64))

@@ -97,7 +97,7 @@ def _read_affine(work: FoldingGraph, node: Node) -> Affine:
         scale = gamma / np.sqrt(variance + epsilon)
         shift, size = beta - mean * scale, np.abs(beta) + np.abs(mean * scale)
     if not (np.isfinite(scale).all() and np.isfinite(shift).all()):
-        raise NotFoldable("its variance is zero with epsilon 0, negative, or something in it is no number")
+        raise NotFoldable("its variance is zero with epsilon 0, negative, or something in it is not a number")
     return Affine(scale, shift, size)
 
 
@@ -164,7 +164,7 @@ def _fold_into_rows(
         or (bias_values.ndim == 2 and bias_values.shape[0] != 1)
     ):
         raise NotFoldable(
-            f"{product.op} '{product.label}' is no product of rows with one weight and one bias"
+            f"{product.op} '{product.label}' is not a product of rows with one weight and one bias"
         )
     _check_channels(affine, weight.shape[1])
     parameters = _fold_norm_after(
@@ -267,7 +267,7 @@ def _check_finite(work: FoldingGraph, node: Node, parameters: NewParameters) -> 
     weight = _read_weight(work, node)
     bias = build_rounded("", parameters.bias, weight.dtype).array()
     if not stays_finite(weight, parameters.factors) or not np.isfinite(bias).all():
-        raise NotFoldable(f"a weight of {node.op} '{node.label}' would be no number in {weight.dtype}")
+        raise NotFoldable(f"a weight of {node.op} '{node.label}' would not be a number in {weight.dtype}")
 
 
 def _replace_product(

@@ -19,7 +19,7 @@ _SCALARS: Mapping[str, Callable[[Any], Any]] = {
 
 
 def read_constant(node: Node) -> Tensor | None:
-    """Returns the tensor of a Constant node, or None for any other node and for a value that is no tensor."""
+    """Returns the tensor of a Constant node, or None for another node or a value that is not a tensor."""
     if node.op != "Constant" or node.domain:
         return None
     for name, value in node.attributes.items():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import printable
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.graph.model import Graph
@@ -45,7 +45,9 @@ class ModelGraphs:
             if value is not None and value < 1:
                 noun = flag.removeprefix("--")
                 raise Misuse(
-                    f"'{value}' is no number of {noun}" if noun == "steps" else f"'{value}' is no depth",
+                    f"'{value}' is not a number of {noun}"
+                    if noun == "steps"
+                    else f"'{value}' is not a depth",
                     where=flag,
                     hint="write a whole number of 1 or more",
                 )
@@ -73,7 +75,7 @@ class ModelGraphs:
         if field is None and overlay_column is None:
             figure_names = [*FIGURES, *(outside.figures if outside is not None else ())]
             raise Misuse(
-                f"no figure is called '{printable(figure)}'", hint=f"there are {', '.join(figure_names)}"
+                f"no figure is called '{printable(figure)}'", hint=suggest_name(figure, figure_names)
             )
         model: Any = opened
         if opened.format == "torch.export" or hasattr(opened, "loaded"):

@@ -44,7 +44,7 @@ def create_model(
     kind, _, arguments = text.partition(":")
     if kind not in _KINDS:
         hint = suggest_name(kind, list(_KINDS)) or f"such as {EXAMPLES[0]}"
-        raise Misuse(f"'{kind}' is no model that can be made", where="make", hint=hint)
+        raise Misuse(f"'{kind}' is not a model that can be made", where="make", hint=hint)
     sizes, _, options = arguments.partition(":")
     if batch != 1 and kind in _SIZED:
         raise Misuse(f"the sizes of '{kind}' say how many rows", where="--batch", hint="leave it out")
@@ -151,7 +151,7 @@ def _make_mlp(net: SeededGraph, sizes: str, options: str, batch: int | str) -> N
     matches = [_LAYER.fullmatch(step) for step in steps]
     for index, (step, layer) in enumerate(zip(steps, matches, strict=True)):
         if layer is None:
-            raise Misuse(f"'{step}' is no layer", where="make", hint=f"{usage}; sigmoid, tanh, softmax")
+            raise Misuse(f"'{step}' is not a layer", where="make", hint=f"{usage}; sigmoid, tanh, softmax")
         input_width = layer[1] or layer[3]
         if input_width and width is not None and int(input_width) != width:
             raise Misuse(
@@ -206,7 +206,7 @@ def _parse_options(text: str, defaults: Mapping[str, int]) -> dict[str, int]:
             hint = suggest_name(name, list(defaults)) or "leave it out"
             raise Misuse(f"there is no option '{name}'", where="make", hint=hint)
         if equals and not (value.isdecimal() and int(value) < 1 << 31):
-            raise Misuse(f"'{value}' is no size", where=name, hint=f"{name}=1")
+            raise Misuse(f"'{value}' is not a size", where=name, hint=f"{name}=1")
         values[name] = int(value) if equals else 1
     return values
 

@@ -79,5 +79,5 @@ def parse_constraints(text: str) -> Constraints:
                 if key == "order"
                 else "write n%32, k<=256 or order=mnk"
             )
-            raise Misuse(f"'{word}' is no constraint", where="--constrain", hint=hint)
+            raise Misuse(f"'{word}' is not a constraint", where="--constrain", hint=hint)
     return Constraints(tuple(limits), tuple(orders))

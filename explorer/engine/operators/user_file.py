@@ -68,7 +68,7 @@ def _run_file(path: str, subject: str, flag: str, *, trust: bool) -> None:
     try:
         source = input_files.read_content(path).decode("utf-8")
     except (OSError, UnicodeDecodeError) as fault:
-        reason = fault.strerror if isinstance(fault, OSError) else "it is no text"
+        reason = fault.strerror if isinstance(fault, OSError) else "it is not text"
         raise Misuse(f"the {subject} cannot be read: {reason}", where=path) from None
     try:
         code = compile(source, path, "exec")

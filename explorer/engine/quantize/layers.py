@@ -357,7 +357,7 @@ def _read_einsum(node: Node, constants: Constants) -> tuple[Operand, ...]:
     inputs, arrow, output = text.replace(" ", "").partition("->")
     terms = inputs.split(",")
     if len(terms) != 2 or len(node.inputs) != 2 or "..." in text or not arrow:
-        raise _NotQuantizable("its equation is no plain product of two operands")
+        raise _NotQuantizable("its equation is not a plain product of two operands")
     operands = []
     for index, (term, other_term) in enumerate((terms, terms[::-1])):
         free_axes = [

@@ -192,7 +192,7 @@ def read_input(path: str) -> InputArrays:
             # numpy returns other entries of the archive as bytes
             if other_entries := [name for name, array in arrays.items() if not isinstance(array, np.ndarray)]:
                 raise Misuse(
-                    f"'{printable(other_entries[0])}' in it is no array",
+                    f"'{printable(other_entries[0])}' in it is not an array",
                     where=path,
                     hint="numpy.savez writes one",
                 )
@@ -204,5 +204,5 @@ def read_input(path: str) -> InputArrays:
     except Exception:
         # a broken header (Python syntax) or archive can raise any exception
         raise Misuse(
-            "this is no .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
+            "this is not a .npy or .npz file with plain arrays", where=path, hint="numpy.save writes one"
         ) from None

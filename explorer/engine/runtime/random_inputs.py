@@ -172,7 +172,7 @@ def _plan_input(
 ) -> RandomInput:
     dtype = (override[0] if override else None) or value.dtype
     if dtype is None:
-        raise Misuse(f"input '{value.name}' is no tensor, so no value can be drawn for it")
+        raise Misuse(f"input '{value.name}' is not a tensor, so no value can be drawn for it")
     if override is not None:
         shape = _fix_shape(override[1], dims)
         declared = value.shape

@@ -271,7 +271,7 @@ def headers(path: str) -> dict[str, ArrayEntry]:
         raise
     except Exception:
         # a broken archive or header can raise any exception
-        reason, hint = "this is no .npy or .npz file with plain arrays", "numpy.save writes one"
+        reason, hint = "this is not a .npy or .npz file with plain arrays", "numpy.save writes one"
         raise Misuse(reason, where=path, hint=hint) from None
 
 

@@ -130,7 +130,7 @@ def read_unchecked(path: str) -> Manifest:
     except OSError as error:
         raise BadModel(f"cannot be read ({error.strerror or error})", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise BadModel(f"is no manifest of stages: {error}", where=path) from None
+        raise BadModel(f"is not a manifest of stages: {error}", where=path) from None
     if not manifest.stages:
         raise BadModel("names no stages", where=path)
     for stage in manifest.stages:

@@ -244,7 +244,7 @@ def _build_module(
     output_nodes = output_nodes or [node for node in calls if not node.users]
     for node in (*inputs, *output_nodes):
         if not isinstance(node.meta.get("val"), torch.Tensor):
-            raise Misuse(f"'{node.name}', which goes in or out, is no tensor", where="extract")
+            raise Misuse(f"'{node.name}', which goes in or out, is not a tensor", where="extract")
     names = _name_ends(paths, inputs, output_nodes)
     graph = fx.Graph()
     copies: dict[Node, Node] = {node: graph.placeholder(names[node]) for node in inputs}

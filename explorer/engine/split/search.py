@@ -347,7 +347,7 @@ class StageSearch:
             stages = self._find_fewest_stages(allowed)
         if not 1 < stages <= _MAX_STAGES:
             raise Misuse(
-                f"{stages:,} stages are no split",
+                f"{stages:,} stages are not a split",
                 where="-n",
                 hint=f"2 to {min(_MAX_STAGES, len(allowed) + 1):,}",
             )

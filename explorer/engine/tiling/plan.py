@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs.layer_tree import sum_if_all_known
+from explorer.engine.costs.onnx.scopes import find_module_path
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
 from explorer.engine.tiling.rules import SiteChoice, check_tile, choose, name_matcher
@@ -44,7 +45,7 @@ def make_plan(
     macs_total: int | None = None,
     dims: Mapping[str, int] | None = None,
     free: Sequence[str] = (),
-    decomposed: Sequence[str] = (),
+    decomposed: Mapping[str, str] | None = None,
 ) -> tuple[Plan, list[Site]]:
     """Makes the plan for the selected sites.
 
@@ -56,7 +57,7 @@ def make_plan(
         macs_total: MACs of the whole model, or None if unknown. Determines the share that runs on tiles.
         dims: Sizes of symbolic dimensions to which the figures apply.
         free: Names of the dimensions in `dims` that stay open.
-        decomposed: Names of the decomposed nodes.
+        decomposed: Path of the module of each decomposed node, or '', by the node's name.
 
     Returns:
         The plan, and its sites in the same order.
@@ -66,7 +67,7 @@ def make_plan(
     """
     tile = check_tile(spec.tile)
     _check_spec(spec, opset)
-    chosen_sites, plans, all_skipped = _plan_selected_sites(sites, skipped, spec, opset)
+    chosen_sites, plans, all_skipped = _plan_selected_sites(sites, skipped, spec, opset, decomposed or {})
     if not chosen_sites:
         raise _build_empty_selection_error(all_skipped[len(skipped) :])
     plan = Plan(
@@ -80,7 +81,7 @@ def make_plan(
         skipped=tuple(all_skipped),
         dims=dict(dims or {}),
         decomposed=tuple(
-            name for name in decomposed if any(s.name.startswith(f"{name}/") for s in chosen_sites)
+            name for name in decomposed or () if any(s.name.startswith(f"{name}/") for s in chosen_sites)
         ),
         free=tuple(free) if any(site.dynamic for site in chosen_sites) else (),
         accumulator_bits=spec.accumulator,
@@ -102,14 +103,19 @@ def _check_spec(spec: TileSpec, opset: int) -> None:
 
 
 def _plan_selected_sites(
-    sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, opset: int
+    sites: Sequence[Site],
+    skipped: Sequence[SkippedSite],
+    spec: TileSpec,
+    opset: int,
+    decomposed: Mapping[str, str],
 ) -> tuple[list[Site], list[SitePlan], list[SkippedSite]]:
     """Returns the tiled sites, the plan of each, and all skipped products."""
     chosen_sites: list[Site] = []
     plans: list[SitePlan] = []
     lab_products: dict[int, int] = {}
     all_skipped = list(skipped)
-    for site in _select_sites(sites, skipped, spec):
+    layers = {id(site): _find_layer(site, decomposed) for site in sites}
+    for site in _select_sites(sites, skipped, spec, layers):
         choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
         origin = choice.origins.get("on") or "the specification"
         reason = _explain_unsupported_sizes(site, choice, opset) if choice.on else f"switched off by {origin}"
@@ -118,7 +124,7 @@ def _plan_selected_sites(
             all_skipped.append(SkippedSite(site.name, site.node.op, reason, macs, switched_off=not choice.on))
             continue
         chosen_sites.append(site)
-        plans.append(_plan_site(site, choice, opset, spec.accumulator))
+        plans.append(_plan_site(site, choice, opset, spec.accumulator, layers[id(site)]))
         if choice.form == "auto" and plans[-1].form == "lab":
             lab_products[len(plans) - 1] = plans[-1].products
     if sum(lab_products.values()) > MAX_LAB_PRODUCTS and opset >= 9:
@@ -162,7 +168,13 @@ def _explain_unsupported_sizes(site: Site, choice: SiteChoice, opset: int) -> st
     return ""
 
 
-def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> SitePlan:
+def _find_layer(site: Site, decomposed: Mapping[str, str]) -> str:
+    """Returns the path of the module that a site, or the decomposed node around it, comes from, or ''."""
+    whole = next((name for name in decomposed if site.name.startswith(f"{name}/")), "")
+    return decomposed[whole] if whole else find_module_path(site.node)
+
+
+def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int, layer: str) -> SitePlan:
     """Returns the plan of a site; `accumulator` is the width of the hardware's sums in bits, or 0."""
     tm, tk, tn = tile = check_tile(choice.tile)
     grid = -(-site.M // tm), -(-site.K // tk), -(-site.N // tn)
@@ -201,6 +213,7 @@ def _plan_site(site: Site, choice: SiteChoice, opset: int, accumulator: int) -> 
         macs=_count_useful_macs(site),
         in_floats=site.in_floats,
         right=site.stored or site.other,
+        layer=layer,
         sums=site.sums() if accumulator and site.sums is not None else None,
     )
 
@@ -215,8 +228,16 @@ def _list_call_rows(site: Site) -> tuple[tuple[int, int], ...] | None:
     return tuple((times, macs * site.M // macs_per_run) for times, macs in run_counts)
 
 
-def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec) -> list[Site]:
-    """Returns the sites that `spec` selects by name, output or glob, in the order of the model.
+def _select_sites(
+    sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: TileSpec, layers: Mapping[int, str]
+) -> list[Site]:
+    """Returns the sites that `spec` selects by name, output, glob or layer, in the order of the model.
+
+    Args:
+        sites: All tileable sites of the model.
+        skipped: Products that cannot be tiled.
+        spec: Specification of the user.
+        layers: Path of each site's module, by the id of the site.
 
     Raises:
         Misuse: There is no site, or a glob matches none.
@@ -236,6 +257,9 @@ def _select_sites(sites: Sequence[Site], skipped: Sequence[SkippedSite], spec: T
         matches = name_matcher(glob, where)
         matching_sites = [s for s in sites if s.name == glob or s.output == glob]
         matching_sites = matching_sites or [s for s in sites if matches(s.name)]
+        matching_sites = matching_sites or [
+            s for s in sites if matches(layers[id(s)]) or layers[id(s)].startswith(f"{glob}.")
+        ]
         if not matching_sites:
             skipped_site = next((s for s in skipped if s.name == glob or matches(s.name)), None)
             if skipped_site is not None:

@@ -17,6 +17,7 @@ from explorer.engine import shapes
 from explorer.engine.costs import layer_tree
 from explorer.engine.costs.onnx import visitor
 from explorer.engine.costs.onnx.leaves import OperatorLeaf
+from explorer.engine.costs.onnx.scopes import find_module_path
 from explorer.engine.graph.model import Model, Node, list_bodies
 from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.graph.tile_metadata import DOMAIN, SITE_KEY
@@ -57,6 +58,13 @@ class Products(Struct, frozen=True):
     free: tuple[str, ...]
     undecomposed_model: Model
     decomposed: tuple[str, ...] = ()
+
+    def find_decomposed_layers(self) -> dict[str, str]:
+        """Finds the path of the module of each decomposed node, or '', by the node's name."""
+        nodes = self.undecomposed_model.graph.nodes if self.decomposed else ()
+        names = set(self.decomposed)
+        paths = {node.label: find_module_path(node) for node in nodes if node.label in names}
+        return dict.fromkeys(self.decomposed, "") | paths
 
 
 def has_groups(model: Model) -> bool:

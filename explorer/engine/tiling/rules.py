@@ -69,7 +69,7 @@ def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
     try:
         search = regex.compile(pattern[3:]).search
     except regex.error as error:
-        raise Misuse(f"'{pattern}' is no regular expression ({error})", where=where) from None
+        raise Misuse(f"'{pattern}' is not a regular expression ({error})", where=where) from None
 
     def matches(name: str) -> Any:
         try:

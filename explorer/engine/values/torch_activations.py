@@ -267,7 +267,7 @@ class _HookState:
             name = f"{path}.{output_index}" if output_index else path
             self.take_output(tensor, name, path, call)
         if not has_tensor:
-            self.reason_by_path[path] = f"its output is no tensor ({type(result).__name__})"
+            self.reason_by_path[path] = f"its output is not a tensor ({type(result).__name__})"
 
     def take_output(self, tensor: torch.Tensor, name: str, path: str, call: int) -> None:
         """Passes on an output of a module, or registers a hook for its gradient."""

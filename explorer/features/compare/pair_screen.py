@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 # fmt: off
 PAIR_KEYS = key_group(
     "With two models side by side",
-    ("pair_next(1)", ("n",), "n", "Next difference", "Opens what it lies in"),
-    ("pair_next(-1)", ("N",), "N", "The one before", "The same, the other way round"),
+    ("pair_next(1)", ("n",), "n", "Next difference", "Opens the group that it is in"),
+    ("pair_next(-1)", ("N",), "N", "Previous difference", "Opens the group that it is in"),
     ("only", ("o",), "o", "Differences only", "Leaves out what is the same, or shows it again"),
     ("fold_all", ("minus",), "-", "Close all groups", "Every group of both trees"),
     ("pair_exact", ("e",), "e", "Exact or rounded numbers", "+35.08 M or +35,079,600"),

@@ -276,7 +276,7 @@ class _Task:
         from explorer.engine.mapping.epilogue import Epilogues  # imports numpy
         from explorer.engine.shapes import Inference
 
-        shapes = self._session.parts.models.options["input_shapes"]
+        shapes = self._session.parts.models.name_input_shapes(self._model)
         found = Epilogues(self._model, Inference(self._model, self._dims, shapes).main.values)
         epilogues = {name: found.find(site, self._plans[name]) for name, site in self.sites.items()}
         return {name: epilogue for name, epilogue in epilogues.items() if epilogue is not None}
@@ -304,8 +304,8 @@ class _Task:
         from explorer.engine.mapping.proof import Programs, find_compiler
         from explorer.engine.runtime.random_inputs import plan_inputs
 
-        options = self._session.parts.models.options
-        drawn = plan_inputs(self._model, self._dims, options["input_shapes"])
+        shapes = self._session.parts.models.name_input_shapes(self._model)
+        drawn = plan_inputs(self._model, self._dims, shapes)
         program = find_compiler()
         runner: CodeRunner = "numpy" if program is None else "cc"
         programs = None if program is None else Programs(program, files["driver.c"])
@@ -555,7 +555,7 @@ def _check_site(code: CodeSite, site: Site, folder: str) -> None:
 
 
 def _model_digest(session: Facade) -> str:
-    """Return the digest of the opened ONNX file, or '' for a changed model or one that is no such file."""
+    """Return the digest of the opened ONNX file, or '' for a changed model or one that is not such a file."""
     models = session.parts.models
     is_file = models.current == 0 and models.is_graph and os.path.isfile(models.source)
     return _digest(models.source) if is_file else ""

@@ -41,8 +41,8 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
     """
     colorings = (*COLORINGS, *outside)
     if color not in colorings:
-        hint = suggest_name(color, colorings) or f"there are {', '.join(colorings)}"
-        raise Misuse(f"no figure is called '{shorten_label(color)}'", where="--color", hint=hint)
+        message = f"no figure is called '{shorten_label(color)}'"
+        raise Misuse(message, where="--color", hint=suggest_name(color, colorings))
 
 
 def shorten_label(text: str, max_length: int = _LONGEST) -> str:

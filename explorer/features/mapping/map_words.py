@@ -91,7 +91,7 @@ def _sites(fact: ModelMapping) -> list[Block]:
 
     def name(group: Sequence[MappedSite]) -> Cell:
         runs = runs_text(group[0].calls)
-        text = list_first_names([site.name for site in group])
+        text = list_first_names([site.title for site in group])
         return (Span(text), Span(f"  {runs}", "quiet")) if runs else text
 
     def of_first(cell: Callable[[MappedSite], Cell]) -> Callable[[Sequence[MappedSite]], Cell]:
@@ -126,7 +126,7 @@ def _content(site: MappedSite) -> bytes:
     """Return the content of a row without the name of its site, to compare rows."""
     cost = replace(site.cost, mapping=replace(site.cost.mapping, site=""))
     search = site.search and replace(site.search, best=(), front=(), seconds=0.0)
-    return msgspec.json.encode(replace(site, name="", cost=cost, search=search))
+    return msgspec.json.encode(replace(site, name="", layer="", cost=cost, search=search))
 
 
 def _certainty(site: MappedSite) -> Cell:
@@ -143,7 +143,7 @@ def _certainty(site: MappedSite) -> Cell:
 def site_blocks(fact: ModelMapping, site: MappedSite) -> list[Block]:
     """Build the loops of a site, its memories, and what the search says."""
     return [
-        Line((Span(site.name, "strong"), f"  {_size(site.cost)}")),
+        Line((Span(site.title, "strong"), f"  {_size(site.cost)}")),
         *([Paragraph(_search(site), "quiet")] if site.search is not None else ()),
         *_nest(fact, site.cost),
         Line(),

@@ -184,14 +184,14 @@ def _mapped_sites(
     for site in sites:
         if file is not None:
             cost = compute_mapping_cost(mapping_in_file(file, site, fused.get(site.name)), machine)
-            yield MappedSite(site.name, site.op, site.calls, cost)
+            yield MappedSite(site.name, site.op, site.calls, cost, layer=site.layer)
             continue
         blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
         key = replace(blank, site="")
         if key not in searches:
             searches[key] = search_mappings(blank, machine, objective, constraints)
         search = _renamed(searches[key], site.name)
-        yield MappedSite(site.name, site.op, site.calls, search.best[0], search)
+        yield MappedSite(site.name, site.op, site.calls, search.best[0], search, site.layer)
 
 
 def _count_windows(

@@ -63,7 +63,7 @@ def title_lines(
     batch = f" x {site.batch:,}" if site.batch > 1 else ""
     place = f"  {index + 1:,} of {len(sites):,}" if len(sites) > 1 else ""
     size = f"  {sizes_text((site.M, site.K, site.N))}{batch}  {site.dtype}{place}"
-    name = shorten_name(escape_name(site.name), max(8, width - len(size) - 6))
+    name = shorten_name(escape_name(site.title), max(8, width - len(size) - 6))
     second: Line = ((f" {escape_name(machine)}", "accent"), (f"  {search}  ", "text"), state)
     return (
         cut_line(((" Map ", "head"), (name, "strong"), (size, "dim")), width),

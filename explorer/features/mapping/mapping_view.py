@@ -252,7 +252,9 @@ class MappingView(MappingSearchView):
         if self._machine is None or self._cost is None:
             return ()
         search = self._search if self._is_best else None
-        mapped = MappedSite(self.site.name, self.site.op, self.site.calls, self._cost, search)
+        mapped = MappedSite(
+            self.site.name, self.site.op, self.site.calls, self._cost, search, self.site.layer
+        )
         fact = ModelMapping(
             machine=self._machine,
             objective=self._objective,

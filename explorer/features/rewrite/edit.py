@@ -68,8 +68,7 @@ def _apply_edits(models: Models, steps: Sequence[EditStep], work: Work) -> tuple
     for step in steps:
         report(work.on_progress, work.cancel, "editing", len(completed), len(steps))
         names = {value.name for value in model.graph.feeds}
-        input_shapes = models.options["input_shapes"].items()
-        shapes = {name: shape for name, shape in input_shapes if name in names}
+        shapes = {name: shape for name, shape in models.name_input_shapes(model).items() if name in names}
         sizes = select_dims(model, models.options["dims"])
         edited = apply_edit(model, step, partial(_aliases, models), sizes, shapes)
         model = edited.model

@@ -249,7 +249,7 @@ def _choose_size(name: str | None, known_sizes: Sizes) -> str:
         raise Misuse(
             f"no size is called '{name}'",
             where="--over",
-            hint=suggest_name(name, known_sizes) or f"one of {', '.join(known_sizes)}",
+            hint=suggest_name(name, known_sizes),
         )
     return name
 

@@ -47,7 +47,7 @@ SIZES_KEYS = key_group(
     ("size_edge(0)", ("home", "g"), "Home g", "The least", "Where the range begins"),
     ("size_edge(1)", ("end", "G"), "End G", "The most", "Where it ends"),
     ("size_crossing(1)", ("n",), "n", "The next crossing", "Where one figure passes another"),
-    ("size_crossing(-1)", ("N",), "N", "The crossing before", "The same, the other way round"),
+    ("size_crossing(-1)", ("N",), "N", "The previous crossing", "Where one figure passes another"),
     ("size_other", ("tab",), "Tab", "Another size", "Batch, sequence, ..."),
     ("size_machine", ("m",), "m", "Machine…", "Whose least times are shown"),
     ("size_bind", ("enter",), "Enter", "Take this size", "Binds it, and the other open sizes to those shown"),

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 SPLIT_KEYS = key_group(
     "In a split",
     ("split_next(1)", ("n",), "n", "Next cut", "To the layer that the next stage begins with"),
-    ("split_next(-1)", ("N",), "N", "The cut before", "The same, the other way round"),
+    ("split_next(-1)", ("N",), "N", "Previous cut", "To the layer that the stage before begins with"),
     ("split_move(-1)", ("comma",), ",", "Move the cut up", "The cut at the cursor's stage, a layer earlier"),
     ("split_move(1)", ("full_stop",), ".", "Move the cut down", "The same, a layer later"),
     ("split_move(-10)", ("less_than_sign",), "<", "Far up", "Ten layers earlier"),

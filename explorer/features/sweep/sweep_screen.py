@@ -60,7 +60,7 @@ SWEEP_KEYS = key_group(
     "In the sweep",
     ("take", ("enter",), "Enter", "Tile so", "The tiling under the cursor, proved as always"),
     ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
-    ("sweep_sort(-1)", ("S",), "S", "Sort by the figure before", "The same, the other way round"),
+    ("sweep_sort(-1)", ("S",), "S", "Sort by the previous figure", "The figures of s in reverse order"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
     ("mark", ("space",), "Space", "Mark", "Marks a tiling, or takes its mark away; as many as you like"),
     ("sweep_figures", ("t",), "t", "Table", "Figures of the marked tilings beside each other"),

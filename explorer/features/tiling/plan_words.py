@@ -251,14 +251,14 @@ def _time_columns(fact: PlanCost) -> tuple[Column, ...]:
 
 
 def _sites(fact: PlanCost) -> list[Block]:
-    groups = group_rows(fact.sites, lambda site: replace(site, name="", formulas=()))
+    groups = group_rows(fact.sites, lambda site: replace(site, name="", layer="", formulas=()))
     notes: list[Block] = []
     if len(groups) < len(fact.sites):
         row_note = f"{len(fact.sites):,} matmuls in {len(groups):,} rows: those that are alike share one"
         notes = [Paragraph(f"{row_note}, with the figures of each; --json lists all.", "quiet")]
 
     def name(group: Sequence[SiteCost]) -> Cell:
-        site, names = group[0], list_first_names([site.name for site in group])
+        site, names = group[0], list_first_names([site.title for site in group])
         sign = "<= " if site.at_most and site.calls else ""
         runs = f"{sign}{runs_text(site.calls) or ('1 run' if sign else '')}"
         row_note = (f"x {site.batch:,}" if site.batch > 1 else "", runs)
@@ -352,7 +352,7 @@ _DRAINED = (
 def detail(site: SiteCost) -> list[Block]:
     """Describe one site: the traffic of each loop order, and the formula of every figure."""
     return [
-        Line(Span(site.name, "strong")),
+        Line(Span(site.title, "strong")),
         _orders(site),
         Line(),
         *(block for formula in site.formulas for block in _formula(formula)),

@@ -193,7 +193,8 @@ class TileDialog(Dialog[TileSpec]):
             yield FieldLabel(_MAPPING)
             yield TextInput(spec.mapping, _MAPPING.declared.placeholder, compact=True, id="mapping")
             yield FieldLabel(_LEVEL, second=True)
-            yield TextInput(spec.level, compact=True, id="level")
+            level = "" if spec.level == _LEVEL.default else spec.level
+            yield TextInput(level, _LEVEL.declared.placeholder, compact=True, id="level")
         yield self._machines
         yield LineView(id="plan", focusable=False)
         yield CostList(id="figures")

@@ -119,7 +119,7 @@ def site_lines(sites: Sequence[SitePlan], index: int, width: int) -> tuple[Line,
     room = max(8, width - len(number) - 2)
     batch = f"{blocks.batch:,} × " if blocks.batch > 1 else ""
     size = f"{batch}{site.M:,} × {site.K:,} × {site.N:,}"
-    name = shorten_name(escape_name(site.name), max(8, room - len(size) - len(site.op) - 3))
+    name = shorten_name(escape_name(site.title), max(8, room - len(size) - len(site.op) - 3))
     first: list[Span] = [(" " + name, "strong"), (f"  {escape_name(site.op)} ", "accent"), (size, "number")]
     gap = width - line_width(first) - len(number)
     first.append((" " * max(1, gap) + number, "dim"))

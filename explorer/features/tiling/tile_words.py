@@ -54,7 +54,9 @@ def plan(fact: Plan, source: str) -> list[Block]:
 def plan_matmuls(fact: Plan) -> list[Block]:
     """Build the sites of a plan with one row for equal sites, and the skipped matmuls with the reasons."""
     blocks: list[Block] = []
-    groups = group_rows(fact.sites, lambda site: replace(site, name="", output="", weight=None, place=()))
+    groups = group_rows(
+        fact.sites, lambda site: replace(site, name="", output="", weight=None, place=(), layer="")
+    )
     if fact.sites:
         blocks += [_add_total_row(matmuls(fact, groups), fact), Line(), *_notes(fact, groups)]
     else:
@@ -139,7 +141,7 @@ def matmuls(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> Table:
     ]
     rows: list[tuple[Cell, ...]] = [
         (
-            list_first_names([site.name for site in group]),
+            list_first_names([site.title for site in group]),
             Span(_operator(site), "quiet"),
             exact_text(site.M),
             exact_text(site.K),

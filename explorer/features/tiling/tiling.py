@@ -328,7 +328,7 @@ def _plan_of(products: Products, spec: TileSpec) -> tuple[Plan, list[Site]]:
         macs_total=products.macs_total,
         dims=products.dims,
         free=products.free,
-        decomposed=products.decomposed,
+        decomposed=products.find_decomposed_layers(),
     )
 
 

@@ -118,7 +118,7 @@ def _figures(cost: PlanCost, example: SiteCost | None, missing: str) -> list[Cos
 def _site_blocks(site: SitePlan, cost: PlanCost | None) -> list[Block]:
     """Describe the cost and the tiling of a site."""
     figures = [] if cost is None else words.site_figures(cost, site.name)
-    return [Line(Span(site.name, "strong")), Fields([*figures, *build_tiling_fields(site)])]
+    return [Line(Span(site.title, "strong")), Fields([*figures, *build_tiling_fields(site)])]
 
 
 def _reason_blocks(group: Sequence[SkippedSite]) -> list[Block]:

@@ -59,7 +59,7 @@ class TensorNumbers:
         state = self._models, self._models.resolve_index(index)
         if output is not None:
             if not output.endswith(".npy"):
-                raise Misuse(f"'{output}' is no .npy file", where="-o", hint="OUT.npy")
+                raise Misuse(f"'{output}' is not a .npy file", where="-o", hint="OUT.npy")
             self._models.check_target(output, overwrite, input)
         sliced = self._find_tensor(state, name, input, seed, on_progress, cancel)
         before_slice = None

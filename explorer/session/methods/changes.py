@@ -47,10 +47,7 @@ def do(
         Cancelled: `cancel` returned True.
     """
     if change not in list_offers("changes"):
-        hint = (
-            suggest_name(change, list(list_offers("changes")))
-            or f"one of {', '.join(list_offers('changes'))}"
-        )
+        hint = suggest_name(change, list(list_offers("changes")))
         raise Misuse(f"there is no change '{change}'", where="do", hint=hint)
     work = Work(session.parts, proof or ProofRequest(), output, overwrite, on_progress, cancel)
     return change_model(load("changes", change), options, work, state=state)

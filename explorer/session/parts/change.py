@@ -175,7 +175,7 @@ def do(change: Change[Options], options: Options, work: Work, *, state: int | No
         Cancelled: `work.cancel` returned True.
     """
     if not isinstance(options, change.options):
-        message = f"{type(options).__name__} are no options of it"
+        message = f"{type(options).__name__} are not options of it"
         raise Misuse(message, where=change.verb, hint=f"give a {change.options.__name__}")
     models, output = work.models, work.output
     if output is not None:

@@ -313,7 +313,7 @@ def find_layer(layers: Sequence[Layer], text: str, where: str = "--layer") -> in
     names = ", ".join(paths[index] for index in matches[:_LISTED_LAYERS]) + ", …" * (
         len(matches) > _LISTED_LAYERS
     )
-    raise Misuse(f"'{text}' is {len(matches):,} layers", where=where, hint=f"name one of {names}")
+    raise Misuse(f"'{text}' is {len(matches):,} layers", where=where, hint=f"choose from: {names}")
 
 
 def layers_named(layers: Sequence[Layer], text: str) -> list[int]:

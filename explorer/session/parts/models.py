@@ -226,7 +226,7 @@ class Models:
             Misuse: The history is not a tree of states, or its current state does not exist.
         """
         if not (history.is_tree and 0 <= history.current < len(history.entries)):
-            raise Misuse("this is no history of states", where="restore")
+            raise Misuse("this is not a history of states", where="restore")
         if history.tip is not None and not 0 <= history.tip < len(history.entries):
             history = replace(history, tip=None)
         for state in range(1, max(len(self.history.entries), len(history.entries))):
@@ -258,7 +258,7 @@ class Models:
         """
         for name, size in dims.items():
             if size < 1:
-                raise Misuse(f"'{size}' is no size", where=name, hint="write a whole number of 1 or more")
+                raise Misuse(f"'{size}' is not a size", where=name, hint="write a whole number of 1 or more")
         for entry in self.history.entries:
             for name, size in (entry.dims or {}).items():
                 if dims.get(name) != size:
@@ -410,8 +410,18 @@ class Models:
         if self.options["past"] is not None and opened.is_graph:
             return opened.list_sizes()  # type: ignore[no-any-return]
         names = {value.name for value in model.graph.feeds}
-        shapes = {name: shape for name, shape in self.options["input_shapes"].items() if name in names}
+        shapes = {name: shape for name, shape in self.name_input_shapes(model).items() if name in names}
         return select_dims(model, self.options["dims"]), shapes
+
+    def name_input_shapes(self, model: Model) -> InputShapes:
+        """Returns the user's input shapes by the names of a graph's inputs.
+
+        A shape without a name belongs to the only input. For a file, `_open` names it; for a module, the name
+        is known once it was exported.
+        """
+        feeds = model.graph.feeds
+        shapes: InputShapes = self.options["input_shapes"]
+        return {name or feeds[0].name: shape for name, shape in shapes.items() if name or len(feeds) == 1}
 
     def examine(self, state: int, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """Analyzes a state and finds its execution order. Later calls return the same result."""

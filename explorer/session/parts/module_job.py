@@ -48,7 +48,7 @@ def build_module_job(
     models.refuse_shapes()
     if models.current and not models.is_module(models.current):
         raise Misuse(
-            "the current model was made as ONNX: it is no module",
+            "the current model was made as ONNX: it is not a module",
             where=models.source,
             hint="explorer.to_torch(path) loads the file; or go back to the original",
         )

@@ -98,7 +98,7 @@ class Prover:
         """Refuses a file of inputs on which the current state cannot run."""
         models = self._models
         model = models.load_graph(models.current, on_progress)
-        read_given_inputs(model, read_input(input), models.options["input_shapes"])
+        read_given_inputs(model, read_input(input), models.name_input_shapes(model))
 
     def _read_inputs(
         self, before: Model, session_dims: Mapping[str, int], dims: Dims | None, input: str | None
@@ -108,6 +108,6 @@ class Prover:
             raise Misuse("the sizes are those of the file", where="--dim", hint="leave it out, or --input")
         return {
             "dims": select_dims(before, {**session_dims, **(dims or {})}),
-            "input_shapes": self._models.options["input_shapes"],
+            "input_shapes": self._models.name_input_shapes(before),
             "arrays": read_input(input) if input is not None else None,
         }

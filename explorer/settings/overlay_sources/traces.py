@@ -110,12 +110,12 @@ def read(trace: bytes, path: str) -> TraceRows | None:
         else:
             events = msgspec.json.decode(_add_closing_bracket(trace), type=build_type(list[_Event]))
     except msgspec.ValidationError as error:
-        raise Misuse(f"this is no trace: {error}", where=path) from None
+        raise Misuse(f"this is not a trace: {error}", where=path) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None  # the JSON reader reports the line of the error
     spans = sorted(_list_calls(events), key=lambda span: (span.start, -span.duration))
     if any(not math.isfinite(span.start + span.duration) or span.duration < 0 for span in spans):
-        raise Misuse("this is no trace: an event ends before it begins, or never", where=path)
+        raise Misuse("this is not a trace: an event ends before it begins, or never", where=path)
     return _build_rows(spans, path) if spans else None
 
 

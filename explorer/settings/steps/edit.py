@@ -116,7 +116,7 @@ def _convert_value(value: Any, where: str) -> str:
         return str(value)
     if isinstance(value, list) and all(isinstance(member, (int, float, str)) for member in value):
         return json.dumps(value)
-    raise Misuse("this is no value of an attribute", where=where, hint="give a number, a text or a list")
+    raise Misuse("this is not a value of an attribute", where=where, hint="give a number, a text or a list")
 
 
 _READERS: Readers = {**dict.fromkeys(_KINDS, read_text), "attribute": read_text, "to": _convert_value}

@@ -107,7 +107,7 @@ def _parse_span(name: str, text: str) -> _Span:
     except ValueError:
         is_valid = False
     if not is_valid:
-        raise Misuse(f"'{text}' is no value or range of {name}", where="--train", hint=_HINT)
+        raise Misuse(f"'{text}' is not a value or range of {name}", where="--train", hint=_HINT)
     return ends
 
 

@@ -31,7 +31,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
     CommandKey("back", ("backspace", "left_square_bracket"), "Backspace [", "Back",
         "Where the cursor was before a link, a plot or a search moved it", MOVE, "look.view.back",
         footer="back", where=("layer",)),
-    CommandKey("back:forward", ("right_square_bracket",), "]", "Forward", "The same, the other way round",
+    CommandKey("back:forward", ("right_square_bracket",), "]", "Forward", "Undo a step back",
         MOVE, "look.view.back"),
     *(
         CommandKey(f"tab:{t.id}", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK, "look.view.open_tab")

@@ -49,7 +49,7 @@ CHOOSER_KEYS = key_group(
     ("page(-1)", ("pageup",), "PgUp", "A page up", "Likewise"),
     ("page(1)", ("pagedown",), "PgDn", "A page down", "Likewise"),
     ("sort", ("tab",), "Tab", "Sort", "By name, size, parameters, date, or as found"),
-    ("turn", ("shift+tab",), "Shift+Tab", "Turn round", "The same order, the other way round"),
+    ("turn", ("shift+tab",), "Shift+Tab", "Reverse", "Reverse the order of the list"),
     ("app.help", ("question_mark",), "?", "Help", "While nothing is typed"),
     ("leave", ("escape",), "Esc", "Clear, leave", "What is typed, then the chooser"),
 )

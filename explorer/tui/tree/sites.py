@@ -18,17 +18,18 @@ def select_sites(
     """Select the sites that belong to `layers`, which may be leaves or groups.
 
     A site of an ONNX model belongs to the layer that makes its output tensor. The tensors of an nn.Module
-    have no names (`by_value` is False). There, the exporter wrote the scope into the name of the node:
-    `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
+    have no names (`by_value` is False). There, the plan names the layer, or the exporter wrote the scope into
+    the name of the node: `/classifier/classifier.1/Gemm` belongs to `classifier.1`.
     """
     leaves = [layer for layer in layers if by_value and not layer.group]
     output_names = {tensor.name for layer in leaves for tensor in layer.outputs if tensor.name}
     paths = [layer.path for layer in layers if layer.path]
     selected_sites = []
     for site in sites:
-        scope = find_scope(site.name)
+        scopes = [find_scope(site.name), *([site.layer] if site.layer else [])]
         if site.output in output_names or any(
-            scope == p or scope.startswith(p + ".") or site.name == p or is_part_of(site, p) for p in paths
+            site.name == p or is_part_of(site, p) or any(s == p or s.startswith(p + ".") for s in scopes)
+            for p in paths
         ):
             selected_sites.append(site)
     return selected_sites

@@ -195,15 +195,15 @@ BROKEN = '{"baseline_version": 1, "models": {"lenet.onnx": {"figures": {"macs": 
 WRONG_WORDS = [
     ("lenet.onnx", "no budget is set"),
     ("lenet.onnx --max-macs 5%", "has no sign; write +5%"),
-    ("lenet.onnx --max-macs +5", "is no limit; write 4.1G"),
-    ("lenet.onnx --max-macs +5%%", "is no limit"),
-    ("lenet.onnx --max-macs 4.1GB", "is no limit"),
-    ("lenet.onnx --max-macs nan", "is no limit"),
-    ("lenet.onnx --max-peak=-5", "is no limit"),
-    ("lenet.onnx --max-macs=-101%", "is no limit"),
-    ("lenet.onnx --max-seconds 5ps", "is no limit; write 20ms"),
+    ("lenet.onnx --max-macs +5", "is not a limit; write 4.1G"),
+    ("lenet.onnx --max-macs +5%%", "is not a limit"),
+    ("lenet.onnx --max-macs 4.1GB", "is not a limit"),
+    ("lenet.onnx --max-macs nan", "is not a limit"),
+    ("lenet.onnx --max-peak=-5", "is not a limit"),
+    ("lenet.onnx --max-macs=-101%", "is not a limit"),
+    ("lenet.onnx --max-seconds 5ps", "is not a limit; write 20ms"),
     ("lenet.onnx --min-coverage 101%", "is more than all nodes"),
-    ("lenet.onnx --min-coverage +5%", "is no limit; write 95%"),
+    ("lenet.onnx --min-coverage +5%", "is not a limit; write 95%"),
     ("lenet.onnx --max-macs +5%", "add --against baseline.json"),
     ("lenet.onnx --no-new-unknown", "add --against baseline.json"),
     ("lenet.onnx --max-macs +5% --against none.json", "none.json: there is no such baseline"),
@@ -286,7 +286,7 @@ def test_pyproject_has_the_budgets_of_models(
             "pyproject.toml:2: there is no setting 'max-mac'; did",
         ),
         ('[tool.explorer."lenet.onnx"]\n\nmax-macs = "5%"\n', "pyproject.toml:3: '5%' has no sign"),
-        ('[tool.explorer."lenet.onnx"]\nmax-macs = true\n', "pyproject.toml:2: 'True' is no limit"),
+        ('[tool.explorer."lenet.onnx"]\nmax-macs = true\n', "pyproject.toml:2: 'True' is not a limit"),
         ('[tool.explorer."lenet.onnx"]\ndim = 3\n', "pyproject.toml:2: '3' is not a text"),
         ("[tool.explorer.lenet.onnx]\nmax-macs = 5\n", 'in quotes: [tool.explorer."lenet.onnx"]'),
         ('[tool.explorer."lenet.onnx"]\n', "pyproject.toml:1"),
@@ -370,7 +370,7 @@ def test_python_checks_a_session(tmp_path: Path) -> None:
         assert session.check(CheckSpec(max_peak=1, min_coverage=1.0)).verdict == "missed"
         with pytest.raises(Misuse, match="no budget is set"):
             session.check(CheckSpec())
-        with pytest.raises(Misuse, match="'4X' is no limit"):
+        with pytest.raises(Misuse, match="'4X' is not a limit"):
             session.check(CheckSpec(max_macs="4X"))
     path = tmp_path / "base.json"
     explorer.check_files(SAMPLES / "lenet.onnx", against=str(path), update=True)

@@ -151,7 +151,7 @@ def test_a_model_that_came_out_different_is_exit_code_1_and_nothing_is_written(
         ),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x"], "'x' names no input; write x:0=batch"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:batch"], "'x:batch' names no axis"),
-        (["a.safetensors", "-o", "b.pt", "--dynamic", "x:0=1"], "'1' is no name for a dimension"),
+        (["a.safetensors", "-o", "b.pt", "--dynamic", "x:0=1"], "'1' is not a name for a dimension"),
         (["a.safetensors", "-o", "b.pt", "--dynamic", "x:0=a,0=b"], "axis 0 has two names, 'a' and 'b'"),
         (["a.safetensors", "-o", "b.pt", "--input-names", "a,,b"], "has an empty name"),
         (["a.safetensors", "-o", "b.pt", "--output-names", "a,a"], "'a' stands there twice"),

@@ -210,12 +210,17 @@ STAYS = {
         {"w2": (4, 4, 3, 3)},
         "is computed (Abs)",
     ),
-    "it is no number": (f"h = Conv (x, w) y = {NORM}", {**CONV, "v": np.full(4, np.nan)}, {}, "no number"),
+    "it is not a number": (
+        f"h = Conv (x, w) y = {NORM}",
+        {**CONV, "v": np.full(4, np.nan)},
+        {},
+        "not a number",
+    ),
     "it is too large for float16": (
         f"h = Conv (x, w) y = {NORM}",
         {**CONV, "s": np.full(4, 6e4)},
         {"x": "float16[2,4,6,6] x", "y": "float16[N,M,H,W] y", "dtype": "float16"},
-        "would be no number in float16",
+        "would not be a number in float16",
     ),
     "padding": (
         f"h = Relu (x) n = {NORM} y = Conv <pads = [1,1,1,1]> (n, w)",
@@ -237,11 +242,11 @@ STAYS = {
         {"x": "float[2,4,4] x", "y": "float[2,4,4] y"},
         "has not, for all that is known, two axes",
     ),
-    "a bias that is no row": (
+    "a bias that is not a row": (
         f"q = MatMul (x, w) h = Add (q, c) y = {NORM}",
         {"w": (4, 4), "c": (3, 4), **BN},
         {"x": "float[3,4] x", "y": "float[3,4] y"},
-        "is no product of rows with one weight and one bias",
+        "is not a product of rows with one weight and one bias",
     ),
 }
 

@@ -139,9 +139,9 @@ def test_an_option_that_would_do_nothing_is_refused(
         ("attention:1x4x6:heads=4", "heads do not divide"),
         ("mlp:16x4-5x3", "'5x3' takes 5 features, and gets 4"),
         ("mlp:relu", "no layer says how many features"),
-        ("mlp:16x4-gelu", "'gelu' is no layer"),
-        ("mlp:bn0", "'bn0' is no layer"),
-        ("mlp:4x0", "'4x0' is no layer"),
+        ("mlp:16x4-gelu", "'gelu' is not a layer"),
+        ("mlp:bn0", "'bn0' is not a layer"),
+        ("mlp:4x0", "'4x0' is not a layer"),
     ],
 )
 def test_what_cannot_be_made_is_one_line(

@@ -145,7 +145,7 @@ def test_formats_are_listed_as_the_manual_has_them(capsys: pytest.CaptureFixture
 def test_a_name_has_no_header(capsys: pytest.CaptureFixture[str], words: tuple[str, ...]) -> None:
     code, out, err = run(capsys, *words)
     assert (code, out) == (2, "")
-    assert "no file whose header could be read; explorer layers alexnet opens it" in err
+    assert "not a file whose header could be read; explorer layers alexnet opens it" in err
 
 
 def test_a_broken_file_is_one_line_and_an_exit_code(

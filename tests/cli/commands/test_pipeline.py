@@ -154,8 +154,8 @@ def test_a_stage_that_was_changed_or_is_missing_is_refused(
 @pytest.mark.parametrize(
     ("text", "line"),
     [
-        ("{}", "is no manifest of stages"),
-        ("[" * 100000, "is no manifest of stages"),
+        ("{}", "is not a manifest of stages"),
+        ("[" * 100000, "is not a manifest of stages"),
         (
             '{"model": "m", "by": "macs", "inputs": [], "outputs": [], "stages": [], "cuts": [],'
             ' "balance": 1}',
@@ -172,7 +172,7 @@ def test_a_stage_that_was_changed_or_is_missing_is_refused(
             "Expected `int` >= 0",
         ),
         (" " * (17 << 20), "it has more than 16 MiB"),
-        ('{"\xec": 1}', "is no manifest of stages"),
+        ('{"\xec": 1}', "is not a manifest of stages"),
     ],
     ids=["empty", "nested", "no stages", "outside", "negative", "large", "no UTF-8"],
 )

@@ -122,10 +122,10 @@ def test_rules_by_hand_need_no_file(sample: Sample) -> None:
     [
         (("--to", "int9"), "--to: there is no number format 'int9'; did you mean 'int8'?"),
         (("--to", "int32"), "--to: int32 is for a bias, whose scale is the product of two"),
-        (("--to", "weight=int8,wait=int8"), "--to: 'wait=int8' is no format of a part"),
+        (("--to", "weight=int8,wait=int8"), "--to: 'wait=int8' is not a format of a part"),
         (("--to", "float32"), "no layer takes a number format (no part of it is asked for)"),
         (("--op", "Conf"), "--op: no layer is a 'Conf'; did you mean 'Conv'?"),
-        (("--site", "re:fc[12"), "is no regular expression"),
+        (("--site", "re:fc[12"), "is not a regular expression"),
         (("--site", "fc9"), "--site: no layer is called 'fc9'"),
         (("--calibrate", "nowhere.npz"), "nowhere.npz: cannot be read"),
         (("--symmetric", "--asymmetric"), "it cannot be both"),

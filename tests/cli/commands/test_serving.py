@@ -169,7 +169,7 @@ def test_a_sweep_is_kept_in_a_file_that_is_shown_as_others_are(ask: Ask, folder:
         (("served.py:gpt", "--sweep", "--plot", "x.svg"), "--plot: is of one model at one type"),
         (("served.py:gpt", "--sweep", "-o", "served.py"), "served.py: this is the model itself"),
         (("served.py:plain",), "it has no key-value cache of its own"),
-        (("served.py:gpt", "--context", "many"), "'many' is no number of tokens"),
+        (("served.py:gpt", "--context", "many"), "'many' is not a number of tokens"),
         (("served.py:gpt", "--prompt", "1k,2k"), "takes one number of tokens"),
         (("served.py:gpt", "--links", "fast"), "--links"),
     ],

@@ -355,5 +355,7 @@ def test_stages_that_are_there_stay_without_force(capsys: pytest.CaptureFixture[
     (folder / "stage3.onnx").write_bytes(changed)
     said(capsys, LENET, "-n", "2", "-o", str(folder), "--force")
     left = ["mine.txt", "stage1.onnx", "stage2.onnx", "stage3.onnx", "stages.json"]
-    assert sorted(path.name for path in folder.iterdir()) == left, "what is no stage of before any more stays"
+    assert sorted(path.name for path in folder.iterdir()) == left, (
+        "what is not a stage of before any more stays"
+    )
     assert (folder / "stage3.onnx").read_bytes() == changed

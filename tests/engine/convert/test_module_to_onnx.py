@@ -213,7 +213,7 @@ def test_an_input_that_nothing_uses_is_said_to_be_gone(convert: Convert) -> None
         ({"dynamic": {"imag": {0: "n"}}}, "no input is called 'imag'; did you mean 'image'"),
         ({"dynamic": {"image": {4: "n"}}}, r"'image' has no axis 4; its shape is \[1, 1, 8, 9\]"),
         ({"dynamic": {"image": {2: "n", 3: "n"}}}, "'n' would be 8 and 9"),
-        ({"method": "script"}, "--method: does not go with torch to ONNX; there is --exporter"),
+        ({"method": "script"}, "--method: does not go with torch to ONNX; choose from: --exporter"),
         ({"draws": 0}, r"convert\(draws\): 0 cannot be taken; give a whole number of at least 1"),
     ],
 )

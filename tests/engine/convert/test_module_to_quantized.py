@@ -176,7 +176,7 @@ def test_what_torch_fuses_is_rounded_in_the_file_too(inputs: str, tmp_path: Path
 def test_a_state_that_was_made_as_onnx_is_no_module(net: Net) -> None:
     with Session(net, inputs=(X,)) as session:
         session.quantize(QuantizeSpec(form="qdq"), report=False)
-        with pytest.raises(Misuse, match="the current model was made as ONNX: it is no module"):
+        with pytest.raises(Misuse, match="the current model was made as ONNX: it is not a module"):
             session.quantize_module(QuantizeSpec())
 
 
@@ -267,5 +267,5 @@ def test_a_layer_whose_weight_is_no_number_is_left(net: Net, weight: str) -> Non
         assert [name for name, why in reasons.items() if not why] == ["fc", "tied"]
         assert torch.isnan(made(X)).any()
     with Session(net, inputs=(X,)) as session:
-        with pytest.raises(Misuse, match="a module is no ONNX file"):
+        with pytest.raises(Misuse, match="a module is not an ONNX file"):
             session.quantize_module(QuantizeSpec(), output="x.onnx")

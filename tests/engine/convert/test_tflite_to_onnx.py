@@ -36,7 +36,7 @@ def test_where_the_extra_is_missing_it_says_what_to_type(
 def test_what_tflite_cannot_become_is_refused_before_tensorflow_is_asked_for(convert: Convert) -> None:
     with pytest.raises(Misuse, match=r"tflite cannot be converted to '\.pt2'; it can become ONNX \(\.onnx\)"):
         convert(str(MODELS / "convolutions.tflite"), "out.pt2")
-    with pytest.raises(Misuse, match="--dynamic: does not go with tflite to ONNX; there is --opset, --fold"):
+    with pytest.raises(Misuse, match="does not go with tflite to ONNX; choose from: --opset, --fold"):
         convert(str(MODELS / "convolutions.tflite"), "out.onnx", dynamic={"x": {0: "n"}})
 
 

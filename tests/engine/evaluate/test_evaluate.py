@@ -248,14 +248,14 @@ def test_the_answer_is_a_table_and_json(here, capsys):
 
 BAD = {
     "nan": ({"x": np.where(np.arange(60).reshape(10, 6) == 33, np.nan, 0).astype(np.float32)}, "sample 6"),
-    "range": ({"y": np.array([0, 1, 2, 7, 0, 0, 0, 0, 0, 0])}, "the label 7 in sample 4 is no class"),
-    "below": ({"y": np.array([0, 1, 2, -1, 0, 0, 0, 0, 0, 0])}, "the label -1 in sample 4 is no class"),
+    "range": ({"y": np.array([0, 1, 2, 7, 0, 0, 0, 0, 0, 0])}, "the label 7 in sample 4 is not a class"),
+    "below": ({"y": np.array([0, 1, 2, -1, 0, 0, 0, 0, 0, 0])}, "the label -1 in sample 4 is not a class"),
     "shape": ({"x": np.zeros((10, 5), np.float32)}, "a sample of 'x' is [5] there and [6] in a.onnx"),
     "type": ({"x": np.zeros((10, 6), np.uint8)}, "'x' is uint8 there and float32 in a.onnx"),
     "count": ({"y": np.zeros(9, int)}, "'y' has 9 samples and 'x' 10"),
     "empty": ({"x": np.zeros((0, 6), np.float32), "y": np.zeros(0, int)}, "there is no sample in it"),
     "labels": ({"y": np.zeros((10, 3), int)}, "do not go with an output"),
-    "objects": ({"y": np.array(["a"] * 10)}, "'y' is no array of numbers"),
+    "objects": ({"y": np.array(["a"] * 10)}, "'y' is not an array of numbers"),
 }
 
 
@@ -298,7 +298,11 @@ def test_data_that_does_not_fit_is_one_line(here, capsys, case):
         ),
         ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,nan,4,5,6,0\n", (), "NaN"),
         ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,4,5,6,0\n", (), "d.csv:3: it has 6 cells"),
-        ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,3,4,5,6,0.5\n", ("--task", "classification"), "is no class"),
+        (
+            "f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n1,2,3,4,5,6,0.5\n",
+            ("--task", "classification"),
+            "is not a class",
+        ),
         ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n", ("--labels", "clas"), "did you mean 'class'"),
         ("f,g,h,i,j,k,class\n1,2,3,4,5,6,0\n", ("--scores", "z"), "no output is called 'z'"),
         ("", (), "there is no sample"),

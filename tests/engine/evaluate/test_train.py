@@ -100,7 +100,7 @@ def test_the_answer_shows_a_curve_and_every_epoch(here, capsys):
         ),
         (["nets_to_train:frozen", "--data", "d.npz"], "the model has no trainable parameters"),
         (["nets_to_train:net", "--data", "x.npy"], "it has no labels"),
-        (["nets_to_train:net", "--data", "bad.npz"], "the label 3 in sample 3 is no class"),
+        (["nets_to_train:net", "--data", "bad.npz"], "the label 3 in sample 3 is not a class"),
         (["nets_to_train:net", "--data", "n.npz"], "do not go with an output"),
         (["nets_to_train:net", "--data", "one.npz"], "too few samples"),
         (["nets_to_train:net", "--data", "d.npz", "--held", "1"], "is not a number between 0 and 1"),

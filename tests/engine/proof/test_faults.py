@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "function body that doubles": (lambda m: t.with_body(m, "2DMM", DOUBLED), "depth 0 where 8"),
     "function body that rectifies": (
         lambda m: t.with_body(m, "2DMM", RECTIFIED),
-        "no part of a tiled product",
+        "not part of a tiled product",
     ),
 }
 

@@ -89,7 +89,7 @@ def test_a_fixed_size_can_be_overruled(build: Build) -> None:
     [
         ({"bach": 2}, None, "did you mean 'batch'"),
         ({"batch": 0}, None, "cannot be 0"),
-        (None, {"xx": (None, (1, 3))}, "there is: x"),
+        (None, {"xx": (None, (1, 3))}, "choose from: x"),
         (None, {"x": (None, (1, 3, 4))}, "2 dimensions, not 3"),
         ({"batch": 2}, {"x": (None, (3, 3))}, "2 and 3 at once"),
     ],

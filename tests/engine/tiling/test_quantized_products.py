@@ -313,5 +313,5 @@ def test_a_scale_that_is_no_number_gives_no_product_of_integers(
     onnx.save(model, where)
     assert main(["tile", where, "-o", str(tmp_path / "t.onnx")]) == 3
     told = " ".join("".join(capsys.readouterr()).split())
-    assert "its input has a scale that is no number, or infinite" in told
+    assert "its input has a scale that is not a number, or infinite" in told
     assert "NaN against NaN shows nothing" in told

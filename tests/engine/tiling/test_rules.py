@@ -85,7 +85,7 @@ def test_what_a_programs_rule_cannot_ask_for_is_refused_with_its_place(
 
 @pytest.mark.parametrize("shape", ["M", "Q>3", "M>=64 or N<3", "M>=", "64<M", "M>-1", "M>=64;N<3"])
 def test_conditions_that_cannot_be_read_are_refused_with_their_place(shape: str) -> None:
-    with pytest.raises(Misuse, match=r"npu\.toml:7.*is no condition on a shape"):
+    with pytest.raises(Misuse, match=r"npu\.toml:7.*is not a condition on a shape"):
         chosen(TileRule(shape=shape, on=False, origin="npu.toml:7"))
 
 
@@ -98,7 +98,7 @@ def test_a_regular_expression_that_would_never_end_is_refused(pattern: str, name
 
 
 def test_other_regular_expressions_match_as_ever() -> None:
-    with pytest.raises(Misuse, match="is no regular expression"):
+    with pytest.raises(Misuse, match="is not a regular expression"):
         name_matcher("re:(", "--site")
     assert name_matcher("re:conv[0-9]+$", "--site")("features.conv12")
     assert not name_matcher("re:conv[0-9]+$", "--site")("conv")

@@ -123,7 +123,7 @@ def test_shorthands_are_the_statistics_that_they_stand_for() -> None:
 @pytest.mark.parametrize(
     ("said", "words"),
     [
-        ("variance", "no statistic"),
+        ("variance", "not a statistic"),
         ("mean:2", "takes nothing behind a colon"),
         ("quantile", "no share from 0 to 1"),
         ("quantile:1.5", "no share from 0 to 1"),

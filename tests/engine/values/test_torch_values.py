@@ -391,7 +391,7 @@ def test_what_did_not_run_or_gave_no_tensor_says_so() -> None:
     skipped = dict(watched(Nested(), torch.randn(2, 4)).skipped)
     assert skipped == {
         "silent": "it does not run on these inputs in evaluation mode",
-        "text": "its output is no tensor (str)",
+        "text": "its output is not a tensor (str)",
     }
 
 

@@ -115,8 +115,8 @@ def test_results_are_kept_and_continued(ask: Ask) -> None:
     [
         (("--map",), "--map: needs machines with memories"),
         (("--map", "--machine", "a.toml,none"), "none"),
-        (("--map", "--machine", "a.toml", "--capacity", "4K:1K"), "'4K:1K' is no range of sizes"),
-        (("--map", "--machine", "a.toml", "--capacity", "x"), "'x' is no range of sizes"),
+        (("--map", "--machine", "a.toml", "--capacity", "4K:1K"), "'4K:1K' is not a range of sizes"),
+        (("--map", "--machine", "a.toml", "--capacity", "x"), "'x' is not a range of sizes"),
         (("--map", "--machine", "a.toml", "--verify"), "--verify: does not apply to mappings"),
         (("--map", "--machine", "a.toml", "--site", "x*"), "x*"),
         (("--machine", "a.toml", "--capacity", "1K"), "--capacity: needs --map"),

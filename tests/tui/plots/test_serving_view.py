@@ -83,7 +83,7 @@ async def test_all_of_a_question_can_be_typed_and_what_cannot_be_read_is_said(en
         assert isinstance(dialog, ServingDialog)
         dialog.query_one("#context", Input).value = "never"
         await hands.pilot.pause()
-        assert "'never' is no number of tokens" in hands.dialog()
+        assert "'never' is not a number of tokens" in hands.dialog()
         dialog.query_one("#context", Input).value = "1k,2k"
         dialog.query_one("#kv-dtype", Input).value = "fp8"
         await hands.press("enter")

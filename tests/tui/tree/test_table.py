@@ -177,7 +177,7 @@ def test_only_the_sorted_column_has_bars_and_families_keep_their_colors() -> Non
 
 def test_a_run_has_no_bar_and_neither_has_a_figure_that_nobody_knows() -> None:
     model = TreeModel(blocks(12).layers)
-    assert set(_bars(model, 60).values()) == {0}, "the sum of a run is no layer"
+    assert set(_bars(model, 60).values()) == {0}, "the sum of a run is not a layer"
     model = TreeModel([replace(layer, macs=None) for layer in alexnet().layers])
     model.set_metric(METRICS[0])
     assert set(_bars(model, 60).values()) == {0}

@@ -131,8 +131,8 @@ async def test_the_table_is_copied_as_the_csv_of_the_verb(lenet: Session, capsys
 @pytest.mark.parametrize(
     ("field", "text", "words"),
     [
-        ("stat", "variance", "'variance' is no statistic"),
-        ("axis", "channels", "'channels' is no axis"),
+        ("stat", "variance", "'variance' is not a statistic"),
+        ("axis", "channels", "'channels' is not an axis"),
         ("input", "x.npz", "weights need no input"),
     ],
 )

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from explorer.base.errors import BadModel, Misuse
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.units import printable
 from explorer.engine.compat.torch import children_of
 from explorer.engine.convert.onnx_to_torch_interpreter.call import convert_to_tensor, get_torch_dtype
@@ -105,8 +105,8 @@ class OnnxModule(nn.Module):
         feeds = dict(zip(self._inputs, inputs, strict=False))
         for name, value in named.items():
             if name not in self._inputs or name in feeds:
-                known_names = ", ".join(map(printable, self._inputs))
-                raise Misuse(f"no input '{printable(name)}' is open", hint=f"there is {known_names}")
+                known_names = [printable(known) for known in self._inputs]
+                raise Misuse(f"no input '{printable(name)}' is open", hint=suggest_name(name, known_names))
             feeds[name] = value
         missing = [name for name in self._inputs if name not in feeds]
         if missing:

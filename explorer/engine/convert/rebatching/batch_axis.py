@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 from msgspec import Struct, field
 
-from explorer.base.errors import Misuse
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.graph.model import Node, Tensor, build_int64_tensor
 from explorer.engine.graph.repeated_nodes import create_free_name
 from explorer.engine.shapes import Shapes
@@ -244,9 +244,7 @@ def find_input_batches(
     for name, axis in axes.items():
         shape = feeds.get(name) or ()
         if name not in feeds:
-            raise Misuse(
-                "there is no such input", where=f"--axis {name}", hint=f"there is {', '.join(feeds)}"
-            )
+            raise Misuse("there is no such input", where=f"--axis {name}", hint=suggest_name(name, feeds))
         if not -len(shape) <= axis < len(shape):
             raise Misuse(f"the input has no axis {axis}", where=f"--axis {name}", hint=f"it is {list(shape)}")
         axes[name] = axis % len(shape)

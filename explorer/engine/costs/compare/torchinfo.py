@@ -90,8 +90,7 @@ def _options(layout: TorchinfoLayout) -> dict[str, Any]:
         known = [str(setting.value) for setting in settings]
         for name in names:
             if name not in known:
-                hint = suggest_name(name, known) or f"torchinfo has {', '.join(known)}"
-                raise Misuse(f"torchinfo has no '{name}'", where=flag, hint=hint)
+                raise Misuse(f"torchinfo has no '{name}'", where=flag, hint=suggest_name(name, known))
     options = {
         "col_names": layout.columns,
         "row_settings": layout.rows,
@@ -240,7 +239,7 @@ _TRANSPOSED = "a transposed convolution multiplies at every input, not at every 
 _UNBATCHED = "an output without a batch: its channels are taken for the batch and its length left out"
 _CONV1D = "Conv1D of GPT-2 is a linear layer, and is taken for a convolution"
 _ATTENTION = "attention counts 0: only leaf modules that own parameters are counted"
-_FUNCTION = "an operator that is no module counts 0"
+_FUNCTION = "an operator that is not a module counts 0"
 _CALLED = "its parameters are multiplied by a function, not by a leaf module, and count 0"
 _ELEMENTWISE = "its parameters are applied elementwise"
 _SEQUENCE = "the first two dimensions of the output are taken for steps and batch"
@@ -363,7 +362,7 @@ def _weight_bytes(
     if repeated:
         reasons.append(f"a tied weight counts once for every layer that has it ({repeated:+,})")
     if unowned:
-        reasons.append(f"parameters that are no called leaf layer's are left out ({-unowned:+,})")
+        reasons.append(f"parameters that belong to no called leaf layer are left out ({-unowned:+,})")
     unexplained = theirs - ours - repeated + unowned
     if unexplained:
         reasons.append(f"{_UNKNOWN} ({unexplained:+,})")

@@ -5,6 +5,9 @@ torch has two exporters. The TorchScript exporter is tried first. Its node names
 AlexNet takes 2 s, while the newer exporter takes several times as long. The newer exporter (torch.export) is
 tried if the first fails, or if its file branches on values.
 
+The newer exporter writes module paths only into metadata. Its nodes get the names that the TorchScript
+exporter would give, so that a plan, a proof and a map name the module's layers.
+
 Two changes of names are reverted. Parameters with equal values (such as new biases of zeros) are not merged
 into one parameter. A transposed weight that the exporter named `onnx::MatMul_2064` gets its state_dict name
 back. Batch norms are not folded, so that parameters can be compared.
@@ -15,6 +18,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,13 +33,14 @@ from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.base.tested_versions import iterate_causes
 from explorer.base.units import many_text
 from explorer.engine.compat.torch import export_cause, prevent_merging
+from explorer.engine.costs.onnx.scopes import NAMES, find_module_path
 from explorer.engine.costs.torch.signature import outputs_of
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs, move_to_device
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.operators import NotTraceable
-from explorer.engine.graph.model import Model
+from explorer.engine.graph.model import Model, Node
 from explorer.engine.progress import OnProgress
 from explorer.engine.runtime.torch_arrays import convert_to_array
 from explorer.engine.runtime.torch_fastpath import disable_fastpath
@@ -157,7 +162,7 @@ def export(
         reported_error = next((error for error in errors if not _is_untraceable(error)), errors[0])
         raise BadModel(f"it cannot be exported to ONNX ({format_error(reported_error)})", where=loaded.source)
     report(Progress("naming the weights"))
-    _restore_names(path, model)
+    _restore_names(path, model, named_nodes=result.exporter == "torchscript")
     if request.weights:
         _name_weights(path, request.weights)
     return result
@@ -272,19 +277,51 @@ def _export_dynamo(
 _EXPORT = {"torchscript": _export_torchscript, "dynamo": _export_dynamo}
 
 
-def _restore_names(path: str, model: nn.Module) -> None:
+def _restore_names(path: str, model: nn.Module, *, named_nodes: bool) -> None:
     """Restores the state_dict names of weights that constant folding transposed.
 
     The weights are recognized by value. If all names are right, the file is not rewritten.
+
+    Args:
+        path: Path of the file.
+        model: The exported module.
+        named_nodes: Whether the names of the nodes already contain the module tree.
     """
     graph = onnx.load(path, load_external_data=False)
     renamed = _map_original_names(graph, path, model)
-    if not renamed:
+    named = 0 if named_nodes else _name_nodes(graph.graph, Counter())
+    if not renamed and not named:
         return
     for tensor in graph.graph.initializer:
         tensor.name = renamed.get(tensor.name, tensor.name)
     _rename_inputs(graph.graph, renamed)
     onnx.save(graph, path)
+
+
+def _name_nodes(graph: onnx.GraphProto, used: Counter[str]) -> int:
+    """Names nodes by the module paths in their metadata, as the TorchScript exporter does.
+
+    Args:
+        graph: Main graph or body. A node without such metadata keeps its name.
+        used: Number of nodes with each name so far.
+
+    Returns:
+        The number of nodes with a new name.
+    """
+    count = 0
+    for node in graph.node:
+        scopes = {entry.key: entry.value for entry in node.metadata_props}.get(NAMES, "")
+        if scopes:
+            pieces = find_module_path(Node(node.op_type, (), (), metadata={NAMES: scopes})).split(".")
+            modules = [".".join(pieces[: end + 1]) for end in range(len(pieces)) if pieces[0]]
+            name = "/".join(("", *modules, node.op_type))
+            used[name] += 1
+            node.name = f"{name}_{used[name] - 1}" if used[name] > 1 else name
+            count += 1
+        for attribute in node.attribute:
+            for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs):
+                count += _name_nodes(body, used)
+    return count
 
 
 def _name_weights(path: str, names: Sequence[str]) -> None:

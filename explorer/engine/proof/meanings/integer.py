@@ -290,7 +290,7 @@ def _read_stored_input(reader: NodeReader, node: Node, index: int) -> Array:
     """Returns the numbers of a stored input; a computed input is not supported, although ONNX allows it."""
     numbers = reader.number(_get_input_name(node, index))
     if numbers is None:
-        raise NotTiled(f"'{_get_input_name(node, index)}' of the original is no constant")
+        raise NotTiled(f"'{_get_input_name(node, index)}' of the original is not a constant")
     return numbers
 
 

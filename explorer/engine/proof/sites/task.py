@@ -159,6 +159,7 @@ def build_site_evidence(
         differs=bool(ran is not None and ran.reason),
         saturates=bool(ran is not None and ran.saturates and not fault),
         finding="" if fault else finding,
+        layer=site.layer,
     )
 
 

@@ -70,7 +70,7 @@ class Symbols:
         rule = None if node.domain else _RULES.get(node.op)
         if rule is None and self.override is None:
             kind = f"{node.domain}.{node.op}" if node.domain else node.op
-            raise NotTiled(f"{self.place(node)} ({kind}) is no part of a tiled product")
+            raise NotTiled(f"{self.place(node)} ({kind}) is not part of a tiled product")
         try:
             if self.override is not None:
                 result = self.override(
@@ -79,7 +79,7 @@ class Symbols:
                 if result is not None:
                     return result
             if rule is None:
-                raise ValueError("it is no part of a tiled product")
+                raise ValueError("it is not part of a tiled product")
             return rule(OperatorUse(self, node, attributes, args))
         except (ValueError, IndexError, TypeError, KeyError) as error:
             detail = " ".join(str(error).split())
@@ -339,7 +339,7 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
     if not isinstance(first, Symbol):
         raise ValueError("its operands are not an activation and a weight, in this order")
     if len(first.shape) < 2 or len(second.shape) < 2:
-        raise ValueError("its operands are no matrices")
+        raise ValueError("its operands are not matrices")
     if first.shape[-1] != second.shape[-2]:
         raise ValueError(f"{first.shape} against {second.shape}")
     label = use.symbols.label(use.node)

@@ -194,7 +194,7 @@ def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, typ
         return f"the class {type(layer).__name__} computes something of its own"
     weights = [tensor for name, tensor in layer.named_parameters() if "weight" in name]
     if not weights or (hasattr(layer, "weight") and parameters_of(layer).get("weight") is None):
-        return "its weight is no parameter"
+        return "its weight is not a parameter"
     if any(isinstance(tensor, UninitializedParameter) for tensor in weights):
         return "its shape is not known before it has run"
     odd = next((t for t in weights if format_dtype(t.dtype) not in types or t.layout != torch.strided), None)

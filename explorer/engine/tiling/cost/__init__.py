@@ -170,6 +170,7 @@ def _compute_site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> 
         accumulator=site.accumulator,
         calls=site.calls,
         at_most=site.at_most,
+        layer=site.layer,
         order=cheapest.order,
         buffer_double=2 * figures.buffer,
         fits=None if machine.buffer is None else needed <= machine.buffer,

@@ -73,7 +73,7 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         if not operand.scale.all() and (operand is x or operand.node.op == "IntQuant"):
             raise _NeedsFloats(f"its {role} is divided by a scale of 0: what its codes are is not defined")
         if not np.isfinite(operand.scale).all():
-            raise _NeedsFloats(f"its {role} has a scale that is no number, or infinite")
+            raise _NeedsFloats(f"its {role} has a scale that is not a number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
     zeros = int(x.zero.reshape(())), integer.simplify_equal_values(w.zero)
     base = _find_base_site(node, context, (w.name, x.name) if turned else (x.name, w.name), zeros[0])

@@ -35,7 +35,7 @@ def locate_matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[r
     if len(place) > len(outer) or any(
         not 0 <= index < size for index, size in zip(place, outer, strict=False)
     ):
-        raise Misuse(f"{list(place)} is no place before the last two axes of {list(shape)}", where="--at")
+        raise Misuse(f"{list(place)} is not a place before the last two axes of {list(shape)}", where="--at")
     indices = (*place, *(0,) * (len(outer) - len(place)))
     return tuple(range(index, index + 1) for index in indices), (rows, columns)
 

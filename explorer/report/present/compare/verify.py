@@ -80,7 +80,7 @@ def evidence(fact: Verification) -> list[Block]:
     unknown = [output for output in inexact if output.reference != NOT_NEEDED]
     if unknown:
         reasons = [(output.name, Span(field_terms(output.reason), "warning")) for output in unknown]
-        blocks += [Line(), Table((Column("not measured", shrink=True), Column("")), reasons)]
+        blocks += [Line(), Table((Column("without a float64 run", shrink=True), Column("")), reasons)]
     saturating = [site for site in fact.sites if _is_exact(site) and (site.max_abs or 0.0) >= 1]
     if saturating:
         # exact, but different from the original, whose kernel saturates
@@ -192,6 +192,9 @@ def _describe_method(fact: Verification) -> list[str]:
     measured = [site.rms_before for site in fact.sites] + [output.rms_before for output in fact.outputs]
     if any(rms is not None for rms in measured):
         parts.append("RMS errors are against a float64 run")
+        outputs = [*fact.outputs, *fact.torch]
+        if any(o.rms_before is not None for o in outputs) and not all(map(_needs_float64, outputs)):
+            parts.append("an output with a dash needs no float64 run for its verdict")
     return [*parts, seconds_text(fact.seconds)]
 
 
@@ -206,7 +209,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
 
     rows: list[tuple[Cell, ...]] = [
         (
-            list_first_names([site.name, *(member.name for member in group if member is not site)]),
+            list_first_names([site.title, *(member.title for member in group if member is not site)]),
             exact_text(sum(member.tiles for member in group))
             if not site.structure
             else Span("not shown", "bad"),
@@ -233,7 +236,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         Column("cosine", "right", drop=6),
         Column("rounding vs exact", "right", drop=1),
         Column("to the limit", drop=2),
-        Column("RMS error, was -> is", "right", drop=3),
+        Column("RMS error vs float64, was -> is", "right", drop=3),
         Column(""),
     )
     return Table(columns, rows)
@@ -278,7 +281,7 @@ def _output_table(fact: Verification) -> Table:
             _float_text(output.mse),
             _cosine_text(output.cosine),
             *([_limit_bar(output.limit_share)] if has_limits else []),
-            *([_pair(output.rms_before, output.rms_after)] if has_rms else []),
+            *([_pair(output.rms_before, output.rms_after, needed=_needs_float64(output))] if has_rms else []),
             _output_result(output),
         )
         for against, output in compared
@@ -292,10 +295,15 @@ def _output_table(fact: Verification) -> Table:
         Column("MSE", "right", drop=3),
         Column("cosine", "right", drop=6),
         *([Column("to the limit", drop=1)] if has_limits else []),
-        *([Column("RMS error, was -> is", "right", drop=2)] if has_rms else []),
+        *([Column("RMS error vs float64, was -> is", "right", drop=2)] if has_rms else []),
         Column(""),
     )
     return Table(columns, rows)
+
+
+def _needs_float64(output: OutputEvidence) -> bool:
+    """Whether the verdict needs a float64 run of an output: not if it is equal or its parts are proved."""
+    return output.rms_before is not None or (not output.equal and output.reference != NOT_NEEDED)
 
 
 def _output_result(output: OutputEvidence) -> Cell:
@@ -336,9 +344,9 @@ def _ratio(value: float | None, limit: float) -> Cell:
     return rounding_text(value, limit)
 
 
-def _pair(rms_before: float | None, rms_after: float | None) -> Cell:
+def _pair(rms_before: float | None, rms_after: float | None, *, needed: bool = True) -> Cell:
     if rms_before is None and rms_after is None:
-        return Span("not measured", "quiet")
+        return Span("no float64 run" if needed else "-", "quiet")
     return (_float_text(rms_before), Span(" -> "), _float_text(rms_after))
 
 

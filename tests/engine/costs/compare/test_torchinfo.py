@@ -197,7 +197,7 @@ FLAWS: dict[str, tuple[Callable[[], nn.Module], tuple[Shape, ...], str, str, int
         2 * (5 * 4 * 64 + 2 * 5 * 5 * 8),
         "attention counts 0",
     ),
-    "a product that is no module": (
+    "a product that is not a module": (
         Multiplying,
         ((2, 5, 8),),
         "float32",

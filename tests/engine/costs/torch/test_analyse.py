@@ -621,7 +621,7 @@ def test_batch_and_shape_change_the_figures() -> None:
     small = examine(loaded, input_shapes={"x": (None, (1, 3, 64, 64))}).analysis.info
     assert small.model.inputs[0].shape == (1, 3, 64, 64)
     assert (small.totals.macs or 0) < (one.totals.macs or 0)
-    with pytest.raises(Misuse, match="there is: x"):
+    with pytest.raises(Misuse, match="choose from: x"):
         examine(loaded, input_shapes={"imagen": (None, (1, 3, 64, 64))})
     with pytest.raises(Misuse, match="did you mean 'batch'"):
         examine(loaded, dims={"bach": 8})

@@ -457,7 +457,7 @@ def test_values_that_are_known_are_used_and_the_larger_branch_is_counted(kind: t
     for info in both(kind, rows, (1, 3, 64, 64) if kind is Strided else None):
         assert (info.totals.macs, info.totals.status) == (products * W * W, status)
         assumed = [note for note in info.model.notes if "taken as" in note or "assumed" in note]
-        assert bool(assumed) == (status != "exact"), "an assumption that changes nothing is no note"
+        assert bool(assumed) == (status != "exact"), "an assumption that changes nothing is not a note"
 
 
 @pytest.mark.parametrize("rows", [pytest.param(1, marks=pytest.mark.slow), TOKENS])
