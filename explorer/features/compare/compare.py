@@ -6,6 +6,7 @@ A state is a pair of a session's models and an index into its history.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec.structs import replace
@@ -144,6 +145,7 @@ class Comparer:
             [result.analysis for result in examined],
             [result.schedule for result in examined],
             [_zero_test(models.open_state(index)) for models, index in states],
+            [partial(_buffer_shapes, models.open_state(index)) for models, index in states],
         )
         named = zip(compared.models, states, strict=True)
         infos = [
@@ -243,6 +245,14 @@ def _notes(infos: Sequence[Info], proved: str | None) -> list[str]:
     if proved is not None:
         notes.append(f"proof and largest error: against {proved}")
     return notes
+
+
+def _buffer_shapes(opened: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of a torch module's buffers by name; nothing for other model formats."""
+    loaded: Any = getattr(opened, "loaded", None)
+    if not hasattr(loaded, "shapes"):
+        return {}
+    return {name: tuple(buffer.shape) for name, buffer in loaded.shapes().named_buffers()}
 
 
 def _zero_test(opened: Any) -> Callable[[str], bool]:

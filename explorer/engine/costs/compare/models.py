@@ -21,7 +21,14 @@ from explorer.engine.costs.compare.rewrites import (
     sizes_computed,
     tile_sums,
 )
-from explorer.engine.costs.compare.weights import Causes, Zeros, family, graphless, weight_causes
+from explorer.engine.costs.compare.weights import (
+    Buffers,
+    Causes,
+    Zeros,
+    family,
+    graphless,
+    weight_causes,
+)
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.facts import Analysis
 from explorer.facts.comparison import Comparison, Difference
@@ -33,7 +40,10 @@ _SAME_KINDS = ("torch", "torchscript", "torch.export")
 
 
 def compare(
-    analyses: Sequence[Analysis], schedules: Sequence[Schedule] = (), zeros: Sequence[Zeros] = ()
+    analyses: Sequence[Analysis],
+    schedules: Sequence[Schedule] = (),
+    zeros: Sequence[Zeros] = (),
+    buffers: Sequence[Buffers] = (),
 ) -> Comparison:
     """Compares the totals of two or more analyzed models, and explains every difference from the first.
 
@@ -41,6 +51,7 @@ def compare(
         analyses: Analyses of the models.
         schedules: Their execution orders, which show the layers that no output needs.
         zeros: For each model, whether the stored tensor with a name is all zeros.
+        buffers: For each model, the shapes of a module's buffers by name.
 
     `Comparison.agree` is True if every difference in parameters and MACs from the first model is explained in
     full.
@@ -51,7 +62,12 @@ def compare(
     for index, second in enumerate(analyses[1:], start=1):
         idle = idle_layers(first, second, (schedules[0], schedules[index])) if schedules else IdleLayers()
         changes, is_same = _compare_with_first(
-            first, second, index, idle, (zeros[0], zeros[index]) if zeros else ()
+            first,
+            second,
+            index,
+            idle,
+            (zeros[0], zeros[index]) if zeros else (),
+            (buffers[0], buffers[index]) if buffers else (),
         )
         differences += changes
         agree = agree and is_same
@@ -59,10 +75,15 @@ def compare(
 
 
 def _compare_with_first(
-    first: Analysis, second: Analysis, index: int, idle: IdleLayers, zeros: Sequence[Zeros]
+    first: Analysis,
+    second: Analysis,
+    index: int,
+    idle: IdleLayers,
+    zeros: Sequence[Zeros],
+    buffers: Sequence[Buffers],
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are fully explained."""
-    causes = weight_causes(first, second, idle.paths, zeros)
+    causes = weight_causes(first, second, idle.paths, zeros, buffers)
     folds = causes is not None and causes.folds
     params = _weight_differences(first, second, index, "params", causes)
     macs = _work_differences(first, second, index, "macs", idle)

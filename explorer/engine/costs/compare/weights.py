@@ -83,6 +83,10 @@ Zeros = Callable[[str], bool]
 """Whether the stored tensor with a name is known to be all zeros."""
 
 
+Buffers = Callable[[], Mapping[str, tuple[int, ...]]]
+"""Shapes of a module's buffers by name; empty for a model that is not a module."""
+
+
 class ComparedTensor(Struct):
     """A stored tensor of a model, listed once even if several layers use it.
 
@@ -286,7 +290,11 @@ def _drop_regrouped(
 
 
 def weight_causes(
-    first: Analysis, second: Analysis, needless: frozenset[str] = frozenset(), zeros: Sequence[Zeros] = ()
+    first: Analysis,
+    second: Analysis,
+    needless: frozenset[str] = frozenset(),
+    zeros: Sequence[Zeros] = (),
+    buffers: Sequence[Buffers] = (),
 ) -> Causes | None:
     """Explains why the second model stores other parameters than the first.
 
@@ -297,6 +305,7 @@ def weight_causes(
         second: Analysis of the other model.
         needless: Paths of layers whose results no output needs.
         zeros: For each model, whether the tensor with a name is all zeros.
+        buffers: For each model, the shapes of a module's buffers by name.
     """
     a, b = list_stored_tensors(first), list_stored_tensors(second)
     if a is None or b is None:
@@ -335,6 +344,13 @@ def weight_causes(
             elif words in (None, _SHARED, _OWN) and len(tensor.shape) == 1 and zeros:
                 is_zero = all(map(zeros[max(sign, 0)], tensor.names))
                 words = _ZEROS if is_zero else words
+            if words is None and buffers and model.info.model.is_graph:
+                # an exporter stores the buffers of a module, such as an initial state, like its parameters
+                shapes = buffers[0 if sign > 0 else 1]()
+                words = _BUFFER if any(shapes.get(n) == tensor.shape for n in tensor.names) else None
+            if words is None and not model.info.tiled and _is_recurrent_bias(tensor):
+                has_parts = any(_BIAS_PARTS in n for t in other_tensors for n in t.names)
+                words = _RECURRENT_BIAS if has_parts else None
             if words is None:
                 unmatched[sign].append(tensor)
             else:
@@ -443,6 +459,17 @@ _NEEDLESS = (
     "parameter of a layer that no output of the graph needs",
     "parameters of layers that no output of the graph needs",
 )
+_BUFFER = (
+    "buffer of the module: not one of its parameters, but a weight of the file",
+    "buffers of the module: not among its parameters, but weights of the file",
+)
+_BIAS_PARTS = "/parts/B"
+"""Part of the names that the decomposition of a recurrent layer gives to the parts of its biases."""
+
+_RECURRENT_BIAS = (
+    "bias of a recurrent layer that its tiled form stores in other parts, or added to another bias",
+    "biases of recurrent layers that their tiled forms store in other parts, or added to others",
+)
 _IDLE = ("parameter of a layer that does not run", "parameters of layers that do not run")
 
 
@@ -480,6 +507,13 @@ def _classify(
     ):
         return _MADE
     return None
+
+
+def _is_recurrent_bias(tensor: ComparedTensor) -> bool:
+    """Whether the tensor is the bias of a recurrent layer, of one direction or of two."""
+    return tensor.family == "recurrent layer" and (
+        len(tensor.shape) == 1 or (len(tensor.shape) == 2 and tensor.shape[0] <= 2)
+    )
 
 
 def _is_tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
