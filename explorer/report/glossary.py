@@ -40,7 +40,7 @@ GLOSSARY: tuple[Term, ...] = (
          ("KV cache",)),
     Term("arithmetic intensity", "FLOPs for each byte read or written. Below a machine's ridge a layer is"
          " memory-bound, above it compute-bound.", ("intensity", "FLOPs/byte")),
-    Term("shared with", "Other layers that use the same stored weights."),
+    Term("shared with", "Other layers that use the same stored weights. Each row counts the whole weight."),
     Term("inputs", "Values that a layer reads in each run, with the layers that make them. Weights are listed"
          " under tensors."),
     Term("outputs", "Values that a layer makes, with the layers that read them."),

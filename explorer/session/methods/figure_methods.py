@@ -234,8 +234,12 @@ def torchinfo(
     return computed.torchinfo_table(session.parts.models, layout)
 
 
-def torchsummary(session: Facade) -> str:
+def torchsummary(session: Facade, batch_size: Count | None = None) -> str:
     """Prints the opened model as torchsummary 1.5.1 does, with its numbers, indices and rounding.
+
+    Args:
+        batch_size: torchsummary's argument: the batch of the shapes and sizes in the table. None for its
+            default, which it prints as -1.
 
     Raises:
         Misuse: The model has no nn.Module.
@@ -247,7 +251,7 @@ def torchsummary(session: Facade) -> str:
             where=session.parts.models.source,
             hint="call layers(style='torchsummary') for Explorer's figures in its columns",
         )
-    return computed.torchsummary_text(session.parts.models)
+    return computed.torchsummary_text(session.parts.models, batch_size or -1)
 
 
 def ops(session: Facade, index: int | None = None) -> tuple[OpStat, ...]:

@@ -227,7 +227,7 @@ class PublicMethods:
         """Prints the opened model with torchinfo and lists the numbers that differ from Explorer's, with reasons."""
         raise NotImplementedError
 
-    def torchsummary(self) -> str:
+    def torchsummary(self, batch_size: Count | None = None) -> str:
         """Prints the opened model as torchsummary 1.5.1 does, with its numbers, indices and rounding."""
         raise NotImplementedError
 

@@ -426,12 +426,13 @@ class TableFigures(Struct, frozen=True):
         )
 
 
-def torchsummary_text(models: Models) -> str:
-    """Prints the opened model as torchsummary does."""
+def torchsummary_text(models: Models, batch_size: int) -> str:
+    """Prints the opened model as torchsummary does with this `batch_size`."""
     from explorer.engine.costs.compare import torchsummary  # imports torch
 
     opened: Any = models.open_state()
-    return torchsummary.summarize(opened.loaded, models.options["input_shapes"], models.options["dims"])
+    shapes, dims = models.options["input_shapes"], models.options["dims"]
+    return torchsummary.summarize(opened.loaded, shapes, dims, batch_size)
 
 
 def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:

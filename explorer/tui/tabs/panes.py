@@ -378,7 +378,7 @@ class Panes(Horizontal):
         self.rearrange(lambda model: apply(model, metric), sorting=True)
 
     def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
-        """Change the rows of the tree and keep the cursor on its layer. See `LayerTree.rearrange`."""
+        """Change the rows of the tree. The cursor moves as `LayerTree.rearrange` says."""
         self.layer_tree.rearrange(change, sorting=sorting)
         self._store.notify("layer")
         self._ask_columns()

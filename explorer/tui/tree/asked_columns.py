@@ -112,7 +112,7 @@ class AskedColumns:
             finally:
                 tree.stale -= {name}
             if tree.model is model:
-                tree.rearrange(lambda changed: changed.rebuild(), sorting=True)
+                tree.rearrange(lambda changed: changed.rebuild(), stays_first=True)
                 if needs in MEASURED:
                     store.notify("focus")  # from now on these columns have room and titles
 

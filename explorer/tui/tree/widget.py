@@ -119,15 +119,22 @@ class LayerTree(LineList):
         matches = self.model.matches
         return matches is not None and layer not in matches
 
-    def rearrange(self, change: Callable[[TreeModel], None], *, sorting: bool = False) -> None:
+    def rearrange(
+        self, change: Callable[[TreeModel], None], *, sorting: bool = False, stays_first: bool = False
+    ) -> None:
         """Apply `change` to the model, and keep the cursor on the same layer.
 
-        With `sorting`, a cursor in the first row stays in the first row, because users sort to find the
-        largest.
+        Args:
+            change: Function that changes the model.
+            sorting: Whether the user sorts. If the rows are then sorted by a figure, the cursor moves to the
+                first row, because users sort to find the largest.
+            stays_first: Whether a cursor in the first row stays there, because figures of a sort arrived.
         """
-        keeps_layer = self.row_count and (self.cursor or not sorting)
+        keeps_layer = self.row_count and (self.cursor or not (sorting or stays_first))
         row = self.model.rows[self.cursor] if keeps_layer else None
         change(self.model)
+        if sorting and self.model.by_cost:
+            self.cursor, row = 0, None
         if row is not None:
             while row is not None and row not in self.model.rows:
                 row = self.model.parent_row(row)

@@ -8,11 +8,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
+import explorer
 from explorer import verify_files
 from explorer.cli.main import main
+from explorer.facts import Layer
 from explorer.facts.training import Holding
+from explorer.tui.tree.sites import select_sites
 
 Sample = Callable[[str], Path]
 Asked = Callable[..., str]
@@ -130,3 +136,83 @@ def test_a_module_in_a_diff_is_named_as_its_onnx_export(
     assert "statistics of batch normalization count as parameters" in note
     assert main(["diff", lenet, str(sample("mlp_128"))]) == 1
     assert "ONNX export" not in capsys.readouterr().out
+
+
+RECURRENT = """
+import torch
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("h0", torch.zeros(1, 2, 8))
+        self.rnn = torch.nn.GRU(4, 8, batch_first=True)
+        self.head = torch.nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.rnn(x, self.h0)[0][:, -1])
+
+def net():
+    return Net()
+"""
+
+
+def test_an_own_recurrent_module_is_tiled_and_every_parameter_is_explained(
+    asked: Asked, tmp_path: Path
+) -> None:
+    (tmp_path / "recurrent.py").write_text(RECURRENT)
+    words = ("recurrent.py:net", "--trust", "--input-shape", "2,5,4")
+    asked("convert", *words, "-o", "net.onnx")
+    told = asked("compare", "recurrent.py:net", "net.onnx", "--trust", "--input-shape", "2,5,4")
+    assert re.search(r"params +\+16 +explained\s+1 buffer of the module", told)
+    told = asked("tile", *words, "--tile", "4", "-o", "tiled.onnx")
+    assert "/head/Gemm" in told
+    told = asked("compare", "net.onnx", "tiled.onnx")
+    assert not re.search(r"params +\S+ +unexplained", told), told
+    assert "bias of a recurrent layer that its tiled form stores" in told
+
+
+def test_a_matmul_of_torch_export_is_named_by_its_layer(asked: Asked, tmp_path: Path) -> None:
+    scopes = "pkg.torch.onnx.name_scopes"
+    nodes = [
+        helper.make_node("MatMul", ["x", "w0"], ["h"], name="node_MatMul_7"),
+        helper.make_node("MatMul", ["h", "w1"], ["y"], name="node_MatMul_9"),
+    ]
+    for node, path in zip(
+        nodes, ("['', 'body', 'body.0', 'linear']", "['', 'head', 'linear_1']"), strict=True
+    ):
+        node.metadata_props.append(onnx.StringStringEntryProto(key=scopes, value=path))
+    weights = [numpy_helper.from_array(np.ones((6, 6), np.float32), name) for name in ("w0", "w1")]
+    x, y = (helper.make_tensor_value_info(name, 1, [2, 6]) for name in "xy")
+    model = helper.make_model(
+        helper.make_graph(nodes, "g", [x], [y], weights), opset_imports=[helper.make_opsetid("", 18)]
+    )
+    model.ir_version = 10
+    onnx.save(model, tmp_path / "export.onnx")
+    for words in (
+        ("plan", "--tile", "4"),
+        ("tile", "--tile", "4", "-o", "tiled.onnx"),
+        ("map", "--machine", "gemmini"),
+    ):
+        told = asked(words[0], "export.onnx", "--site", "body", *words[1:])
+        assert "node_MatMul_7 in body.0" in told
+        assert "node_MatMul_9" not in told.split("What changed")[0]
+    assert "node_MatMul_7 in body.0" in asked("verify", "export.onnx", "tiled.onnx")
+    plan = explorer.Session(str(tmp_path / "export.onnx")).plan(explorer.TileSpec(tile=(4, 4, 4)))
+    assert [site.layer for site in plan.sites] == ["body.0", "head"]
+    head = Layer(0, None, "head", "head", "Linear", 0, True)
+    assert [site.name for site in select_sites([head], plan.sites, by_value=False)] == ["node_MatMul_9"]
+
+
+def test_a_hint_lists_the_choices_in_one_way(
+    asked: Asked, sample: Sample, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for words, choices in (
+        (("tile", "--form", "q"), "auto, lab"),
+        (("layers", "--sort", "q"), ""),
+        (("graph", "--color", "q"), ""),
+        (("activations", "--backward", "--loss", "q"), ""),
+    ):
+        assert main([words[0], str(sample("lenet")), *words[1:]]) == 2
+        told = capsys.readouterr().err
+        assert f"choose from: {choices}" in told
+        assert not re.search(r"there is: |one of |' is no ", told), told

@@ -323,6 +323,13 @@ def test_the_table_of_torchsummary_is_its_own(
     monkeypatch.syspath_prepend(tmp_path)
     assert asked(capsys, "summed:net", "--style", "torchsummary").endswith(SUMMARY)
     assert "Mult-Adds" not in asked(capsys, LENET, "--style", "torchsummary"), "a graph has our figures"
+    batch = asked(capsys, "summed:net", "--style", "torchsummary", "--batch-size", "500")
+    assert re.findall(r"Linear-\d+ +(.*?])", batch) == ["[500, 3]"] * 2
+    # 4 x 3 x 500 numbers of 4 bytes: torchsummary multiplies the sizes of all inputs
+    assert "Input size (MB): 0.02\n" in batch
+    for words in ([LENET, "--style", "torchsummary"], [LENET], ["summed:net", "--style", "torchinfo"]):
+        assert main(["layers", *words, "--batch-size", "3"]) == 2
+        assert "only torchsummary's own table" in capsys.readouterr().err
     answer = json.loads(asked(capsys, "summed:net", "--style", "torchsummary", "--json"))
     assert [layer["kind"] for layer in answer["layers"]][:2] == ["Linear", "ReLU"], "our rows, as before"
 

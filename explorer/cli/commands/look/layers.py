@@ -47,6 +47,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
     if args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE):
         return _torchsummary(args, progress)
+    args.refuse(
+        ("batch_size",), "only torchsummary's own table has it", "add --style torchsummary, or leave it out"
+    )
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return open_and_answer(
             args,
@@ -67,7 +70,10 @@ def _torchsummary(args: ParsedArgs, progress: ProgressLine) -> Answer:
     def ask(session: Session, info: Info) -> tuple[Any, ...]:
         rows = _build_table(args, session)
         is_module = info.model.format.startswith("torch") and not args.json
-        return (rows, session.torchsummary()) if is_module else (rows,)
+        if not is_module:
+            hint = "leave it out" if args.json else "leave it out, or name an nn.Module"
+            args.refuse(("batch_size",), "only torchsummary's own table of an nn.Module has it", hint)
+        return (rows, session.torchsummary(args.batch_size)) if is_module else (rows,)
 
     def page(rows: LayerTable, text: str = "") -> list[Block]:
         from explorer.report.blocks import Line  # imported only if the answer is text
@@ -202,6 +208,9 @@ COMMAND = Command(
             "hide_recursive_layers (default depth,var_names)",
             "NAMES",
             reads="names",
+        ),
+        Option(
+            "--batch-size", "batch in torchsummary's own table, as its batch_size (default -1)", "N", least=1
         ),
         Option("--compare", "where torchinfo's numbers differ from Explorer's, and why"),
         Option(

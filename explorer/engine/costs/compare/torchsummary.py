@@ -1,8 +1,9 @@
 """The table of torchsummary 1.5.1, with its numbers, indices and rounding, without the package.
 
 torchsummary (github.com/sksq96/pytorch-summary) prints one row for each call of a module, except for the
-model itself, Sequential and ModuleList. It shows the batch as -1, counts only the parameters `weight` and
-`bias`, and takes 4 bytes for each number. With several inputs, it multiplies the sizes of all of them.
+model itself, Sequential and ModuleList. The batch in the table is its argument `batch_size` (-1 by default),
+and -1 in lists of outputs. It counts only the parameters `weight` and `bias`, and takes 4 bytes for each
+number. With several inputs, it multiplies the sizes of all of them.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class _Call(Struct):
 
     Attributes:
         name: Class of the module with the index of the call: 'Conv2d-1'.
-        shapes: Shapes of the outputs, with -1 for the batch.
+        shapes: Shapes of the outputs, with torchsummary's batch.
         single: Whether the output is one tensor and no list.
         params: Number of elements of `weight` and `bias`.
         trainable: Whether `weight` is trained.
@@ -50,6 +51,7 @@ def summarize(
     loaded: LoadedModule,
     input_shapes: Mapping[str, tuple[str | None, tuple[int, ...]]] | None = None,
     dims: Mapping[str, int] | None = None,
+    batch_size: int = -1,
 ) -> str:
     """Prints a module as torchsummary does.
 
@@ -57,32 +59,36 @@ def summarize(
         loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.
         input_shapes: Input dtypes and shapes by name, as passed to the analysis.
         dims: Sizes of dimensions by name, as passed to the analysis.
+        batch_size: torchsummary's argument: the batch of the table. The model runs on its own inputs.
 
     Raises:
         BadModel: The model cannot run.
     """
     bound_inputs = bind(loaded, input_shapes, dims)
     try:
-        calls, shapes = _run(loaded, bound_inputs, "meta")
+        calls, shapes = _run(loaded, bound_inputs, "meta", batch_size)
     except ExplorerError:
         raise
     except Exception:
         # operators that need values do not run on the meta device
         try:
-            calls, shapes = _run(loaded, bound_inputs, "cpu")
+            calls, shapes = _run(loaded, bound_inputs, "cpu", batch_size)
         except Exception as error:
             raise BadModel(f"the model cannot run: {format_error(error)}", where=loaded.source) from error
-    return "\n".join(map(printable, _print(calls, shapes)))
+    return "\n".join(map(printable, _print(calls, shapes, batch_size)))
 
 
-def _run(loaded: LoadedModule, bound_inputs: Any, device: str) -> tuple[list[_Call], list[Sequence[int]]]:
+def _run(
+    loaded: LoadedModule, bound_inputs: Any, device: str, batch_size: int
+) -> tuple[list[_Call], list[Sequence[int]]]:
     """Runs the model and returns the calls of its modules, and the shapes of its inputs without the batch."""
     model = loaded.meta() if device == "meta" else loaded.materialise()
     args, kwargs = bound_inputs.build_arguments(device=device)
     calls: list[_Call] = []
 
     def record(module: nn.Module, _: object, output: object) -> None:
-        shapes = [[-1, *tensor.shape[1:]] for tensor in _tensors(output)]
+        batch = batch_size if isinstance(output, Tensor) else -1
+        shapes = [[batch, *tensor.shape[1:]] for tensor in _tensors(output)]
         parts = [getattr(module, name, None) for name in ("weight", "bias")]
         params = sum(part.numel() for part in parts if isinstance(part, Tensor))
         trainable = isinstance(parts[0], Tensor) and parts[0].requires_grad
@@ -115,7 +121,7 @@ def _tensors(value: object) -> Iterable[Tensor]:
             yield from _tensors(part)
 
 
-def _print(calls: Sequence[_Call], inputs: Sequence[Sequence[int]]) -> Iterable[str]:
+def _print(calls: Sequence[_Call], inputs: Sequence[Sequence[int]], batch_size: int) -> Iterable[str]:
     """Yields the lines of the table."""
     yield _RULE
     yield f"{'Layer (type)':>20}  {'Output Shape':>25} {'Param #':>15}"
@@ -128,7 +134,7 @@ def _print(calls: Sequence[_Call], inputs: Sequence[Sequence[int]]) -> Iterable[
     # the outputs of a list are multiplied, as torchsummary does
     outputs = sum(math.prod(size for shape in call.shapes for size in shape) for call in calls)
     sizes = [
-        math.prod(size for shape in inputs for size in shape) * _MEBI,
+        abs(math.prod(size for shape in inputs for size in shape) * batch_size * _MEBI),
         abs(2 * outputs * _MEBI),
         params * _MEBI,
     ]

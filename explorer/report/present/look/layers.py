@@ -104,8 +104,20 @@ def layer_blocks(layer: Layer, totals: Totals, outside: Sequence[Field] = ()) ->
     if layer.shared_with:
         # the names are in the remark, because they would widen the column of the figures
         shared_paths = ", ".join(layer.shared_with[:_SHARING]) + ", …" * (len(layer.shared_with) > _SHARING)
-        rows.append(Field("Shared with", f"{len(layer.shared_with):,}", Span(shared_paths, "formula")))
+        remark = Span(f"{describe_part_read(layer)}{shared_paths}", "formula")
+        rows.append(Field("Shared with", f"{len(layer.shared_with):,}", remark))
     return [Fields(rows)]
+
+
+def describe_part_read(row: Layer) -> str:
+    """Describe how much a layer reads of weights that it shares, such as a tile of its part of a weight.
+
+    The row has the parameters of the whole weight. The text is empty if the layer reads all of it.
+    """
+    read, stored = row.weight_bytes_read, row.weight_bytes
+    if row.group or read is None or stored is None or not 0 < read < stored:
+        return ""
+    return f"reads {bytes_text(read)} of the weight, "
 
 
 def layer_title(layer: Layer, last: str = "", alike: int = 1) -> list[Block]:

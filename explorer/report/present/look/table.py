@@ -21,7 +21,7 @@ from explorer.report.blocks import (
 )
 from explorer.report.present.figures import bar_text, count, format_in_unit, size
 from explorer.report.present.look.info import answer
-from explorer.report.present.look.layers import doubt_text
+from explorer.report.present.look.layers import describe_part_read, doubt_text
 from explorer.report.present.look.overlay_words import overlay_blocks, placement_blocks
 from explorer.settings.columns import (
     COLUMNS,
@@ -286,7 +286,7 @@ def _compose_remark(row: Layer, remark_by_origin: Mapping[str, str], has_no_work
     remarks = [doubt_text(row)] if row.reason and not has_no_work else []
     if row.shared_with:
         suffix = f" and {len(row.shared_with) - 1} more" if len(row.shared_with) > 1 else ""
-        remarks.append(f"shared with {row.shared_with[0]}{suffix}")
+        remarks.append(f"{describe_part_read(row)}shared with {row.shared_with[0]}{suffix}")
     if row.repeat > 1:
         remarks.append(f"first of {row.repeat} alike")
     if not row.group:
