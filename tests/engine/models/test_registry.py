@@ -110,7 +110,7 @@ def test_what_is_not_there_is_a_missing_file_a_name_or_neither(tmp_path: Path) -
     (tmp_path / "alexnet.safetensors").touch()
     (tmp_path / "readme.txt").touch()
     assert "no such file; did you mean 'alexnet.safetensors'?" in refusal(tmp_path / "alexnett.safetensors")
-    assert "no such file; there is: alexnet.safetensors" in refusal(tmp_path / "zzz")
+    assert "no such file; choose from: alexnet.safetensors" in refusal(tmp_path / "zzz")
     assert "no such file" in refusal("nowhere/at/all.onnx")
     assert name_of("no_file_but_a_name") == name_of("package.module:callable") == "torch"
     assert "neither a file nor a model's name; explorer formats lists" in refusal("no name!")
