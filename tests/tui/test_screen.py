@@ -608,17 +608,20 @@ async def test_help_begins_with_the_keys_of_what_is_on_show(keys: tuple[str, ...
         assert set(found) == headings, "the others follow"
 
 
-async def test_who_sorts_in_the_first_row_sees_the_largest_and_elsewhere_stays_on_the_layer() -> None:
+async def test_a_sort_goes_to_the_first_row_and_the_order_of_execution_keeps_the_layer() -> None:
     async with screen(size=(120, 40)) as hands:
         first = hands.at()
         await hands.press("c", "s")
         assert hands.at() == "classifier" != first
         await hands.press("s", "s")
         assert hands.at() == first
-        await hands.press("down", "down")
+        await hands.press("down", "down", "s")
+        assert hands.at() == "classifier", "the top of the sorted list is in view, with the cursor"
+        assert hands.main.query_one("#tree", LayerTree).scroll_offset.y == 0
+        await hands.press("s", "down")
         layer = hands.at()
         await hands.press("s")
-        assert hands.at() == layer
+        assert hands.at() == layer, "in the order of execution"
 
 
 @pytest.mark.slow
