@@ -41,15 +41,16 @@ _TABLE = (*sorted(_SHAPING), "machine", "peak_macs", "bandwidth", "tile", "overl
 def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.layer is not None:
         return _build_layer_answer(args, progress)
+    own_table = args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE)
+    if not own_table:
+        hint = "add --style torchsummary, or leave it out"
+        args.refuse(("batch_size",), "only torchsummary's own table has it", hint)
     shaping = args.explicit & (_SHAPING if args.csv else _SHAPING - _TORCHINFO_LAYOUT)
     if args.compare or (args.style == "torchinfo" and not shaping):
         return _build_torchinfo(args, progress)
     args.refuse(("col_width", "row_settings"), "only torchinfo's own table has it", "add --style torchinfo")
-    if args.style == "torchsummary" and not args.csv and not args.explicit.intersection(_TABLE):
+    if own_table:
         return _torchsummary(args, progress)
-    args.refuse(
-        ("batch_size",), "only torchsummary's own table has it", "add --style torchsummary, or leave it out"
-    )
     if args.style != "tree" or args.explicit.intersection(_TABLE):
         return open_and_answer(
             args,
