@@ -191,7 +191,7 @@ def _mapped_sites(
         if key not in searches:
             searches[key] = search_mappings(blank, machine, objective, constraints)
         search = _renamed(searches[key], site.name)
-        yield MappedSite(site.name, site.op, site.calls, search.best[0], search, site.layer)
+        yield MappedSite(site.name, site.op, site.calls, search.best[0], search, layer=site.layer)
 
 
 def _count_windows(

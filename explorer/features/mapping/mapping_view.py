@@ -253,7 +253,7 @@ class MappingView(MappingSearchView):
             return ()
         search = self._search if self._is_best else None
         mapped = MappedSite(
-            self.site.name, self.site.op, self.site.calls, self._cost, search, self.site.layer
+            self.site.name, self.site.op, self.site.calls, self._cost, search, layer=self.site.layer
         )
         fact = ModelMapping(
             machine=self._machine,
