@@ -209,7 +209,7 @@ def test_a_hint_lists_the_choices_in_one_way(
     for words, choices in (
         (("tile", "--form", "q"), "auto, lab"),
         (("layers", "--sort", "q"), ""),
-        (("graph", "--color", "q"), ""),
+        (("graph", "-o", "graph.svg", "--color", "q"), ""),
         (("activations", "--backward", "--loss", "q"), ""),
     ):
         assert main([words[0], str(sample("lenet")), *words[1:]]) == 2
