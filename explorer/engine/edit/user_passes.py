@@ -24,7 +24,7 @@ from explorer.base.errors import BadModel, Misuse, format_choices, suggest_name
 from explorer.engine.formats.onnx import reader, writer
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.graph.model import Model, list_graphs
-from explorer.engine.operators.user_file import build_error, locate, run_file
+from explorer.engine.operators.user_file import build_error, collect_declarations, locate
 from explorer.facts.user_pass import PassOption, UserPass
 from explorer.host import output_files
 
@@ -223,16 +223,9 @@ def load_file(path: str, *, trust: bool) -> Mapping[str, DeclaredPass]:
     Raises:
         Misuse: The file may not run, cannot be read, fails, or declares no pass.
     """
-    table: dict[str, DeclaredPass] = {}
-    token = _collected.set(table)
-    try:
-        run_file(path, "passes", "--passes", trust=trust)
-    finally:
-        _collected.reset(token)
-    if not table:
-        hint = "write `@explorer.passes.graph_pass('my-pass')` above a function"
-        raise Misuse("the file declares no pass", where=path, hint=hint)
-    return table
+    hint = "write `@explorer.passes.graph_pass('my-pass')` above a function"
+    no_pass = Misuse("the file declares no pass", where=path, hint=hint)
+    return collect_declarations(path, "passes", "--passes", _collected, no_pass, trust=trust)
 
 
 def _name_package(point: EntryPoint) -> str:
