@@ -29,9 +29,8 @@ def _backward(loss: str, target: str | None) -> Backward:
         Misuse: `loss` is unknown, or a file cannot be read.
     """
     if loss not in _LOSSES and not loss.endswith((".npy", ".npz")):
-        hint = (
-            suggest_only_near(loss, _LOSSES) or f"{format_choices(_LOSSES)}, or a .npy file with the gradient"
-        )
+        choices = f"{format_choices(_LOSSES)}, or a .npy file with the gradient"
+        hint = suggest_only_near(loss, _LOSSES) or choices
         raise Misuse(f"'{loss}' is not a loss", where="--loss", hint=hint)
     target_values = None if target is None else _read_single_array(target)
     if loss in _LOSSES:
@@ -39,7 +38,7 @@ def _backward(loss: str, target: str | None) -> Backward:
             raise Misuse("the sum of the outputs has no target", where="--target", hint="--loss mse")
         return Backward(loss, target_values)
     if target_values is not None:
-        raise Misuse("a gradient that is given has no target", where="--target", hint="leave it out")
+        raise Misuse("a gradient from a file has no target", where="--target", hint="leave it out")
     return Backward("", None, _read_single_array(loss))
 
 
@@ -128,7 +127,7 @@ class ModelValues:
         """Measure the outputs of layers, or the gradients that flow back to them."""
         state_index = self._models.resolve_index(index)
         if target is not None and loss is None:
-            raise Misuse("no loss is named, and a target is of one", where="--target", hint="--loss mse")
+            raise Misuse("a target needs a loss", where="--target", hint="--loss mse")
         if output is not None:
             self._models.check_target(output, overwrite, input)
         rows = self._models.rows(state_index, on_progress, cancel)
