@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,7 +30,7 @@ from explorer.engine.tiling.cost import dimensions
 from explorer.facts import SitePlan
 from explorer.facts.mapping import MappingCost, MemoryMachine, WindowMoves
 
-_Ids = npt.NDArray[np.int64]
+_Ids: TypeAlias = "npt.NDArray[np.int64]"
 _MOST_ELEMENTS = 1 << 24
 """Largest number of elements of A whose windows are counted."""
 _MOST_TILES = 1 << 15
