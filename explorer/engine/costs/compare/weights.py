@@ -54,6 +54,7 @@ _FAMILIES = {
 _FAMILY_OF = {kind: name for name, kinds in _FAMILIES.items() for kind in kinds.split()}
 
 _INITIAL_STATE = "initial state"
+_RECURRENT = "recurrent layer"
 
 _EXPORTER_NAMES = ("Constant", "onnx::", "val_", "_val_", "/")
 """Prefixes or parts of the names that exporters give to their own values."""
@@ -511,7 +512,7 @@ def _classify(
 
 def _is_recurrent_bias(tensor: ComparedTensor) -> bool:
     """Whether the tensor is the bias of a recurrent layer, of one direction or of two."""
-    return tensor.family == "recurrent layer" and (
+    return tensor.family == _RECURRENT and (
         len(tensor.shape) == 1 or (len(tensor.shape) == 2 and tensor.shape[0] <= 2)
     )
 
