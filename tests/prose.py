@@ -43,6 +43,7 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
         "_.family == 'batch norm'": TAG,
         "family(_.kind) == 'batch norm'": TAG,
         "_.family == _INITIAL_STATE": TAG,
+        "_.family == _RECURRENT": TAG,
         "_ == 'recurrent layer'": TAG,
         "_.family in _FOLDS": TAG,
         "_ is _FOLDED": TAG,

@@ -512,8 +512,7 @@ def _classify(
 
 def _is_recurrent_bias(tensor: ComparedTensor) -> bool:
     """Whether the tensor is the bias of a recurrent layer, of one direction or of two."""
-    kind = tensor.family
-    return kind == _RECURRENT and (
+    return tensor.family == _RECURRENT and (
         len(tensor.shape) == 1 or (len(tensor.shape) == 2 and tensor.shape[0] <= 2)
     )
 
