@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from explorer import Misuse, Session, TileSpec
 from explorer.cli import main
-from explorer.engine.tiling.rules import choose
+from explorer.engine.tiling.rules import choose_settings
 from explorer.facts import TileRule
 from explorer.manual import page
 from explorer.settings.tiling import build_spec, escape_glob, read, read_text, write_rules, write_toml
@@ -135,7 +135,7 @@ def test_what_was_typed_goes_over_the_file_and_the_file_over_the_defaults(tmp_pa
     )
 
     def of_a(**typed: object) -> tuple[object, ...]:
-        choice = choose(build_spec(str(path), typed), "a", "Gemm", (1, 1, 1))
+        choice = choose_settings(build_spec(str(path), typed), "a", "Gemm", (1, 1, 1))
         return choice.tile, choice.edges, choice.form, choice.on, choice.origins["tile"]
 
     assert of_a() == ((4, 4, 4), "padded", "lab", False, "npu.toml:4")
@@ -202,9 +202,9 @@ def test_whatever_stands_there_is_read_or_refused_in_one_line(pieces: list[str])
 @given(st.text(alphabet="ab*?[]!-", min_size=1, max_size=6), st.text(alphabet="ab*?[]!-", max_size=6))
 def test_an_escaped_name_means_that_site_alone(name: str, other: str) -> None:
     spec = TileSpec(rules=(TileRule(site=escape_glob(name), on=False),))
-    assert not choose(spec, name, "Gemm", (1, 1, 1)).on
+    assert not choose_settings(spec, name, "Gemm", (1, 1, 1)).on
     if other not in (name, escape_glob(name)):
-        assert choose(spec, other, "Gemm", (1, 1, 1)).on
+        assert choose_settings(spec, other, "Gemm", (1, 1, 1)).on
 
 
 # tilings made by hand

@@ -1,6 +1,6 @@
 """A graph under rewriting: tracks the producer and the readers of each value while nodes and weights change.
 
-Values that are visible outside store_for_reader their names: inputs, outputs, and values that bodies read.
+Values that are visible outside of the graph keep their names: inputs, outputs, and values that bodies read.
 """
 
 from __future__ import annotations

@@ -210,8 +210,8 @@ def find_output_fault(
 def _finish_output(model: Model, site: Site, values: Mapping[str, _Array], sums: _Array) -> _Array:
     """Computes the operator's output from the sums, with the nodes that a tiling writes after a product."""
     emission = Emission(opset=model.opset, used_names=set(list_value_names(model.graph)), quantized=True)
-    name = emission.unique("sums")
-    builder = GraphBuilder(emission, emission.prefix("finish"), site.name)
+    name = emission.create_name("sums")
+    builder = GraphBuilder(emission, emission.create_prefix("finish"), site.name)
     output = site.finish(builder, name, site.inputs)
     product = sums if site.stacked else sums[0]
     if not builder.nodes:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec.structs import replace
 
 from explorer.engine.mapping.cost import compute_capacity_on_chip, compute_mapping_cost
-from explorer.engine.tiling.cost import ONE_TILE, OVERLAP, SUMS_TRAVEL, compute_plan_cost, order_total
+from explorer.engine.tiling.cost import ONE_TILE, OVERLAP, SUMS_TRAVEL, compute_plan_cost, sum_order_costs
 from explorer.facts import Plan
 from explorer.facts.cost import ORDERS, OrderCost, PlanCost, SiteCost
 from explorer.facts.mapping import Epilogue, MappingCost, MemoryMachine, SiteMapping
@@ -33,7 +33,7 @@ def mapped_plan_cost(plan: Plan, machine: MemoryMachine, mappings: Sequence[Site
     capacity = compute_capacity_on_chip(machine)
     sites = tuple(_site(*pair, machine, capacity) for pair in zip(base.sites, costs, strict=True))
     run_counts = [site.calls or 0 for site in plan.sites]
-    total = order_total(ORDER, [site.chosen for site in sites], run_counts, base.macs)
+    total = sum_order_costs(ORDER, [site.chosen for site in sites], run_counts, base.macs)
     lower_bound = sum(site.lower_bound * runs for site, runs in zip(sites, run_counts, strict=True))
     return replace(
         base,

@@ -30,13 +30,18 @@ _SAMPLE_SLACK = 256.0
 RMS of three elements exceeds that of three others by a factor of 89 in less than one of 10,000 cases."""
 
 SLAB = 1 << 13
-"""Number of elements that are compared at a time. At this size, the about twenty float64 arrays of a
-comparison stay in the cache; a million elements at a time took eight times as long. BLAS uses one thread for
-dot products of up to 10,000 elements, for which several threads would be slower."""
+"""Number of elements that are compared at a time.
+
+At this size, the twenty float64 arrays of a comparison stay in the processor's cache. A million elements at a
+time took eight times as long. BLAS uses one thread for dot products of up to 10,000 elements, for which
+several threads would be slower.
+"""
 
 _OCTAVES = 4
-"""Width in powers of two of the bins of magnitude in which outputs are also judged. So large elements do not
-hide an error in small elements."""
+"""Width, in powers of two, of the bins of magnitude.
+
+Each bin is also judged alone, so that large elements do not hide an error in small elements.
+"""
 
 _FREXP_BIAS = 1022
 """Difference between the stored exponent of a float64 and the exponent of `np.frexp`."""
@@ -49,7 +54,7 @@ _BIN_ELEMENTS = 16
 """Minimum number of independent errors in a bin that is judged."""
 
 _HALF_ROUNDOFF = 2.0**-12
-"""Smallest unit roundoff of a type that is narrower than the type in which its products are computed."""
+"""Unit roundoff from which a type is narrower than float32, in which its products are computed."""
 
 _PEAK = 4.0
 """Ratio of the largest of many rounding errors to their RMS."""
@@ -97,7 +102,7 @@ class OutputComparison(Struct):
         max_before, max_after: Largest absolute error of each result against float64.
         largest: Largest magnitude in `before`.
         unreferenced_draws: Comparison of draws without a float64 result, with `before` as the reference.
-        largest_share: Largest ratio of an error to its limit; set by `judge`.
+        largest_share: Largest ratio of an error to its limit. `judge` sets it.
     """
 
     roundoff: float
@@ -163,8 +168,8 @@ class OutputComparison(Struct):
         elif comparable.any():
             self._add_finite(old[comparable], new[comparable], None if exact is None else exact[comparable])
 
-    def add_beside(self, before: Array, after: Array) -> None:
-        """Adds a draw without a float64 result, which is judged by the noise floor of the other draws."""
+    def add_without_reference(self, before: Array, after: Array) -> None:
+        """Adds a draw that has no float64 result. It is judged by the noise floor of the other draws."""
         self.add(before, after, None)
         if self.unreferenced_draws is None:
             self.unreferenced_draws = OutputComparison(self.roundoff)
@@ -257,8 +262,8 @@ class OutputComparison(Struct):
     def plausible(self) -> bool:
         """Whether float64 and the original agree well enough to use float64 as the reference.
 
-        If they disagree, the float64 run computes something else, because of a defect in the evaluator or
-        another decision in the data. Errors against it would be meaningless.
+        If they disagree, the float64 run computes other values: the evaluator has a defect, or a rounding
+        changed a decision that depends on data. Errors against these values would be meaningless.
         """
         if not self.judged:
             return False
@@ -288,9 +293,9 @@ class OutputComparison(Struct):
         problem = self.find_problem()
         if problem or self.equal:
             return problem
-        reason = self._describe_worse(is_swapped=False)
+        reason = self._describe_larger_errors(is_swapped=False)
         if not reason and both:
-            reason = self._describe_worse(is_swapped=True)
+            reason = self._describe_larger_errors(is_swapped=True)
         return reason or self._judge_unreferenced()
 
     def _judge_unreferenced(self) -> str:
@@ -304,11 +309,11 @@ class OutputComparison(Struct):
         difference, floor = other_draws.rms_after or 0.0, max(self.rms_before or 0.0, least_noise)
         if self._exceeds_limit(difference, slack * floor + rounding * (other_draws.scale or 0.0)):
             against = f"the original's error against float64 is {floor:.2e}"
-            return f"RMS difference {difference:.2e} in one run; {against}"
+            return f"the RMS difference is {difference:.2e} in one run; {against}"
         difference, floor = other_draws.max_after, max(self.max_before, _PEAK * least_noise)
         if self._exceeds_limit(difference, slack * floor + rounding * other_draws.largest):
             against = f"the original's error against float64 is {floor:.2e}"
-            return f"largest difference {difference:.2e} in one run; {against}"
+            return f"the largest difference is {difference:.2e} in one run; {against}"
         floors = {
             e: math.sqrt(old / n)
             for e, (n, old, _) in self._bins.items()
@@ -322,11 +327,13 @@ class OutputComparison(Struct):
             top = 2.0 ** min(exponent * _OCTAVES + _OCTAVES, 1023)
             slack = 1 + self.growth * _SLACK + self._compute_chance_factor(count)
             if self._exceeds_limit(difference, slack * floor + rounding * top):
-                elements = f"elements below {top:.2g}"
-                return f"RMS difference {difference:.2e} of {elements} in one run, floor {floor:.2e}"
+                return (
+                    f"the RMS difference of elements below {top:.2g} is {difference:.2e} in one run;"
+                    f" the original's error against float64 is {floor:.2e}"
+                )
         return ""
 
-    def _describe_worse(self, *, is_swapped: bool) -> str:
+    def _describe_larger_errors(self, *, is_swapped: bool) -> str:
         """Describes how the errors of `after` exceed the errors of `before` beyond chance; '' if not.
 
         With `is_swapped` the errors of `before` must not exceed those of `after`.
@@ -342,9 +349,9 @@ class OutputComparison(Struct):
         max_floor = max(max_floor, _PEAK * least_noise)
         scale = self._compute_rms("true") or 0.0
         if self._exceeds_limit(rms, slack * rms_floor + rounding * scale):
-            return f"RMS error against float64 {rms:.2e}, of the original {rms_floor:.2e}"
+            return f"the RMS error against float64 is {rms:.2e}, the original's is {rms_floor:.2e}"
         if self._exceeds_limit(largest, slack * max_floor + rounding * self.largest):
-            return f"largest error against float64 {largest:.2e}, of the original {max_floor:.2e}"
+            return f"the largest error against float64 is {largest:.2e}, the original's is {max_floor:.2e}"
         for exponent, (count, *square_sums) in self._bins.items():
             if self._count_independent_errors(count) < _BIN_ELEMENTS:
                 continue
@@ -355,7 +362,7 @@ class OutputComparison(Struct):
             bin_slack = self.growth * _SLACK + self._compute_chance_factor(count)
             if self._exceeds_limit(bin_rms, bin_slack * bin_floor + rounding * bin_top):
                 return (
-                    f"RMS error of elements below {bin_top:.2g} is {bin_rms:.2e}, of the original"
+                    f"the RMS error of elements below {bin_top:.2g} is {bin_rms:.2e}, the original's is"
                     f" {bin_floor:.2e}"
                 )
         return ""
@@ -367,7 +374,11 @@ class OutputComparison(Struct):
         return error > allowed
 
     def judge_by_depth(self, depth: int) -> str:
-        """Judges without a float64 run; `depth` accumulated roundings determine the noise floor."""
+        """Judges without a float64 run: the noise floor is the effect of `depth` roundings.
+
+        Returns:
+            '' if `after` differs from `before` by no more than rounding, else the reason.
+        """
         problem = self.find_problem()
         if problem or self.equal:
             return problem
@@ -386,7 +397,7 @@ class OutputComparison(Struct):
         return difference > noise * scale or self.max_abs > noise * self.largest
 
     @property
-    def is_void(self) -> bool:
+    def is_inconclusive(self) -> bool:
         """Whether the comparison is inconclusive because both results contain only NaN or Inf."""
         return (
             not self.nonfinite
@@ -401,8 +412,8 @@ class OutputComparison(Struct):
             return f"{self.nonfinite:,} NaN or Inf that the original does not have"
         if self.missing_nonfinite:
             return f"{self.missing_nonfinite:,} elements are finite where the original is NaN or Inf"
-        if self.is_void:
-            return "not one finite number in any run: NaN against NaN shows nothing"
+        if self.is_inconclusive:
+            return "no run gives a finite number, and NaN against NaN shows nothing"
         if not self.elements and not self.equal:
             return "no finite number could be compared"
         return ""

@@ -93,7 +93,7 @@ def verify(
 
     Raises:
         Misuse: An option does not fit the model, or no input can be drawn.
-        BadModel: onnxruntime cannot load or run one of the models, and their structure is not decisive.
+        BadModel: onnxruntime cannot load or run one of the models, and their structure alone proves nothing.
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
@@ -141,13 +141,13 @@ def check_inputs(
     try:
         run.pair_inputs(before, after, alike)
     except run.InputMismatch as why:
-        hint = _suggest_shape(why, modules) or "explorer compare sets figures of any models side by side"
+        hint = _suggest_shape(why, modules) or "explorer compare shows figures of any models side by side"
         message = f"the two cannot be run on the same inputs: {why}"
         raise Misuse(message, where=where or after.path, hint=hint) from None
 
 
 def _suggest_shape(why: run.InputMismatch, modules: tuple[bool, bool]) -> str:
-    """Words the option that gives a module the input shape of the other model; '' if there is none."""
+    """Returns the option that gives a module the input shape of the other model, or '' if there is none."""
     if why.mismatched_inputs is None or modules[0] == modules[1]:
         return ""
     own, wanted = why.mismatched_inputs if modules[0] else why.mismatched_inputs[::-1]
@@ -158,8 +158,11 @@ def _suggest_shape(why: run.InputMismatch, modules: tuple[bool, bool]) -> str:
 
 
 _MAX_LIMIT = 1 << 14
-"""Maximum value of a limit that is tested. A limit is a number that only one model contains and that may
-decide at which sizes the models differ; sizes below and above it are tried."""
+"""Largest limit for which sizes are tried.
+
+A limit is a number that only one model contains, such as the end of a Slice. Two models may differ only at
+sizes beyond it, so sizes below and above it are tried.
+"""
 
 
 class ProofTask(Struct, frozen=True):
@@ -167,13 +170,14 @@ class ProofTask(Struct, frozen=True):
 
     Attributes:
         names: Input names of `after` by input name of `before`.
-        ends: Pairs of outputs.
+        output_pairs: Names of the outputs of both models.
+        tell: Callback with the phase of the proof, the number of completed steps and of all steps.
     """
 
     before: Model
     after: Model
     names: Mapping[str, str]
-    ends: Sequence[Pair]
+    output_pairs: Sequence[Pair]
     plan: Plan | None
     draws: int
     seed: int
@@ -248,10 +252,8 @@ def _verify_within(task: ProofTask, inputs: ProofInputs, tolerance: Tolerance) -
 def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
     """Proves the sites, compares the structure, runs the models, and returns the verdict."""
     seeds = [task.seed + i for i in range(task.draws if inputs.drawn else 1)]
-    plan, tried = (
-        task.plan,
-        list(inputs.tried),
-    )  # the proof of sites removes inputs on which the original fails
+    plan = task.plan
+    tried = list(inputs.tried)  # the proof of sites removes inputs on which the original fails
     decomposed = _decompose_original(task.before, plan, inputs.sizes.tried[0], inputs.declared)
     sites = SiteProof(decomposed, task.after, tried, task.seed, task.tell, task.cancel)
     first = {task.names[name]: value for name, value in random_inputs.draw(tried[0], task.seed).items()}
@@ -277,7 +279,7 @@ def _prove(task: ProofTask, inputs: ProofInputs) -> Verification:
             _compute_rounding_growth(plan),
         )
         runs = whole_run.Runs(pairing, task.tell, task.cancel, background_run)
-        sites.forget()
+        sites.release_weights()
         grounds = Grounds(
             sites=proofs,
             draws=task.draws,
@@ -312,7 +314,7 @@ def _match(
         {make_site_key(site) for site in task.plan.sites if site.name in failed} if task.plan else set()
     )
     trusted = {key: original for key, original in originals.items() if key not in failed_keys}
-    return Correspondence(task.before, task.after, task.names, task.ends, trusted, types, task.cancel)
+    return Correspondence(task.before, task.after, task.names, task.output_pairs, trusted, types, task.cancel)
 
 
 def _build_verification(
@@ -324,7 +326,7 @@ def _build_verification(
 ) -> Verification:
     """Builds the verification from its grounds.
 
-    A size was refused by the original if its inputs are not in `tried`.
+    `tried` are the inputs on which the original ran. The verdict names the sizes on which it failed.
     """
     pairs = list(zip(inputs.sizes.tried, inputs.tried, strict=True))
     refused = [size for size, drawn in pairs if all(drawn is not attempt for attempt in tried)]
@@ -417,12 +419,13 @@ def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[
     if not all(region.passed for region in regions):
         return
     if rounded:
-        yield f"stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
+        difference = f"by up to {rounded:.1e} (relative)"
+        yield f"stored numbers differ {difference}, because they were computed in another order"
     if any(region.folded for region in regions):
-        yield "folded weights are what they should be within eight roundings"
+        yield "folded weights are correct within eight roundings"
     if hidden_difference := max((region.hides for region in regions), default=0.0):
-        share = f"{hidden_difference:.1e}"
-        yield f"a difference of up to {share} of what a changed region puts out is taken for rounding"
+        difference = f"a relative difference of up to {hidden_difference:.1e}"
+        yield f"in the output of a changed region, {difference} counts as rounding"
 
 
 def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:
@@ -485,9 +488,9 @@ def _bind_sizes(
 def _compute_rounding_growth(plan: Plan | None) -> float:
     """Returns the factor by which the longest sum in the plan may have larger rounding errors.
 
-    A kernel of the runtime adds a few hundred terms one by one, and rounding errors grow with the square root
-    of this number. Small tiles of a deep product give longer sums: 1,024 terms for K = 4,096 with tiles of
-    depth 4.
+    Rounding errors of a sum grow with the square root of the number of terms that are added one by one. In a
+    kernel of the runtime, these are a few hundred. Small tiles of a deep product give more: 1,024 terms for
+    K = 4,096 with tiles of depth 4.
     """
     chains = [count_additions(s) for s in plan.sites] if plan is not None else []
     return max(1.0, math.sqrt(max(chains, default=0) / 256))

@@ -20,7 +20,7 @@ from explorer.engine.proof.compare import LIMIT, OutputComparison, get_unit_roun
 from explorer.engine.proof.sites.reference import Reference
 from explorer.engine.proof.sites.rounding import count_additions, describe_fault, find_largest_ratio
 from explorer.engine.runtime.torch_arrays import convert_to_array
-from explorer.engine.tiling.torch.replace import TILED, count_rows
+from explorer.engine.tiling.torch.replace import TILED_CLASSES, count_rows
 from explorer.facts import Plan, SiteEvidence, SitePlan
 
 _PRODUCTS = frozenset({"mm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot", "convolution", "einsum"})
@@ -174,7 +174,7 @@ def _build_evidence(
 
 def _run_references(layer: Any, inputs: Sequence[Tensor]) -> list[Reference]:
     """Computes the expected output for each input in float64 with the forward method of torch's layer."""
-    base_class: Any = next(base for base in TILED if isinstance(layer, base))
+    base_class: Any = next(base for base in TILED_CLASSES if isinstance(layer, base))
     bias = None if layer.bias is None else layer.bias.double()
     if bias is not None and base_class is not nn.Linear:
         bias = bias.reshape(-1, *(1,) * len(layer.kernel_size))

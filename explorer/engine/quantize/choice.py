@@ -17,7 +17,7 @@ from explorer.engine.number_formats import format_of
 from explorer.engine.number_formats.integer import Integer
 from explorer.engine.number_formats.number_format import NumberFormat
 from explorer.engine.quantize.layers import QUANTIZED, Part, QuantizableLayer
-from explorer.engine.tiling.rules import Rules, decide, name_matcher
+from explorer.engine.tiling.rules import Rules, apply_rules, make_name_matcher
 from explorer.facts import Layer
 from explorer.facts.quantize import PARTS, Granularity, QuantizeSpec
 from explorer.settings.filter import build_matcher, is_query
@@ -159,7 +159,7 @@ def _choose_for_layer(
     layer: QuantizableLayer, spec: QuantizeSpec, rules: Rules[Any], unselected: Mapping[int, str]
 ) -> LayerChoice:
     values: dict[str, Any] = {value: getattr(spec, value, None) for value in VALUES}
-    origins = decide(values, spec.origins, rules.matching(layer.name, layer.op, layer.sizes))
+    origins = apply_rules(values, spec.origins, rules.find_matching(layer.name, layer.op, layer.sizes))
     is_on, unselected_reason = values.pop("on"), unselected.get(id(layer), "")
     reason = layer.reason
     if not reason and is_on is False:
@@ -335,7 +335,7 @@ def _select_layers(
     layer_ids: set[int] = set()
     for site in sites:
         matching_ids = {id(layer) for layer in layers if site in (layer.name, layer.node.outputs[0])}
-        matches = name_matcher(site, where)
+        matches = make_name_matcher(site, where)
         matching_ids = matching_ids or {id(layer) for layer in layers if matches(layer.name)}
         if not matching_ids and not site.startswith("re:") and is_query(site):
             matching_ids = _select_by_filter(layers, site, rows())

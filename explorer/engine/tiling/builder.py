@@ -1,9 +1,9 @@
 """Builds graphs: collects new nodes, weights and functions.
 
 The forms of a tiling write nodes into a `GraphBuilder`: the main graph, the body of a Scan, or a function.
-All builders of a model share an `Emission` with new weights and functions. Some attributes became inputs in
-later operator sets. So the methods of `GraphBuilder` write each operator as the model's operator set
-requires.
+All builders of a model share an `Emission` with new weights and functions. The methods of `GraphBuilder`
+write each operator as the model's operator set requires, because some attributes became inputs in later
+operator sets.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ class Emission(Struct):
         used_names: All names in use, which new names avoid.
         initializers: New stored tensors, by name.
         functions: Existing and new functions of the tile domain, by name.
-        stored: Names of new stored tensors, by the key of their contents.
-        named: Names of registered functions, by requested name and operator set.
+        initializer_names: Names of new stored tensors, by the key of their contents.
+        function_names: Names of registered functions, by requested name and operator set.
         roots: Prefixes of the original names, up to each slash.
         bundles: Groups of weights that are cut from one tensor, by key.
         quantized: Whether the model has DequantizeLinear nodes. If so, values for bodies need `set_apart`.
@@ -65,8 +65,8 @@ class Emission(Struct):
     used_names: set[str]
     initializers: dict[str, Tensor] = field(default_factory=dict)
     functions: dict[str, Function] = field(default_factory=dict)
-    stored: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    named: dict[tuple[str, int], str] = field(default_factory=dict)
+    initializer_names: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    function_names: dict[tuple[str, int], str] = field(default_factory=dict)
     roots: set[str] = field(default_factory=set)
     bundles: dict[tuple[Any, ...], WeightBundle] = field(default_factory=dict)
     quantized: bool = False
@@ -74,7 +74,7 @@ class Emission(Struct):
     def __post_init__(self) -> None:
         self.roots |= {name[:index] for name in self.used_names for index, c in enumerate(name) if c == "/"}
 
-    def prefix(self, base: str) -> str:
+    def create_prefix(self, base: str) -> str:
         """Returns an unused prefix: `base` and a slash, with a number if a name in use starts so."""
         name, number = base, 2
         while name in self.used_names or name in self.roots:
@@ -82,26 +82,26 @@ class Emission(Struct):
         self.used_names.add(name)
         return f"{name}/"
 
-    def unique(self, base: str) -> str:
+    def create_name(self, base: str) -> str:
         """Returns `base`, with a number if that name is in use, and marks it as used."""
         return create_free_name(base, self.used_names)
 
-    def uniques(self, bases: Sequence[str]) -> list[str]:
-        """Returns unique names for all `bases`; see `unique`."""
+    def create_names(self, bases: Sequence[str]) -> list[str]:
+        """Returns unused names for all `bases`; see `create_name`."""
         if not self.used_names.isdisjoint(bases):
-            return [self.unique(name) for name in bases]
+            return [self.create_name(name) for name in bases]
         self.used_names.update(bases)
         return list(bases)
 
     def store(self, key: tuple[Any, ...], base: str, make: Any) -> str:
         """Returns the name of the initializer for `key`; the first call creates it with `make(name)`."""
-        if key not in self.stored:
-            name = self.unique(base)
+        if key not in self.initializer_names:
+            name = self.create_name(base)
             self.initializers[name] = make(name)
-            self.stored[key] = name
-        return self.stored[key]
+            self.initializer_names[key] = name
+        return self.initializer_names[key]
 
-    def function(
+    def register_function(
         self, name: str, inputs: Sequence[str], write: Callable[[GraphBuilder], Sequence[str]]
     ) -> str:
         """Registers a function of the tile domain unless it exists; returns its name.
@@ -112,12 +112,12 @@ class Emission(Struct):
             write: Writes the function's nodes; returns its outputs.
         """
         key = name, self.opset
-        if key not in self.named:
+        if key not in self.function_names:
             body = GraphBuilder(self, "", "")
             outputs = tuple(write(body))
             function = Function(DOMAIN, name, tuple(inputs), outputs, tuple(body.nodes), {"": self.opset})
-            self.named[key] = self.define(function)
-        return self.named[key]
+            self.function_names[key] = self.define(function)
+        return self.function_names[key]
 
     def define(self, function: Function) -> str:
         """Registers a function; returns its name.
@@ -161,19 +161,19 @@ class GraphBuilder(Struct):
         emission: The new weights and functions of the model.
         prefix: Prefix of value names.
         site: Name of the site, which its nodes carry as metadata; '' in a function.
-        place: Prefix of node names, after the site's name.
+        node_prefix: Prefix of node names, after the site's name.
         nodes: The nodes so far.
     """
 
     emission: Emission
     prefix: str
     site: str
-    place: str = ""
+    node_prefix: str = ""
     nodes: list[Node] = field(default_factory=list)
 
     def inner(self, label: str) -> GraphBuilder:
         """Creates a builder for a part or a body in this graph, with its own name prefix."""
-        return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.place}{label}/")
+        return GraphBuilder(self.emission, f"{self.prefix}{label}/", self.site, f"{self.node_prefix}{label}/")
 
     def value(self, label: str) -> str:
         """Returns the value name for a label in this part of the graph."""
@@ -214,7 +214,7 @@ class GraphBuilder(Struct):
         metadata = {SITE_KEY: self.site} if self.site else {}
         if mnk:
             metadata[MNK_KEY] = mnk
-        name = f"{self.site}/{self.place}{label}" if self.site else f"{self.place}{label}"
+        name = f"{self.site}/{self.node_prefix}{label}" if self.site else f"{self.node_prefix}{label}"
         self.nodes.append(
             Node(op, inputs, names, name=name, domain=domain, attributes=attributes, metadata=metadata)
         )
@@ -237,9 +237,9 @@ class GraphBuilder(Struct):
             domain: Domain of the operator.
             mnk: The tile products that the nodes compute, as 'm,n,k'.
         """
-        place = f"{self.site}/{self.place}" if self.site else self.place
+        full_prefix = f"{self.site}/{self.node_prefix}" if self.site else self.node_prefix
         outputs = tuple([self.prefix + label for label in labels])
-        names = [place + label for label in labels]
+        names = [full_prefix + label for label in labels]
         metadata = {SITE_KEY: self.site} if self.site else {}
         self.nodes.append(NodeRun(op, domain, input_names, outputs, names, metadata, MNK_KEY, mnk))
         return outputs
@@ -316,11 +316,11 @@ class GraphBuilder(Struct):
         return self.add("Transpose", (x,), label, attributes={"perm": tuple(perm)})
 
     def set_apart(self, x: str, label: str) -> str:
-        """Returns the matrix `x` in a form that a body may read from the outer graph.
+        """Returns the matrix `x` in a form that the body of a Scan may read from the outer graph.
 
         onnxruntime moves a DequantizeLinear through Reshape, Transpose, Slice and similar operators to its
-        readers, and crashes if a reader is in the body of a Scan. A Flatten, which copies nothing, prevents
-        that.
+        readers. It crashes if a reader is in the body of a Scan. A Flatten, which copies nothing, prevents
+        the move.
         """
         return self.add("Flatten", (x,), label, attributes={"axis": 1}) if self.emission.quantized else x
 

@@ -16,14 +16,14 @@ Array = np.ndarray[Any, np.dtype[Any]]
 _FLOATS = ("float32", "float16")
 
 
-def dequantize(node: Node, tensor_of: Callable[[str], Tensor | None]) -> Tensor | None:
+def dequantize(node: Node, find_tensor: Callable[[str], Tensor | None]) -> Tensor | None:
     """Returns the result of a DequantizeLinear of a stored tensor, or None if an input is computed.
 
     Args:
         node: The DequantizeLinear.
-        tensor_of: Returns the stored tensor behind a value, or None.
+        find_tensor: Function that returns the stored tensor of a value, or None if it is computed.
     """
-    parts = [tensor_of(name) if name else None for name in node.inputs]
+    parts = [find_tensor(name) if name else None for name in node.inputs]
     if any(part is None and name for part, name in zip(parts, node.inputs, strict=True)):
         return None
     x, scale = parts[0], parts[1]

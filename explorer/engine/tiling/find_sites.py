@@ -58,7 +58,7 @@ def find_sites(
             context.constants.replaceable = False
             try:
                 if any(isinstance(value, AttributeRef) for value in node.attributes.values()):
-                    raise NoSite("its attributes are those of the call of the function around it")
+                    raise NoSite("its attributes depend on the call of the function that contains it")
                 site = kind(node, context)
                 if context.constants.replaceable:
                     raise NoSite

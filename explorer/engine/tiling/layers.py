@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec.structs import replace
 
 from explorer.base.errors import Misuse
-from explorer.engine.tiling.rules import name_matcher
+from explorer.engine.tiling.rules import make_name_matcher
 from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
 from explorer.facts.tiling import find_scope
 from explorer.settings.filter import build_matcher, is_query
@@ -17,10 +17,11 @@ _MAX_MACS = 1 << 200
 
 
 def tile_arithmetic(analysis: Analysis, plan: Plan) -> Mapping[str, Mapping[int, float]]:
-    """Returns the MACs of a plan's tiles, and the MACs that the products need, by layer id.
+    """Returns the MACs of each layer, with and without the filling of tiles.
 
     Returns:
-        'tile_work', the MACs of all tile products, and 'tile_macs', the MACs of the products themselves.
+        Two tables by layer id: 'tile_work' has the MACs of all tile products, with padding. 'tile_macs' has
+        the MACs that the matmuls need.
     """
     work: dict[int, float] = {}
     macs: dict[int, float] = {}
@@ -62,7 +63,7 @@ def resolve_site_filters(
         sites_by_layer.setdefault(layer_id, []).append(site)
     names: dict[str, None] = {}
     for pattern in spec.sites:
-        matches = name_matcher(pattern, "--site")
+        matches = make_name_matcher(pattern, "--site")
         is_name = any(pattern in (site.name, site.output) or matches(site.name) for site in all_sites)
         if is_name or pattern.startswith("re:") or not is_query(pattern):
             names[pattern] = None

@@ -26,7 +26,7 @@ from explorer.facts import Analysis, Layer, SkippedSite
 from explorer.facts.tiling import Grouped
 
 _OPSET, _IR_VERSION = 17, 8
-_UNEXPLAINED = "its shapes do not tell which matrices it multiplies"
+_UNEXPLAINED = "its shapes do not show which matrices it multiplies"
 _ATTENTION = "scaled_dot_product_attention"
 
 Sizes = tuple[int, ...]
@@ -140,7 +140,7 @@ class _Graph:
 
 
 def _refuse_values(name: str) -> NoReturn:
-    raise BadModel(f"the values of '{name}' are not read for a plan")
+    raise BadModel(f"a plan does not read the values of '{name}'")
 
 
 def _list_matrix_product(left_shape: Sizes, right_shape: Sizes, output: Sizes, part: str = "") -> _Product:
@@ -160,18 +160,19 @@ def _list_attention(row: Layer) -> Iterator[_Product]:
     """Yields scores and context for every query head, even if heads share keys and values."""
     inputs, output = _find_known_shapes(row)
     if row.kind == _ATTENTION and len(inputs) > 2 and all(len(shape) > 1 for shape in (*inputs[:3], output)):
-        (queries, width), (keys, deep) = inputs[0][-2:], inputs[2][-2:]
+        (queries, width), (keys, value_width) = inputs[0][-2:], inputs[2][-2:]
         lead = output[:-2]
         scores = (*lead, queries, keys)
         yield _list_matrix_product((*lead, queries, width), (*lead, width, keys), scores, "scores")
-        yield _list_matrix_product(scores, (*lead, keys, deep), output, "context")
+        yield _list_matrix_product(scores, (*lead, keys, value_width), output, "context")
 
 
 def _list_convolution(row: Layer) -> Iterator[_Product]:
+    """Yields the product of a convolution with explicit padding."""
     inputs, output = _find_known_shapes(row)
-    about, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
+    row_attributes, weight = row.attributes, next((w.shape for w in row.weights if w.name == "weight"), None)
     names = ("kernel_size", "stride", "padding", "dilation")
-    settings = [about.get(name) for name in names]
+    settings = [row_attributes.get(name) for name in names]
     if row.kind not in ("Conv1d", "Conv2d", "Conv3d") or not inputs or weight is None:
         return
     if not all(isinstance(setting, (list, tuple)) for setting in settings):
@@ -183,7 +184,7 @@ def _list_convolution(row: Layer) -> Iterator[_Product]:
         "strides": stride,
         "pads": (*padding, *padding),
         "dilations": dilation,
-        "group": about.get("groups", 1),
+        "group": row_attributes.get("groups", 1),
     }
     macs = math.prod(output) * math.prod(sizes[1:])
     yield _Product((inputs[0], sizes), output, macs, "", True, "Conv", attributes)
@@ -212,6 +213,7 @@ def _list_experts(row: Layer) -> Iterator[_Product]:
 
 
 def _list_linear(row: Layer) -> Iterator[_Product]:
+    """Yields the product of the first input and the weight of a row."""
     inputs, output = _find_known_shapes(row)
     if row.weights and inputs and inputs[0] and output:
         weight = inputs[0][-1], output[-1]

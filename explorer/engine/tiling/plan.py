@@ -15,7 +15,7 @@ from explorer.engine.costs.layer_tree import sum_if_all_known
 from explorer.engine.costs.onnx.scopes import find_module_path
 from explorer.engine.tiling.emit.dynamic_forms import MIN_OPSET
 from explorer.engine.tiling.kinds.exclusions import NOT_MATRIX
-from explorer.engine.tiling.rules import SiteChoice, check_tile, choose, name_matcher
+from explorer.engine.tiling.rules import SiteChoice, check_tile, choose_settings, make_name_matcher
 from explorer.engine.tiling.sites import Site
 from explorer.facts import Form, Plan, SitePlan, SkippedSite, TileSpec
 
@@ -254,7 +254,7 @@ def _select_sites(
         return list(sites)
     selected_ids: set[int] = set()
     for glob in spec.sites:
-        matches = name_matcher(glob, where)
+        matches = make_name_matcher(glob, where)
         matching_sites = [s for s in sites if s.name == glob or s.output == glob]
         matching_sites = matching_sites or [s for s in sites if matches(s.name)]
         matching_sites = matching_sites or [

@@ -1,8 +1,7 @@
 """Rules for sites: resolves the settings of a site from the matching rules and the specification.
 
-The first matching rule that sets a value decides it. Without such a rule, the specification decides. One rule
-may therefore set the tile of all convolutions while another rule, above or below it, excludes one
-convolution.
+The first matching rule that sets a value decides it. Without such a rule, the specification decides. So one
+rule may set the tile of all convolutions, and another rule, before or after it, may exclude one convolution.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ SiteRule = TileRule | QuantizeRule
 Rule = TypeVar("Rule", bound=SiteRule)
 
 
-def name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
+def make_name_matcher(pattern: str, where: str) -> Callable[[str], Any]:
     """Returns a function that tests a name against a glob, or a regular expression after 're:'.
 
     A regular expression may match any part of a name. A glob must match the whole name.
@@ -106,18 +105,20 @@ class Rules(Generic[Rule]):
         for index, rule in enumerate(rules):
             self._named.setdefault(rule.site, []).append(index)
             if not rule.site or rule.site.startswith("re:") or any(sign in rule.site for sign in "*?["):
-                self._globs.append((index, name_matcher(rule.site or "*", rule.origin or "site")))
+                self._globs.append((index, make_name_matcher(rule.site or "*", rule.origin or "site")))
 
-    def matching(self, name: str, op: str, sizes: tuple[int, int, int] | None) -> Iterator[tuple[int, Rule]]:
+    def find_matching(
+        self, name: str, op: str, sizes: tuple[int, int, int] | None
+    ) -> Iterator[tuple[int, Rule]]:
         """Yields the rules that match a site, each with its index; `sizes` are M, K and N of the site.
 
         A complete name matches itself, even if it contains glob characters. Without sizes, no condition on
         the shape matches.
         """
-        places = {index for index, matches in self._globs if matches(name)}
-        places.update(self._named.get(name, ()))
+        indices = {index for index, matches in self._globs if matches(name)}
+        indices.update(self._named.get(name, ()))
         size_by_axis = dict(zip("MKN", sizes or (), strict=False))
-        for index in sorted(places):
+        for index in sorted(indices):
             rule = self.rules[index]
             if rule.op and not fnmatch.fnmatchcase(op, rule.op):
                 continue
@@ -128,7 +129,7 @@ class Rules(Generic[Rule]):
                 yield index, rule
 
 
-def tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
+def prepare_tile_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
     """Prepares the rules of a tiling.
 
     Raises:
@@ -157,7 +158,7 @@ def check_tile(tile: Sequence[int], where: str = "--tile") -> tuple[int, int, in
     """
     if len(tile) != 3 or not all(isinstance(t, int) and 0 < t <= MAX_TILE for t in tile):
         hint = f"give three sizes from 1 to {MAX_TILE:,}"
-        raise Misuse(f"a tile of {'x'.join(map(str, tile))} cannot be", where=where, hint=hint)
+        raise Misuse(f"a tile of {'x'.join(map(str, tile))} is not possible", where=where, hint=hint)
     return tile[0], tile[1], tile[2]
 
 
@@ -165,21 +166,27 @@ _last: tuple[Sequence[TileRule], Rules[TileRule]] = ((), Rules(()))
 """Cache of the last rules and their prepared form, because all sites of a plan use the same rules."""
 
 
-def choose(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> SiteChoice:
+def choose_settings(spec: TileSpec, name: str, op: str, sizes: tuple[int, int, int]) -> SiteChoice:
     """Returns the settings that `spec` gives a site; `sizes` are M, K and N of the site.
 
     Raises:
         Misuse: A rule is invalid.
     """
     values: dict[str, Any] = {"tile": spec.tile, "edges": spec.edges, "form": spec.form, "on": True}
-    rules = _prepare_rules(spec.rules).matching(name, op, sizes) if spec.rules else ()
-    return SiteChoice(**values | {"origins": decide(values, spec.origins, rules)})
+    rules = _prepare_rules(spec.rules).find_matching(name, op, sizes) if spec.rules else ()
+    return SiteChoice(**values | {"origins": apply_rules(values, spec.origins, rules)})
 
 
-def decide(
+def apply_rules(
     values: dict[str, Any], spec_origins: Iterable[tuple[str, str]], rules: Iterable[tuple[int, SiteRule]]
 ) -> dict[str, str]:
-    """Sets each value from the first rule that has it; returns the origin of each, '' for the default."""
+    """Sets each of `values` from the first rule that has it. Returns the origin of each value.
+
+    Args:
+        values: Defaults by name, which this function replaces.
+        spec_origins: Pairs of a name and its origin, for values that the specification sets.
+        rules: Matching rules in order, each with its index.
+    """
     origins = dict.fromkeys(values, "") | {name: origin for name, origin in spec_origins if name in values}
     undecided = set(values)
     for _, rule in rules:
@@ -193,16 +200,16 @@ def _prepare_rules(rules: Sequence[TileRule]) -> Rules[TileRule]:
     global _last
     last_rules, ready = _last
     if last_rules is not rules:
-        ready = tile_rules(rules)
+        ready = prepare_tile_rules(rules)
         _last = (rules, ready)
     return ready
 
 
-def packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:
+def make_packing(spec: TileSpec) -> Callable[[str, str, tuple[int, int, int]], tuple[int, int]]:
     """Returns a function that gives (TK, TN) of a convolution's tile by `spec`, for packing groups."""
 
     def pack(name: str, op: str, sizes: tuple[int, int, int]) -> tuple[int, int]:
-        _, depth, columns = choose(spec, name, op, sizes).tile
+        _, depth, columns = choose_settings(spec, name, op, sizes).tile
         return depth, columns
 
     return pack

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 
-from explorer.engine.tiling.rules import SiteRule, choose, tile_rules
+from explorer.engine.tiling.rules import SiteRule, choose_settings, prepare_tile_rules
 from explorer.facts import SitePlan, TileSpec
 from explorer.facts.settings import Settings, SiteSettings, UnusedRule
 
@@ -31,7 +31,7 @@ def list_effective_settings(
     chosen_outputs = {site.output for site in chosen_sites}
     sites = []
     for site in all_sites:
-        choice = choose(spec, site.name, site.op, (site.M, site.K, site.N))
+        choice = choose_settings(spec, site.name, site.op, (site.M, site.K, site.N))
         origins = {name: origin or DEFAULT for name, origin in choice.origins.items()}
         is_on = choice.on and site.output in chosen_outputs
         if site.output not in chosen_outputs or (spec.sites and origins["on"] == DEFAULT):
@@ -41,11 +41,11 @@ def list_effective_settings(
             edges, origins["edges"] = "padded", _OPEN_SIZES
         settings = choice.tile, edges, choice.form, is_on, origins
         sites.append(SiteSettings(site.name, site.op, site.M, site.K, site.N, *settings))
-    rules = tile_rules(spec.rules)
+    rules = prepare_tile_rules(spec.rules)
     used_rules = {
         index
         for site in all_sites
-        for index, _ in rules.matching(site.name, site.op, (site.M, site.K, site.N))
+        for index, _ in rules.find_matching(site.name, site.op, (site.M, site.K, site.N))
     }
     unused_rules = [
         describe_unused_rule(rule, [site.name for site in all_sites])

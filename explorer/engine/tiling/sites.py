@@ -25,31 +25,29 @@ class NoSite(Exception):
     """Raised for a node that cannot be tiled. The text is the reason."""
 
 
-class LeftAsItWas(NoSite):
-    """Raised for a product that only one property, `cause`, keeps from being a site."""
+class UntiledProduct(NoSite):
+    """Raised for a product that tiling does not support because of one property, `cause`."""
 
     def __init__(self, cause: str) -> None:
-        super().__init__(f"{cause}: left as it was")
+        super().__init__(f"{cause}, so it stays untiled")
         self.cause = cause
 
 
 OperandBuilder = Callable[[GraphBuilder, Sequence[str]], str]
-"""Function that writes the nodes computing an operand from the values `Site.inputs`.
+"""Function that writes the nodes that compute an operand from the values `Site.inputs`.
 
-Returns its value name.
+It returns the operand's value name.
 """
 
 OutputBuilder = Callable[[GraphBuilder, str, Sequence[str]], str]
-"""Function that writes the nodes from the product, in the accumulator's type, to the output.
+"""Function that writes the nodes between the product, in the accumulator's type, and the output.
 
-Returns its name.
+It takes the builder, the product and the values `Site.inputs`, and returns the output's name.
 """
 
 
 class GatheredRows(Struct, frozen=True):
-    """X (M, K) as an index into the rows of a smaller matrix.
-
-    Each row of X concatenates several of its rows.
+    """X (M, K) as an index into the rows of a smaller matrix: each row of X concatenates several of them.
 
     Attributes:
         places: Value name of the smaller matrix, of shape (places, K / taps).
@@ -134,8 +132,8 @@ class Site(Struct, frozen=True):
         stored: Element type of the codes of W if the product multiplies dequantized floats, else ''.
         in_floats: Reason why quantized operands are multiplied as floats, or '' if they are not.
         sums: Function that returns the accumulator that the stored codes need, or None for floats.
-        gather_rows: Function that writes X as `GatheredRows`, or None if `left` is as good.
-            The function may also return None.
+        gather_rows: Function that writes X as `GatheredRows`, or None if `left` is as good. The function
+            returns None if these inputs do not allow it.
     """
 
     node: Node
@@ -196,7 +194,7 @@ class Site(Struct, frozen=True):
 
 
 REPLACEABLE = (
-    "an operand is an input with a default, which a caller may replace: take it off the graph's inputs"
+    "an operand is an input with a default, which a caller may replace: remove it from the graph's inputs"
 )
 """Reason for a weight that a caller may replace. Tiles would store it as a constant."""
 
@@ -214,7 +212,7 @@ class Constants:
         producers: Node that produces each value, if already known.
 
     Attributes:
-        replaceable: Whether a replaceable default was met since the caller last set this to False.
+        replaceable: Whether a replaceable default was found since the caller last set this to False.
         derived: Weights computed from stored weights, with their axes, by name.
     """
 
@@ -236,9 +234,14 @@ class Constants:
         perms: list[tuple[int, ...] | None] = []
         while name not in self.initializers:
             if name in self.derived:
-                tensor, turned = self.derived[name]
+                tensor, stored_axes = self.derived[name]
                 chain += [self.producers[name]] if name in self.producers else []
-                return tensor, name, tuple(turned[a] for a in _axes(len(turned), perms)), tuple(chain)
+                return (
+                    tensor,
+                    name,
+                    tuple(stored_axes[a] for a in _compose_permutations(len(stored_axes), perms)),
+                    tuple(chain),
+                )
             node = self.producers.get(name)
             if node is None or node.domain or len(chain) > 64:
                 return None
@@ -247,7 +250,7 @@ class Constants:
                 value = node.attributes.get("value")
                 if not isinstance(value, Tensor):
                     return None
-                return value, name, _axes(len(value.shape), perms), tuple(chain)
+                return value, name, _compose_permutations(len(value.shape), perms), tuple(chain)
             if node.op == "Transpose":
                 perm = node.attributes.get("perm")
                 perms.append(tuple(perm) if perm else None)
@@ -265,7 +268,7 @@ class Constants:
             self.replaceable = True
             return None
         tensor = self.initializers[name]
-        return tensor, name, _axes(len(tensor.shape), perms), tuple(chain)
+        return tensor, name, _compose_permutations(len(tensor.shape), perms), tuple(chain)
 
     def _find_stored_tensor(self, name: str) -> Tensor | None:
         """Returns a stored tensor that is read without a transposition."""
@@ -278,16 +281,21 @@ class Constants:
         return self.resolve(name) is not None
 
     def matrix(self, name: str, flip: bool) -> Weight | None:
-        """Returns the constant operand `name` as (K, N), or None for a stack.
+        """Returns the constant operand `name` as a matrix (K, N), or None for a stack of matrices.
 
-        `flip` if the node transposes it.
+        Args:
+            name: Value name of the operand.
+            flip: Whether the node transposes the operand.
+
+        Raises:
+            NoSite: The operand is not constant, or its tensor has no data.
         """
         resolved = self.resolve(name)
         if resolved is None:
             raise NoSite("no operand is constant")
         tensor, stored_name, axes, chain = resolved
         if tensor.payload is None:
-            raise NoSite(f"the weight '{stored_name}' carries no data")
+            raise NoSite(f"the weight '{stored_name}' has no data")
         # drop leading dimensions of 1: (1, K, N) is a matrix
         matrix_axes = [a for i, a in enumerate(axes) if i >= len(axes) - 2 or tensor.shape[a] != 1]
         if len(matrix_axes) == 1:
@@ -300,7 +308,8 @@ class Constants:
         return Weight(tensor, stored_name, matrix_axes[0] > matrix_axes[1], k, n, chain)
 
 
-def _axes(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
+def _compose_permutations(rank: int, perms: list[tuple[int, ...] | None]) -> tuple[int, ...]:
+    """Returns the axes of a tensor after several transposes; None reverses the axes."""
     axes = tuple(range(rank))
     for perm in reversed(perms):  # the search found the permutation nearest to the tensor last
         axes = tuple(axes[i] for i in perm) if perm is not None else axes[::-1]
@@ -351,21 +360,21 @@ class SiteContext:
         """
         return self._sizes(self._shapes.get(self._value(name)))
 
-    def static(self, name: str) -> tuple[int, ...]:
-        """Returns the shape of a value, which must be the same in every run.
+    def get_static_shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape of a value that has the same shape in every run.
 
         Raises:
             NoSite: The shape is unknown or may vary.
         """
         return self._sizes(self._declared.get(self._value(name)))
 
-    def known(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
-        """Returns the result of `shape` or `static`, or None instead of raising."""
+    def find_shape(self, name: str, *, static: bool = False) -> tuple[int, ...] | None:
+        """Returns the result of `shape`, or of `get_static_shape` if `static`; None instead of an error."""
         with contextlib.suppress(NoSite):
-            return self.static(name) if static else self.shape(name)
+            return self.get_static_shape(name) if static else self.shape(name)
         return None
 
-    def opened(self, name: str) -> frozenset[int]:
+    def find_open_axes(self, name: str) -> frozenset[int]:
         """Returns the axes of a value whose lengths are known only at run time."""
         name = self._value(name)
         info, known_info = self._declared.get(name), self._shapes.get(name)

@@ -162,7 +162,7 @@ def _tile_function(function: Function, planned: Planned, bypassed: set[int], emi
         function.opsets.get("", emission.opset),
         names,
         functions=emission.functions,
-        named=emission.named,
+        function_names=emission.function_names,
         quantized=emission.quantized,
     )
     body_nodes, _ = drop_unused_nodes(

@@ -1,4 +1,4 @@
-"""Stored tensors of an nn.Module, and torch's tensors as numpy read_slabs.
+"""Stored tensors of an nn.Module, and torch's tensors as numpy arrays.
 
 torch has types that numpy lacks, and tensors that are not contiguous. This module converts both, a slab at a
 time, so that statistics and files only handle plain arrays.

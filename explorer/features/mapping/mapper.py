@@ -250,7 +250,7 @@ def _assumptions(
         if preset not in (None, dtype):
             yield f"{machine.hardware.name} is described for {preset}; its rate is used for {dtype} as well."
     if any("Conv" in site.op for site in sites):
-        yield "The left operand of a convolution is counted as gathered: each window with all its elements."
+        yield "The left operand of a convolution is counted as in im2col: all elements of every window."
     if any(site.cost.mapping.right for site in sites):
         yield "Weights are counted in the type in which they are stored, without their scales."
     unknown = [site.name for site in sites if site.calls is None]

@@ -213,7 +213,7 @@ def _notes(fact: Plan, groups: Sequence[Sequence[SitePlan]]) -> list[Block]:
         )
     notes += _list_float_matmuls(fact)
     if any(site.calls == 0 for site in fact.sites):
-        notes.append(Paragraph("Of the branches of an If the costliest counts.", "quiet"))
+        notes.append(Paragraph("Of the branches of an If, the most expensive one counts.", "quiet"))
     notes.append(
         Paragraph(
             f"{fact.sign}{count_text(fact.macs)} MACs are tiled, {_share(fact)}. Tile"

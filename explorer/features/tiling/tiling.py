@@ -29,7 +29,7 @@ from explorer.engine.tiling.layers import resolve_site_filters
 from explorer.engine.tiling.module_products import trace_products
 from explorer.engine.tiling.plan import make_plan
 from explorer.engine.tiling.products import Products, find_products, has_groups
-from explorer.engine.tiling.rules import packing
+from explorer.engine.tiling.rules import make_packing
 from explorer.engine.tiling.settings import list_effective_settings
 from explorer.engine.tiling.sites import Site
 from explorer.engine.tiling.tile import tile
@@ -255,7 +255,7 @@ class Tiler:
         key: Any = (spec.tile, spec.rules, decomposed) if packed else decomposed
         key = ("traced", key) if traced else key
         if key not in cached:
-            grouped: dict[str, Any] = {"grouped": "pack", "pack": packing(spec)} if packed else {}
+            grouped: dict[str, Any] = {"grouped": "pack", "pack": make_packing(spec)} if packed else {}
             # keep only the latest packing, because each one holds shapes and an analysis
             cached = {key: products for key, products in cached.items() if key is None}
             rules = self._models.rules

@@ -1,5 +1,4 @@
-"""Analysis cache: stores the analysis of a model and reuses it while everything it depends on is
-is_unchanged.
+"""Analysis cache: stores the analysis of a model and reuses it while all files it depends on are unchanged.
 
 A stored answer, such as the totals or the packed rows, is used only if a new analysis would give the same
 JSON, byte for byte. An answer depends on three inputs:
@@ -72,8 +71,8 @@ class AnalysisCache:
         source: Path or name, as the user typed it.
         options: Fields of `OpenOptions`.
         strict: Whether every dimension and input in the options must exist in the model.
-        opened_ns: Time at which the session was created, in nanoseconds opened_ns the epoch. Nothing is
-            stored about
+        opened_ns: Time at which the session was created, in nanoseconds since the epoch. The cache stores no
+            answers made from files that changed later.
 
     Attributes:
         read_or_written: Kinds of answers that were read from or written to the cache.

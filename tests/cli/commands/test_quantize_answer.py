@@ -17,7 +17,7 @@ from onnx import TensorProto, helper, numpy_helper
 from explorer import Session
 from explorer.base.errors import Misuse
 from explorer.cli import main
-from explorer.engine.tiling.rules import name_matcher
+from explorer.engine.tiling.rules import make_name_matcher
 from explorer.facts.quantize import QuantizeSpec
 from explorer.facts.quantize.result import RunTimes
 from explorer.features.quantize.quantize_words import run_times
@@ -216,7 +216,7 @@ def test_a_name_with_brackets_is_a_name() -> None:
     """A rule by hand means the one layer, whatever is in its name; a later choice replaces it."""
     spec = add_layer_choice(QuantizeSpec(), "/layers[0]/fc*", weight="int4")
     (rule,) = spec.rules
-    matches = name_matcher(rule.site, "")
+    matches = make_name_matcher(rule.site, "")
     assert matches("/layers[0]/fc*")
     assert not matches("/layers0/fc*")
     assert not matches("/layers[0]/fc1")

@@ -182,7 +182,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "a position one to the right": (changed("places_1", one_more), "not a block of the input|is due"),
     "a tap one down": (changed("places_0", one_more), "not a block of the input|is due"),
     "two positions exchanged": (changed("places_0", exchanged), "of the input"),
-    "ones around the image": (padded_with_ones, "pads with something else than zero"),
+    "ones around the image": (padded_with_ones, "pads with another number than zero"),
     "one row of padding moved": (
         changed("images_around_sizes", lambda a: a + np.array([0, 0, 1, 0, 0, 0, -1, 0])),
         "of the input",

@@ -95,7 +95,10 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "a term added twice": (lambda m: t.with_nodes(m, last_term_twice), "twice"),
     "terms out of order": (lambda m: t.with_nodes(m, terms_reversed), "one is missing"),
     "Concat in the wrong order": (lambda m: t.with_nodes(m, concat_turned), "(0, 0, 0) is not its slice"),
-    "the wrong block of the input": (lambda m: t.with_nodes(m, wrong_slice_of_x), "takes depth 0 where 8"),
+    "the wrong block of the input": (
+        lambda m: t.with_nodes(m, wrong_slice_of_x),
+        "reads depth 0 instead of 8",
+    ),
     "bias twice": (bias_twice, "the bias is added twice"),
     "bias missing": (lambda m: t.with_nodes(m, no_bias), "the bias is missing"),
     "function body that doubles": (lambda m: t.with_body(m, "2DMM", DOUBLED), "depth 0 where 8"),
@@ -460,7 +463,7 @@ def first_rows_twice(made: Model, pair: tuple[int, int]) -> Model:
 
 LATE: dict[str, tuple[Spoil, str]] = {
     "two rows exchanged": (lambda m: moved(m, "fc/x_blocks", one_pair(256, 170, 171)), "not a block of the"),
-    "two blocks exchanged": (lambda m: moved(m, "fc/rows", one_pair(64, 40, 41)), "takes rows 164"),
+    "two blocks exchanged": (lambda m: moved(m, "fc/rows", one_pair(64, 40, 41)), "reads rows from 164"),
     "two rows of the result": (
         lambda m: moved(m, "fc/biased", one_pair(256, 170, 171)),
         "not where they bel",
@@ -468,7 +471,7 @@ LATE: dict[str, tuple[Spoil, str]] = {
     "another bias for one row": (rows_bias, "the bias is not the original's at (168"),
     "another tile for half the columns": (
         lambda m: first_rows_twice(m, (40, 41)),
-        "product (41, 0, 0) takes rows 168 of the input instead of 164",
+        "product (41, 0, 0) reads rows from 168 of the input instead of from 164",
     ),
     "another tile for one block": (lambda m: tile_by_rows(m, 42), "tile of product (42, 0, 0) is not its"),
 }

@@ -16,7 +16,7 @@ from explorer.engine.graph.model import Function, Graph, Model, Node, build_tens
 from explorer.engine.proof.proof import verify
 from explorer.engine.tiling.find_sites import find_sites
 from explorer.engine.tiling.plan import make_plan
-from explorer.engine.tiling.rules import packing
+from explorer.engine.tiling.rules import make_packing
 from explorer.engine.tiling.tile import tile
 from explorer.facts import Plan, TensorInfo, TileSpec, Verification
 
@@ -86,7 +86,7 @@ def tiled(
     source: Model, spec: TileSpec, *, spoil: Callable[[Model], Model] | None = None
 ) -> tuple[Model, Plan]:
     """The tiled model as read back from its file, perhaps spoiled before it was written."""
-    sites, skipped = find_sites(source, known_shapes(source), spec.grouped, pack=packing(spec))
+    sites, skipped = find_sites(source, known_shapes(source), spec.grouped, pack=make_packing(spec))
     plan, chosen = make_plan(sites, skipped, spec, opset=source.opset)
     made = tile(source, plan, chosen)
     path = source.path.replace(".onnx", f"_{spec.form}_{spec.edges}{'_spoiled' if spoil else ''}.onnx")

@@ -167,7 +167,7 @@ def test_codes_that_a_function_rounds_to_are_tiled_as_integers_too(
 def test_codes_of_a_function_that_are_cut_as_it_runs_stay_floats(tmp_path: Path, name: str) -> None:
     with Session(quantized(tmp_path, name, both("fixed12.6"))) as session:
         (site,) = session.plan(TILED).sites
-    assert site.in_floats == "its weight is cut as it runs, and its codes are not stored so"
+    assert site.in_floats == "its weight is cut at run time, but its codes exist only in the tiled file"
 
 
 @pytest.mark.sampled(1)
@@ -249,7 +249,7 @@ LEFT: dict[str, tuple[str, QuantizeSpec, str]] = {
     "blocks": (
         "Einsum",
         replace(both("int8"), block=2),
-        "its weight has scales in blocks, or such as are computed",
+        "its weight has scales in blocks or computed scales",
     ),
     "MatMulNBits": ("MatMul", QuantizeSpec(weight="int4", input="float32"), "its input is not quantized"),
     "MatMulNBits of an int8 input": (
@@ -260,7 +260,7 @@ LEFT: dict[str, tuple[str, QuantizeSpec, str]] = {
     "wide codes": (
         "Einsum",
         both("fixed20.6"),
-        "its input has codes of 20 bits, tiles multiply 16; a sum of K = 5 products needs 42 bits",
+        "its input has codes of 20 bits, but tiles multiply 16 bits; a sum of K = 5 products needs 42 bits",
     ),
 }
 
@@ -296,8 +296,8 @@ def test_what_is_divided_by_a_scale_of_0_is_no_product_of_integers(
         if form == "qdq":
             assert (left, "its input is divided by a scale of 0" in told) == (0, True)
         else:
-            line = "explorer: no matmul can be tiled (its output is divided by a scale of 0: left as it was)"
-            assert (left, told) == (2, line)
+            why = "its output is divided by a scale of 0, so it stays untiled"
+            assert (left, told) == (2, f"explorer: no matmul can be tiled ({why})")
 
 
 @pytest.mark.parametrize("scale", [np.nan, np.inf])

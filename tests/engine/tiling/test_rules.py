@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.engine.tiling.rules import choose, name_matcher
+from explorer.engine.tiling.rules import choose_settings, make_name_matcher
 from explorer.facts import TileRule, TileSpec
 
 SITE = ("/encoder/fc1/Gemm", "Gemm", (64, 400, 120))
 
 
 def chosen(*rules: TileRule, **spec: Any) -> Any:
-    return choose(TileSpec(rules=rules, **spec), *SITE)
+    return choose_settings(TileSpec(rules=rules, **spec), *SITE)
 
 
 def test_without_rules_the_specification_holds_and_says_who_asked() -> None:
@@ -61,8 +61,10 @@ def test_a_rule_means_a_site_when_every_condition_holds(rule: dict[str, str], me
 
 def test_a_name_that_is_written_out_means_itself_whatever_signs_it_holds() -> None:
     spec = TileSpec(rules=(TileRule(site="layers[0]*", on=False),))
-    assert not choose(spec, "layers[0]*", "Gemm", (1, 1, 1)).on
-    assert choose(spec, "layers[0]x", "Gemm", (1, 1, 1)).on, "as a glob it means layers0 and what follows"
+    assert not choose_settings(spec, "layers[0]*", "Gemm", (1, 1, 1)).on
+    assert choose_settings(spec, "layers[0]x", "Gemm", (1, 1, 1)).on, (
+        "as a glob it means layers0 and what follows"
+    )
 
 
 @pytest.mark.parametrize(
@@ -91,7 +93,7 @@ def test_conditions_that_cannot_be_read_are_refused_with_their_place(shape: str)
 
 @pytest.mark.parametrize(("pattern", "name"), [("re:(x|xx)+$", "x" * 80 + "!"), ("re:(x+)+!", "x" * 5000)])
 def test_a_regular_expression_that_would_never_end_is_refused(pattern: str, name: str) -> None:
-    matches = name_matcher(pattern, "--site")
+    matches = make_name_matcher(pattern, "--site")
     with pytest.raises(Misuse, match="takes more than 1 s on one name") as caught:
         matches(name)
     assert "--site" in str(caught.value)

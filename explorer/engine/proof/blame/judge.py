@@ -33,8 +33,8 @@ class Judge:
 
     def __init__(self, probing: LayerProbe, growth_by_output: Mapping[str, float]) -> None:
         self.before, self.after = probing.before, probing.after
-        self.places = probing.places
-        self.named = probing.named
+        self.compared_values = probing.compared_values
+        self.original_names = probing.original_names
         self.growth_by_output = growth_by_output
         self.depth = estimate_depth(self.before.model)
         self.coarse: dict[int, tuple[float, str]] = {}
@@ -43,7 +43,7 @@ class Judge:
     def probes(self, ends: set[str]) -> Iterator[Probe]:
         """Yields a probe for every compared value, in execution order."""
         growth = 1.0
-        for place in self.places:
+        for place in self.compared_values:
             nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
             place_growth = max(
                 (self.growth_by_output.get(o, 1.0) for node in nodes for o in node.outputs), default=1.0
@@ -209,7 +209,9 @@ class Judge:
             the node in the second model.
         """
         index, node, node_after = producers
-        changed = find_changed_nodes(self.before, self.after, (place.before, place.after), self.named)
+        changed = find_changed_nodes(
+            self.before, self.after, (place.before, place.after), self.original_names
+        )
         if not changed.change:
             return "behind the fault", index, node, node_after
         if changed.before:

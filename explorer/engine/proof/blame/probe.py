@@ -72,8 +72,8 @@ class _LayerSessions(Struct, frozen=True):
     dtypes: Mapping[str, str]
 
 
-def _count_bytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
-    """Computes the bytes of a value, or returns `unknown` if its shape is unknown or it holds strings."""
+def _estimate_bytes(info: TensorInfo | None, dtype: str, unknown: int) -> int:
+    """Returns the bytes of a value, or `unknown` if its shape is unknown or it has strings."""
     size = None if info is None else count_dense_bytes(info.shape, dtype)
     return unknown if size is None else size
 
@@ -85,21 +85,21 @@ class LayerProbe:
         before: Original model.
         after: Model to compare with it.
         inputs: Name of the input of `after` by the name of the original's input.
-        ends: Pairs of the names of the outputs.
-        drawn: Random inputs, with shapes and types.
+        output_pairs: Pairs of the names of the outputs.
+        inputs_to_draw: Shapes and types of the inputs.
         feeds: Input arrays for each draw, by the original's names.
-        without: Reason why a value of the original must not be paired, by value name.
+        excluded: Reason why a value of the original must not be paired, by value name.
         budget: Bytes of values that may exist at a time.
         on_progress: Callback for progress.
         cancel: Function that returns True to cancel. It is called between runs and between layers.
 
     Attributes:
         before, after: The two graphs with the producers of their values.
-        places: Compared values, in the execution order of the original.
+        compared_values: Compared values, in the execution order of the original.
         unpaired: Reason why a value of the original is not compared, by value name.
-        named: Name of a value in the original by its name in the other model.
-        chunks: Number of groups in which the values are compared.
-        held: Largest estimate of the bytes of one group.
+        original_names: Name of a value in the original by its name in the other model.
+        group_count: Number of groups in which the values are compared.
+        peak_bytes: Largest estimate of the bytes of one group.
 
     Raises:
         BadModel: onnxruntime cannot load one of the models.
@@ -110,11 +110,11 @@ class LayerProbe:
         before: Model,
         after: Model,
         inputs: Mapping[str, str],
-        ends: Sequence[Pair],
-        drawn: tuple[RandomInput, ...],
+        output_pairs: Sequence[Pair],
+        inputs_to_draw: tuple[RandomInput, ...],
         feeds: Sequence[Feeds],
         *,
-        without: Mapping[str, str] | None = None,
+        excluded: Mapping[str, str] | None = None,
         budget: int = BUDGET,
         on_progress: OnProgress = None,
         cancel: Cancel = None,
@@ -128,12 +128,12 @@ class LayerProbe:
         self.budget = budget
         self.on_progress = on_progress
         self.cancel = cancel
-        self.chunks = self.held = 0
+        self.group_count = self.peak_bytes = 0
         self.tell("pairing values")
-        self.without = without or {}
-        pairs = pair_values(self.before, self.after, inputs, ends, floats)
-        pairs = [p for p in pairs if p.before not in self.without]
-        inferred = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in drawn}).values
+        self.excluded = excluded or {}
+        pairs = pair_values(self.before, self.after, inputs, output_pairs, floats)
+        pairs = [p for p in pairs if p.before not in self.excluded]
+        inferred = shapes.infer(before, None, {d.name: (d.dtype, d.shape) for d in inputs_to_draw}).values
         pairs = [
             p for p in pairs if p.before not in inferred or inferred[p.before].dtype in (*COMPARABLE, None)
         ]
@@ -149,27 +149,27 @@ class LayerProbe:
         usable = [p for p in pairs if _can_subtract(types[p.before], types_after[p.after])]
         self._dtypes = {p.after: str(types_after[p.after]) for p in usable}
         declared = {v.name: v.dtype for v in after.graph.feeds}
-        self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in drawn)
-        self.named = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
+        self._dtypes.update((inputs[d.name], declared[inputs[d.name]] or d.dtype) for d in inputs_to_draw)
+        self.original_names = {b: a for a, b in inputs.items()} | {p.after: p.before for p in usable}
         stops, stops_after = {p.before for p in usable}, {p.after for p in usable}
-        self.places: list[trials.ComparedValue] = []
+        self.compared_values: list[trials.ComparedValue] = []
         for pair in usable:
             dtype = str(types[pair.before])
-            self.places.append(
+            self.compared_values.append(
                 trials.ComparedValue(
                     pair,
                     self.before.region(pair.before, stops),
                     self.after.region(pair.after, stops_after),
                     (dtype, self._dtypes[pair.after]),
-                    _count_bytes(inferred.get(pair.before), dtype, budget // 8),
+                    _estimate_bytes(inferred.get(pair.before), dtype, budget // 8),
                     trials.Trial(OutputComparison(get_unit_roundoff(dtype))),
                 )
             )
         self.unpaired = self._collect_unpaired({p.before for p in pairs}, stops)
-        self._float64_layers = Float64Layers(self.before, self.places, feeds[0], self.tell)
+        self._float64_layers = Float64Layers(self.before, self.compared_values, feeds[0], self.tell)
 
     def _collect_unpaired(self, with_counterpart: set[str], paired: set[str]) -> dict[str, str]:
-        """Collects the values of the original that are not compared, with the reasons.
+        """Returns the reason why a value of the original is not compared, by value name.
 
         Args:
             with_counterpart: Values with a counterpart in the other model, of any type.
@@ -180,7 +180,7 @@ class LayerProbe:
             if name in self.before.live and name not in paired:
                 is_in_both = name in with_counterpart
                 reason = "of types that cannot be compared" if is_in_both else "not in the second model"
-                unpaired[name] = self.without.get(name, reason)
+                unpaired[name] = self.excluded.get(name, reason)
         return unpaired
 
     def tell(self, phase: str, completed: int = 0, total: int = 0) -> None:
@@ -196,22 +196,22 @@ class LayerProbe:
         """
         completed = 0
         for chunk in self._split_into_groups():
-            self.chunks += 1
+            self.group_count += 1
             old = self._run_whole(chunk, completed)
             for group in split_into_batches(
                 chunk, lambda p: max(len(p.before.nodes), len(p.after.nodes)), _MAX_SESSION_NODES
             ):
-                self.tell("running layers alone", completed, len(self.places))
+                self.tell("running layers alone", completed, len(self.compared_values))
                 self._compare_alone(group, old)
                 completed += len(group)
 
     def _split_into_groups(self) -> Iterator[list[trials.ComparedValue]]:
         """Yields groups of values that fit the budget together with the inputs of their layers."""
-        size = {p.pair.before: p.nbytes for p in self.places}
+        size = {p.pair.before: p.nbytes for p in self.compared_values}
         chunk: list[trials.ComparedValue] = []
         in_chunk: set[str] = set()
         nbytes = 0
-        for place in self.places:
+        for place in self.compared_values:
             values = {place.pair.before, *self._collect_layer_inputs(place)} & size.keys()
             extra_bytes = _ARRAYS_PER_VALUE * sum(size[name] for name in values - in_chunk)
             if chunk and nbytes + extra_bytes > self.budget:
@@ -221,13 +221,13 @@ class LayerProbe:
             chunk.append(place)
             in_chunk |= values
             nbytes += extra_bytes
-            self.held = max(self.held, nbytes)
+            self.peak_bytes = max(self.peak_bytes, nbytes)
         if chunk:
             yield chunk
 
     def _collect_layer_inputs(self, place: trials.ComparedValue) -> set[str]:
         """Collects the inputs of both layers that compute a value, by the original's names."""
-        return {*place.before.inputs, *(self.named[name] for name in place.after.inputs)}
+        return {*place.before.inputs, *(self.original_names[name] for name in place.after.inputs)}
 
     def _run_whole(self, chunk: Sequence[trials.ComparedValue], completed: int) -> Feeds:
         """Runs both models on every draw and compares the values of a group.
@@ -239,7 +239,7 @@ class LayerProbe:
         layer_inputs = {name for p in chunk for name in self._collect_layer_inputs(p)} - self.inputs.keys()
         first_values: Feeds = {}
         for index, feeds in enumerate(self.feeds):
-            self.tell("running both models", completed, len(self.places))
+            self.tell("running both models", completed, len(self.compared_values))
             names = list(dict.fromkeys((*value_names, *layer_inputs))) if index == 0 else value_names
             before_values = self._first.run(feeds, names)
             after_feeds = {self.inputs[name]: value for name, value in feeds.items()}
@@ -334,13 +334,15 @@ class LayerProbe:
             sessions: Sessions of the layers.
             part: Index of the part of the inputs. Part 0 starts a new trial; other parts add to it.
         """
-        roundings = {self.named[name]: dtype for name, dtype in sessions.dtypes.items()}
+        roundings = {self.original_names[name]: dtype for name, dtype in sessions.dtypes.items()}
         before_feeds = {
             name: trials.round_to_type(layer_inputs[name], roundings.get(name))
             for name in sessions.input_names
         }
         after_feeds = {
-            name: trials.cast_to_type(trials.round_to_type(layer_inputs[self.named[name]], dtype), dtype)
+            name: trials.cast_to_type(
+                trials.round_to_type(layer_inputs[self.original_names[name]], dtype), dtype
+            )
             for name, dtype in sessions.dtypes.items()
         }
         before_values = sessions.first.run(before_feeds, [sessions.outputs[p.pair.before] for p in group])

@@ -37,10 +37,10 @@ from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
 
 CRITERION = (
-    "every layer of the second model is run on the first one's own values: as they are, with their zeros"
-    " filled, and where sums are deep a part at a time; it introduces error if it is farther from float64 on"
-    " them than the first model's own layer is, by more than chance and than its number types round; what is"
-    " off otherwise is inherited"
+    "every layer of the second model runs on the values of the first model: unchanged, with zeros replaced,"
+    " and for long sums one part at a time; it introduces error if its result is farther from float64 than"
+    " the result of the first model's layer, by more than chance and by more than its number types round;"
+    " all other error is inherited"
 )
 
 _MAX_LISTED = 16
@@ -58,7 +58,7 @@ _ORDER: tuple[BlameKind, ...] = (
 )
 """Kinds of answers by priority. If the answers for several sizes differ, the first kind is returned."""
 
-_ELSEWHERE = "its name stands for another value in the second model"
+_RENAMED = "its name stands for another value in the second model"
 
 
 def blame(
@@ -110,10 +110,10 @@ def blame(
     except InputMismatch as mismatch:
         return _build_mismatch(before, after, str(mismatch), time.perf_counter() - started)
     seeds = () if arrays is not None else tuple(seed + i for i in range(draws))
-    measure = partial(
+    build_probe = partial(
         LayerProbe, before, after, inputs, output_pairs, budget=budget, on_progress=on_progress, cancel=cancel
     )
-    probe_inputs = partial(_probe_at_sizes, after, inputs, output_pairs, plan, seeds, measure)
+    probe_inputs = partial(_probe_at_sizes, after, inputs, output_pairs, plan, seeds, build_probe)
     if arrays is not None:
         return replace(
             probe_inputs(random_inputs.read_given_inputs(before, arrays)),
@@ -159,13 +159,13 @@ def _rank(fact: Blame) -> tuple[int, int]:
 def _probe_at_sizes(
     after: Model,
     inputs: Mapping[str, str],
-    ends: Sequence[Pair],
+    output_pairs: Sequence[Pair],
     plan: Plan | None,
     seeds: tuple[int, ...],
-    measure: Callable[..., LayerProbe],
+    build_probe: Callable[..., LayerProbe],
     inputs_to_draw: tuple[random_inputs.RandomInput, ...],
 ) -> Blame:
-    """Computes the answer for inputs of one set of sizes."""
+    """Computes the answer for inputs of one set of sizes. `build_probe` builds the probe for such inputs."""
     growth_by_output = (
         {s.output: max(1.0, math.sqrt(s.grid[1] / _RUNTIME_CHAIN)) for s in plan.sites} if plan else {}
     )
@@ -184,14 +184,15 @@ def _probe_at_sizes(
     ]
 
     def probe_layers(exclusions: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
-        probing = measure(inputs_to_draw, feeds, without=exclusions)
+        probing = build_probe(inputs_to_draw, feeds, excluded=exclusions)
         probing.run()
-        return probing, tuple(Judge(probing, growth_by_output).probes({end.before for end in ends}))
+        outputs = {pair.before for pair in output_pairs}
+        return probing, tuple(Judge(probing, growth_by_output).probes(outputs))
 
     probing, probes = probe_layers({})
     renamed_values = _find_renamed_values(probing, probes)
     if renamed_values:
-        second_probe = probe_layers(dict.fromkeys(renamed_values, _ELSEWHERE))
+        second_probe = probe_layers(dict.fromkeys(renamed_values, _RENAMED))
         if sum(p.state == "introduced" for p in second_probe[1]) < sum(
             p.state == "introduced" for p in probes
         ):
@@ -238,11 +239,11 @@ def _find_renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[s
     as a whole is right.
     """
     readers: dict[str, list[Probe]] = {}
-    for place, probe in zip(probing.places, probes, strict=True):
+    for place, probe in zip(probing.compared_values, probes, strict=True):
         for name in place.before.inputs:
             readers.setdefault(name, []).append(probe)
     renamed_values = []
-    for place, probe in zip(probing.places, probes, strict=True):
+    for place, probe in zip(probing.compared_values, probes, strict=True):
         reading_probes = readers.get(place.pair.before, [])
         is_fault = probe.state == "introduced" and probe.departs and not probe.output
         if (
@@ -287,7 +288,7 @@ def _build_answer(
     faulty_indices = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser_indices = [i for i, p in enumerate(probes) if p.state == "coarser"]
     weighted_indices = [
-        i for i, place in enumerate(probing.places) if _has_weights(probing.before, place.before)
+        i for i, place in enumerate(probing.compared_values) if _has_weights(probing.before, place.before)
     ]
     kind = _decide_kind(probes, faulty_indices, coarser_indices, len(weighted_indices))
     first = next(iter(faulty_indices or coarser_indices), None)
@@ -296,7 +297,7 @@ def _build_answer(
     return Blame(
         kind=kind,
         same=kind in ("equal", "rounding"),
-        verdict=_word_verdict(kind, probes, faulty_indices, coarser_indices, len(weighted_indices), largest),
+        verdict=_write_verdict(kind, probes, faulty_indices, coarser_indices, len(weighted_indices), largest),
         criterion=CRITERION,
         before=probing.before.model.path,
         after=probing.after.model.path,
@@ -308,8 +309,8 @@ def _build_answer(
         unpaired_count=len(probing.unpaired),
         seeds=seeds,
         inputs=inputs,
-        chunks=probing.chunks,
-        held_bytes=probing.held,
+        chunks=probing.group_count,
+        held_bytes=probing.peak_bytes,
         seconds=0.0,
     )
 
@@ -346,7 +347,7 @@ def _decide_kind(
     return "equal" if is_equal else "rounding"
 
 
-def _word_verdict(
+def _write_verdict(
     kind: BlameKind,
     probes: Sequence[Probe],
     at_fault: Sequence[int],
@@ -354,6 +355,7 @@ def _word_verdict(
     weighted: int,
     largest: int | None,
 ) -> str:
+    """Writes the verdict of an answer of this kind; the indices are those of `_build_answer`."""
     count = "1 value" if len(probes) == 1 else f"{len(probes):,} values"
     if kind == "unlike":
         return "different: the two models have no value in common that could be compared"
@@ -403,7 +405,7 @@ def _describe_change(probe: Probe) -> str:
     if not probe.change:
         return ""
     if probe.change == "behind the fault":
-        return ", which stands behind the fault"
+        return ", which comes after the fault"
     renamed = probe.change != "inserted" and probe.layer_after != probe.layer
     other_name = f" ('{printable(probe.layer_after)}' in the other model)" if renamed else ""
     is_or_was = "is" if probe.change == "connected otherwise" else "was"

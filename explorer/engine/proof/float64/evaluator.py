@@ -34,8 +34,8 @@ _SLAB = 1 << 18
 """Number of weight elements to convert at a time: 2 MiB of float64, which fits the processor's cache."""
 
 
-_RANGE = 1e-25, 1e30
-"""Range in which sums of float32 products lose nothing to underflow or overflow."""
+_SAFE_RANGE = 1e-25, 1e30
+"""Range of sums of float32 products that neither underflow nor overflow."""
 
 _MAX_MEMORY_BOUND_ROWS = 8
 """Number of rows up to which a product is memory-bound and gains nothing from threads."""
@@ -46,7 +46,7 @@ _EVALUATOR_DOMAINS = ("", "ai.onnx.ml")
 
 
 class NoReference(Exception):
-    """A graph that cannot run in float64. The text says why."""
+    """The graph cannot run in float64. The message says why."""
 
 
 def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict[str, Array]:
@@ -62,12 +62,11 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
         Cancelled: `cancel` returned True.
     """
     for node in model.graph.nodes:
-        # checked first, so that the run does not fail halfway
+        # check before the run, so that it does not fail halfway
         if node.domain not in _EVALUATOR_DOMAINS and node.key not in model.functions:
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
     names = [v.name for v in model.graph.outputs]
-    domain = _Float64(model, cancel)
-    interpreter = Interpreter(domain, model.functions)
+    interpreter = Interpreter(_Float64(model, cancel), model.functions)
     scope = interpreter.create_scope(
         model.graph.initializers, {k: _convert_to_float64(v) for k, v in feeds.items()}
     )
@@ -76,10 +75,10 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
             interpreter.run(model.graph.nodes, scope, keep=names)
             return {name: _convert_to_float64(scope[name]) for name in names}
     except KeyError as error:
-        raise NoReference(f"value {error} is never made") from None
+        raise NoReference(f"no node computes the value {error}") from None
 
 
-def product(x: Array, weight: Array) -> tuple[Array, Array]:
+def multiply_exactly(x: Array, weight: Array) -> tuple[Array, Array]:
     """Computes x W and |x| |W| in the type of x, with W converted one slab at a time.
 
     Args:
@@ -102,7 +101,7 @@ def product(x: Array, weight: Array) -> tuple[Array, Array]:
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
             bound[:, columns] += _multiply(magnitude[:, rows], size)
     if is_bound_float32:
-        inexact = ~((bound > _RANGE[0]) & (bound < _RANGE[1]))
+        inexact = ~((bound > _SAFE_RANGE[0]) & (bound < _SAFE_RANGE[1]))
         # a row or a column of zeros loses nothing
         unsure = (inexact & weight.any(0)).any(1) & x.any(1) if inexact.any() else np.zeros(len(x), bool)
         if unsure.any():
@@ -147,7 +146,7 @@ def _convert_to_float64(value: Any) -> Any:
 
 
 class _Float64(Struct):
-    """Interpreter domain of float64 arrays. Stored constants are converted when they are used."""
+    """Semantics of the interpreter on float64 arrays. Stored constants are converted when they are used."""
 
     model: Model
     cancel: Cancel
@@ -216,7 +215,7 @@ Rule = Callable[[Mapping[str, Any], Sequence[Any]], Any]
 """Function from attributes and inputs to the only output, or to None to use onnx's evaluator."""
 
 
-def _elementwise(function: Callable[..., Any]) -> Rule:
+def _make_elementwise_rule(function: Callable[..., Any]) -> Rule:
     return lambda attributes, args: np.asarray(function(*(_convert_to_float64(a) for a in args)))
 
 
@@ -264,6 +263,7 @@ def _matmul(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 
 def _matrix_product(x: Array, weight: Array) -> Array:
+    """Multiplies x in float64 by a weight of any float type, converted one slab at a time."""
     if weight.dtype == np.float64:
         return np.asarray(x @ weight)
     result = np.zeros((x.shape[0], weight.shape[1]))
@@ -308,23 +308,23 @@ def _layer_normalization(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
     return scaled + _convert_to_float64(args[2]) if len(args) > 2 and args[2] is not None else scaled
 
 
-_MOVING = (
+_MOVING_OPERATORS = (
     *("Concat", "Flatten", "Gather", "Reshape", "Shape"),
     *("Slice", "Squeeze", "Transpose", "Unsqueeze"),
 )
 """Operators that only move elements, so that one rule serves both numbers and symbols."""
 
 
-def _move(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+def _move_elements(op: str, attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
     try:
         return rearrange_elements(op, attributes, args)
     except ValueError:
-        return None  # a use that tiled products do not have, such as a slice that runs backwards
+        return None  # a use that tiled products do not have, such as a slice with a negative step
 
 
 _RULES: Mapping[str, Rule] = {
-    **{op: functools.partial(_move, op) for op in _MOVING},
-    "Add": _elementwise(np.add),
+    **{op: functools.partial(_move_elements, op) for op in _MOVING_OPERATORS},
+    "Add": _make_elementwise_rule(np.add),
     "AveragePool": _make_widening_rule(compute_average_pool),
     "BatchNormalization": _batch_normalization,
     "Cast": _cast,
@@ -333,18 +333,18 @@ _RULES: Mapping[str, Rule] = {
     "ConvTranspose": _make_widening_rule(compute_conv_transpose),
     "Div": _divide,
     "Erf": _erf,
-    "Exp": _elementwise(np.exp),
+    "Exp": _make_elementwise_rule(np.exp),
     "Gemm": _gemm,
-    "GlobalAveragePool": _elementwise(lambda x: x.mean(tuple(range(2, x.ndim)), keepdims=True)),
-    "Identity": _elementwise(lambda x: x),
+    "GlobalAveragePool": _make_elementwise_rule(lambda x: x.mean(tuple(range(2, x.ndim)), keepdims=True)),
+    "Identity": _make_elementwise_rule(lambda x: x),
     "LayerNormalization": _layer_normalization,
     "MatMul": _matmul,
     "MaxPool": _make_widening_rule(compute_max_pool),
-    "Mul": _elementwise(np.multiply),
-    "Relu": _elementwise(lambda x: np.maximum(x, 0)),
+    "Mul": _make_elementwise_rule(np.multiply),
+    "Relu": _make_elementwise_rule(lambda x: np.maximum(x, 0)),
     "Softmax": _softmax,
-    "Sigmoid": _elementwise(lambda x: 1 / (1 + np.exp(-x))),
-    "Sqrt": _elementwise(np.sqrt),
-    "Sub": _elementwise(np.subtract),
-    "Tanh": _elementwise(np.tanh),
+    "Sigmoid": _make_elementwise_rule(lambda x: 1 / (1 + np.exp(-x))),
+    "Sqrt": _make_elementwise_rule(np.sqrt),
+    "Sub": _make_elementwise_rule(np.subtract),
+    "Tanh": _make_elementwise_rule(np.tanh),
 }

@@ -4,9 +4,9 @@ A tap is one position of the kernel. The columns of X are the taps, each with th
 groups. The rows of W are the same taps and channels of the kernel. W is zero where a column belongs to
 another group.
 
-A transposed convolution is split into phases: the phase of an output is its position within the stride. If a
-phase has fewer taps than others, zeros replace the missing taps. The output omits positions that a phase
-lacks.
+A transposed convolution is split into phases: the phase of an output is its position within the stride. All
+phases get the same number of taps and of positions. Zeros replace missing taps, and the output omits
+additional positions.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def describe_convolution(node: Node, reader: NodeReader, fill: int = 0) -> Origi
     Args:
         node: Convolution.
         reader: Reader of the original graph.
-        fill: Number of W where a row and a column belong to different groups.
+        fill: Element of W where a row and a column belong to different groups.
 
     Raises:
         NotTiled: The images are constant.
@@ -86,7 +86,8 @@ def _compute_taps(
     window = Window(attributes, shape[2:], kernel[2:])
     if window.out != output_shape[2:]:
         raise NotTiled(
-            f"the original gives {list(output_shape[2:])} positions, its attributes {list(window.out)}"
+            f"the original's output has {list(output_shape[2:])} positions, but its attributes give"
+            f" {list(window.out)}"
         )
 
     heads = [head for head, _ in window.pads]
@@ -175,7 +176,7 @@ def _build_spec(
     node: Node,
     fill: int,
 ) -> ProductSpec:
-    """Builds the product, with as many groups in a pack as give it the depth `depth`."""
+    """Builds the specification of a convolution. A pack has as many groups as K = `depth` requires."""
     groups = int(node.attributes.get("group", 1))
     in_channels, out_channels = shape[1] // groups, output_shape[1] // groups
     width = len(next(iter(taps.by_phase.values())))
@@ -243,7 +244,7 @@ def _arrange_kernel(
         packing: Number of groups, and of groups in a pack.
         channels: Number of input and output channels of a group.
         is_transposed: Whether the kernel's first axis has the input channels.
-        fill: Number between two groups.
+        fill: Element of W where a row and a column belong to different groups.
     """
     (groups, pack), (in_channels, out_channels) = packing, channels
     width = len(next(iter(taps.by_phase.values())))
@@ -332,9 +333,8 @@ class UnfoldedImages:
 def _sum_squares(x: Array, taps: _Taps, packs: int, channels_per_pack: int) -> Array:
     """Returns the sums of squares of the rows of `UnfoldedImages`; each place is squared once."""
     images, channels, *sizes = x.shape
-    places = np.zeros(
-        (images, packs, math.prod(sizes) + 1)
-    )  # the last place is the zero, as in UnfoldedImages
+    # the last place is the zero, as in UnfoldedImages
+    places = np.zeros((images, packs, math.prod(sizes) + 1))
     for p in range(packs):
         part = x[:, p * channels_per_pack : min((p + 1) * channels_per_pack, channels)].reshape(
             images, -1, math.prod(sizes)

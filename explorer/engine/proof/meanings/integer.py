@@ -37,19 +37,19 @@ Grid = tuple[float, int, int]
 """Step, smallest code and largest code of an input; see `Integers.grids`."""
 
 
-class _Number(Struct, frozen=True):
+class _Operand(Struct, frozen=True):
     """A zero point or a bias.
 
     Attributes:
-        stored: Stored numbers, or None if an input has them.
-        input_index: Index of the input.
+        stored: Its numbers if they are constant, otherwise None.
+        input_index: Index of the input that has the numbers if they are not constant.
     """
 
     stored: Array | None
     input_index: int = -1
 
-    def value(self, inputs: Sequence[Array]) -> Array:
-        """Returns the numbers as int64."""
+    def read(self, inputs: Sequence[Array]) -> Array:
+        """Returns the numbers as int64, given the inputs of the operator."""
         return np.asarray(inputs[self.input_index] if self.stored is None else self.stored).astype(np.int64)
 
 
@@ -78,40 +78,39 @@ def _describe_integer_operator(
     inputs = list(base.inputs)
     steps = [grids.get(name) for name in inputs]
 
-    def find_number(name: str) -> _Number:
+    def find_operand(name: str) -> _Operand:
         constant = reader.number(name) if name else np.zeros((), np.int64)
         if constant is not None:
             first = constant.reshape(-1)[:1]
-            return _Number(first.reshape(()) if (constant == first).all() else constant)
+            return _Operand(first.reshape(()) if (constant == first).all() else constant)
         if name not in inputs:
             inputs.append(name)
-        return _Number(None, inputs.index(name))
+        return _Operand(None, inputs.index(name))
 
-    a, b = find_number(zeros[0]), find_number(zeros[1])
+    a, b = find_operand(zeros[0]), find_operand(zeros[1])
     if isinstance(bias, np.ndarray):
-        c = _Number(bias)
+        c = _Operand(bias)
     else:
         constant = reader.number(bias) if bias else np.zeros((), np.int64)
-        c = _Number(constant) if constant is not None else find_number(bias)
-    count, kind = len(base.inputs), _get_sum_type(reader)
-    scale_of = None if scale is None else partial(_expand_scale, scale)
+        c = _Operand(constant) if constant is not None else find_operand(bias)
+    count, sum_type = len(base.inputs), _get_sum_type(reader)
+    expand_scale = None if scale is None else partial(_expand_scale, scale)
 
     def build_spec(shapes: Sequence[tuple[int, ...]], output_shape: tuple[int, ...]) -> ProductSpec:
         float_spec = base.spec_for(shapes[:count], output_shape)
-
-        point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
+        zero_point = int(a.stored) if a.stored is not None and a.stored.size == 1 else None
         exact = _divide_by_steps(
             _build_exact_product(
-                float_spec, (a, b, c), count, finish_sums, kind, needs_bound=scale is not None
+                float_spec, (a, b, c), count, finish_sums, sum_type, needs_bound=scale is not None
             ),
             steps,
         )
         return replace(
             float_spec,
-            bias=_combine_bias(float_spec, output_shape, a, c, kind),
+            bias=_combine_bias(float_spec, output_shape, a, c, sum_type),
             expand_bias=partial(_expand_to_output, float_spec, output_shape),
             integers=Integers(
-                exact, point, a.input_index, partial(_saturates, float_spec, count), scale_of, steps
+                exact, zero_point, a.input_index, partial(_saturates, float_spec, count), expand_scale, steps
             ),
         )
 
@@ -119,11 +118,13 @@ def _describe_integer_operator(
 
 
 def _get_sum_type(reader: NodeReader) -> str:
+    """Returns the integer type in which the plan adds products, or int32, the type of ONNX's operators."""
     planned = reader.planned.accumulator if reader.planned is not None else ""
     return planned if "int" in planned else "int32"
 
 
 def _saturates(float_spec: ProductSpec, count: int, values: Sequence[Array]) -> bool:
+    """Whether onnxruntime's kernel for the operands may saturate: uint8 times int8 (see `Integers`)."""
     right = float_spec.right if isinstance(float_spec.right, np.ndarray) else values[count - 1]
     return (values[0].dtype, right.dtype) == (np.uint8, np.int8)
 
@@ -153,10 +154,10 @@ def _expand_scale(scale: Array, expand: Callable[[Array], Array]) -> Array:
 
 def _build_exact_product(
     float_spec: ProductSpec,
-    numbers: tuple[_Number, _Number, _Number],
+    numbers: tuple[_Operand, _Operand, _Operand],
     count: int,
     finish_sums: FinishSums,
-    kind: str,
+    sum_type: str,
     *,
     needs_bound: bool,
 ) -> Exact:
@@ -167,36 +168,36 @@ def _build_exact_product(
         numbers: Zero points of both operands, and the bias.
         count: Number of inputs of `float_spec`.
         finish_sums: Steps after the sums.
-        kind: Element type of the sums.
+        sum_type: Element type of the sums.
         needs_bound: Whether the function also returns the sums of the absolute values of the terms.
     """
     a, b, c = numbers
 
     def compute_exact(values: Sequence[Array]) -> tuple[Array, Array | None]:
         lefts, rights = list(values[:count]), list(values[:count])
-        lefts[0] = _subtract_zero(lefts[0], a.value(values), per_row=True)
+        lefts[0] = _subtract_zero(lefts[0], a.read(values), per_row=True)
         if isinstance(float_spec.right, np.ndarray):
-            zero = b.value(values).reshape(-1).astype(np.int32)
+            zero = b.read(values).reshape(-1).astype(np.int32)
             # outside of the blocks of packed groups, the weight equals the zero point
             weight = float_spec.right.astype(np.int32) - zero if zero.any() else float_spec.right
         else:
-            rights[-1] = _subtract_zero(rights[-1], b.value(values), per_row=False)
+            rights[-1] = _subtract_zero(rights[-1], b.read(values), per_row=False)
             weight = float_spec.weight(rights)
         left_rows = float_spec.left(lefts)
-        sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(c.value(values))
+        sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(c.read(values))
         size = np.abs(weight.astype(np.int32))
         bound = (
             _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size)
             if needs_bound
             else None
         )
-        return finish_sums(sums.astype(kind), float_spec.arrange_bias), bound
+        return finish_sums(sums.astype(sum_type), float_spec.arrange_bias), bound
 
     return compute_exact
 
 
 def _combine_bias(
-    float_spec: ProductSpec, output_shape: tuple[int, ...], a: _Number, c: _Number, kind: str
+    float_spec: ProductSpec, output_shape: tuple[int, ...], a: _Operand, c: _Operand, sum_type: str
 ) -> Array | int | None:
     """Returns the bias minus the effect of the left operand's zero point, or the input index of the bias."""
     if c.stored is None:
@@ -211,7 +212,7 @@ def _combine_bias(
         offsets = int(a.stored.reshape(())) * float_spec.right.astype(np.int64).sum(1)
         expanded = float_spec.expand_bias(total) if float_spec.expand_bias is not None else total
         total = expanded - _expand_columns(float_spec, offsets[:, None], output_shape)
-    bias: Array = total.astype(kind)
+    bias: Array = total.astype(sum_type)
     return bias
 
 
@@ -252,7 +253,10 @@ def _sum_products(left_rows: Rows, M: int, right: Array) -> Array:
 
 
 def _make_scaling(scale: Array, zero: Array | None) -> FinishSums:
-    """Makes the steps after the sums: multiply by the scale; with a zero point, also round and saturate."""
+    """Makes the function that multiplies sums by the scale.
+
+    With a zero point, it also rounds and saturates.
+    """
 
     def finish_sums(sums: Array, expand: Callable[[Array], Array]) -> Array:
         y = sums.astype(np.float32) * _expand_scale(scale, expand)
@@ -269,7 +273,8 @@ def _describe_float_operator(
 ) -> Original:
     """Builds the specification of the float operator `op` with the operands `names` of `node`.
 
-    Between the kernels of two groups, the weight is the zero point, whose value name is `zero`.
+    A grouped convolution is a product with a block-diagonal weight. The elements outside of the blocks are
+    the zero point of the weight, so that they add nothing. `zero` is the value name of that zero point.
     """
     attributes = {k: v for k, v in node.attributes.items() if k not in ("alpha", "beta")}
     float_node = Node(op, names, node.outputs, name=node.name, attributes=attributes)
@@ -294,7 +299,9 @@ def _read_stored_input(reader: NodeReader, node: Node, index: int) -> Array:
     return numbers
 
 
-def _describe_quantized_operands(op: str) -> Meaning:
+def _build_integer_meaning(op: str) -> Meaning:
+    """Returns the meaning of an operator with inputs X, W, zero of X, zero of W, and sums as its output."""
+
     def build_original(node: Node, reader: NodeReader) -> Original:
         x, w = node.inputs[0], node.inputs[1]
         zeros = _get_input_name(node, 2), _get_input_name(node, 3)
@@ -368,13 +375,13 @@ def _build_dequantized_meaning(op: str) -> Meaning:
             else (left_operand.name, right_operand.name)
         )
         base = _describe_float_operator(op, node, names, right_operand.zero, reader)
-        expand = partial(_broadcast_channels, node, reader, right_operand, is_weight_left)
+        broadcast = partial(_broadcast_channels, node, reader, right_operand, is_weight_left)
 
-        def finish_sums(sums: Array, added: Callable[[Array], Array]) -> Array:
-            y = _make_scaling(expand(scales * alpha), None)(sums, added)
-            return y if float_bias is None else y + added(float_bias)
+        def finish_sums(sums: Array, expand: Callable[[Array], Array]) -> Array:
+            y = _make_scaling(broadcast(scales * alpha), None)(sums, expand)
+            return y if float_bias is None else y + expand(float_bias)
 
-        scale = expand(np.abs(scales * alpha))
+        scale = broadcast(np.abs(scales * alpha))
         grids = {
             operand.name: operand.grid
             for operand in (left_operand, right_operand)
@@ -419,7 +426,7 @@ def _read_quantized_operand(producer: Node, reader: NodeReader) -> _QuantizedOpe
             producer.inputs[0], _read_stored_input(reader, producer, 1), _get_input_name(producer, 2), axis
         )
     if producer.op != "IntQuant":
-        raise NotTiled(f"'{producer.label}' quantizes nothing")
+        raise NotTiled(f"'{producer.label}' does not quantize")
     scale, zeros, bits = (
         _read_stored_input(reader, producer, index).astype(np.float32) for index in (1, 2, 3)
     )
@@ -495,8 +502,8 @@ MEANINGS: Mapping[tuple[str, str], Meaning] = {
         ("com.microsoft" if op == "FusedMatMul" else "", op): _build_dequantized_meaning(op)
         for op in _FLOAT_MEANINGS
     },
-    ("", "MatMulInteger"): _describe_quantized_operands("MatMul"),
-    ("", "ConvInteger"): _describe_quantized_operands("Conv"),
+    ("", "MatMulInteger"): _build_integer_meaning("MatMul"),
+    ("", "ConvInteger"): _build_integer_meaning("Conv"),
     ("", "QLinearMatMul"): _build_quantized_meaning("MatMul", 0, 6),
     ("", "QLinearConv"): _build_quantized_meaning("Conv", 8, 6),
     ("com.microsoft", "QLinearConv"): _build_quantized_meaning("Conv", 8, 6),

@@ -449,7 +449,7 @@ def _compare_output(
         if reference is not None and reference.shape == a.shape:
             comparison.add(a, b, reference)
         elif reference is None and comparison.judged:
-            comparison.add_beside(a, b)
+            comparison.add_without_reference(a, b)
         else:
             comparison.add(a, b, None)
     evidence = _compare_floats(name, dtype, shape, comparison, noise, note)
@@ -517,7 +517,7 @@ def _compare_floats(
         relative_rms=relative,
         limit_share=None if noise.proved else comparison.limit_share,
         stepped=stepped,
-        void=bool(fault) and comparison.is_void,
+        void=bool(fault) and comparison.is_inconclusive,
     )
 
 

@@ -1,8 +1,8 @@
 """Runs whole models and judges the outputs that the user sees.
 
-If all parts are proved, one run of each model shows how far rounding errors grow. It must give no new NaN and
-no other shape. Outputs that a model derives from its rounding errors, such as an index or a quantizer's step,
-are then not judged.
+If all parts are proved, one run of each model shows how far rounding errors grow. The outputs must have equal
+shapes and no new NaN. Outputs that jump when a rounding error crosses a threshold, such as an index or a
+quantized number, are then not judged.
 
 Otherwise the outputs are judged, with more runs only if needed. First the original runs in float64: its
 difference from the original is the noise floor. Then the original runs on inputs that are changed by one
@@ -34,7 +34,7 @@ from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise
 from explorer.engine.proof.outputs.scan_variant import build_scan_variant
-from explorer.engine.proof.sites.proof import LARGE, estimate_matrix_bytes
+from explorer.engine.proof.sites.proof import LARGE_SITE_BYTES, estimate_matrix_bytes
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.runtime.parallel import (
     ThreadShare,
@@ -54,11 +54,11 @@ TorchRun = Callable[[Sequence[Array]], Sequence[Array]]
 Evidence = tuple[OutputEvidence, ...]
 BackgroundRun = Future[ModelOutputs]
 
-_WEIGHTS = 1 << 30
-"""Bytes of weights of whole models that may run in parallel. Each session has its own copy."""
+_MAX_WEIGHT_BYTES = 1 << 30
+"""Bytes of weights up to which whole models run in parallel. Each session has its own copy of the weights."""
 
 _MAX_UNROLLED = 2048
-"""Number of unrolled products above which loading the whole model takes too long."""
+"""Number of products with a node of their own above which loading the whole model takes too long."""
 
 _TILED = "the tiled model"
 
@@ -101,10 +101,10 @@ def run_in_background(
     The context value is None if the run would take too much memory or time while the proof runs.
     """
     weights = sum(t.nbytes for t in after.graph.initializers.values())
-    if plan is None or _count_unrolled(plan) > _MAX_UNROLLED or 2 * weights > limit_bytes(_WEIGHTS):
+    if plan is None or _count_unrolled(plan) > _MAX_UNROLLED or 2 * weights > limit_bytes(_MAX_WEIGHT_BYTES):
         return start_in_background(None)
     threads = max(1, count_processors() // 2)
-    sparing = max(map(estimate_matrix_bytes, plan.sites), default=0) > LARGE
+    sparing = max(map(estimate_matrix_bytes, plan.sites), default=0) > LARGE_SITE_BYTES
     run = partial(outputs.run_all, after, [feeds], _TILED, lambda: None, threads=threads, sparing=sparing)
     return start_in_background(run)
 
@@ -179,7 +179,7 @@ class Runs:
         results = run_in_parallel(
             works,
             [weights] * len(works),
-            _WEIGHTS,
+            _MAX_WEIGHT_BYTES,
             tick=lambda done: self.tell(
                 phase if self._steps else "", min(len(self._steps), self._total), self._total
             ),
@@ -255,15 +255,17 @@ def compare_torch(runs: Runs, torch_run: TorchRun, inputs: Sequence[str]) -> Evi
     pairing = runs.pairing
     ((after, note),) = runs.run_in_parallel(runs.run_other)
     names = tuple(v.name for v in pairing.before.graph.outputs)
-    theirs: list[tuple[Array, ...]] = []
+    torch_results: list[tuple[Array, ...]] = []
     for draw in pairing.feeds:
-        runs.tell("running the torch model", len(theirs), len(pairing.feeds))
+        runs.tell("running the torch model", len(torch_results), len(pairing.feeds))
         torch_outputs = torch_run([draw[name] for name in inputs])
         if len(torch_outputs) != len(names):
-            raise Misuse(f"the torch model gives {len(torch_outputs)} outputs, its graph {len(names)}")
-        theirs.append(tuple(np.asarray(v) for v in torch_outputs))
+            raise Misuse(
+                f"the torch model returns {len(torch_outputs)} outputs, but its graph has {len(names)}"
+            )
+        torch_results.append(tuple(np.asarray(v) for v in torch_outputs))
     noise = replace(_collect_known_noise(pairing), both=True)
-    return _judge_outputs(ModelOutputs(names, tuple(theirs)), after, noise, note, runs)
+    return _judge_outputs(ModelOutputs(names, tuple(torch_results)), after, noise, note, runs)
 
 
 def _collect_known_noise(pairing: Pairing) -> Noise:
@@ -288,9 +290,9 @@ def _judge_outputs(
     if all(output.equal or output.drawn or (noise.proved and output.passed) for output in evidence):
         return evidence
     references: list[dict[str, Array]] = []
-    for some in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
+    for indices in () if noise.proved else (range(1), range(1, len(runs.pairing.feeds))):
         float64_runs = (
-            runs.run_in_parallel(*(partial(runs.run_float64, index) for index in some)) if some else []
+            runs.run_in_parallel(*(partial(runs.run_float64, index) for index in indices)) if indices else []
         )
         references += [values[0] for values, _ in float64_runs if values]
         text = float64_runs[0][1] if float64_runs else noise.reference
@@ -304,7 +306,7 @@ def _judge_outputs(
         if not references:
             break
     if not before.sensitivity:
-        # measures how much the outputs change if the inputs change by one rounding
+        # measure how much the outputs change if the inputs change by one rounding
         (perturbed,) = runs.run_in_parallel(partial(runs.run_original, measure_sensitivity=True, feeds=1))
         before = replace(before, sensitivity=perturbed.sensitivity)
     evidence = outputs.compare(before, after, references, noise, note)
@@ -330,7 +332,7 @@ def _make_runnable(pair: Pairing, share: ThreadShare) -> Iterator[tuple[Model, s
         path = os.path.join(folder, "scan.onnx")
         writer.write(model, path, cancel=share.stopped)
         product_count = exact_text(plan.products)
-        note = f"in scan form ({product_count} products side by side take a runtime minutes to load): "
+        note = f"in scan form (a runtime takes minutes to load {product_count} separate products): "
         yield reader.read(path), note
 
 

@@ -98,7 +98,7 @@ class Correspondence:
         self.before, self.after = before, after
         self.inputs, self.outputs, self._sites, self._types = inputs, outputs, sites, types
         self._table = ValueNumbers([before, after], cancel)
-        input_numbers = {name: self._table.number("input", name) for name in inputs}
+        input_numbers = {name: self._table.get_number("input", name) for name in inputs}
         self.unreachable: list[Pair] = []
         declared = {value.name: value.dtype for value in before.graph.feeds}
         self._table.sources.dtypes.update(
@@ -119,8 +119,10 @@ class Correspondence:
     def _number(self) -> list[Pair]:
         """Numbers the values of both graphs and returns the outputs whose numbers differ."""
         types = self._type_lookups[0] if self._type_lookups is not None else None
-        site = partial(_find_original_product, self._sites)
-        self._first = GraphNumbers(self._table, self.before, self._input_numbers, site=site, types=types)
+        find_site = partial(_find_original_product, self._sites)
+        self._first = GraphNumbers(
+            self._table, self.before, self._input_numbers, find_site=find_site, types=types
+        )
         second = self._number_second({})
         self._certain = {*self._first.values.values()}.intersection(second.values.values())
         self.used_sites = self._first.sites & second.sites
@@ -133,12 +135,17 @@ class Correspondence:
             assumed: Numbers of the values that are assumed to be equal, by the second graph's name.
         """
 
-        def site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
+        def find_site(path: tuple[str, ...], name: str, node: Node) -> Original | None:
             return self._sites.get("/".join((*path, name)))
 
         types = self._type_lookups[1] if self._type_lookups is not None else None
         return GraphNumbers(
-            self._table, self.after, self._input_numbers_after, site=site, assumed=assumed, types=types
+            self._table,
+            self.after,
+            self._input_numbers_after,
+            find_site=find_site,
+            assumed=assumed,
+            types=types,
         )
 
     def count_certain_nodes(self, sites: Collection[str]) -> int:
@@ -146,7 +153,7 @@ class Correspondence:
         first = self._first
         product_indices = self.find_product_indices(sites)
         return sum(
-            id(node) in first.followed
+            id(node) in first.visited_nodes
             and index not in product_indices
             and any(first.values.get(name) in self._certain for name in node.outputs if name)
             for index, node in enumerate(self.before.graph.nodes)
@@ -220,7 +227,7 @@ class Correspondence:
 
     def has_same_content(self, first: Tensor, second: Tensor) -> bool:
         """Whether two stored tensors are equal bit for bit."""
-        return self._table.content(first) == self._table.content(second)
+        return self._table.number_tensor(first) == self._table.number_tensor(second)
 
     def nbytes(self, name: str) -> int:
         """Returns the bytes of an original's value at 8 bytes an element, or a huge number if unknown."""

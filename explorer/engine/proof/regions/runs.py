@@ -507,7 +507,8 @@ class _Runner:
             return build_unproven(f"{tally.unseen} in anything that was tried", "unseen range")
         if number := self._describe_undecided_limit(region, nodes, tables_alone=stored_differences.alike):
             return build_unproven(number, "undecided limit")
-        remark = f"; stored numbers differ by up to {rounded:.1e} of themselves, as computed in another order"
+        difference = f"by up to {rounded:.1e} (relative)"
+        remark = f"; stored numbers differ {difference}, because they were computed in another order"
         reason = worst.reason + (remark if rounded else "")
         return RegionResult(
             replace(figures, kind="evidence", reason=reason),

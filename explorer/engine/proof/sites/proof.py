@@ -1,8 +1,8 @@
 """Proves the sites of a tile plan: layers 1 and 2 of the proof. A site is one planned matmul.
 
-Layer 1 walks the graph of the site (`structure`). The walk is exact, but it does not look into operator
-bodies. Layer 2 runs the site alone on the original's activations and on dense random inputs, and so detects a
-wrong body. Sites with open sizes are proved at several sizes.
+Layer 1 runs the graph of the site on symbols (`structure.walk`). This is exact, but it does not show how a
+runtime implements an operator. Layer 2 runs the site alone on the original's activations and on dense random
+inputs, and so detects a wrong implementation. Sites with open sizes are proved at several sizes.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ _MAX_PARALLEL_BYTES = 5 << 27
 _MAX_FREED_BYTES = 3 << 28
 """Bytes of freed memory above which the process returns memory to the operating system."""
 
-LARGE = 1 << 26
+LARGE_SITE_BYTES = 1 << 26
 """Bytes of a site's matrices above which its proof waits until the run of the whole model has ended."""
 
 
-_BATCH_COUNTS = 3
-"""Numbers of products in a batch at which a site with open sizes is proved."""
+_MIN_BATCH_COUNTS = 3
+"""How many different batch counts (numbers of products in a batch) prove a site with open sizes."""
 
 
 class SiteProof:
@@ -94,7 +94,7 @@ class SiteProof:
         """Batch counts at which a site was proved, by site key and by M, K and N."""
         self._files = list_sources((*before.graph.initializers.values(), *after.graph.initializers.values()))
 
-    def forget(self) -> None:
+    def release_weights(self) -> None:
         """Lets the operating system reclaim the memory of mapped weights. Later runs map them again."""
         for file in self._files:
             file.release()
@@ -200,7 +200,7 @@ class SiteProof:
         tasks: list[SiteTask],
         background_run: Future[Any] | None,
     ) -> Iterator[tuple[Callable[[ThreadShare], None], int]]:
-        """Yields the run and the walk of each site at one set of sizes, with their memory in bytes.
+        """Yields two jobs for each site at one set of sizes, its run and its walk, with their bytes.
 
         The original runs group by group, only as far as each group of sites needs. The values of a group are
         freed before the next group starts. Each site's task is appended to `tasks`.
@@ -213,7 +213,7 @@ class SiteProof:
         large_site_bytes = {
             make_site_key(s): estimate_matrix_bytes(s)
             for s in tested_sites
-            if estimate_matrix_bytes(s) > LARGE
+            if estimate_matrix_bytes(s) > LARGE_SITE_BYTES
         }
         groups = list(
             split_into_batches(
@@ -269,7 +269,7 @@ class SiteProof:
     def _is_proved(self, site: SitePlan, original: Original, values: Mapping[str, Array]) -> bool:
         """Whether only the number of products in the batch differs from earlier proofs of the site.
 
-        Each M, K and N is proved at least once, and the site at `_BATCH_COUNTS` numbers of products or more.
+        Each M, K and N is proved at least once, and the site at `_MIN_BATCH_COUNTS` batch counts or more.
         """
         shapes = [values[name].shape for name in original.inputs]
         try:
@@ -279,15 +279,15 @@ class SiteProof:
         batches_by_sizes = self._batches_by_sizes.setdefault(make_site_key(site), {})
         counts = set().union(*batches_by_sizes.values())
         sizes = spec.M, spec.K, spec.N
-        if sizes in batches_by_sizes and (spec.batch in counts or len(counts) >= _BATCH_COUNTS):
+        if sizes in batches_by_sizes and (spec.batch in counts or len(counts) >= _MIN_BATCH_COUNTS):
             return True
         batches_by_sizes.setdefault(sizes, set()).add(spec.batch)
         return False
 
     def _run_work(self, work: Callable[[ThreadShare], None], share: ThreadShare) -> None:
-        """Does one piece of work, then frees the memory that it read."""
+        """Runs one job, then frees the weights that it read."""
         work(share)
-        self.forget()
+        self.release_weights()
 
     def _run_original(
         self, groups: Sequence[Sequence[Original]], drawn: tuple[RandomInput, ...]
@@ -313,7 +313,7 @@ class SiteProof:
             after = find_view(self.after, site.place)
             values = self._draw_inner_inputs(site, original, drawn, threads)
         if after is None:
-            raise NotTiled("there is no such place in the other model")
+            raise NotTiled("the other model does not have the body or function with this site")
         if site.place:
             wiring = Wiring.from_graph(after.graph)
         inputs, y = [values[name] for name in original.inputs], values[original.output]
@@ -390,13 +390,13 @@ def _fix_open_sizes(site: SitePlan, meaning: ProductSpec) -> SitePlan:
     return replace(site, grid=grid, products=site.batch * math.prod(grid))
 
 
-_WIDTHS = {d.name: d.bits for d in DTYPES.values()}
+_BITS = {d.name: d.bits for d in DTYPES.values()}
 
 
 def estimate_matrix_bytes(site: SitePlan) -> int:
     """Estimates the bytes of a site's matrices. The estimate is never below the size of the activations."""
     elements = site.batch * (site.M * site.K + site.M * site.N + (0 if site.weight else site.K * site.N))
-    return elements * _WIDTHS.get(site.dtype, 64) // 8
+    return elements * _BITS.get(site.dtype, 64) // 8
 
 
 def _estimate_activation_bytes(site: SitePlan, original: Original) -> int:
@@ -404,5 +404,5 @@ def _estimate_activation_bytes(site: SitePlan, original: Original) -> int:
     attributes = original.node.attributes
     # X repeats an element of a convolution's input for each kernel position that reads it
     repeats = math.prod(attributes.get("kernel_shape") or ()) / math.prod(attributes.get("strides") or ())
-    width = _WIDTHS.get(site.dtype, 64) // 8
+    width = _BITS.get(site.dtype, 64) // 8
     return estimate_matrix_bytes(site) - int(site.batch * site.M * site.K * (1 - 1 / max(repeats, 1))) * width

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from explorer.engine.proof.float64.evaluator import product
+from explorer.engine.proof.float64.evaluator import multiply_exactly
 from explorer.engine.proof.meanings import ProductSpec, Rows
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -110,5 +110,7 @@ def _multiply_in_bands(
     for b in range(batch):
         for first in range(0, len(row_indices), step):
             rows = slice(first, first + step)
-            exact[b, rows], bound[b, rows] = product(x_rows(b, row_indices[rows]).astype(wide), weight[b])
+            exact[b, rows], bound[b, rows] = multiply_exactly(
+                x_rows(b, row_indices[rows]).astype(wide), weight[b]
+            )
     return exact, bound

@@ -34,7 +34,7 @@ from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import SitePlan
 
 _SAMPLED_ROWS = 32
-"""Number of rows up to which all rows of the dense draw are compared. With more rows, as many are sampled."""
+"""Number of rows up to which all rows of the dense draw are compared, and number of random rows above it."""
 
 _MAX_FULL_MACS = 1 << 26
 """Number of multiplications up to which all rows of the original's activations are compared with float64."""
@@ -91,7 +91,7 @@ def run_site(
         seed: Seed of the dense inputs.
         share: Threads for the sessions, with a stop signal that is checked between sessions.
         wiring: Producers and consumers of the tiled graph's values.
-        sessions: Sessions of earlier runs of this site at other sizes. New sessions are all_bias_limits.
+        sessions: Sessions of earlier runs of this site at other sizes. New sessions are added to them.
 
     Returns:
         The evidence. Its `reason` is '' if the site passes.
@@ -200,9 +200,8 @@ def _draw_dense_input(meaning: ProductSpec, index: int, x: Array, seed: tuple[in
 def _choose_dense_rows(site: SitePlan, meaning: ProductSpec, seed: int) -> Array | None:
     """Chooses the rows of the dense draw to compare with float64, or returns None for all rows.
 
-    The original's activations may multiply part of the weight by zeros, but each dense row uses all of the
-    weight. So a few of the 12,544 rows of an image's convolution are enough: the first and last row of each
-    tile, and some random rows.
+    Each dense row uses all of the weight. So a few of the 12,544 rows of an image's convolution are enough:
+    the first and last row of each tile, and some random rows.
     """
     if meaning.M <= _SAMPLED_ROWS or meaning.integers is not None:
         return None
@@ -270,7 +269,7 @@ def _choose_rows_to_compare(
                     array[b, rows].T if is_transposed else array[b, rows] for array in (tiled, before)
                 )
                 gap = np.abs(np.subtract(new, old, dtype=kind))
-                # a NaN must be looked at, and compares false with everything
+                # `not <=` also chooses rows with NaN, which must be compared
                 chosen_rows.append(first + np.flatnonzero(~(gap <= allowed).all(0 if is_transposed else 1)))
     return np.unique(np.concatenate(chosen_rows))
 

@@ -223,7 +223,7 @@ class TileCheck:
         size = self._tile_length("M", tm, area.rows), self._tile_length("N", tn, area.columns)
         if shape != size:
             raise NotTiled(
-                f"a tile of {shape[0]}x{shape[1]} stands {place}, the plan has {size[0]}x{size[1]} tiles"
+                f"a tile of {shape[0]}x{shape[1]} is {place}, but the plan has {size[0]}x{size[1]} tiles"
                 f" on a grid of {tm}x{tn}"
             )
         key = area.rows, area.columns, size[1]
@@ -258,7 +258,7 @@ class TileCheck:
         width = min(tk, K - index * tk)
         self._check_block(product.left, area, depth, tile_index)
         if width <= 0:
-            raise NotTiled(f"product {tile_index} is one more than the depth holds: a term comes twice")
+            raise NotTiled(f"product {tile_index} begins after the end of the depth: a term is added twice")
         if product.left.shape[1] != self._tile_length("K", tk, width):
             raise NotTiled(
                 f"product {tile_index} is {product.left.shape[1]} deep, the plan has {width} of tiles of {tk}"
@@ -351,7 +351,7 @@ class TileCheck:
     ) -> None:
         """Checks that `right` is the expected tile of the second activation."""
         if self.stored is not None:
-            raise NotTiled(f"product {tile_index} multiplies by something else than the weight")
+            raise NotTiled(f"product {tile_index} multiplies by another tensor than the weight")
         if factor not in _list_rounded_factors(self.meaning.alpha):
             raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {self.meaning.alpha:g}")
         if right.checked_positions is None:
@@ -372,24 +372,27 @@ class TileCheck:
             area.b, area.m : area.m + codes.shape[0], expected_depth : expected_depth + codes.shape[1]
         ]
         if np.any((codes[: expected.shape[0], : expected.shape[1]] < 0) & (expected == 0)):
-            return f"product {tile_index} takes the number 0 where the zero point is due"
+            return f"product {tile_index} reads the number 0 instead of the zero point"
         if codes.size == 0 or codes[0, 0] == 0 != x[area.b, area.m, min(expected_depth, self.sizes[1] - 1)]:
-            return "a product takes a block that begins with zeros instead of the input"
+            return "a product reads a block that begins with zeros instead of the input"
         matches = np.argwhere(x == codes[0, 0])
         for b, row, depth in matches.tolist():
             if not _is_same_block(codes, x[b], row, depth):
                 continue
             if b != area.b:
-                return f"product {tile_index} takes matrix {b} of the input instead of {area.b}"
+                return f"product {tile_index} reads matrix {b} of the input instead of {area.b}"
             if row != area.m:
-                return f"product {tile_index} takes rows {row} of the input instead of {area.m}"
-            kind = "twice or out of order" if depth < expected_depth else "too late, or one is missing"
-            due = f"{depth:,} where {expected_depth:,} is due"
-            return f"product {tile_index} takes depth {due}: a term comes {kind}"
+                return f"product {tile_index} reads rows from {row} of the input instead of from {area.m}"
+            fault = (
+                "a term comes twice or out of order"
+                if depth < expected_depth
+                else "a term comes too early, or one is missing"
+            )
+            return f"product {tile_index} reads depth {depth:,} instead of {expected_depth:,}: {fault}"
         if not len(matches):
-            return "a product takes something that is not the input"
+            return "a product reads a tensor that is not the input"
         _, row, depth = matches[0].tolist()
-        return f"a product takes a block that is not a block of the input at ({row}, {depth})"
+        return f"a product reads a block that is not a block of the input at ({row}, {depth})"
 
     def _check_label(self, label: str, tile_index: tuple[int, int, int]) -> None:
         """Checks the (m, n, k) label of a node; in a Scan, only k is a tile index of the complete product."""
@@ -474,7 +477,7 @@ class TileCheck:
     def _check_bias(
         self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str
     ) -> None:
-        """Checks that the only other term is the bias, added once."""
+        """Checks that the terms other than products are the bias, added once."""
         bias_count = 0
         expected = None
         if self.expected_bias is not None:

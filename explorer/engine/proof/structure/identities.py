@@ -20,7 +20,7 @@ def _remove_single_operand(node: NormalNode) -> None:
         node.equal_value = node.inputs[0]
 
 
-def _dropout(node: NormalNode) -> None:
+def _remove_dropout(node: NormalNode) -> None:
     """Removes a Dropout outside of training."""
     if node.opset >= 7 and node.outputs == 1:
         training = node.read_numbers(2)
@@ -28,7 +28,7 @@ def _dropout(node: NormalNode) -> None:
             node.equal_value = node.inputs[0]
 
 
-def _cast(node: NormalNode) -> None:
+def _remove_cast(node: NormalNode) -> None:
     """Removes a cast to the value's own type, and a round trip through a type with all of its numbers."""
     code = node.attributes.get("to")
     to = DTYPES[code].name if isinstance(code, int) and code in DTYPES else None
@@ -85,8 +85,10 @@ _INTEGER_RANGES = {
 """Smallest and largest number of each integer type."""
 
 INVOLUTIONS = ("Neg", "Not")
+"""Operators that are their own inverse: applied twice, they return the input."""
 
 IDEMPOTENT = ("Abs", "Ceil", "Floor", "Relu", "Round", "Sign")
+"""Operators that have no further effect if they are applied twice."""
 
 
 def _remove_self_inverse_pair(node: NormalNode) -> None:
@@ -103,7 +105,7 @@ def get_permutation(node: NormalNode) -> Ints | None:
     return tuple(reversed(range(rank))) if rank is not None else None
 
 
-def _transpose(node: NormalNode) -> None:
+def _merge_transposes(node: NormalNode) -> None:
     """Combines two transposes, and removes a transpose without effect and the default permutation."""
     perm = get_permutation(node)
     if perm is None:
@@ -123,9 +125,10 @@ def _transpose(node: NormalNode) -> None:
 
 
 RESHAPES = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+"""Operators that only change the shape."""
 
 
-def _reshape(node: NormalNode) -> None:
+def _skip_earlier_reshape(node: NormalNode) -> None:
     """Skips a reshape before another reshape."""
     shape = node.read_integers(1)
     if shape is None or 0 in shape:
@@ -157,7 +160,7 @@ def _make_neutral_operand_rule(index: int, value: int, dtype_kinds: str = "fiu")
     return rule
 
 
-def _pad(node: NormalNode) -> None:
+def _remove_empty_pad(node: NormalNode) -> None:
     """Removes a Pad with pads of 0."""
     pads = node.read_integers(1)
     if pads is not None and not any(pads):
@@ -185,14 +188,14 @@ def _swap_negated_where(node: NormalNode) -> None:
         node.inputs = [source, node.inputs[2], node.inputs[1]]
 
 
-def _expand(node: NormalNode) -> None:
+def _remove_empty_expand(node: NormalNode) -> None:
     """Removes an Expand to sizes of 1."""
     shape, rank = node.read_integers(1), node.rank(0)
     if shape is not None and rank is not None and _has_only_ones(shape) and len(shape) <= rank:
         node.equal_value = node.inputs[0]
 
 
-def _tile(node: NormalNode) -> None:
+def _remove_single_tile(node: NormalNode) -> None:
     """Removes a Tile with one repeat along every axis."""
     repeats = node.read_integers(1) if node.opset >= 6 else None
     if repeats is not None and _has_only_ones(repeats):
@@ -211,8 +214,8 @@ def _merge_concats(node: NormalNode) -> None:
     axis += rank if axis < 0 and rank is not None else 0
     parts: list[Any] = []
     for part in node.inputs:
-        joined = node.sources.concatenated.get(part) if isinstance(part, int) else None
-        parts += joined[1] if joined is not None and joined[0] == axis else [part]
+        concat = node.sources.concatenated.get(part) if isinstance(part, int) else None
+        parts += concat[1] if concat is not None and concat[0] == axis else [part]
     node.inputs, node.attributes["axis"] = parts, axis
 
 
@@ -224,7 +227,8 @@ def _read_scalars(node: NormalNode) -> list[tuple[int, np.ndarray[Any, Any]]]:
     ]
 
 
-def _place_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) -> None:
+def _store_floats(node: NormalNode, index: int, values: np.ndarray[Any, Any]) -> None:
+    """Replaces an input by the bits of the numbers `values`."""
     node.inputs[index] = "floats", (values.dtype.str, values.shape, np.ascontiguousarray(values).tobytes())
 
 
@@ -232,7 +236,7 @@ def _replace_subtraction(node: NormalNode) -> None:
     """Replaces the subtraction of a stored number by the addition of its negation."""
     for index, values in _read_scalars(node):
         if node.op == "Add" or index == 1:
-            _place_floats(node, index, values if node.op == "Add" else -values)
+            _store_floats(node, index, values if node.op == "Add" else -values)
             node.op = "Add"
 
 
@@ -251,7 +255,7 @@ def _replace_division(node: NormalNode) -> None:
         if not ((np.abs(fractions) == 0.5).all() and has_normal_inverse):
             continue
         if node.op == "Mul" or index == 1:
-            _place_floats(node, index, values if node.op == "Mul" else inverse)
+            _store_floats(node, index, values if node.op == "Mul" else inverse)
             node.op = "Mul"
 
 
@@ -261,11 +265,11 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "And": (_remove_same_operands,),
     "BitwiseAnd": (_remove_same_operands,),
     "BitwiseOr": (_remove_same_operands,),
-    "Cast": (_cast,),
+    "Cast": (_remove_cast,),
     "Concat": (_remove_single_operand, _merge_concats),
     "Div": (_make_neutral_operand_rule(1, 1), _replace_division),
-    "Dropout": (_dropout,),
-    "Expand": (_expand,),
+    "Dropout": (_remove_dropout,),
+    "Expand": (_remove_empty_expand,),
     "Max": (_remove_single_operand, _remove_same_operands),
     "Mean": (_remove_single_operand,),
     "Min": (_remove_single_operand, _remove_same_operands),
@@ -273,16 +277,16 @@ IDENTITIES: Mapping[str, Sequence[Rule]] = {
     "Neg": (_remove_self_inverse_pair,),
     "Not": (_remove_self_inverse_pair,),
     "Or": (_remove_same_operands,),
-    "Pad": (_pad,),
+    "Pad": (_remove_empty_pad,),
     "Pow": (_make_neutral_operand_rule(1, 1),),
-    "Reshape": (_reshape,),
+    "Reshape": (_skip_earlier_reshape,),
     "Sub": (_make_neutral_operand_rule(1, 0), _replace_subtraction),
     "Sum": (_remove_single_operand,),
-    "Tile": (_tile,),
-    "Transpose": (_transpose,),
+    "Tile": (_remove_single_tile,),
+    "Transpose": (_merge_transposes,),
     "Where": (_swap_negated_where,),
 }
-"""Rules in order of application, by operator. The first rule that sets `equal_value` is the last."""
+"""Rules in order of application, by operator. Rules after one that sets `equal_value` do not run."""
 
 
 def record_source(node: NormalNode, number: int) -> None:

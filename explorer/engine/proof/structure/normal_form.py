@@ -72,8 +72,8 @@ def _read_axes(node: NormalNode) -> Ints | None:
     return axes if isinstance(axes, tuple) else node.read_integers(1)
 
 
-def _reduction(node: NormalNode) -> None:
-    """Sorts the axes and stores them as an attribute; a list of all axes is removed."""
+def _normalize_reduction(node: NormalNode) -> None:
+    """Sorts the axes and stores them as an attribute. Without axes, a reduction is over all of them."""
     axes, rank = _read_axes(node), node.rank(0)
     if axes:
         if rank is not None:
@@ -113,7 +113,7 @@ _MIN_OPEN_END = 1 << 40
 """Smallest end index that is beyond any axis."""
 
 
-def _slice(node: NormalNode) -> None:
+def _normalize_slice(node: NormalNode) -> None:
     """Counts axes from the front, and removes steps of 1 and a Slice that takes everything."""
     starts = node.read_integers(1)
     if starts is None:
@@ -144,8 +144,8 @@ def _slice(node: NormalNode) -> None:
         node.inputs[2] = ("ends", ends)
 
 
-def _axis_input(node: NormalNode) -> None:
-    """Counts an axis that is an input from the front."""
+def _normalize_axis_input(node: NormalNode) -> None:
+    """Replaces the input with an axis by an axis that counts from the front."""
     axes, rank = node.read_integers(1), node.rank(0)
     if axes is not None and len(axes) == 1:
         axis = axes[0] + rank if rank is not None and axes[0] < 0 else axes[0]
@@ -159,7 +159,7 @@ def _has_only_ones(value: Any) -> bool:
     return isinstance(value, tuple) and all(element == 1 for element in value)
 
 
-def _zeros(value: Any) -> bool:
+def _has_only_zeros(value: Any) -> bool:
     return isinstance(value, tuple) and all(element == 0 for element in value)
 
 
@@ -173,20 +173,20 @@ def _drop_kernel_shape(index: int) -> Rule:
         if kernel is None:
             return
         size = tuple(kernel.shape[2:])
-        _explicit_same_pads(node, size)
+        _make_same_pads_explicit(node, size)
         node.remove_trivial("kernel_shape", lambda value: tuple(value) == size)
 
     return rule
 
 
-def _pool_padding(node: NormalNode) -> None:
+def _normalize_pool_padding(node: NormalNode) -> None:
     kernel = node.attributes.get("kernel_shape")
     if node.op == "MaxPool" and isinstance(kernel, tuple):
-        _explicit_same_pads(node, kernel)
+        _make_same_pads_explicit(node, kernel)
 
 
-def _explicit_same_pads(node: NormalNode, kernel: Ints) -> None:
-    """Replaces SAME_UPPER by explicit pads if all strides are 1; then the pads do not depend on the size."""
+def _make_same_pads_explicit(node: NormalNode, kernel: Ints) -> None:
+    """Replaces SAME_UPPER by pads if all strides are 1, because the pads then do not depend on the size."""
     attributes = node.attributes
     if attributes.get("auto_pad") != "SAME_UPPER" or node.op not in ("Conv", "MaxPool"):
         return
@@ -198,20 +198,24 @@ def _explicit_same_pads(node: NormalNode, kernel: Ints) -> None:
     attributes["auto_pad"] = "NOTSET"
 
 
-def _window(node: NormalNode) -> None:
+def _normalize_window(node: NormalNode) -> None:
     """Removes strides and dilations of 1 and pads of 0, which are the defaults."""
     attributes = node.attributes
     has_no_options = not attributes.get("ceil_mode", 0) and not attributes.get("output_shape")
-    if attributes.get("auto_pad") == "VALID" and has_no_options and _zeros(attributes.get("pads", ())):
+    if (
+        attributes.get("auto_pad") == "VALID"
+        and has_no_options
+        and _has_only_zeros(attributes.get("pads", ()))
+    ):
         attributes["auto_pad"] = "NOTSET"
     if attributes.get("auto_pad") == "NOTSET":
-        node.remove_trivial("pads", _zeros)
+        node.remove_trivial("pads", _has_only_zeros)
     node.remove_trivial("strides", _has_only_ones)
     node.remove_trivial("dilations", _has_only_ones)
-    node.remove_trivial("output_padding", _zeros)
+    node.remove_trivial("output_padding", _has_only_zeros)
 
 
-def _average(node: NormalNode) -> None:
+def _normalize_average_pool(node: NormalNode) -> None:
     """Removes count_include_pad if there are no pads."""
     attributes = node.attributes
     is_exact = attributes.get("auto_pad") == "NOTSET" and not attributes.get("ceil_mode")
@@ -219,7 +223,7 @@ def _average(node: NormalNode) -> None:
         attributes.pop("count_include_pad", None)
 
 
-def _max_pool(node: NormalNode) -> None:
+def _normalize_max_pool(node: NormalNode) -> None:
     """Removes storage_order if it is 0 or the indices are not an output."""
     node.remove_trivial("storage_order", lambda value: node.outputs == 1 or value == 0)
 
@@ -245,7 +249,7 @@ def _swap_operands(op: str) -> Rule:
 # equivalent attributes
 
 
-def _einsum(node: NormalNode) -> None:
+def _normalize_einsum(node: NormalNode) -> None:
     """Renames the letters of the equation in alphabetical order and makes the output explicit."""
     equation = node.attributes.get("equation")
     if isinstance(equation, bytes):
@@ -277,7 +281,7 @@ def normalize_equation(equation: str) -> str:
 _ACTIVATIONS = {"RNN": ("tanh",), "GRU": ("sigmoid", "tanh"), "LSTM": ("sigmoid", "tanh", "tanh")}
 
 
-def _recurrent(node: NormalNode) -> None:
+def _normalize_recurrent(node: NormalNode) -> None:
     """Removes the default activations, in any capitalization."""
     activations = node.attributes.get("activations")
     if not isinstance(activations, tuple):
@@ -287,12 +291,12 @@ def _recurrent(node: NormalNode) -> None:
         del node.attributes["activations"]
 
 
-def _scan(node: NormalNode) -> None:
+def _normalize_scan(node: NormalNode) -> None:
     for name in ("scan_input_directions", "scan_output_directions", "scan_input_axes", "scan_output_axes"):
-        node.remove_trivial(name, _zeros)
+        node.remove_trivial(name, _has_only_zeros)
 
 
-def _default_fill(node: NormalNode) -> None:
+def _remove_default_fill(node: NormalNode) -> None:
     """Removes a fill value of zero in float32, which is the default."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor) and value.dtype == "float32" and value.elements == 1:
@@ -301,7 +305,7 @@ def _default_fill(node: NormalNode) -> None:
             del node.attributes["value"]
 
 
-def _zero_point(node: NormalNode) -> None:
+def _remove_zero_point(node: NormalNode) -> None:
     """Removes a zero point of 0 and the axis of a single scale."""
     zero = node.read_numbers(2)
     is_zero = zero is not None and zero.dtype.kind in "iu" and not zero.any()
@@ -317,31 +321,31 @@ def _has_uint8_zero_point(node: NormalNode) -> bool:
     return zero is not None and zero.dtype == "uint8" and not node.attributes.get("output_dtype")
 
 
-def _gemm(node: NormalNode) -> None:
+def _normalize_gemm(node: NormalNode) -> None:
     """Removes beta if there is no C."""
     if len(node.inputs) < 3:
         node.attributes.pop("beta", None)
 
 
-def _sum(node: NormalNode) -> None:
+def _replace_sum(node: NormalNode) -> None:
     """Replaces a Sum of two values by an Add."""
     if len(node.inputs) == 2:
         node.op = "Add"
 
 
-def _trilu(node: NormalNode) -> None:
+def _normalize_trilu(node: NormalNode) -> None:
     """Removes a diagonal of 0, which is the default."""
     diagonal = node.read_numbers(1)
     if diagonal is not None and not diagonal.any():
         node.remove_input(1)
 
 
-def _batch_normalization(node: NormalNode) -> None:
+def _normalize_batch_normalization(node: NormalNode) -> None:
     if node.outputs == 1:
         node.attributes.pop("momentum", None)
 
 
-def _resize(node: NormalNode) -> None:
+def _normalize_resize(node: NormalNode) -> None:
     """Removes attributes that only other modes read."""
     attributes = node.attributes
     if attributes.get("mode") != "cubic":
@@ -361,67 +365,67 @@ _STANDARD: Mapping[str, Sequence[Rule]] = {
     "And": (_sort_operands,),
     "ArgMax": (_AXIS,),
     "ArgMin": (_AXIS,),
-    "AveragePool": (_window, _average),
-    "BatchNormalization": (_batch_normalization,),
+    "AveragePool": (_normalize_window, _normalize_average_pool),
+    "BatchNormalization": (_normalize_batch_normalization,),
     "BitwiseAnd": (_sort_operands,),
     "BitwiseOr": (_sort_operands,),
     "BitwiseXor": (_sort_operands,),
     "Concat": (_AXIS,),
-    "ConstantOfShape": (_default_fill,),
-    "Conv": (_drop_kernel_shape(1), _window),
-    "ConvInteger": (_drop_kernel_shape(1), _window),
-    "ConvTranspose": (_drop_kernel_shape(1), _window),
-    "CumSum": (_axis_input,),
-    "DequantizeLinear": (_zero_point, _AXIS),
-    "Einsum": (_einsum,),
+    "ConstantOfShape": (_remove_default_fill,),
+    "Conv": (_drop_kernel_shape(1), _normalize_window),
+    "ConvInteger": (_drop_kernel_shape(1), _normalize_window),
+    "ConvTranspose": (_drop_kernel_shape(1), _normalize_window),
+    "CumSum": (_normalize_axis_input,),
+    "DequantizeLinear": (_remove_zero_point, _AXIS),
+    "Einsum": (_normalize_einsum,),
     "Equal": (_sort_operands,),
     "Flatten": (_AXIS,),
-    "GRU": (_recurrent,),
+    "GRU": (_normalize_recurrent,),
     "Gather": (_AXIS,),
     "GatherElements": (_AXIS,),
-    "Gemm": (_gemm,),
+    "Gemm": (_normalize_gemm,),
     "Greater": (_swap_operands("Less"),),
     "GreaterOrEqual": (_swap_operands("LessOrEqual"),),
     "Hardmax": (_AXIS,),
-    "LSTM": (_recurrent,),
+    "LSTM": (_normalize_recurrent,),
     "LayerNormalization": (_AXIS,),
     "LogSoftmax": (_AXIS,),
     "LpNormalization": (_AXIS,),
-    "LpPool": (_window,),
-    "MaxPool": (_pool_padding, _window, _max_pool),
+    "LpPool": (_normalize_window,),
+    "MaxPool": (_normalize_pool_padding, _normalize_window, _normalize_max_pool),
     "MeanVarianceNormalization": (_normalize_axes("axes"),),
     "Mul": (_sort_operands,),
     "OneHot": (_normalize_axis("axis", 1),),
     "Or": (_sort_operands,),
-    "QLinearConv": (_drop_kernel_shape(3), _window),
-    "QuantizeLinear": (_zero_point, _AXIS),
+    "QLinearConv": (_drop_kernel_shape(3), _normalize_window),
+    "QuantizeLinear": (_remove_zero_point, _AXIS),
     "RMSNormalization": (_AXIS,),
-    "RNN": (_recurrent,),
-    "Resize": (_resize,),
-    "Scan": (_scan,),
+    "RNN": (_normalize_recurrent,),
+    "Resize": (_normalize_resize,),
+    "Scan": (_normalize_scan,),
     "ScatterElements": (_AXIS,),
-    "Slice": (_slice,),
+    "Slice": (_normalize_slice,),
     "Softmax": (_AXIS,),
     "Split": (_AXIS,),
     "SplitToSequence": (_AXIS,),
     "Squeeze": (_normalize_squeeze(adds_axes=False),),
-    "Sum": (_sum, _sort_operands),
+    "Sum": (_replace_sum, _sort_operands),
     "TopK": (_AXIS,),
-    "Trilu": (_trilu,),
+    "Trilu": (_normalize_trilu,),
     "Unique": (_AXIS,),
     "Unsqueeze": (_normalize_squeeze(adds_axes=True),),
     "Xor": (_sort_operands,),
     **{
-        f"Reduce{kind}": (_reduction,)
+        f"Reduce{kind}": (_normalize_reduction,)
         for kind in ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
     },
 }
 
 _MICROSOFT: Mapping[str, Sequence[Rule]] = {
     "BiasSoftmax": (_AXIS,),
-    "FusedConv": (_drop_kernel_shape(1), _window),
-    "QLinearAveragePool": (_window, _average),
-    "QLinearConv": (_window,),
+    "FusedConv": (_drop_kernel_shape(1), _normalize_window),
+    "QLinearAveragePool": (_normalize_window, _normalize_average_pool),
+    "QLinearConv": (_normalize_window,),
     "QLinearSoftmax": (_AXIS,),
 }
 
@@ -431,4 +435,4 @@ _RULES: Mapping[tuple[str, str], Sequence[Rule]] = {
 }
 
 MANY_OUTPUTS = frozenset({"BatchNormalization", "If", "Loop", "Scan", "SequenceMap", "Split"})
-"""Operators whose number of outputs changes their result."""
+"""Operators whose result depends on the number of their outputs, such as Split."""

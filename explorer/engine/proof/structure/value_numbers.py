@@ -1,9 +1,10 @@
 """Numbers the values of two graphs so that values that are equal by construction get the same number.
 
 The number of a value follows from its operator, its attributes, its constants (compared by bits) and the
-numbers of its inputs. This needs no run and is valid for every input. Names do not matter, and neither do
-different spellings of the same operation (`normal_form`). An inlined function, a renamed value, a Constant in
-place of an initializer, or an additional Identity does not change a number.
+numbers of its inputs. Together they are the form of the value: a nested tuple that is the key of the table of
+numbers. This needs no run and is valid for every input. Names do not matter, and neither do different
+spellings of the same operation (`normal_form`). An inlined function, a renamed value, a Constant in place of
+an initializer, or an additional Identity does not change a number.
 
 This is global value numbering, which compilers use to find repeated values in one program (Alpern, Wegman and
 Zadeck, "Detecting equality of variables in programs", POPL 1988). Here it is applied across two graphs. In
@@ -48,8 +49,10 @@ _ABSENT = 0
 """Number of an absent input."""
 
 _MAX_NODES = 4_000_000
-"""Maximum number of visited nodes, including nodes of inlined functions. A chain of functions that each call
-the next one twice would have exponentially many."""
+"""Maximum number of visited nodes, including nodes of inlined functions.
+
+If each function of a chain calls the next one twice, the number of nodes grows exponentially with the length.
+"""
 
 _MAX_DEPTH = 64
 """Maximum nesting depth of calls and bodies."""
@@ -78,24 +81,24 @@ class ValueNumbers:
         self.tensors: dict[int, Tensor] = {}
         """Stored tensors by their number."""
 
-    def number(self, *form: Any) -> int:
-        """Returns the number of a form; a new form gets a new number."""
+    def get_number(self, *form: Any) -> int:
+        """Returns the number of a form, which is the tuple of the arguments. A new form gets a new number."""
         return self._table.setdefault(form, len(self._table))
 
-    def content(self, tensor: Tensor) -> int:
+    def number_tensor(self, tensor: Tensor) -> int:
         """Returns the number of a stored tensor, which is equal for equal type, shape and bits."""
         bucket = self._stored.setdefault(self._forms.sample(tensor), [])
         has_bytes = tensor.payload is not None or (tensor.dtype == "string" and tensor.record is not None)
         for candidate, number in bucket:
             if candidate is tensor or (has_bytes and self._forms.equal_content(candidate, tensor)):
                 return number
-        number = self.number("stored", len(self._table))
+        number = self.get_number("stored", len(self._table))
         bucket.append((tensor, number))
         self.tensors[number] = tensor
         self.sources.dtypes[number] = tensor.dtype
         return number
 
-    def operator(self, key: tuple[str, str, str], opset: int) -> Form:
+    def build_operator_form(self, key: tuple[str, str, str], opset: int) -> Form:
         """Returns the form of an operator without attributes.
 
         If the models use different versions of a domain, the form includes the version in which the operator
@@ -123,7 +126,7 @@ class ValueNumbers:
         return (*key, self._versions[version])
 
 
-class _Bound(Struct, frozen=True):
+class _BoundAttribute(Struct, frozen=True):
     """Attribute of a function call: its value, and its form in the scope of the caller."""
 
     value: Any
@@ -142,7 +145,7 @@ class _Scope(Struct, eq=False):
         path: Path of the graph in the model.
         bindings: Attributes of the function call, or None outside of functions.
         depth: Nesting depth of calls and bodies.
-        bodies: Nesting depth of bodies alone; a call does not change the numbers in it.
+        bodies: Nesting depth of bodies, without calls. The numbers of a body's parameters include it.
         producers: Nodes by output name.
     """
 
@@ -152,7 +155,7 @@ class _Scope(Struct, eq=False):
     opsets: Mapping[str, int]
     parent: _Scope | None = None
     path: tuple[str, ...] = ()
-    bindings: Mapping[str, _Bound] | None = None
+    bindings: Mapping[str, _BoundAttribute] | None = None
     depth: int = 0
     bodies: int = 0
     producers: dict[str, Node] = field(default_factory=dict)
@@ -168,15 +171,16 @@ class GraphNumbers:
         table: Table that the models share.
         model: Model to number.
         inputs: Numbers of the graph inputs by name.
-        site: Function of graph path, value name and node that returns the proved product that computes the
-            value, or None.
+        find_site: Function of graph path, value name and node. It returns the proved product that computes
+            the value, or None.
         assumed: Numbers of values of the main graph that are assumed instead of derived, by name.
-        types: Function of graph path and value name that returns the inferred type, or None without types.
+        types: Function of graph path and value name that returns the inferred type. None if types are not
+            inferred.
 
     Attributes:
         values: Value numbers of the main graph by name.
         derived: Numbers that the `assumed` values would have without the assumption, by name.
-        followed: Ids of the visited nodes of the main graph.
+        visited_nodes: Ids of the visited nodes of the main graph.
         nodes: Number of visited nodes of the main graph.
         sites: Keys of the sites that were visited.
     """
@@ -187,13 +191,13 @@ class GraphNumbers:
         model: Model,
         inputs: Mapping[str, int],
         *,
-        site: Callable[[tuple[str, ...], str, Node], Original | None],
+        find_site: Callable[[tuple[str, ...], str, Node], Original | None],
         assumed: Mapping[str, int] | None = None,
         types: Types | None = None,
     ) -> None:
         self.table = table
         self.model = model
-        self.site = site
+        self.find_site = find_site
         self.assumed = assumed or {}
         self.types = types
         self.derived: dict[str, int] = {}
@@ -204,14 +208,14 @@ class GraphNumbers:
         self._remaining_nodes = _MAX_NODES
         graph = model.graph
         default_inputs = {
-            name: table.number("default", name, table.content(graph.initializers[name]))
+            name: table.get_number("default", name, table.number_tensor(graph.initializers[name]))
             for name in model.defaults
         }
         self._main = _Scope(graph.nodes, graph.initializers, {**default_inputs, **inputs}, model.opsets)
-        self.followed: set[int] = set()
+        self.visited_nodes: set[int] = set()
         self._number_values([value.name for value in graph.outputs], self._main)
         self.values = self._main.numbers
-        self.nodes = len(self.followed)
+        self.nodes = len(self.visited_nodes)
 
     def _number_values(self, names: Sequence[str], scope: _Scope) -> list[int]:
         """Numbers values and all values on which they depend, without recursion along the graph."""
@@ -226,7 +230,7 @@ class GraphNumbers:
                     numbers[name] = self._find_outer_number(name, scope)
                 continue
             node = producers[name]
-            product = self.site(scope.path, name, node)
+            product = self.find_site(scope.path, name, node)
             input_names = product.inputs if product is not None else tuple(list_reads(node))
             unnumbered = [n for n in input_names if n not in numbers]
             if unnumbered and name not in started:
@@ -235,11 +239,11 @@ class GraphNumbers:
                 continue
             pending.pop()
             if unnumbered:
-                self._set_unique(name, scope)  # the value depends on itself
+                self._assign_unique(name, scope)  # an invalid graph: the value depends on itself
             elif product is not None:
-                self._set_site(product, name, scope)
+                self._assign_site(product, name, scope)
             else:
-                self._set_outputs(node, scope)
+                self._assign_outputs(node, scope)
         return [numbers[name] for name in names]
 
     def _find_outer_number(self, name: str, scope: _Scope) -> int:
@@ -247,48 +251,52 @@ class GraphNumbers:
         if not name:
             return _ABSENT
         if name in scope.stored:
-            return self.table.content(scope.stored[name])
+            return self.table.number_tensor(scope.stored[name])
         if scope.parent is not None:
             return self._number_values([name], scope.parent)[0]
-        self._set_unique(name, scope)
+        self._assign_unique(name, scope)
         return scope.numbers[name]
 
-    def _set_unique(self, name: str, scope: _Scope) -> None:
-        """Assigns a unique number to a value."""
-        scope.numbers[name] = self.table.number("unknown", id(self), scope.path, name)
+    def _assign_unique(self, name: str, scope: _Scope) -> None:
+        """Assigns a number that no other value has."""
+        scope.numbers[name] = self.table.get_number("unknown", id(self), scope.path, name)
 
-    def _set_site(self, product: Original, name: str, scope: _Scope) -> None:
+    def _assign_site(self, product: Original, name: str, scope: _Scope) -> None:
+        """Assigns the number of a proved product to the value that it computes."""
         key = "/".join((*scope.path, name))
         self.sites.add(key)
         if scope is self._main:
-            self.followed.add(id(scope.producers[name]))
+            self.visited_nodes.add(id(scope.producers[name]))
         input_numbers = tuple(scope.numbers[n] for n in product.inputs)
-        self._set(name, self.table.number("site", key, input_numbers), scope)
+        self._assign(name, self.table.get_number("site", key, input_numbers), scope)
 
-    def _set(self, name: str, number: int, scope: _Scope) -> None:
+    def _assign(self, name: str, number: int, scope: _Scope) -> None:
+        """Assigns a derived number to a value, or the assumed number if there is one."""
         assumed = self.assumed.get(name) if scope is self._main else None
         if assumed is not None:
             self.derived[name] = number
         scope.numbers[name] = number if assumed is None else assumed
 
-    def _set_outputs(self, node: Node, scope: _Scope) -> None:
+    def _assign_outputs(self, node: Node, scope: _Scope) -> None:
+        """Assigns numbers to all outputs of a node whose inputs have numbers."""
         self._remaining_nodes -= 1
         if scope is self._main:
-            self.followed.add(id(node))
+            self.visited_nodes.add(id(node))
         input_numbers = [scope.numbers.get(name, _ABSENT) if name else _ABSENT for name in node.inputs]
         while input_numbers and input_numbers[-1] == _ABSENT:
             input_numbers.pop()
         numbers = self._number_outputs(node, input_numbers, scope)
         for name, number in zip(node.outputs, numbers, strict=False):
             if name:
-                self._set(name, number, scope)
+                self._assign(name, number, scope)
 
     def _number_outputs(self, node: Node, input_numbers: list[int], scope: _Scope) -> list[int]:
         """Returns the numbers of the outputs of a node."""
         function = self.model.functions.get(node.key)
         if self._remaining_nodes < 0 or scope.depth > _MAX_DEPTH:
             return [
-                self.table.number("unknown", id(self), id(node), slot) for slot in range(len(node.outputs))
+                self.table.get_number("unknown", id(self), id(node), slot)
+                for slot in range(len(node.outputs))
             ]
         if function is not None:
             return self._call_outputs(function, node, input_numbers, scope)
@@ -298,7 +306,7 @@ class GraphNumbers:
         if node.op == "Constant" and not node.domain:
             tensor = read_constant(node.replace_attributes(attributes) if from_caller else node)
             if tensor is not None:
-                return [self.table.content(tensor)]
+                return [self.table.number_tensor(tensor)]
         if node.op == "If" and not node.domain:
             branch = self._find_chosen_branch(input_numbers, attributes)
             if branch is not None:
@@ -307,7 +315,7 @@ class GraphNumbers:
         if normal.equal_value is not None:
             return [
                 normal.equal_value,
-                *(self.table.number("beside", id(node), slot) for slot in node.outputs[1:]),
+                *(self.table.get_number("other output", id(node), slot) for slot in node.outputs[1:]),
             ]
         endless_form = self._number_endless_body(node, input_numbers, attributes.get("body"), scope)
         if endless_form is not None:
@@ -316,30 +324,36 @@ class GraphNumbers:
         forms = tuple(
             (name, attribute_form)
             for name in sorted(normal.attributes)
-            if (attribute_form := self._get_form(node, name, normal.attributes[name], from_caller, scope))
+            if (
+                attribute_form := self._get_attribute_form(
+                    node, name, normal.attributes[name], from_caller, scope
+                )
+            )
             is not None
         )
         has_several_outputs = node.domain or node.op in MANY_OUTPUTS
-        operator = self.table.operator((normal.domain, normal.op, node.overload), normal.opset)
+        operator = self.table.build_operator_form((normal.domain, normal.op, node.overload), normal.opset)
         form: Form = (operator, tuple(normal.inputs), forms, len(node.outputs) if has_several_outputs else 0)
         if (node.op in RANDOM and not node.domain) or (node.op == "Dropout" and len(input_numbers) > 2):
             # each draw is a different value, but the i-th draws of both graphs count as equal
             self._draws += 1
             self._draw_counts[form] = self._draw_counts.get(form, 0) + 1
             form = (*form, "draw", self._draw_counts[form])
-        number = self.table.number("node", form)
-        outputs = [self.table.number("output", number, slot) for slot in range(len(node.outputs))]
+        number = self.table.get_number("node", form)
+        outputs = [self.table.get_number("output", number, slot) for slot in range(len(node.outputs))]
         record_source(normal, outputs[0])
         return outputs
 
-    def _resolve_attributes(self, node: Node, scope: _Scope) -> tuple[dict[str, Any], dict[str, _Bound]]:
+    def _resolve_attributes(
+        self, node: Node, scope: _Scope
+    ) -> tuple[dict[str, Any], dict[str, _BoundAttribute]]:
         """Resolves references to attributes of the caller.
 
         Returns:
             The values of the attributes, and the bindings of those that were references, by name.
         """
         values: dict[str, Any] = {}
-        from_caller: dict[str, _Bound] = {}
+        from_caller: dict[str, _BoundAttribute] = {}
         for name, value in node.attributes.items():
             if isinstance(value, AttributeRef):
                 binding = (scope.bindings or {}).get(value.name)
@@ -384,14 +398,14 @@ class GraphNumbers:
             type_info = info(index)
             return type_info.dtype if type_info is not None else None
 
-        outputs = max((at for at, name in enumerate(node.outputs, 1) if name), default=0)
+        output_count = max((position for position, name in enumerate(node.outputs, 1) if name), default=0)
         normal = NormalNode(
             node.domain,
             node.op,
             scope.opsets.get(node.domain, 0),
             list(input_numbers),
             attributes,
-            outputs,
+            output_count,
             lambda index: table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None,
             rank,
             size,
@@ -400,15 +414,15 @@ class GraphNumbers:
         )
         result = compute_result(normal)
         if result is not None:
-            normal.equal_value = table.content(result)
+            normal.equal_value = table.number_tensor(result)
         else:
             normalize(normal)
         return normal
 
-    def _get_form(
-        self, node: Node, name: str, value: Any, from_caller: Mapping[str, _Bound], scope: _Scope
+    def _get_attribute_form(
+        self, node: Node, name: str, value: Any, from_caller: Mapping[str, _BoundAttribute], scope: _Scope
     ) -> Form | None:
-        """Returns the form of a normalized attribute; an attribute of the caller already has one."""
+        """Returns the form of a normalized attribute; an attribute from the caller already has a form."""
         binding = from_caller.get(name)
         return (
             binding.form
@@ -421,13 +435,13 @@ class GraphNumbers:
     ) -> list[int]:
         """Returns the numbers of a call's outputs, which are the numbers of the function's outputs."""
         attributes = {**function.defaults, **node.attributes}
-        bindings: dict[str, _Bound] = {}
+        bindings: dict[str, _BoundAttribute] = {}
         for name, value in attributes.items():
             if isinstance(value, AttributeRef):
                 if (outer_binding := (scope.bindings or {}).get(value.name)) is not None:
                     bindings[name] = outer_binding
             elif (attribute_form := self._number_attribute(node, name, value, scope)) is not None:
-                bindings[name] = _Bound(value, attribute_form)
+                bindings[name] = _BoundAttribute(value, attribute_form)
         # visit a function once for each combination of inputs and attributes
         forms = tuple((name, bindings[name].form) for name in sorted(bindings))
         form: Form = id(function), scope.bodies, tuple(input_numbers), forms
@@ -469,7 +483,7 @@ class GraphNumbers:
         """
         bodies = scope.bodies + 1
         parameters = {
-            v.name: self.table.number("parameter", bodies, index) for index, v in enumerate(graph.inputs)
+            v.name: self.table.get_number("parameter", bodies, index) for index, v in enumerate(graph.inputs)
         }
         inner = _Scope(
             graph.nodes,
@@ -516,7 +530,7 @@ class GraphNumbers:
         """
         if node.op != "Loop" or node.domain or not isinstance(body, Graph):
             return None
-        true = self.table.content(build_tensor("", np.asarray(True)))
+        true = self.table.number_tensor(build_tensor("", np.asarray(True)))
         condition = input_numbers[1] if len(input_numbers) > 1 else _ABSENT
         if condition not in (_ABSENT, true) or len(body.inputs) < 2:
             return None
@@ -528,7 +542,7 @@ class GraphNumbers:
         if (form := encode_literal(value)) is not None:
             return form
         if isinstance(value, Tensor):
-            return "tensor", self.table.content(value)
+            return "tensor", self.table.number_tensor(value)
         if isinstance(value, AttributeRef):
             binding = (scope.bindings or {}).get(value.name)
             return binding.form if binding is not None else None

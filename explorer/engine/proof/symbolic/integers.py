@@ -3,9 +3,9 @@
 Code 0 is a zero of the quantized value, which is stored as the zero point. Code -1 is the number 0, with
 which a graph may pad after the last row or column.
 
-Symbols cannot represent requantization or the subtraction of zero points. These operators work element by
-element. The walk therefore keeps the code of the sum and marks it as changed. A bit-exact run proves that the
-change is correct.
+Symbols cannot represent requantization or the subtraction of zero points. Both work element by element, so
+the rules keep the code of the sum and mark it as changed. A bit-exact run then proves that the change is
+correct.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ class Integers(Struct, frozen=True):
     """Exact computation of a product of integers.
 
     Attributes:
-        exact: Function from the inputs to Y, (batch, M, N) in its own type, and to |x| |W| of the same shape
-            if there is a `scale`, else None.
+        exact: Function from the inputs to Y, (batch, M, N) in its own type, and to |X| |W| of the same shape.
+            If there is no `scale`, the second result is None.
         zero: Zero point of X, or None if it is computed or there are several.
         zero_input: Index of the input that is the zero point of X, or -1 if it is stored.
         saturates: Function that tells whether onnxruntime's kernel for the types of the inputs saturates
             intermediate sums on some processors and is therefore inexact.
         scale: Function that returns the factor from integer sums to a float Y, (batch, M, N); None if Y has
             integers or is defined by integers.
-        grids: (step, smallest code, largest code) for each input that is floats on a grid, code x step; None
-            for an integer input.
+        grids: Grid of each input, or None for an integer input. A grid is (step, smallest code, largest
+            code): the input has floats, each of which is a code times the step.
     """
 
     exact: Callable[[Sequence[Array]], tuple[Array, Array | None]]
@@ -99,13 +99,13 @@ class IntegerRules:
     def apply(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any], product: Product
     ) -> Sequence[Value] | None:
-        """Returns the outputs of a node, or None if the general rule applies."""
+        """Returns the outputs of a node, or None if the rule of `symbols` applies."""
         if node.domain:
             return None
         if node.op == "MatMulInteger":
-            return self._product(args, product)
+            return self._apply_product(args, product)
         if node.op == "Pad":
-            return self._pad(attributes, args)
+            return self._apply_pad(attributes, args)
         if node.op == "Cast":
             if isinstance(args[0], _CodesSymbol):
                 return [Symbol(args[0].codes)]
@@ -118,11 +118,11 @@ class IntegerRules:
                 return [args[0]]
             return [args[0].astype(DTYPES[int(attributes["to"])].name)]
         if node.op in ("Add", "Sub", "Mul", "Div", "Round", "Clip", "QuantizeLinear", "ReduceSum"):
-            return self._elementwise(node, attributes, args)
+            return self._apply_elementwise(node, attributes, args)
         return None
 
     def _is_sum(self, value: Any) -> bool:
-        """Whether a value contains sums of products, changed or not."""
+        """Whether a value contains sums of products, with or without a mark."""
         if not isinstance(value, Symbol):
             return False
         if value.whole is not None:
@@ -130,7 +130,7 @@ class IntegerRules:
         codes = value.codes
         return bool(codes.size) and bool(codes.max() >= self.first or codes.min() <= _CHANGED_ZERO)
 
-    def _elementwise(
+    def _apply_elementwise(
         self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]
     ) -> Sequence[Value] | None:
         symbols = [a for a in args if isinstance(a, Symbol)]
@@ -161,11 +161,11 @@ class IntegerRules:
         """Marks the elements of the only argument with sums as changed."""
         sums = [a for a in args if self._is_sum(a)]
         if len(sums) != 1:
-            raise ValueError("it joins two sums" if sums else "it rounds what is multiplied")
+            raise ValueError("it combines two sums" if sums else "it rounds an operand of the product")
         codes = np.broadcast_to(sums[0].codes, shape)
         return Symbol(np.where(codes <= _CHANGED_ZERO, codes, _CHANGED_ZERO - codes))
 
-    def _pad(self, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value] | None:
+    def _apply_pad(self, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value] | None:
         if not isinstance(args[0], Symbol):
             return None
         fill = args[2] if len(args) > 2 and args[2] is not None else np.zeros((), np.int8)
@@ -176,14 +176,14 @@ class IntegerRules:
                 or fill.shape not in ((), (1,))
                 or fill.codes.item() != self.zero_symbol.codes.item()
             ):
-                raise ValueError("it pads with something else than the zero point")
+                raise ValueError("it pads with another number than the zero point")
             code = 0
         elif self.zero is not None and int(fill.reshape(())) == self.zero:
             code = 0
         elif np.any(fill):
             raise ValueError(f"it pads with {fill.item()}, which is not the zero point")
         if attributes.get("mode", "constant") != "constant" or len(args) > 3:
-            raise ValueError("it pads with something else than the zero point")
+            raise ValueError("it pads with another number than the zero point")
         pads = np.asarray(args[1]).reshape(2, -1)
         if pads.min() < 0:
             raise ValueError("it crops by a negative pad")
@@ -194,7 +194,7 @@ class IntegerRules:
             )
         ]
 
-    def _product(self, args: Sequence[Any], product: Product) -> Sequence[Value]:
+    def _apply_product(self, args: Sequence[Any], product: Product) -> Sequence[Value]:
         activation, weight = args[0], args[1]
         zeros = [args[i] if len(args) > i and args[i] is not None else np.zeros((), np.int64) for i in (2, 3)]
         if any(isinstance(zero, Symbol) for zero in zeros) or np.any(zeros[0]) or zeros[1].size != 1:

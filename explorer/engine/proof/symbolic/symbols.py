@@ -4,7 +4,8 @@ A symbol is a tensor of codes (see `blocks`), and each code identifies one eleme
 Split, Pad, Concat and Scan only move codes. The codes of the output show exactly which products were summed
 into which element, for any form of the tiled graph. Weights stay numbers, as views of the mapped file.
 
-An operator without a rule is not part of a tiled product, and the walk fails with its name.
+An operator without a rule is not part of a tiled product. The execution then stops with an error that names
+the operator.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ _MIN_COMPUTED = 1 << 16
 
 
 class Symbols:
-    """Interpreter domain that computes with symbols.
+    """Semantics of the interpreter (`graph.interpreter.Semantics`) that computes with symbols.
 
     Args:
         dtype: Element type of the site. A cast to a narrower type is not part of a tiled product.
@@ -62,7 +63,7 @@ class Symbols:
         return tensor.array()
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Value]:
-        """Executes a node: moves codes and numbers, or creates blocks of products and sums.
+        """Returns the outputs of a node. It moves codes and numbers, or creates blocks of products and sums.
 
         Raises:
             NotTiled: The operator, or its use, is not part of a tiled product.
@@ -132,21 +133,24 @@ def _concatenate(values: Sequence[Value], join: Callable[[list[Array]], Array]) 
         if isinstance(value, Symbol):
             parts.append(value.codes)
         elif np.any(value):
-            raise ValueError("numbers other than zero stand beside the activation")
+            raise ValueError("numbers other than zero are concatenated with the activation")
         else:
             parts.append(np.zeros(value.shape, np.int8))  # int8, because concatenation widens it
     return Symbol(join(parts))
 
 
 class OperatorUse(NamedTuple):
-    """Arguments of an operator's rule; references in `attributes` are resolved."""
+    """Arguments of an operator's rule.
+
+    In `attributes`, references to the caller's attributes are resolved.
+    """
 
     symbols: Symbols
     node: Node
     attributes: Mapping[str, Any]
     args: Sequence[Any]
 
-    def integers(self, index: int, name: str) -> tuple[int, ...] | None:
+    def read_integers(self, index: int, name: str) -> tuple[int, ...] | None:
         """Returns integers that are an input in newer opsets and an attribute in older opsets, or None."""
         if len(self.args) > index and self.args[index] is not None:
             if isinstance(self.args[index], Symbol):
@@ -182,14 +186,14 @@ def _cast(use: OperatorUse) -> Sequence[Value]:
 
 
 def _reshape(use: OperatorUse) -> Sequence[Value]:
-    shape = list(use.integers(1, "shape") or ())
+    shape = list(use.read_integers(1, "shape") or ())
     if not use.attributes.get("allowzero", 0):
         shape = [use.args[0].shape[i] if d == 0 else d for i, d in enumerate(shape)]
     x = use.args[0]
     if isinstance(x, Symbol) and x.is_computed:
         new_shape = [math.prod(x.shape) // max(-math.prod(shape), 1) if d == -1 else d for d in shape]
         if math.prod(new_shape) != math.prod(x.shape):
-            raise ValueError(f"{list(x.shape)} does not become {shape}")
+            raise ValueError(f"a tensor of shape {list(x.shape)} cannot have the shape {shape}")
         return [
             Symbol(
                 None,
@@ -208,14 +212,14 @@ def _flatten(use: OperatorUse) -> Sequence[Value]:
 
 
 def _slice(use: OperatorUse) -> Sequence[Value]:
-    starts = use.integers(1, "starts") or ()
-    ends = use.integers(2, "ends") or ()
-    axes = use.integers(3, "axes") or tuple(range(len(starts)))
-    steps = use.integers(4, "steps") or (1,) * len(starts)
+    starts = use.read_integers(1, "starts") or ()
+    ends = use.read_integers(2, "ends") or ()
+    axes = use.read_integers(3, "axes") or tuple(range(len(starts)))
+    steps = use.read_integers(4, "steps") or (1,) * len(starts)
     slices = [slice(None)] * len(use.args[0].shape)
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step <= 0:
-            raise ValueError("it runs backwards")
+            raise ValueError(f"its step is {step} instead of a positive number")
         slices[axis] = slice(start, end, step)
     return [_rearrange(use.args[0], lambda a: a[tuple(slices)])]
 
@@ -224,12 +228,12 @@ def _split(use: OperatorUse) -> Sequence[Value]:
     axis = int(use.attributes.get("axis", 0))
     length = use.args[0].shape[axis]
     axis %= len(use.args[0].shape)
-    sizes = use.integers(1, "split")
+    sizes = use.read_integers(1, "split")
     if sizes is None:
         part_size = -(-length // len(use.node.outputs))
         sizes = tuple(min(part_size, length - part_size * i) for i in range(len(use.node.outputs)))
     if sum(sizes) != length or min(sizes) < 0 or len(sizes) != len(use.node.outputs):
-        raise ValueError(f"parts of {sizes[:4]} do not make up {length}")
+        raise ValueError(f"its parts {list(sizes[:4])} do not add up to {length}")
     x = use.args[0]
     parts: list[Value] = []
     for start, size in zip(itertools.accumulate(sizes, initial=0), sizes, strict=False):
@@ -240,13 +244,13 @@ def _split(use: OperatorUse) -> Sequence[Value]:
 
 
 def _pad(use: OperatorUse) -> Sequence[Value]:
-    pads = use.integers(1, "pads") or ()
+    pads = use.read_integers(1, "pads") or ()
     fill = use.args[2] if len(use.args) > 2 and use.args[2] is not None else use.attributes.get("value", 0.0)
     mode = use.attributes.get("mode", "constant")
     if mode != "constant" or np.any(fill):
-        raise ValueError("it pads with something else than zero")
+        raise ValueError("it pads with another number than zero")
     rank = len(use.args[0].shape)
-    axes = use.integers(3, "axes") or tuple(range(rank))
+    axes = use.read_integers(3, "axes") or tuple(range(rank))
     width = [(0, 0)] * rank
     for i, axis in enumerate(axes):
         width[axis] = pads[i], pads[i + len(axes)]
@@ -268,17 +272,17 @@ def _gather(use: OperatorUse) -> Sequence[Value]:
         x.make_contiguous()
     if not isinstance(x, Symbol) or math.prod(shape) < _MIN_COMPUTED:
         return [_rearrange(x, lambda a: np.take(a, index, axis))]
-    np.take(
-        np.empty(x.shape[axis], bool), index
-    )  # raise an error for an invalid index now, not when the codes are computed
-
+    # raise an error for an invalid index now, not when the codes are computed
+    np.take(np.empty(x.shape[axis], bool), index)
     take_rows = partial(_gather_codes, use.symbols.recent, object(), x, index, axis)
     rows = (x, index) if axis == 0 and len(x.shape) == 2 else None
     return [Symbol(None, shape=shape, make=take_rows, gathered_from=rows)]
 
 
 def _gather_codes(recent: list[Any], key: object, x: Symbol, index: Array, axis: int) -> Array:
-    """Computes the output of a Gather, cached in `recent` for consecutive slices of it.
+    """Computes the codes of a Gather's output.
+
+    `recent` caches them, because consecutive slices need them again.
 
     The cache contains no symbol, because a reference cycle would delay freeing the codes.
     """
@@ -316,7 +320,7 @@ def _shape(use: OperatorUse) -> Sequence[Value]:
     return [np.asarray(use.args[0].shape[axes], np.int64)]
 
 
-def _move_rule(move: Callable[[Array, OperatorUse], Array]) -> Rule:
+def _make_move_rule(move: Callable[[Array, OperatorUse], Array]) -> Rule:
     """Makes a rule that moves the elements of the first input."""
     return lambda use: [_rearrange(use.args[0], lambda a: move(a, use))]
 
@@ -326,7 +330,7 @@ def _make_size_rule(operation: Callable[[Array, Array], Array]) -> Rule:
 
     def rule(use: OperatorUse) -> Sequence[Value]:
         if any(isinstance(value, Symbol) for value in use.args):
-            raise ValueError("it reckons with what depends on the data")
+            raise ValueError("it computes with values that depend on the data")
         return [operation(*use.args)]
 
     return rule
@@ -341,7 +345,7 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
     if len(first.shape) < 2 or len(second.shape) < 2:
         raise ValueError("its operands are not matrices")
     if first.shape[-1] != second.shape[-2]:
-        raise ValueError(f"{first.shape} against {second.shape}")
+        raise ValueError(f"the shapes {list(first.shape)} and {list(second.shape)} do not match")
     label = use.symbols.label(use.node)
     if len(first.shape) == 2 and len(second.shape) == 2:
         return [Symbol(None, use.symbols.table.create_product(first, second, label))]
@@ -350,12 +354,12 @@ def _matmul(use: OperatorUse) -> Sequence[Value]:
     rights = (
         [*_iterate_matrices(second.codes, batch)]
         if isinstance(second, Symbol)
-        else _number_matrices(second, batch)
+        else _list_matrices(second, batch)
     )
     pairs: Iterator[tuple[Symbol, Value]] = zip(lefts, rights, strict=True)
     products = [use.symbols.table.create_product(a, b, label) for a, b in pairs]
     if not products:
-        raise ValueError("it is empty")
+        raise ValueError("its batch is empty")
     return [Symbol(None, Batch(products[0].base, (*batch, *products[0].shape), batch, products))]
 
 
@@ -371,7 +375,8 @@ def _iterate_matrices(codes: Array, batch: tuple[int, ...]) -> Iterator[Symbol]:
         yield symbols.setdefault(part.__array_interface__["data"][0], Symbol(part))
 
 
-def _number_matrices(weights: Array, batch: tuple[int, ...]) -> list[Array]:
+def _list_matrices(weights: Array, batch: tuple[int, ...]) -> list[Array]:
+    """Lists the matrices of a batch of numbers, after broadcasting to `batch`."""
     weights = np.broadcast_to(weights, (*batch, *weights.shape[-2:]))
     return [weights[index] for index in np.ndindex(*batch)]
 
@@ -388,7 +393,7 @@ def _gemm(use: OperatorUse) -> Sequence[Value]:
 
 
 def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
-    axes = use.integers(1, "axes")
+    axes = use.read_integers(1, "axes")
     keeps_axis = bool(use.attributes.get("keepdims", 1))
     if not isinstance(use.args[0], Symbol) or axes is None or len(axes) != 1:
         raise ValueError("only a sum over one axis of products is part of a tiled product")
@@ -403,9 +408,9 @@ def _reduce_sum(use: OperatorUse) -> Sequence[Value]:
 
 
 def _sum_batch(symbols: Symbols, batch: Batch, axis: int, keeps_axis: bool) -> Symbol:
-    """Sums a batch of products over one batch axis; creates one block of sums per remaining index.
+    """Sums a batch of products over one batch axis. It creates one block of sums for each remaining index.
 
-    Without this, the codes of all elements of all products would be stored, which takes 300 MB for a layer.
+    The general rule would store the codes of all elements of all products, which takes 300 MB for a layer.
     """
     product_indices = np.moveaxis(np.arange(len(batch.products)).reshape(batch.batch), axis, -1)
     shape = list(batch.shape)
@@ -450,8 +455,8 @@ _RULES: Mapping[str, Rule] = {
     ],
     "Constant": _constant,
     "Div": _make_size_rule(np.floor_divide),
-    "Expand": _move_rule(
-        lambda a, use: np.broadcast_to(a, np.broadcast_shapes(a.shape, use.integers(1, "shape") or ()))
+    "Expand": _make_move_rule(
+        lambda a, use: np.broadcast_to(a, np.broadcast_shapes(a.shape, use.read_integers(1, "shape") or ()))
     ),
     "Flatten": _flatten,
     "Gather": _gather,
@@ -467,12 +472,12 @@ _RULES: Mapping[str, Rule] = {
     "Shape": _shape,
     "Slice": _slice,
     "Split": _split,
-    "Squeeze": _move_rule(lambda a, use: np.squeeze(a, use.integers(1, "axes"))),
+    "Squeeze": _make_move_rule(lambda a, use: np.squeeze(a, use.read_integers(1, "axes"))),
     "Sub": _make_size_rule(np.subtract),
     "Sum": _sum,
-    "Tile": _move_rule(lambda a, use: np.tile(a, use.integers(1, "repeats") or ())),
-    "Transpose": _move_rule(lambda a, use: a.transpose(use.attributes.get("perm"))),
-    "Unsqueeze": _move_rule(lambda a, use: np.expand_dims(a, use.integers(1, "axes") or ())),
+    "Tile": _make_move_rule(lambda a, use: np.tile(a, use.read_integers(1, "repeats") or ())),
+    "Transpose": _make_move_rule(lambda a, use: a.transpose(use.attributes.get("perm"))),
+    "Unsqueeze": _make_move_rule(lambda a, use: np.expand_dims(a, use.read_integers(1, "axes") or ())),
 }
 
 

@@ -20,7 +20,7 @@ from explorer.engine.compat.torch import forward_pre_hooks, makes_weight, parame
 from explorer.engine.formats.torch_module.modules import format_dtype
 from explorer.engine.graph.model import ComputedPayload, Node, Tensor
 from explorer.engine.quantize.layers import Operand, QuantizableLayer, Sizes, set_transposed_axes
-from explorer.engine.tiling.torch.replace import TILED, count_rows, get_sizes
+from explorer.engine.tiling.torch.replace import TILED_CLASSES, count_rows, get_sizes
 
 _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -94,7 +94,7 @@ def record_runs(
         x = get_input(args, kwargs)
         dtype = str(x.dtype).removeprefix("torch.") if isinstance(x, torch.Tensor) else ""
         sizes = None
-        if kind in TILED and isinstance(output, torch.Tensor):
+        if kind in TILED_CLASSES and isinstance(output, torch.Tensor):
             sizes = count_rows(layer, output), *get_sizes(layer)
         runs.setdefault(path, LayerRun(dtype, sizes)).activation_macs += _count_attention_macs(
             layer, args, kwargs
@@ -191,7 +191,7 @@ def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, typ
     if any(makes_weight(hook) for hook in hooks):
         return "its weight is made by a hook"  # weight_norm, spectral_norm and pruning use hooks
     if type(layer).forward is not kind.forward:
-        return f"the class {type(layer).__name__} computes something of its own"
+        return f"the class {type(layer).__name__} has its own forward()"
     weights = [tensor for name, tensor in layer.named_parameters() if "weight" in name]
     if not weights or (hasattr(layer, "weight") and parameters_of(layer).get("weight") is None):
         return "its weight is not a parameter"

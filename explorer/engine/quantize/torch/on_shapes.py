@@ -27,7 +27,7 @@ from explorer.engine.quantize.torch.layers import (
     list_layer_modules,
 )
 from explorer.engine.quantize.weights import find_scale_axis
-from explorer.engine.tiling.torch.replace import TILED, get_sizes
+from explorer.engine.tiling.torch.replace import TILED_CLASSES, get_sizes
 from explorer.facts import Layer
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -102,7 +102,7 @@ def _run_from_row(layer: nn.Module, kind: type[nn.Module], row: Layer | None) ->
         return None
     shape = next((out.shape for out in row.outputs), None)
     dtype = next((format_dtype(p.dtype) for p in layer.parameters()), "float32")
-    if kind not in TILED or not shape or not all(isinstance(n, int) for n in shape):
+    if kind not in TILED_CLASSES or not shape or not all(isinstance(n, int) for n in shape):
         return LayerRun(dtype, None)
     depth, width = get_sizes(layer)
     return LayerRun(dtype, (math.prod(int(n) for n in shape if n is not None) // max(width, 1), depth, width))

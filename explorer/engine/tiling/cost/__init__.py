@@ -44,16 +44,16 @@ from explorer.settings.machines import complete
 _Amount = TypeVar("_Amount", int, float)
 
 ONE_TILE = "The buffer holds one tile of each operand and of the sum."
-SUMS_TRAVEL = "Partial sums travel in the accumulator's type, and so does the last write."
+SUMS_TRAVEL = "Partial sums and outputs move in the accumulator's type."
 _ASSUMPTIONS = (
     ONE_TILE,
     SUMS_TRAVEL,
-    "A tile at the edge takes the matrix unit as long as a full one.",
+    "A partial tile takes the matrix unit as long as a full tile.",
     "Bias, activation functions and the operators between the sites are not counted.",
 )
 OVERLAP = {
-    True: "Double-buffered: moving hides behind computing, so a site takes the longer of both.",
-    False: "Not double-buffered: a site takes computing and moving one after the other.",
+    True: "Double-buffered: a site computes and moves data at once, and takes the longer of both times.",
+    False: "Not double-buffered: a site first moves data, then computes, and takes the sum of both times.",
 }
 
 
@@ -78,7 +78,7 @@ def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: st
     sites = tuple(first[index] for index in range(len(plan.sites)))
 
     def sum_over_runs(amount: Callable[[SiteCost], int]) -> int:
-        return sum(amount(cost) * turn for cost, turn in zip(costs, run_counts, strict=True))
+        return sum(amount(cost) * count for cost, count in zip(costs, run_counts, strict=True))
 
     macs, slots = (
         sum_over_runs(lambda site: site.macs),
@@ -88,7 +88,7 @@ def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: st
     compulsory = sum_over_runs(lambda site: site.compulsory)
     lower_bound = sum_over_runs(lambda site: site.lower_bound)
     best = [min(cost.orders, key=_get_traffic) for cost in costs]
-    total_in_order = order_total(order, [cost.chosen for cost in costs], run_counts, macs)
+    total_in_order = sum_order_costs(order, [cost.chosen for cost in costs], run_counts, macs)
     sites_fit = [site.fits for site in sites]
     return PlanCost(
         hardware=machine,
@@ -107,9 +107,9 @@ def compute_plan_cost(plan: Plan, hardware: Hardware | None = None, *, order: st
         fits=None if machine.buffer is None else all(sites_fit),
         total=total_in_order,
         orders=(
-            order_total("best", best, run_counts, macs),
+            sum_order_costs("best", best, run_counts, macs),
             *(
-                order_total(name, [cost.orders[index] for cost in costs], run_counts, macs)
+                sum_order_costs(name, [cost.orders[index] for cost in costs], run_counts, macs)
                 for index, name in enumerate(ORDERS)
             ),
         ),
@@ -150,6 +150,7 @@ def _choose_orders(order: str) -> tuple[str, ...]:
 
 
 def _compute_site(site: SitePlan, machine: Hardware, allowed: Sequence[str]) -> SiteCost:
+    """Computes the cost of one run of a site, in the cheapest of the `allowed` orders."""
     shape = dimensions.get_site_dims(site)
     figures = _compute_figures(shape, machine)
     cheapest = min(
@@ -284,13 +285,13 @@ def _compute_order_costs(
         if compute_cycles is not None and memory_cycles is not None:
             limit, cycles = (
                 _name_limit(compute_cycles, memory_cycles),
-                _combine_cycles(compute_cycles, memory_cycles, machine),
+                _combine_times(compute_cycles, memory_cycles, machine),
             )
             seconds = None if machine.clock is None else cycles / machine.clock
         elif machine.peak_macs is not None and machine.bandwidth is not None:
             # the machine's description has only rates
             seconds_by_limit = slots / machine.peak_macs, traffic / machine.bandwidth
-            limit, seconds = _name_limit(*seconds_by_limit), _combine_cycles(*seconds_by_limit, machine)
+            limit, seconds = _name_limit(*seconds_by_limit), _combine_times(*seconds_by_limit, machine)
         costs.append(
             OrderCost(
                 order=order,
@@ -315,7 +316,8 @@ def _name_limit(compute_time: float, memory_time: float) -> Bound:
     return "compute" if compute_time >= memory_time else "memory"
 
 
-def _combine_cycles(compute_time: _Amount, memory_time: _Amount, machine: Hardware) -> _Amount:
+def _combine_times(compute_time: _Amount, memory_time: _Amount, machine: Hardware) -> _Amount:
+    """Returns the time of a site, in cycles or seconds: a double-buffered machine computes while it moves."""
     return max(compute_time, memory_time) if machine.double_buffered else compute_time + memory_time
 
 
@@ -354,9 +356,10 @@ def _compute_systolic(
 ) -> Systolic:
     """Computes the cycles of a systolic array with R rows and C columns: 2 R + C + T - 2 cycles per fold.
 
-    A fold is the part of the product that is in the array at the same time; T is the length of the streaming
-    axis. R of the cycles load the stationary operand or drain outputs, as in the formula of SCALE-Sim's
-    paper. SCALE-Sim 3.0 counts R + C + T - 2 for stationary outputs, because it does not drain them.
+    A fold is the part of the product that is in the array at the same time. T is the length of the streaming
+    axis. In R of the cycles, the array loads the stationary operand or drains outputs, as in the formula of
+    SCALE-Sim's paper. SCALE-Sim 3.0 counts R + C + T - 2 for stationary outputs, because it does not drain
+    them.
     """
     assert machine.array is not None
     rows, columns = machine.array
@@ -379,7 +382,7 @@ def _compute_systolic(
     memory_cycles = min(
         (cost for cost in orders if cost.dataflow == dataflow), key=_get_traffic
     ).memory_cycles
-    total = None if memory_cycles is None else _combine_cycles(cycles, memory_cycles, machine)
+    total = None if memory_cycles is None else _combine_times(cycles, memory_cycles, machine)
     return Systolic(
         dataflow, cycles, whole_cycles, whole_cycles - drain_cycles, total, _compute_seconds(total, machine)
     )
@@ -389,7 +392,9 @@ def _compute_seconds(cycles: int | None, machine: Hardware) -> float | None:
     return None if cycles is None or machine.clock is None else cycles / machine.clock
 
 
-def order_total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int], macs: int) -> OrderTotal:
+def sum_order_costs(
+    name: str, costs: Sequence[OrderCost], run_counts: Sequence[int], macs: int
+) -> OrderTotal:
     """Computes the cost of all sites one after the other.
 
     Args:
@@ -398,7 +403,7 @@ def order_total(name: str, costs: Sequence[OrderCost], run_counts: Sequence[int]
         run_counts: Number of runs of each site.
         macs: Multiply-accumulates of all runs.
     """
-    traffic = sum(cost.traffic * turn for cost, turn in zip(costs, run_counts, strict=True))
+    traffic = sum(cost.traffic * count for cost, count in zip(costs, run_counts, strict=True))
     all_bound = all(cost.bound for cost in costs)
     return OrderTotal(
         order=name,
@@ -438,19 +443,19 @@ def _list_assumptions(plan: Plan, machine: Hardware) -> Iterable[str]:
         yield OVERLAP[machine.double_buffered]
     smallest = min((math.prod(site.tile) for site in plan.sites), default=0)
     if machine.macs_per_cycle is not None and 0 < smallest < machine.macs_per_cycle:
-        yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several are taken to run at once."
+        yield f"A tile of {smallest:,} multiply-accumulates fills no cycle: several run at once."
     if any("Conv" in site.op for site in plan.sites):
-        yield "The left operand of a convolution is counted as gathered: every window with all its elements."
+        yield "The left operand of a convolution is counted as in im2col: all elements of every window."
     unknown = [site.name for site in plan.sites if site.calls is None]
     if unknown:
         named = ", ".join(unknown[:3]) + (f" and {len(unknown) - 3:,} more" if len(unknown) > 3 else "")
-        yield f"How often these run depends on the data; they are in no sum: {named}."
+        yield f"Sums do not include these sites, whose number of runs depends on the data: {named}."
     if any(site.at_most and site.calls for site in plan.sites):
         yield "Loops may end earlier, and other branches may run: sums over all runs are upper bounds."
     if any(site.calls == 0 for site in plan.sites):
-        yield "Of the branches of an If the costliest counts."
+        yield "Of the branches of an If, the most expensive one counts."
     if plan.skipped:
-        yield f"{len(plan.skipped):,} products that stay untiled are in no figure."
+        yield f"No figure includes the {len(plan.skipped):,} products that stay untiled."
     free = [name for name in plan.dims if name in plan.free]
     if free:
-        yield "For " + ", ".join(f"{name} = {plan.dims[name]:,}" for name in free) + "."
+        yield "Figures are for " + ", ".join(f"{name} = {plan.dims[name]:,}" for name in free) + "."

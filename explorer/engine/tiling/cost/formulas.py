@@ -24,44 +24,44 @@ def add_formulas(cost: PlanCost) -> PlanCost:
 
 def _list_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     shape = dimensions.get_site_dims(site)
-    yield from _count_formulas(site)
+    yield from _list_count_formulas(site)
     yield from _list_traffic_formulas(site, shape)
     yield from _list_buffer_formulas(site, shape, machine)
-    yield from _time_formulas(site, machine)
+    yield from _list_time_formulas(site, machine)
     yield from _list_systolic_formulas(site, shape, machine)
 
 
-def _word_product(*factors: object) -> str:
+def _format_product(*factors: object) -> str:
     """Writes a product without factors of 1, unless all factors are 1."""
     texts = [f"{factor:,}" if isinstance(factor, int) else str(factor) for factor in factors]
     return " x ".join(text for text in texts if text != "1") or "1"
 
 
 def _extend_to_batch(site: SiteCost, rule: str, filled: str) -> tuple[str, str]:
-    """Extends the rule for one product to the batch."""
+    """Extends a formula for one product, in symbols (`rule`) and in numbers (`filled`), to the batch."""
     return (rule, filled) if site.batch == 1 else (f"batch x ({rule})", f"{site.batch:,} x ({filled})")
 
 
-def _count_formulas(site: SiteCost) -> Iterator[Formula]:
+def _list_count_formulas(site: SiteCost) -> Iterator[Formula]:
     batch = "batch " if site.batch > 1 else ""
     sizes = (site.M, site.K, site.N)
     for letter, size, t, count in zip(_LETTERS, sizes, site.tile, site.grid, strict=True):
         yield Formula(letter.lower(), f"ceil({letter} / T{letter})", f"ceil({size:,} / {t:,})", count)
-    yield Formula("products", f"{batch}m k n", _word_product(site.batch, *site.grid), site.products)
-    yield Formula("MACs", f"{batch}M K N", _word_product(site.batch, *sizes), site.macs)
-    numbers = f"{site.macs:,} / ({_word_product(site.products, *site.tile)})"
+    yield Formula("products", f"{batch}m k n", _format_product(site.batch, *site.grid), site.products)
+    yield Formula("MACs", f"{batch}M K N", _format_product(site.batch, *sizes), site.macs)
+    numbers = f"{site.macs:,} / ({_format_product(site.products, *site.tile)})"
     yield Formula("utilisation", "MACs / (products TM TK TN)", numbers, site.utilisation, "share")
 
 
-def _word_element(bits: int) -> str:
+def _format_element_size(bits: int) -> str:
     return f"{bits // 8} B" if bits % 8 == 0 else f"{bits}/8 B"
 
 
-def _word_operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
+def _format_operands(shape: dimensions.SiteDims, sizes: tuple[int, int, int]) -> tuple[str, str, str]:
     """Writes the bytes of A, B and C as products."""
     M, K, N = sizes
-    width, sum_width = _word_element(shape.width), _word_element(shape.sum_width)
-    return _word_product(M, K, width), _word_product(K, N, width), _word_product(M, N, sum_width)
+    width, sum_width = _format_element_size(shape.width), _format_element_size(shape.sum_width)
+    return _format_product(M, K, width), _format_product(K, N, width), _format_product(M, N, sum_width)
 
 
 def _list_traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterator[Formula]:
@@ -70,7 +70,7 @@ def _list_traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterat
     letters = dict(zip("mkn", ("m TM", "k TK", "n TN") if shape.padded else _LETTERS, strict=True))
     for (name, loops), text, value in zip(
         dimensions.OPERANDS,
-        _word_operands(shape, dimensions.round_up_sizes(shape)),
+        _format_operands(shape, dimensions.round_up_sizes(shape)),
         operand_sizes,
         strict=True,
     ):
@@ -82,18 +82,18 @@ def _list_traffic_formulas(site: SiteCost, shape: dimensions.SiteDims) -> Iterat
         numbers = f"1 - {sum(dimensions.count_operand_bytes(shape, shape[:3])):,} / {sum(operand_sizes):,}"
         yield Formula("padded share", rule, numbers, site.padded_share, "share")
     a, b, c = operand_sizes
-    numbers = f"{_word_product(n, a)} + {_word_product(m, b)} + {_word_product(max(2 * k - 1, 1), c)}"
+    numbers = f"{_format_product(n, a)} + {_format_product(m, b)} + {_format_product(max(2 * k - 1, 1), c)}"
     rule, numbers = _extend_to_batch(site, "n A + m B + (2 k - 1) C", numbers)
     yield Formula("traffic without reuse", rule, numbers, site.traffic_without_reuse, "bytes")
     for cost in site.orders:
-        yield _order_formula(site, cost, operand_sizes)
+        yield _build_order_formula(site, cost, operand_sizes)
     cheapest = site.chosen
     if cheapest.intensity is not None:
         rule, numbers = f"2 MACs / traffic {cheapest.order}", f"2 x {site.macs:,} / {cheapest.traffic:,}"
         yield Formula("intensity", rule, numbers, cheapest.intensity, "FLOPs per byte")
 
 
-def _order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, int, int]) -> Formula:
+def _build_order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, int, int]) -> Formula:
     trips = dict(zip("mkn", site.grid, strict=True))
     rules, filled = [], []
     for (name, depends), size in zip(dimensions.OPERANDS, operand_sizes, strict=True):
@@ -105,7 +105,7 @@ def _order_formula(site: SiteCost, cost: OrderCost, operand_sizes: tuple[int, in
             times = 2 * times - 1
         else:
             rules.append(" ".join((*loops, name)))
-        filled.append(_word_product(times, size))
+        filled.append(_format_product(times, size))
     rule, numbers = _extend_to_batch(site, " + ".join(rules), " + ".join(filled))
     return Formula(f"traffic {cost.order}", rule, numbers, cost.traffic, "bytes")
 
@@ -118,37 +118,37 @@ def _list_buffer_formulas(site: SiteCost, shape: dimensions.SiteDims, machine: H
     yield Formula(
         "buffer",
         rule,
-        " + ".join(_word_operands(shape, dimensions.find_largest_tile(shape))),
+        " + ".join(_format_operands(shape, dimensions.find_largest_tile(shape))),
         site.buffer,
         "bytes",
     )
     yield Formula("buffer, double", "2 x buffer", f"2 x {site.buffer:,}", site.buffer_double, "bytes")
     width = min(shape.width, shape.sum_width)
     holder = "the tiles" if machine.buffer is None or machine.buffer < site.buffer else "the machine's buffer"
-    numbers = f"{_word_product(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
+    numbers = f"{_format_product(2, site.M, site.N, site.K)} / sqrt({site.bound_buffer * 8 // width:,})"
     rule, numbers = _extend_to_batch(site, "2 M N K / sqrt(S)", numbers)
     rule = f"max(A + B + C without filling, {rule}), S elements in {holder}"
-    numbers = f"max({site.compulsory:,}, {numbers} x {_word_element(width)})"
+    numbers = f"max({site.compulsory:,}, {numbers} x {_format_element_size(width)})"
     yield Formula("lower bound", rule, numbers, site.lower_bound, "bytes")
     rule, numbers = f"traffic {site.order} / lower bound", f"{site.chosen.traffic:,} / {site.lower_bound:,}"
     yield Formula("distance from it", rule, numbers, site.ratio, "times")
 
 
-def _word_rate(rate: float) -> str:
+def _format_rate(rate: float) -> str:
     return f"{rate:,.15g}"
 
 
-def _time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
+def _list_time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     cost = site.chosen
     joint = "max({}, {})" if machine.double_buffered else "{} + {}"
-    slots = _word_product(site.products, *site.tile)
+    slots = _format_product(site.products, *site.tile)
     if cost.compute_cycles is not None and machine.macs_per_cycle is not None:
-        numbers = f"{slots} / {_word_rate(machine.macs_per_cycle)}"
+        numbers = f"{slots} / {_format_rate(machine.macs_per_cycle)}"
         rule = "products TM TK TN / MACs per cycle"
         yield Formula("compute cycles", rule, numbers, cost.compute_cycles, "cycles")
     if cost.memory_cycles is not None and machine.bytes_per_cycle is not None:
         rule = f"traffic {cost.order} / bytes per cycle"
-        numbers = f"{cost.traffic:,} / {_word_rate(machine.bytes_per_cycle)}"
+        numbers = f"{cost.traffic:,} / {_format_rate(machine.bytes_per_cycle)}"
         yield Formula("memory cycles", rule, numbers, cost.memory_cycles, "cycles")
     if cost.cycles is not None:
         numbers = joint.format(f"{cost.compute_cycles:,}", f"{cost.memory_cycles:,}")
@@ -156,12 +156,12 @@ def _time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     if cost.seconds is None:
         return
     if cost.cycles is not None and machine.clock is not None:
-        numbers = f"{cost.cycles:,} / {_word_rate(machine.clock)}"
+        numbers = f"{cost.cycles:,} / {_format_rate(machine.clock)}"
         yield Formula("time", "cycles / clock", numbers, cost.seconds, "seconds")
     elif machine.peak_macs is not None and machine.bandwidth is not None:
         rule = joint.format("products TM TK TN / peak MACs", f"traffic {cost.order} / bandwidth")
-        moving = f"{cost.traffic:,} / {_word_rate(machine.bandwidth)}"
-        numbers = joint.format(f"{slots} / {_word_rate(machine.peak_macs)}", moving)
+        moving = f"{cost.traffic:,} / {_format_rate(machine.bandwidth)}"
+        numbers = joint.format(f"{slots} / {_format_rate(machine.peak_macs)}", moving)
         yield Formula("time", rule, numbers, cost.seconds, "seconds")
 
 
@@ -184,7 +184,7 @@ def _list_systolic_formulas(
             f"array loads along {first} x along {second}"
             f" x ({depth.lower()} (2 R + C - 2) + {depth} of all tiles)",
             f"{folds[0]:,} x {folds[1]:,}"
-            f" x ({_word_product(site.grid[stream_axis], fill)}"
+            f" x ({_format_product(site.grid[stream_axis], fill)}"
             f" + {dimensions.round_up_sizes(shape)[stream_axis]:,})",
         )
         yield Formula(f"{timing.dataflow} array", rule, numbers, timing.cycles, "cycles")

@@ -37,7 +37,7 @@ class _Operand(Struct, frozen=True):
     bits: int
     element_count: int
 
-    def size(self, elements: int) -> int:
+    def count_bytes(self, elements: int) -> int:
         """Computes the bytes of `elements` elements. Each pass over the operand is packed separately."""
         passes, remainder = divmod(elements, self.element_count)
         operand_bytes = dimensions.count_packed_bytes(self.element_count, self.bits)
@@ -56,35 +56,36 @@ class _Nest:
         self.count = self.trips["m"] * self.trips["k"] * self.trips["n"]
         widths = (self.shape.width, self.shape.width, self.shape.sum_width)
         self.operands = [
-            self._operand(loops, bits) for (_, loops), bits in zip(dimensions.OPERANDS, widths, strict=True)
+            self._build_operand(loops, bits)
+            for (_, loops), bits in zip(dimensions.OPERANDS, widths, strict=True)
         ]
 
-    def _operand(self, loops: str, bits: int) -> _Operand:
+    def _build_operand(self, loops: str, bits: int) -> _Operand:
         fetch_loops = [
             index for index, loop in enumerate(self.order) if loop in loops and self.trips[loop] > 1
         ]
         last = fetch_loops[-1] + 1 if fetch_loops else 0
         return _Operand(loops, self.order[:last], bits, self._size[loops[0]] * self._size[loops[1]])
 
-    def indices_at(self, step: int) -> dict[str, int]:
+    def find_indices(self, step: int) -> dict[str, int]:
         """Returns the tile index of each loop at a step of one product."""
         indices = {}
         for loop in reversed(self.order):
             step, indices[loop] = divmod(step, self.trips[loop])
         return indices
 
-    def span(self, loop: str, first: int, stop: int) -> int:
+    def count_span(self, loop: str, first: int, stop: int) -> int:
         """Computes the number of elements of a range of tiles along an axis."""
         return min(stop * self._tile[loop], self._size[loop]) - min(
             first * self._tile[loop], self._size[loop]
         )
 
-    def tile(self, operand: _Operand, indices: Mapping[str, int]) -> int:
+    def count_tile(self, operand: _Operand, indices: Mapping[str, int]) -> int:
         """Computes the number of elements of an operand's tile at the given loop indices."""
-        first, second = (self.span(loop, indices[loop], indices[loop] + 1) for loop in operand.loops)
+        first, second = (self.count_span(loop, indices[loop], indices[loop] + 1) for loop in operand.loops)
         return first * second
 
-    def fetched(self, operand: _Operand, indices: Mapping[str, int], *, visits: str = "all") -> int:
+    def count_fetched(self, operand: _Operand, indices: Mapping[str, int], *, visits: str = "all") -> int:
         """Computes the number of elements of an operand that were fetched up to and including a step.
 
         Args:
@@ -95,13 +96,13 @@ class _Nest:
 
         def weight(loop: str, first: int, stop: int) -> int:
             if loop in operand.loops:
-                return self.span(loop, first, stop)
+                return self.count_span(loop, first, stop)
             return stop - first if visits == "all" else int(first == 0 < stop)
 
         inner_elements = 1
         for loop in operand.loops:
             if loop not in operand.fetch_loops:
-                inner_elements *= self.span(loop, 0, self.trips[loop])
+                inner_elements *= self.count_span(loop, 0, self.trips[loop])
         return self._sum_weighted_iterations(operand.fetch_loops, indices, weight) * inner_elements
 
     def _sum_weighted_iterations(self, loops: str, indices: Mapping[str, int], weight: _Weights) -> int:
@@ -115,14 +116,14 @@ class _Nest:
             outer_weight *= weight(loop, indices[loop], indices[loop] + 1)
         return total + outer_weight
 
-    def arrives(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
+    def is_fetched(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
         """Whether an operand's tile is fetched at a step.
 
-        It is fetched if all loops inside those that fetch it are at their start.
+        It is fetched if all loops inside its fetching loops are at their start.
         """
         return all(indices[loop] == 0 for loop in self.order[len(operand.fetch_loops) :])
 
-    def leaves(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
+    def is_dropped(self, operand: _Operand, indices: Mapping[str, int]) -> bool:
         """Whether an operand's tile is dropped after a step, until it is fetched again."""
         inner_loops = self.order[len(operand.fetch_loops) :]
         return all(indices[loop] == self.trips[loop] - 1 for loop in inner_loops)
@@ -145,9 +146,9 @@ def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int =
     step_count = nest.count * nest.shape.batch
     if not 0 <= first < step_count or not 0 < count <= MAX_STEPS:
         raise Misuse(
-            f"there is no step {first:,}" if count > 0 else "no steps are asked for",
+            f"there is no step {first:,}" if count > 0 else f"{count:,} steps cannot be listed",
             where=site.name,
-            hint=f"it has {step_count:,}, the first is 0; at most {MAX_STEPS:,} at once",
+            hint=f"it has the steps 0 to {step_count - 1:,}; list at most {MAX_STEPS:,} at once",
         )
     steps = [_tile_step(nest, step) for step in range(first, min(first + count, step_count))]
     return TileSteps(site.name, cost.order, ORDERS[cost.order], step_count, cost.chosen.traffic, tuple(steps))
@@ -155,14 +156,15 @@ def tile_steps(site: SitePlan, order: str = "best", first: int = 0, count: int =
 
 def _tile_step(nest: _Nest, step: int) -> TileStep:
     batch, inner = divmod(step, nest.count)
-    indices = nest.indices_at(inner)
+    indices = nest.find_indices(inner)
     a, b, c = nest.operands
-    moved = [operand.size(nest.fetched(operand, indices)) for operand in nest.operands]
-    first_visits = c.size(nest.fetched(c, indices, visits="first"))
+    moved = [operand.count_bytes(nest.count_fetched(operand, indices)) for operand in nest.operands]
+    first_visits = c.count_bytes(nest.count_fetched(c, indices, visits="first"))
     tile_bytes = [
-        dimensions.count_packed_bytes(nest.tile(operand, indices), operand.bits) for operand in nest.operands
+        dimensions.count_packed_bytes(nest.count_tile(operand, indices), operand.bits)
+        for operand in nest.operands
     ]
-    is_reloaded, is_stored = indices["k"] > 0 and nest.arrives(c, indices), nest.leaves(c, indices)
+    is_reloaded, is_stored = indices["k"] > 0 and nest.is_fetched(c, indices), nest.is_dropped(c, indices)
     earlier = _sum_earlier_traffic(nest, batch)
     return TileStep(
         step=step,
@@ -174,8 +176,8 @@ def _tile_step(nest: _Nest, step: int) -> TileStep:
         b=tile_bytes[1],
         c=tile_bytes[2],
         loads=(
-            tile_bytes[0] if nest.arrives(a, indices) else 0,
-            tile_bytes[1] if nest.arrives(b, indices) else 0,
+            tile_bytes[0] if nest.is_fetched(a, indices) else 0,
+            tile_bytes[1] if nest.is_fetched(b, indices) else 0,
             tile_bytes[2] if is_reloaded else 0,
         ),
         stores=tile_bytes[2] if is_stored else 0,
@@ -189,6 +191,6 @@ def _tile_step(nest: _Nest, step: int) -> TileStep:
 def _sum_earlier_traffic(nest: _Nest, batch: int) -> Sequence[int]:
     """Computes the traffic of the earlier products of the batch: A, B, C read and C written, in bytes."""
     end = {loop: trips - 1 for loop, trips in nest.trips.items()}
-    a, b, c = (operand.size(nest.fetched(operand, end)) for operand in nest.operands)
-    first_visits = nest.operands[2].size(nest.fetched(nest.operands[2], end, visits="first"))
+    a, b, c = (operand.count_bytes(nest.count_fetched(operand, end)) for operand in nest.operands)
+    first_visits = nest.operands[2].count_bytes(nest.count_fetched(nest.operands[2], end, visits="first"))
     return [batch * traffic for traffic in (a, b, c - first_visits, c)]

@@ -53,7 +53,7 @@ def decompose(
         if write is None or node.key in model.functions or (only is not None and node.label not in only):
             nodes.append(node)
             continue
-        builder = GraphBuilder(emission, emission.prefix(f"{node.label}/parts"), "", f"{node.label}/")
+        builder = GraphBuilder(emission, emission.create_prefix(f"{node.label}/parts"), "", f"{node.label}/")
         context.constants.replaceable = False
         try:
             write(builder, node, context)
@@ -64,7 +64,9 @@ def decompose(
         decomposed.append(node.label)
         nodes += builder.nodes
         weight_nodes |= {
-            id(leading) for name in node.inputs for leading in recurrent.list_nodes_before(name, context)
+            id(weight_node)
+            for name in node.inputs
+            for weight_node in recurrent.list_nodes_before(name, context)
         }
     if not decomposed:
         return model, (), refused
@@ -79,12 +81,12 @@ def decompose(
     return replace(model, graph=replace(graph, inputs=inputs)), tuple(decomposed), refused
 
 
-def _drop_unused(nodes: Sequence[Node], led: set[int], outputs: Sequence[str]) -> list[Node]:
-    """Removes the unused nodes of `weight_nodes`, which are between a stored weight and its former reader."""
+def _drop_unused(nodes: Sequence[Node], weight_nodes: set[int], outputs: Sequence[str]) -> list[Node]:
+    """Removes the unused nodes among `weight_nodes`, ids of nodes between a weight and its former reader."""
     needed = set(outputs)
     remaining: list[Node] = []
     for node in reversed(nodes):
-        if id(node) not in led or not needed.isdisjoint(node.outputs):
+        if id(node) not in weight_nodes or not needed.isdisjoint(node.outputs):
             needed.update(list_reads(node))
             remaining.append(node)
     return remaining[::-1]

@@ -44,7 +44,7 @@ class _Layer(Struct, frozen=True):
         activations: The activations of each direction.
         batch: The batch size, as a number or to be read at run time.
         sizes: Sizes of X as (steps, batch, features), None for an open size.
-        first: Whether the batch is the first axis.
+        is_batch_first: Whether the batch is the first axis.
     """
 
     node: Node
@@ -55,13 +55,13 @@ class _Layer(Struct, frozen=True):
     activations: tuple[tuple[str, ...], ...]
     batch: Size
     sizes: tuple[int | None, int | None, int]
-    first: bool
+    is_batch_first: bool
 
     @property
     def directions(self) -> int:
         return len(self.activations)
 
-    def backward(self, d: int) -> bool:
+    def is_backward(self, d: int) -> bool:
         """Whether direction `d` runs from the end to the start."""
         return d == 1 or str(self.node.attributes.get("direction", "forward")) == "reverse"
 
@@ -94,14 +94,22 @@ new states, hidden state first.
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
 
-def _decompose_layer(
+def _make_decomposition(
     step: Step, gates: int, defaults: tuple[str, ...]
 ) -> Callable[[GraphBuilder, Node, SiteContext], None]:
-    def take(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
+    """Makes the function that decomposes an operator.
+
+    Args:
+        step: Writes one step.
+        gates: Number of gates.
+        defaults: Default activations of one direction.
+    """
+
+    def decompose_node(builder: GraphBuilder, node: Node, context: SiteContext) -> None:
         layer = _read_layer(node, context, gates, defaults)
         _write_layer(builder, layer, _store_weights(builder, layer, context, step), step)
 
-    return take
+    return decompose_node
 
 
 def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[str, ...]) -> _Layer:
@@ -132,8 +140,8 @@ def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[st
     ]
     is_batch_first = bool(attributes.get("layout", 0))
     axes = (1, 0, 2) if is_batch_first else (0, 1, 2)
-    opened = context.opened(inputs["X"])
-    sizes = [None if axis in opened else shape[axis] for axis in axes]
+    open_axes = context.find_open_axes(inputs["X"])
+    sizes = [None if axis in open_axes else shape[axis] for axis in axes]
     if sizes[2] is None:
         raise NoSite("the number of its features is not known")
     batch = sizes[1]
@@ -146,7 +154,7 @@ def _read_layer(node: Node, context: SiteContext, gates: int, defaults: tuple[st
         activations=tuple(activations[:directions]),
         batch=batch if batch is not None else (inputs["X"], axes[1]),
         sizes=(sizes[0], batch, sizes[2]),
-        first=is_batch_first,
+        is_batch_first=is_batch_first,
     )
 
 
@@ -199,14 +207,14 @@ def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: i
     if resolved is not None:
         tensor, _, axes, _ = resolved
         if tensor.payload is None:
-            raise NoSite(f"its {role} carries no data")
+            raise NoSite(f"its {role} has no data")
         if axes != tuple(range(len(axes))) or not isinstance(tensor.payload, (FileSpan, Inline)):
             tensor = build_tensor(tensor.name, np.ascontiguousarray(tensor.array().transpose(axes)))
         return tensor
     node = context.constants.producers.get(name)
     if node is None or node.domain or node.op not in _DIRECTION_OPERATORS or not max_chain:
-        maker_text = "" if node is None else f", but made by {node.op}"
-        raise NoSite(f"its {role} is not stored{maker_text}")
+        producer_text = "" if node is None else f", but computed by {node.op}"
+        raise NoSite(f"its {role} is not stored{producer_text}")
     parts = [_find_stored_tensor(part, role, context, max_chain - 1) for part in node.inputs]
     try:
         if node.op == "Concat":
@@ -222,9 +230,9 @@ def _find_stored_tensor(name: str, role: str, context: SiteContext, max_chain: i
 def _store_gate_rows(
     builder: GraphBuilder, layer: _Layer, tensor: Tensor, label: str, d: int, first: int, gates: int
 ) -> str:
-    """Stores the rows of some gates of one direction of W or R, which share the stored bytes.
+    """Stores the rows of some gates of one direction of W or R, as a view of the stored bytes.
 
-    Returns the name.
+    Returns the name of the new tensor.
     """
     rows = layer.gates * layer.hidden
     width = tensor.shape[2]
@@ -236,7 +244,7 @@ def _store_gate_rows(
     else:
         assert isinstance(payload, Inline)
         cut = Inline(payload.data[start : start + size])
-    name = builder.emission.unique(f"{builder.prefix}{label}_{d}")
+    name = builder.emission.create_name(f"{builder.prefix}{label}_{d}")
     shape = (gates * layer.hidden, width)
     builder.emission.initializers[name] = Tensor(name, tensor.dtype, shape, cut)
     return name
@@ -264,7 +272,7 @@ def _store_biases(
 
 
 def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
-    name = builder.emission.unique(f"{builder.prefix}{label}")
+    name = builder.emission.create_name(f"{builder.prefix}{label}")
     builder.emission.initializers[name] = build_tensor(name, np.ascontiguousarray(array).astype(layer.dtype))
     return name
 
@@ -272,7 +280,7 @@ def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) 
 def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weights], step: Step) -> None:
     """Writes the nodes of the operator."""
     x = layer.inputs["X"]
-    if layer.first:
+    if layer.is_batch_first:
         x = builder.transpose(x, (1, 0, 2), "x")
     states = 2 if step is _write_lstm_step else 1
     rows, last = [], []
@@ -294,7 +302,7 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
     for name, (parts, axis, perm) in zip(outputs, results, strict=True):
         if name:
             stacked = builder.concat(parts, axis, f"out_{axis}_{name}")
-            turned = builder.transpose(stacked, perm, f"turned_{name}") if layer.first else stacked
+            turned = builder.transpose(stacked, perm, f"turned_{name}") if layer.is_batch_first else stacked
             builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
 
 
@@ -302,7 +310,7 @@ def _write_initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int
     """Writes the initial state of a direction, (batch, hidden)."""
     state = layer.inputs[role]
     if state:
-        axis = 1 if layer.first else 0
+        axis = 1 if layer.is_batch_first else 0
         index = builder.number(d, np.int64, f"{role}_which")
         return builder.add("Gather", (state, index), role, attributes={"axis": axis})
     sizes = builder.read_sizes((layer.batch, layer.hidden), f"{role}_size")
@@ -324,7 +332,7 @@ def _scan_steps(
     inputs.append(Value(z_row, layer.dtype, (layer.sizes[1], layer.gates * layer.hidden)))
     outputs = [Value(name, layer.dtype, state) for name in (*states_after, row)]
     builder.scan(
-        "steps", body, inputs=inputs, outputs=outputs, scanned=[z], state=start, backward=layer.backward(d)
+        "steps", body, inputs=inputs, outputs=outputs, scanned=[z], state=start, backward=layer.is_backward(d)
     )
     return list(builder.nodes[-1].outputs)
 
@@ -426,7 +434,7 @@ def _write_rnn_step(
 
 
 DECOMPOSITIONS: Mapping[tuple[str, str], Callable[[GraphBuilder, Node, SiteContext], None]] = {
-    ("", "LSTM"): _decompose_layer(_write_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
-    ("", "GRU"): _decompose_layer(_write_gru_step, 3, ("Sigmoid", "Tanh")),
-    ("", "RNN"): _decompose_layer(_write_rnn_step, 1, ("Tanh",)),
+    ("", "LSTM"): _make_decomposition(_write_lstm_step, 4, ("Sigmoid", "Tanh", "Tanh")),
+    ("", "GRU"): _make_decomposition(_write_gru_step, 3, ("Sigmoid", "Tanh")),
+    ("", "RNN"): _make_decomposition(_write_rnn_step, 1, ("Tanh",)),
 }

@@ -92,7 +92,7 @@ def emit(site: Site, plan: SitePlan, emission: Emission) -> list[Node]:
         The nodes. The last one produces the site's output.
     """
     geometry = _Geometry.from_plan(plan)
-    builder = GraphBuilder(emission, emission.prefix(f"{site.output}/tiled"), site.name)
+    builder = GraphBuilder(emission, emission.create_prefix(f"{site.output}/tiled"), site.name)
     if plan.form == "lab":
         _emit_lab(builder, site, geometry)
         return builder.nodes
@@ -119,9 +119,9 @@ def _write_site(
         inputs: Value names of the site's inputs; in a function, its formal inputs.
         weight: Value name of the padded weight in a function, or ''.
     """
-    # whether the body of a Scan reads the operands from outside; the matrices of a stack are scanned
-    scanned = form == "scan" and not site.stacked and "float" in site.dtype
-    x = _write_left_operand(builder, site, geometry, form, inputs, scanned)
+    # whether the body of a Scan reads the operands from the outer graph; a stack is scanned instead
+    reads_outer = form == "scan" and not site.stacked and "float" in site.dtype
+    x = _write_left_operand(builder, site, geometry, form, inputs, reads_outer)
     right: WholeOperand
     if weight:
         right = ComputedOperand(weight, site.batch, (geometry.K, geometry.N))
@@ -130,11 +130,11 @@ def _write_site(
     else:
         assert not isinstance(site.right, Struct)
         w = site.right(builder, inputs)
-        w = builder.set_apart(w, "w_set_apart") if scanned else w
+        w = builder.set_apart(w, "w_set_apart") if reads_outer else w
         w = pad_operand(builder, site, w, geometry.K - site.K, geometry.N - site.N, "w", 1)
         right = ComputedOperand(w, site.batch, (geometry.K, geometry.N))
     if isinstance(x, GatheredRows):
-        z = _scan_rows(builder, site, geometry, x, right)
+        z = _write_row_scan(builder, site, geometry, x, right)
     else:
         z = _FORMS[form](builder, site, geometry, x, right)
     if (geometry.M, geometry.N) != (site.M, site.N):
@@ -144,7 +144,12 @@ def _write_site(
 
 
 def _write_left_operand(
-    builder: GraphBuilder, site: Site, geometry: _Geometry, form: str, inputs: Sequence[str], scanned: bool
+    builder: GraphBuilder,
+    site: Site,
+    geometry: _Geometry,
+    form: str,
+    inputs: Sequence[str],
+    reads_outer: bool,
 ) -> str | GatheredRows:
     """Writes X as a matrix, or the data from which a Scan over rows gathers its rows."""
     is_unpadded = (geometry.M, geometry.K) == (site.M, site.K)
@@ -157,9 +162,11 @@ def _write_left_operand(
     ):
         rows = site.gather_rows(builder, inputs)
         if rows is not None:
-            return replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if scanned else rows
+            return (
+                replace(rows, places=builder.set_apart(rows.places, "x_set_apart")) if reads_outer else rows
+            )
     x = site.left(builder, inputs)
-    x = builder.set_apart(x, "x_set_apart") if scanned else x
+    x = builder.set_apart(x, "x_set_apart") if reads_outer else x
     return pad_operand(builder, site, x, geometry.M - site.M, geometry.K - site.K, "x", 0)
 
 
@@ -205,7 +212,8 @@ def _write_products(
     return sums
 
 
-def _join(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
+def _join_blocks(builder: GraphBuilder, blocks: list[list[str]], label: str) -> str:
+    """Writes the concatenation of a grid of blocks to one matrix."""
     m, n = len(blocks), len(blocks[0])
     if m == n == 1:
         return blocks[0][0]
@@ -240,7 +248,7 @@ def _write_unrolled_matrix(
     xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
     ws = right.tiles(builder, geometry.ks, geometry.ns, geometry.tile[1:])
     labels = [*map(str, range(len(geometry.ns)))]
-    return _join(builder, _write_products(builder, site, geometry, xs, ws, labels), "y")
+    return _join_blocks(builder, _write_products(builder, site, geometry, xs, ws, labels), "y")
 
 
 def _write_column(
@@ -249,13 +257,13 @@ def _write_column(
     """Writes one column of output tiles, (M, width), from the (K, width) matrix `w`."""
     tag = "" if n == "*" else f"_{n}"
     ws = write_cut(builder, w, geometry.ks, [width], (geometry.tile[1], width), f"w{tag}")
-    return _join(builder, _write_products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
+    return _join_blocks(builder, _write_products(builder, site, geometry, xs, ws, [n]), f"y{tag}")
 
 
-def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
+def _write_scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: WholeOperand) -> str:
     """Writes a Scan over the matrices of a stack, each in scan form, or unrolled if it is small."""
     if not site.stacked:
-        return _scan_matrix(builder, site, geometry, x, right)
+        return _write_matrix_scan(builder, site, geometry, x, right)
     body = builder.inner("matrix")
     x_matrix = body.value("x")
     inputs = [Value(x_matrix, site.dtype, (geometry.M, geometry.K))]
@@ -265,7 +273,7 @@ def _scan(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right:
         builder, body, geometry.ns, geometry.tile[2], site.right_dtype, as_matrix=needs_matrix
     )
     inputs += [value for _, value in stacks]
-    form = _write_unrolled_matrix if is_small else _scan_matrix
+    form = _write_unrolled_matrix if is_small else _write_matrix_scan
     product = form(body, site, geometry, x_matrix, operand)
     return builder.scan(
         "matrices",
@@ -297,14 +305,17 @@ def _prefers_row_scan(geometry: _Geometry) -> bool:
     )
 
 
-def _scan_matrix(builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand) -> str:
+def _write_matrix_scan(
+    builder: GraphBuilder, site: Site, geometry: _Geometry, x: str, right: RightOperand
+) -> str:
+    """Writes one matrix as a Scan over blocks of rows or over columns."""
     if _prefers_row_scan(geometry):
-        return _scan_rows(builder, site, geometry, x, right)
+        return _write_row_scan(builder, site, geometry, x, right)
     xs = write_cut(builder, x, geometry.ms, geometry.ks, geometry.tile[:2], "x")
-    return _scan_columns(builder, site, geometry, xs, right)
+    return _write_column_scan(builder, site, geometry, xs, right)
 
 
-def _scan_columns(
+def _write_column_scan(
     builder: GraphBuilder, site: Site, geometry: _Geometry, xs: list[list[str]], right: RightOperand
 ) -> str:
     """Writes (M, N) from blocks of rows: a Scan over whole columns, and a ragged last column after it."""
@@ -326,7 +337,7 @@ def _scan_columns(
     return builder.concat(parts, 1, "y")
 
 
-def _scan_rows(
+def _write_row_scan(
     builder: GraphBuilder, site: Site, geometry: _Geometry, x: str | GatheredRows, right: RightOperand
 ) -> str:
     """Writes a Scan over whole blocks of rows. Its body has the unrolled products, or a Scan over columns."""
@@ -349,9 +360,9 @@ def _scan_rows(
             block = builder.reshape(block, (height, geometry.K), "x_met")
         xs = write_cut(builder, block, [height], geometry.ks, (tm, tk), "x")
         if not is_narrow:
-            return _scan_columns(builder, site, line_geometry, xs, right)
+            return _write_column_scan(builder, site, line_geometry, xs, right)
         labels = [str(n) for n in range(len(line_geometry.ns))]
-        return _join(builder, _write_products(builder, site, line_geometry, xs, ws, labels), "y")
+        return _join_blocks(builder, _write_products(builder, site, line_geometry, xs, ws, labels), "y")
 
     parts = []
     top = builder.slice(rows, (0, 0), (full_count * tm, width), "x_rows") if remaining_rows else rows
@@ -392,7 +403,7 @@ def _write_batched(
     return builder.reshape(turned, (*lead, geometry.M, geometry.N), "y")
 
 
-_FORMS = {"unrolled": _write_unrolled, "lab": _write_unrolled, "scan": _scan, "batched": _write_batched}
+_FORMS = {"unrolled": _write_unrolled, "lab": _write_unrolled, "scan": _write_scan, "batched": _write_batched}
 
 
 def _emit_lab(builder: GraphBuilder, site: Site, geometry: _Geometry) -> None:

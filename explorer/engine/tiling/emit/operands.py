@@ -50,7 +50,7 @@ class StoredOperand:
         if key not in bundles:
             tiles = weights.WeightTiles(self.weight, tile, (ks, ns), self.index)
             names = [f"{self.base_name}/tile_{k}_{n}" for k, n in tiles.places]
-            bundles[key] = tiles.bundle(builder.emission.uniques(names))
+            bundles[key] = tiles.bundle(builder.emission.create_names(names))
         tile_names = bundles[key].names
         if self.weight.transposed:
             return [list(tile_names[k :: grid[0]]) for k in range(grid[0])]

@@ -44,7 +44,7 @@ def register_split(
                 body.split(band, cols, 1, outputs[i], f"cols_{i}")
         return [o for row in outputs for o in row]
 
-    return emission.function(name, ("X",), write)
+    return emission.register_function(name, ("X",), write)
 
 
 def write_cut(
@@ -83,7 +83,7 @@ def register_concat(emission: Emission, m: int, n: int) -> str:
         body.nodes[-1].outputs = ("Y",)
         return ("Y",)
 
-    return emission.function(f"Concat2D_{m}x{n}", [x for row in grid for x in row], write)
+    return emission.register_function(f"Concat2D_{m}x{n}", [x for row in grid for x in row], write)
 
 
 def register_tile_operator(
@@ -105,7 +105,9 @@ def register_tile_operator(
     types = [dtype] if right == dtype else [dtype, right]
     kinds = "" if types in (["float32"], ["float64"]) else "_" + "_".join(types)
     name = f"2DMM_{tile[0]}x{tile[1]}x{tile[2]}{kinds}"
-    return emission.function(name, ("A", "B"), lambda body: [multiply(body, "A", "B", dtype, right, "C")])
+    return emission.register_function(
+        name, ("A", "B"), lambda body: [multiply(body, "A", "B", dtype, right, "C")]
+    )
 
 
 def multiply(builder: GraphBuilder, a: str, b: str, dtype: str, right: str, label: str, mnk: str = "") -> str:

@@ -30,7 +30,7 @@ def _view_matrix(weight: Weight, index: int = 0) -> Array:
     return matrix.T if weight.transposed else matrix
 
 
-def _bytes(array: Array) -> memoryview:
+def _view_bytes(array: Array) -> memoryview:
     # as plain bytes, because types of ml_dtypes have no buffer format
     return array.reshape(-1).view(np.uint8).data
 
@@ -44,6 +44,7 @@ def _release_pages(weight: Weight, first: int, last: int) -> None:
 
 
 def _get_itemsize(weight: Weight) -> int:
+    """Returns the bytes of one element."""
     return weight.tensor.nbytes // max(weight.tensor.elements, 1)
 
 
@@ -90,18 +91,20 @@ class _Slabs(Struct):
         """Returns the bytes of the blocks as payloads that can be computed independently."""
         size = self.height * self.width * _get_itemsize(self.weight)
         if not self.weight.transposed or not _is_in_file(self.weight):
-            return [ComputedPayload(len(self.corners) * size, self.in_order)]
+            return [ComputedPayload(len(self.corners) * size, self.compute_in_order)]
         # a large weight stays mapped until all its blocks are done, so only one at a time
         is_alone = self.height >= self.weight.K or self.weight.tensor.nbytes <= _MAX_SHARED_BYTES
         return [
-            ComputedPayload(size, functools.partial(self.single, index), alone=is_alone or index > 0)
+            ComputedPayload(size, functools.partial(self.compute_block, index), alone=is_alone or index > 0)
             for index in range(len(self.corners))
         ]
 
-    def single(self, index: int) -> Iterator[memoryview]:
+    def compute_block(self, index: int) -> Iterator[memoryview]:
         """Computes one block of a matrix that is stored column by column."""
         k, n = self.corners[index]
-        yield _bytes(read_padded_block(_view_matrix(self.weight, self.index), k, n, self.height, self.width))
+        yield _view_bytes(
+            read_padded_block(_view_matrix(self.weight, self.index), k, n, self.height, self.width)
+        )
         if self.height >= self.weight.K:
             # the block is a range of stored rows that no other block needs
             _release_pages(self.weight, n, n + self.width)
@@ -110,11 +113,11 @@ class _Slabs(Struct):
         if len(self.corners) > 1 and len(self.completed) % len(self.corners) == 0:
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
-    def in_order(self) -> Iterator[memoryview]:
+    def compute_in_order(self) -> Iterator[memoryview]:
         """Computes all blocks, in order."""
         if self.weight.cut is not None:
             for k, n in self.corners:
-                yield _bytes(self.weight.cut(self.index, k, n, self.height, self.width))
+                yield _view_bytes(self.weight.cut(self.index, k, n, self.height, self.width))
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
             return
         matrix = _view_matrix(self.weight, self.index)
@@ -122,7 +125,7 @@ class _Slabs(Struct):
             yield from self.compute_from_bands(matrix)
             return
         for k, n in self.corners:
-            yield _bytes(read_padded_block(matrix, k, n, self.height, self.width))
+            yield _view_bytes(read_padded_block(matrix, k, n, self.height, self.width))
         if len(self.corners) > 1:
             _release_pages(self.weight, 0, max(self.weight.K, self.weight.N))
 
@@ -142,7 +145,7 @@ class _Slabs(Struct):
                 for row in range(0, matrix.shape[0], rows):
                     band[row : row + rows] = matrix[row : row + rows, first:last]
                     _release_pages(self.weight, row, min(row + rows, matrix.shape[0]))
-            yield _bytes(read_padded_block(band, k, n - first, self.height, self.width))
+            yield _view_bytes(read_padded_block(band, k, n - first, self.height, self.width))
 
 
 _SLAB_BYTES = 1 << 21
@@ -297,7 +300,7 @@ class WeightTiles:
         """
         tiles = self._find_inner_tiles(band)
         if len(tiles):
-            tile_bytes = _bytes(tiles)
+            tile_bytes = _view_bytes(tiles)
             size = len(tile_bytes) if in_one_piece else len(tile_bytes) // len(tiles)
             for start in range(0, len(tile_bytes), size):
                 yield tile_bytes[start : start + size]
@@ -312,8 +315,8 @@ class WeightTiles:
         k, n = self.places[index]
         height, width = self._sizes[0][k], self._sizes[1][n]
         if self._weight.cut is not None:
-            return _bytes(self._weight.cut(self._index, k * tk, n * tn, height, width))
-        return _bytes(
+            return _view_bytes(self._weight.cut(self._index, k * tk, n * tn, height, width))
+        return _view_bytes(
             read_padded_block(_view_matrix(self._weight, self._index), k * tk, n * tn, height, width)
         )
 
@@ -329,7 +332,7 @@ class WeightTiles:
         rows = rows[band * size[0] : (band + 1) * size[0]]
         if len(rows) < size[0]:
             return np.empty(0)
-        # rows at odd distances; see `read_padded_block`
+        # the distance of two rows is odd, for the reason in `read_padded_block`
         stage = np.empty((size[0], rows.shape[1] + ODD_BYTES // self._itemsize), rows.dtype)
         np.copyto(stage[:, : rows.shape[1]], rows)
         count = rows.shape[1] // size[1]

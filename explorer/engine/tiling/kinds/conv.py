@@ -20,7 +20,15 @@ from explorer.engine.tiling.kinds.convolution_windows import (
 )
 from explorer.engine.tiling.kinds.im2col import write_fold, write_gathered_rows, write_unfold
 from explorer.engine.tiling.kinds.linear import FLOATS, write_scaled_sum
-from explorer.engine.tiling.sites import WORDS, LeftAsItWas, NoSite, OperandBuilder, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import (
+    WORDS,
+    NoSite,
+    OperandBuilder,
+    Site,
+    SiteContext,
+    UntiledProduct,
+    Weight,
+)
 
 
 def find_convolution_site(
@@ -47,20 +55,20 @@ def find_convolution_site(
         raise NoSite("its input is its own kernel")
     dtype = context.dtype(node.inputs[0]) or "float32"
     if dtype not in types:
-        raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
+        raise NoSite(f"its type is {dtype}, but only {', '.join(types)} can be tiled")
     shape, output_shape = context.shape(node.inputs[0]), context.shape(node.outputs[0])
-    open_axes = context.opened(node.inputs[0])
+    open_axes = context.find_open_axes(node.inputs[0])
     has_open_sizes = bool(open_axes - {0})
     if has_open_sizes and _needs_sizes(node, open_axes):
-        context.static(node.inputs[0])
+        context.get_static_shape(node.inputs[0])
     stored_kernel = context.constants.resolve(node.inputs[1])
-    kernel = context.known(node.inputs[1], static=True)
+    kernel = context.find_shape(node.inputs[1], static=True)
     if stored_kernel is not None:
         kernel = tuple(stored_kernel[0].shape[a] for a in stored_kernel[2])
     if kernel is None:
         raise NoSite("the shape of its kernel is not known")
     if stored_kernel is not None and stored_kernel[0].payload is None:
-        raise NoSite(f"the weight '{stored_kernel[1]}' carries no data")
+        raise NoSite(f"the weight '{stored_kernel[1]}' has no data")
     count = int(node.attributes.get("group", 1))
     _check_shapes(node, shape, kernel, output_shape, count)
     axes: tuple[WindowAxis, ...]
@@ -79,7 +87,7 @@ def find_convolution_site(
     )
     window = ConvWindow(axes, groups, has_open_sizes, dtype if dtype in WORDS else "")
     if stored_kernel is None and is_transposed:
-        raise LeftAsItWas("a transposed convolution with a computed kernel")
+        raise UntiledProduct("a transposed convolution with a computed kernel")
     right = (
         _build_computed_kernel(window)
         if stored_kernel is None

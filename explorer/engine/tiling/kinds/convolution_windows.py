@@ -97,15 +97,15 @@ class ConvWindow(Struct, frozen=True):
     """A convolution of any kind as a product: `batch` times X (images x positions, K) W (K, N).
 
     Attributes:
-        axes: The spatial axes, at example sizes if `opened`.
+        axes: The spatial axes, at example sizes if `has_open_size`.
         groups: The groups of channels.
-        opened: Whether the size of the images is known only at run time.
+        has_open_size: Whether the size of the images is known only at run time.
         narrow: Element type of the images if onnxruntime's Pad supports only wider types, else ''.
     """
 
     axes: tuple[WindowAxis, ...]
     groups: Groups
-    opened: bool = False
+    has_open_size: bool = False
     narrow: str = ""
 
     @property
@@ -213,8 +213,8 @@ def compute_transposed_axes(
             table[q, : len(phase_taps)] = phase_taps
             shifts[q, : len(phase_taps)] = [(q + head - t * d) // s for t in phase_taps]
         has_tap = table >= 0
-        lacking = not has_tap.all()
-        pad_before = max(int(lacking), -int(shifts.min(where=has_tap, initial=0)))
+        lacks_taps = not has_tap.all()
+        pad_before = max(int(lacks_taps), -int(shifts.min(where=has_tap, initial=0)))
         last = positions - 1 + int(shifts.max(where=has_tap, initial=0))
         places = np.arange(positions)[None, :, None] + shifts[:, None, :] + pad_before
         # a missing tap of a phase reads the first padding element
@@ -251,15 +251,15 @@ class Kernel(Struct, frozen=True):
         tensor: The stored tensor.
         axes: Axes of the tensor, in the operator's order.
         window: The convolution as a product.
-        inward: Whether the stored order is (input channels, output channels of a group, ...), as for
-            ConvTranspose, instead of (output channels, input channels of a group, ...).
+        has_inputs_first: Whether the stored order is (input channels, output channels of a group, ...), as
+            for ConvTranspose, instead of (output channels, input channels of a group, ...).
         zero: Value outside of the blocks of packed groups.
     """
 
     tensor: Tensor
     axes: tuple[int, ...]
     window: ConvWindow
-    inward: bool
+    has_inputs_first: bool
     zero: int = 0
 
     def __call__(self, matrix: int, k: int, n: int, height: int, width: int) -> Array:
@@ -300,7 +300,7 @@ class Kernel(Struct, frozen=True):
         """Returns the kernel as (groups, output channels, input channels, *kernel): a view."""
         kernels: Array = self.tensor.array().transpose(self.axes)
         groups, kernel = self.window.groups, kernels.shape[2:]
-        if self.inward:
+        if self.has_inputs_first:
             return kernels.reshape(groups.count, groups.in_channels, groups.out_channels, *kernel).swapaxes(
                 1, 2
             )

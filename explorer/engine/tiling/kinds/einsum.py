@@ -62,15 +62,15 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
     a, b = (context.shape(name) for name in names)
     dtype = context.dtype(names[0])
     if dtype is not None and dtype not in types:
-        raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
+        raise NoSite(f"its type is {dtype}, but only {', '.join(types)} can be tiled")
     if any(len(set(side)) != len(side) for side in (left, right, output)):
         raise NoSite("a letter occurs twice in one operand: a diagonal")
     sizes = {**dict(zip(right, b, strict=True)), **dict(zip(left, a, strict=True))}
     if any(sizes[c] != size for c, size in zip(right, b, strict=True)):
         raise NoSite("one operand is repeated along an axis of the other")
     groups = _group_letters(left, right, output)
-    left_open = context.opened(names[0])
-    right_open = frozenset[int]() if constant else context.opened(names[1])
+    left_open = context.find_open_axes(names[0])
+    right_open = frozenset[int]() if constant else context.find_open_axes(names[1])
     open_letters = {c: (1, i) for i, c in enumerate(right) if i in right_open}
     open_letters |= {c: (0, i) for i, c in enumerate(left) if i in left_open}
     if any((left.index(c) in left_open) != (i in right_open) for i, c in enumerate(right) if c in left):

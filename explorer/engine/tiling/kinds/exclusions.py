@@ -1,16 +1,16 @@
-"""Operators that multiply and accumulate but are not tiled, with their names for reasons."""
+"""Operators that multiply and accumulate but are not tiled, with the reason."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from explorer.engine.graph.model import Node
-from explorer.engine.tiling.sites import Kinds, LeftAsItWas, Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, Site, SiteContext, UntiledProduct
 
 NOT_MATRIX: Mapping[str, str] = {
     "DeformConv": "a deformable convolution",
     "MatMulIntegerToFloat": "a product of integers with computed scales",
-    "DynamicQuantizeMatMul": "a product that quantizes its input as it goes",
+    "DynamicQuantizeMatMul": "a product that quantizes its input at run time",
     "QLinearConvTranspose": "a quantized transposed convolution",
     "QAttention": "a quantized attention",
     "FusedConv": "a convolution fused with its activation",
@@ -22,8 +22,8 @@ NOT_MATRIX: Mapping[str, str] = {
 }
 
 
-def _make_kind(node: Node, context: SiteContext) -> Site:
-    raise LeftAsItWas(NOT_MATRIX[node.op])
+def _refuse(node: Node, context: SiteContext) -> Site:
+    raise UntiledProduct(NOT_MATRIX[node.op])
 
 
-KINDS: Kinds = {(domain, op): _make_kind for op in NOT_MATRIX for domain in ("", "com.microsoft")}
+KINDS: Kinds = {(domain, op): _refuse for op in NOT_MATRIX for domain in ("", "com.microsoft")}

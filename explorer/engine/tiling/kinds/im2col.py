@@ -33,7 +33,7 @@ def write_unfold(builder: GraphBuilder, x: str, window: ConvWindow, fill: str = 
     """
     axes, groups = window.axes, window.groups
     x = _move_channels_last(builder, x, window, fill)
-    if window.opened:
+    if window.has_open_size:
         return _write_open_unfold(builder, x, window)
     if not window.needs_no_gather or (builder.emission.opset < 10 and any(a.step != 1 for a in axes)):
         channels = groups.packs * groups.pack * groups.in_channels
@@ -66,7 +66,7 @@ def write_gathered_rows(
     Returns:
         The matrix of places with the indices that gather X, or None if no Gather is needed or sizes are open.
     """
-    if window.opened or window.needs_no_gather or window.batch != 1:
+    if window.has_open_size or window.needs_no_gather or window.batch != 1:
         return None
     x = _move_channels_last(builder, x, window, fill)
     places = builder.reshape(x, (-1, window.groups.pack * window.groups.in_channels), "images_places")
@@ -176,7 +176,7 @@ def write_fold(builder: GraphBuilder, z: str, x: str, window: ConvWindow) -> str
         x: Value name of the input images.
         window: The convolution as a product.
     """
-    if window.opened:
+    if window.has_open_size:
         return _write_open_fold(builder, z, x, window)
     axes, groups = window.axes, window.groups
     rank = len(axes)

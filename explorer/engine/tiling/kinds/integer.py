@@ -1,7 +1,7 @@
 """Sites of integer matmuls (MatMulInteger, QLinearMatMul, QGemm) and convolutions (ConvInteger, QLinearConv).
 
-The tiles multiply the stored codes and add them in int32. The matrix unit does not handle zero points. With a
-and b the zero points of the operands,
+The tiles multiply the stored codes and add them in int32. The matrix unit does not subtract zero points. The
+graph uses this identity, where a and b are the zero points of the operands:
 
     sum (x - a) (w - b)  =  sum x w  -  a sum w  -  b sum (x - a)
 
@@ -30,11 +30,11 @@ from explorer.engine.tiling.kinds.linear import find_product_site
 from explorer.engine.tiling.sites import (
     WORDS,
     Kinds,
-    LeftAsItWas,
     NoSite,
     OperandBuilder,
     Site,
     SiteContext,
+    UntiledProduct,
     Weight,
 )
 from explorer.facts.quantize import Accumulator
@@ -144,7 +144,7 @@ def build_integer_site(
         base.weight.tensor.dtype if base.weight is not None else get_operand_type(context, base.inputs[-1])
     )
     if right_dtype not in CODES:
-        raise NoSite(f"its weight is of type {right_dtype}, tiled are {', '.join(CODES)}")
+        raise NoSite(f"its weight has type {right_dtype}, but only {', '.join(CODES)} can be tiled")
     base = replace(base, other=right_dtype if right_dtype != base.dtype else "")
     input_index: dict[str, int] = {}
     for name in (terms.a, terms.b, terms.bias_name):
@@ -153,7 +153,7 @@ def build_integer_site(
             site_inputs.append(name)
     if base.weight is not None and base.weight.cut is not None and terms.b != 0:
         if not isinstance(terms.b, int):
-            raise LeftAsItWas("more than one zero point of its kernels")
+            raise UntiledProduct("more than one zero point of its kernels")
         base = replace(base, right=_fill_zero(base.weight, terms.b))
     converter = columns or get_default_columns(base, context)
 
@@ -223,7 +223,7 @@ def get_default_columns(base: Site, context: SiteContext, *, turned: bool = Fals
         turned: Whether the product is transposed because the weight was on the left.
     """
     if base.node.op in ("Conv", "ConvTranspose"):
-        channels = (context.known(base.node.outputs[0]) or (0, base.N))[1]
+        channels = (context.find_shape(base.node.outputs[0]) or (0, base.N))[1]
         packs = -(-channels // base.N)
 
         def repeat_per_channel(values: Array) -> Array:
@@ -330,7 +330,10 @@ def _write_operand_sums(
     label: str,
     zero: str,
 ) -> str:
-    """Writes the sums of an operand along the depth: column sums (axis 0) or row sums (axis 1)."""
+    """Writes the sums of an operand along the depth: column sums (axis 0) or row sums (axis 1).
+
+    `zero` is the value name of a number that is subtracted from every element, or ''.
+    """
     inner = builder.inner(f"{label}_sums")
     matrix = write_operand(inner, inputs)
     builder.nodes += inner.nodes
@@ -370,10 +373,10 @@ def _read_zero_points(node: Node, context: SiteContext, indices: tuple[int, int]
     """Returns the zero points of an operator, from the inputs at `indices`."""
     names = [_get_input(node, i) for i in indices]
     a, b = (_read_zero_point(context, name) for name in names)
-    if any(isinstance(z, str) and context.known(z, static=True) not in ((), (1,)) for z in (a, b)):
-        raise LeftAsItWas("zero points, one for every row or column, that are computed")
-    if isinstance(a, np.ndarray) and len(context.known(node.inputs[0]) or ()) != 2:
-        raise LeftAsItWas("a zero point for every row of a stack")
+    if any(isinstance(z, str) and context.find_shape(z, static=True) not in ((), (1,)) for z in (a, b)):
+        raise UntiledProduct("zero points, one for every row or column, that are computed")
+    if isinstance(a, np.ndarray) and len(context.find_shape(node.inputs[0]) or ()) != 2:
+        raise UntiledProduct("a zero point for every row of a stack")
     return a, b
 
 
@@ -388,8 +391,8 @@ def find_float_product(node: Node, context: SiteContext, x: str, w: str, op: str
 def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zero: Zero) -> Site:
     """Returns the site of the same convolution on floats, with images padded by their zero point."""
     if isinstance(zero, np.ndarray):
-        raise LeftAsItWas("more than one zero point of its images")
-    shape = context.known(zero) if isinstance(zero, str) else ()
+        raise UntiledProduct("more than one zero point of its images")
+    shape = context.find_shape(zero) if isinstance(zero, str) else ()
 
     def write_fill(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         if isinstance(zero, int):
@@ -409,7 +412,7 @@ def find_float_convolution(node: Node, context: SiteContext, x: str, w: str, zer
 def _refuse_left_weight(node: Node, context: SiteContext) -> None:
     """Checks that the weight is on the right; on the left, its zero points would belong to rows."""
     if node.inputs[0] in context.constants:
-        raise LeftAsItWas("the weight stands on the left of an integer product")
+        raise UntiledProduct("the weight is the left operand of an integer product")
 
 
 def _build_integer_kind(node: Node, context: SiteContext) -> Site:
@@ -425,17 +428,17 @@ def _build_integer_kind(node: Node, context: SiteContext) -> Site:
     return build_integer_site(node, context, base, Terms(*zeros), None)
 
 
-def _sum_scale(context: SiteContext, node: Node, y: int) -> Array:
+def _compute_sum_scale(context: SiteContext, node: Node, y: int) -> Array:
     """Computes the factor of the sum, in float32 and in onnxruntime's order, per column or as one number."""
     scales = [read_stored_values(context, _get_input(node, index)) for index in (1, 4, y)]
     if scales[0] is None or scales[1] is None or (scales[2] is None and _get_input(node, y)):
-        raise LeftAsItWas("its scales are computed")
+        raise UntiledProduct("its scales are computed")
     if scales[0].size != 1 or (scales[2] is not None and scales[2].size != 1):
-        raise LeftAsItWas("a scale for every row")
+        raise UntiledProduct("a scale for every row")
     if any(scale_part is not None and scale_part.dtype != np.float32 for scale_part in scales):
-        raise LeftAsItWas("its scales are not float32")
+        raise UntiledProduct("its scales are not float32")
     if scales[2] is not None and not scales[2].all():
-        raise LeftAsItWas("its output is divided by a scale of 0")
+        raise UntiledProduct("its output is divided by a scale of 0")
     scale = np.float32(node.attributes.get("alpha", 1.0)) * scales[0].reshape(-1)[0] * scales[1].reshape(-1)
     if scales[2] is not None:
         scale = scale / scales[2].reshape(-1)[0]
@@ -456,22 +459,22 @@ def _build_quantized_kind(op: str, bias: int, output_index: int) -> Callable[[No
 
     def build_site(node: Node, context: SiteContext) -> Site:
         if node.attributes.get("channels_last", 0):
-            raise LeftAsItWas("its channels lie last")
+            raise UntiledProduct("its channels are the last axis")
         zeros = _read_zero_points(node, context, (2, 5))
         if any(isinstance(zero, str) for zero in zeros):
-            raise LeftAsItWas("its zero points are computed")
-        scale = _sum_scale(context, node, output_index)
+            raise UntiledProduct("its zero points are computed")
+        scale = _compute_sum_scale(context, node, output_index)
         write_output = make_rescaling(scale)
         name = _get_input(node, output_index + 1)
         if name:
             point = read_stored_values(context, name)
             if point is None or point.size != 1 or str(point.dtype) not in BYTES:
-                raise LeftAsItWas("the zero point of its output is not one stored number")
+                raise UntiledProduct("the zero point of its output is not one stored number")
             write_output = make_requantization(scale, point)
         bias_name = _get_input(node, bias) if bias else ""
         bias_values = read_stored_values(context, bias_name) if bias_name else None
         if bias_name and bias_values is None and op == "Conv":
-            raise LeftAsItWas("its bias is computed")
+            raise UntiledProduct("its bias is computed")
         terms = Terms(*zeros, bias=bias_values, bias_name=bias_name if bias_values is None else "")
         x, w = node.inputs[0], node.inputs[3]
         _refuse_left_weight(node, context)

@@ -11,7 +11,7 @@ from msgspec import Struct
 from explorer.engine.graph.model import Node
 from explorer.engine.tiling.builder import GraphBuilder, Size
 from explorer.engine.tiling.emit.operators import HALVES
-from explorer.engine.tiling.sites import LeftAsItWas, NoSite, Site, SiteContext, Weight
+from explorer.engine.tiling.sites import NoSite, Site, SiteContext, UntiledProduct, Weight
 
 FLOATS = ("float32", "float64", "float16", "bfloat16")
 """Float types that can be tiled."""
@@ -46,7 +46,7 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
     x = right if left_constant else left_name
     dtype = context.dtype(x)
     if dtype is not None and dtype not in types:
-        raise NoSite(f"its type is {dtype}, tiled are {', '.join(types)}")
+        raise NoSite(f"its type is {dtype}, but only {', '.join(types)} can be tiled")
     shape, output_shape = context.shape(x), context.shape(node.outputs[0])
     if not left_constant and not right_constant:
         return _build_stack_site(node, context, dtype or "float32")
@@ -66,9 +66,9 @@ def find_product_site(node: Node, context: SiteContext, types: Sequence[str] = F
         raise NoSite(f"its operands do not fit: {list(shape)} against a weight of {weight.K} x {weight.N}")
     if not rows or not weight.K or not weight.N:
         raise NoSite("it is empty")
-    opened = context.opened(x) - {len(shape) - 2 if turned else len(shape) - 1}
+    open_axes = context.find_open_axes(x) - {len(shape) - 2 if turned else len(shape) - 1}
     return _build_site(
-        node, x, shape, opened, output_shape, dtype or "float32", rows, weight, trans_x, swapped
+        node, x, shape, open_axes, output_shape, dtype or "float32", rows, weight, trans_x, swapped
     )
 
 
@@ -80,7 +80,7 @@ def convert_to_gemm(node: Node, context: SiteContext) -> Node:
     """
     attributes = node.attributes
     if attributes.get("transBatchA", 0) or attributes.get("transBatchB", 0):
-        raise LeftAsItWas("an axis of its batch is turned with the matrices")
+        raise UntiledProduct("it transposes a batch axis")
     # a vector has nothing to transpose
     turns = {
         side: int(bool(attributes.get(side, 0)) and len(context.shape(name)) > 1)
@@ -94,7 +94,7 @@ def _build_site(
     node: Node,
     x: str,
     shape: tuple[int, ...],
-    opened: frozenset[int],
+    open_axes: frozenset[int],
     output_shape: tuple[int, ...],
     dtype: str,
     rows: int,
@@ -105,7 +105,7 @@ def _build_site(
     attributes = node.attributes if node.op == "Gemm" else {}
     bias = node.inputs[2] if node.op == "Gemm" and len(node.inputs) > 2 else ""
     alpha, beta = float(attributes.get("alpha", 1.0)), float(attributes.get("beta", 1.0))
-    height = -1 if opened else rows
+    height = -1 if open_axes else rows
 
     def write_left(builder: GraphBuilder, inputs: Sequence[str]) -> str:
         if trans_x and len(shape) > 1:
@@ -122,9 +122,9 @@ def _build_site(
         if output_shape == product_shape:
             return z
         # an operand that is a vector has no axis in the output
-        lead = [(inputs[0], axis) if axis in opened else d for axis, d in enumerate(shape[:-1])]
+        lead = [(inputs[0], axis) if axis in open_axes else d for axis, d in enumerate(shape[:-1])]
         target = [*lead, weight.N] if len(output_shape) == len(shape) else lead
-        return builder.reshape(z, target if opened else output_shape, "shaped")
+        return builder.reshape(z, target if open_axes else output_shape, "shaped")
 
     return Site(
         node=node,
@@ -139,52 +139,52 @@ def _build_site(
         right=weight,
         finish=finish,
         bias=bool(bias),
-        dynamic=("M",) if opened else (),
+        dynamic=("M",) if open_axes else (),
     )
 
 
 class _Side(Struct, frozen=True):
-    """One of two activations, as a stack of matrices.
+    """One of the two operands, as a stack of matrices.
 
     Attributes:
         index: Index among the site's inputs.
-        shape: Shape of the activation; a vector gets an axis of 1.
-        opened: Axes of `shape` that are known only at run time.
-        turn: Whether the matrices are transposed.
-        vector: Whether the activation is a vector.
+        shape: Shape of the operand; a vector gets an axis of 1.
+        open_axes: Axes of `shape` whose lengths are known only at run time.
+        is_transposed: Whether the matrices are transposed.
+        is_vector: Whether the operand is a vector.
     """
 
     index: int
     shape: tuple[int, ...]
-    opened: frozenset[int]
-    turn: bool
-    vector: bool
+    open_axes: frozenset[int]
+    is_transposed: bool
+    is_vector: bool
 
     def size(self, axis: int, inputs: Sequence[str]) -> Size:
-        """Returns the length of an axis, counted from the end: a number, or to be read at run time."""
+        """Returns the length of an axis that counts from the end: a number, or a size to read at run time."""
         place = len(self.shape) + axis
-        return (inputs[self.index], place) if place in self.opened else self.shape[axis]
+        return (inputs[self.index], place) if place in self.open_axes else self.shape[axis]
 
     @property
-    def matrix(self) -> tuple[int, int]:
+    def matrix_axes(self) -> tuple[int, int]:
         """The axes of rows and columns, counted from the end."""
-        return (-1, -2) if self.turn else (-2, -1)
+        return (-1, -2) if self.is_transposed else (-2, -1)
 
     @property
-    def arrived(self) -> tuple[int, ...]:
+    def axis_order(self) -> tuple[int, ...]:
         """All axes, counted from the end, in the order of the matrices."""
-        return (*range(-len(self.shape), -2), *self.matrix)
+        return (*range(-len(self.shape), -2), *self.matrix_axes)
 
 
 def _make_side(context: SiteContext, name: str, index: int, turn: bool, is_left: bool) -> _Side:
     shape = context.shape(name)
-    opened = context.opened(name)
+    open_axes = context.find_open_axes(name)
     if len(shape) > 1:
-        return _Side(index, shape, opened, turn, False)
+        return _Side(index, shape, open_axes, turn, False)
     # a vector is a row on the left, and a column on the right
     if is_left:
-        return _Side(index, (1, *shape), frozenset(axis + 1 for axis in opened), False, True)
-    return _Side(index, (*shape, 1), opened, False, True)
+        return _Side(index, (1, *shape), frozenset(axis + 1 for axis in open_axes), False, True)
+    return _Side(index, (*shape, 1), open_axes, False, True)
 
 
 class _Pairs(Struct, frozen=True):
@@ -208,26 +208,28 @@ class _Pairs(Struct, frozen=True):
     stack: int
     rows: int
 
-    def operand(self, side: _Side, label: str, builder: GraphBuilder, inputs: Sequence[str]) -> str:
+    def write_operand(self, side: _Side, label: str, builder: GraphBuilder, inputs: Sequence[str]) -> str:
         """Writes one operand as a matrix or a stack of matrices."""
         x, count = inputs[side.index], len(side.shape)
-        if side.turn:
+        if side.is_transposed:
             x = builder.transpose(x, (*range(count - 2), count - 1, count - 2), f"{label}_transposed")
-        r, c = (side.size(axis, inputs) for axis in side.matrix)
+        r, c = (side.size(axis, inputs) for axis in side.matrix_axes)
         if self.shared:
             if side is self.a and self.lead:
                 r = -1 if "M" in self.dynamic else self.rows
             target = [r, c]
-            arrives: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
-            arrives += [side.size(axis, inputs) for axis in side.matrix]
-            if arrives == target and not side.vector:
+            sizes: list[Size] = [side.size(i, inputs) for i in range(-count, -2)]
+            sizes += [side.size(axis, inputs) for axis in side.matrix_axes]
+            if sizes == target and not side.is_vector:
                 return x
             return builder.reshape(x, target, f"{label}_matrix")
         if not all(_has_full_length(side, lead_side, axis) for lead_side, axis in self.lead):
             lead_sizes = [lead_side.size(axis, inputs) for lead_side, axis in self.lead]
-            x_shape = side.shape[-1:] if side.vector else tuple(side.shape[axis] for axis in side.arrived)
+            x_shape = (
+                side.shape[-1:] if side.is_vector else tuple(side.shape[axis] for axis in side.axis_order)
+            )
             x = builder.expand(x, (*lead_sizes, r, c), f"{label}_each", x_shape)
-        if len(self.lead) == 1 and not side.vector:
+        if len(self.lead) == 1 and not side.is_vector:
             return x
         return builder.reshape(x, (-1 if "batch" in self.dynamic else self.stack, r, c), f"{label}_matrix")
 
@@ -235,12 +237,12 @@ class _Pairs(Struct, frozen=True):
         """Reshapes the products to the output's shape; transposes them if they were computed transposed."""
         a, b = self.a, self.b
         target: list[Size] = [side.size(axis, inputs) for side, axis in self.lead]
-        target += [] if a.vector else [a.size(a.matrix[0], inputs)]
-        target += [] if b.vector else [b.size(b.matrix[1], inputs)]
+        target += [] if a.is_vector else [a.size(a.matrix_axes[0], inputs)]
+        target += [] if b.is_vector else [b.size(b.matrix_axes[1], inputs)]
         stacked = self.stack != 1 or "batch" in self.dynamic
-        is_shaped = len(target) == (3 if stacked else 2) and not (a.vector or b.vector)
+        is_shaped = len(target) == (3 if stacked else 2) and not (a.is_vector or b.is_vector)
         z = z if is_shaped else builder.reshape(z, target, "shaped")
-        if not turned or a.vector or b.vector:
+        if not turned or a.is_vector or b.is_vector:
             return z
         count = len(self.lead)
         return builder.transpose(z, (*range(count), count + 1, count), "turned")
@@ -262,7 +264,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: b
         _make_side(context, left_name, 0, turns[0], True),
         _make_side(context, right, 0 if is_same else 1, turns[1], False),
     )
-    (rows, deep), (depth, columns) = a.matrix, b.matrix
+    (rows, deep), (depth, columns) = a.matrix_axes, b.matrix_axes
     M, K, N = a.shape[rows], a.shape[deep], b.shape[columns]
     if b.shape[depth] != K:
         raise NoSite(f"its operands do not fit: {list(a.shape)} against {list(b.shape)}")
@@ -270,18 +272,18 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: b
     batch = [side.shape[axis] for side, axis in lead]
     if not (M and K and N and math.prod(batch)):
         raise NoSite("it is empty")
-    open_batch = any(len(side.shape) + axis in side.opened for side, axis in lead)
+    open_batch = any(len(side.shape) + axis in side.open_axes for side, axis in lead)
     # all left matrices use the same right matrix: they are rows of one product
-    shared = math.prod(b.shape[:-2]) == 1 and b.opened.isdisjoint(range(len(b.shape) - 2))
-    stack, heap = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
-    opened = {
+    shared = math.prod(b.shape[:-2]) == 1 and b.open_axes.isdisjoint(range(len(b.shape) - 2))
+    stack, row_factor = (1, math.prod(batch)) if shared else (math.prod(batch), 1)
+    is_open = {
         "batch": open_batch and not shared,
         "M": _is_open(a, rows) or (open_batch and shared),
         "K": _is_open(a, deep) or _is_open(b, depth),
         "N": _is_open(b, columns),
     }
-    dynamic = tuple(name for name, is_open in opened.items() if is_open)
-    pairs = _Pairs(a, b, tuple(lead), dynamic, shared, stack, M * heap)
+    dynamic = tuple(name for name, value in is_open.items() if value)
+    pairs = _Pairs(a, b, tuple(lead), dynamic, shared, stack, M * row_factor)
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:
         z = write_scaled_sum(builder, z, dtype, alpha, inputs[-1] if bias else "", beta)
@@ -292,13 +294,13 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: b
         node=node,
         label="Product",
         batch=stack,
-        M=M * heap,
+        M=M * row_factor,
         K=K,
         N=N,
         dtype=dtype,
         inputs=(*activations, bias) if bias else activations,
-        left=partial(pairs.operand, a, "x"),
-        right=partial(pairs.operand, b, "w"),
+        left=partial(pairs.write_operand, a, "x"),
+        right=partial(pairs.write_operand, b, "w"),
         finish=finish,
         bias=bool(bias),
         dynamic=dynamic,
@@ -306,7 +308,7 @@ def _build_stack_site(node: Node, context: SiteContext, dtype: str, *, turned: b
 
 
 def _is_open(side: _Side, axis: int) -> bool:
-    return len(side.shape) + axis in side.opened
+    return len(side.shape) + axis in side.open_axes
 
 
 def _has_full_length(side: _Side, lead_side: _Side, axis: int) -> bool:

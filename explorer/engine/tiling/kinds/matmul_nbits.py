@@ -18,7 +18,7 @@ from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.kinds.integer import read_stored_values
 from explorer.engine.tiling.kinds.linear import find_product_site
 from explorer.engine.tiling.kinds.quantized_operands import find_quantized_operand
-from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext, UntiledProduct
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,6 +27,7 @@ _MIN_ROUNDING_LEVEL = 4
 
 
 def _build_nbits_site(node: Node, context: SiteContext) -> Site:
+    """Returns the site of a MatMulNBits: a float MatMul with the unpacked weight."""
     x, w = node.inputs[0], node.inputs[1]
     names = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
@@ -35,15 +36,15 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     scales = read_stored_values(context, names[0])
     zeros = read_stored_values(context, names[1]) if names[1] else None
     if names[2]:
-        raise LeftAsItWas("its depth is in another order (g_idx)")
+        raise UntiledProduct("its depth is in another order (g_idx)")
     if int(node.attributes.get("accuracy_level", 0)) >= _MIN_ROUNDING_LEVEL:
-        raise LeftAsItWas("a runtime may round its activation to 8 bits (accuracy_level 4)")
+        raise UntiledProduct("a runtime may round its activation to 8 bits (accuracy_level 4)")
     if context.dtype(x) not in (None, "float32"):
-        raise NoSite(f"its type is {context.dtype(x)}, tiled is float32")
+        raise NoSite(f"its type is {context.dtype(x)}, but only float32 can be tiled")
     if packed is None or packed[0].payload is None or scales is None or (names[1] and zeros is None):
         raise NoSite("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
-        raise LeftAsItWas(f"weights of {bits} bits in blocks of {block}")
+        raise UntiledProduct(f"weights of {bits} bits in blocks of {block}")
     blocks = -(-K // block)
     if packed[0].elements != N * blocks * (block * bits // 8) or scales.size != N * blocks:
         raise NoSite("its weight does not fit its attributes")

@@ -1,9 +1,8 @@
 """Sites of matmuls with DequantizeLinear nodes before them, as quantizers write them ('QDQ').
 
 If both operands are quantized, the tiles multiply the stored codes, and the int32 sum is converted to floats
-once. This is what such a graph means for an accelerator. The QuantizeLinear after the matmul stays. If only
-the weight is quantized, or for another reason that the site states, the tiles multiply floats and the weight
-is stored dequantized.
+once. An accelerator computes such a graph in the same way. The QuantizeLinear after the matmul stays.
+Otherwise the tiles multiply floats, and the weight is stored dequantized. `Site.in_floats` has the reason.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from explorer.engine.tiling.kinds.quantized_operands import (
     find_quantized_operand,
     is_stored,
 )
-from explorer.engine.tiling.sites import Kinds, LeftAsItWas, NoSite, Site, SiteContext
+from explorer.engine.tiling.sites import Kinds, NoSite, Site, SiteContext, UntiledProduct
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -37,12 +36,12 @@ class _TooWide(_NeedsFloats):
     """The codes have too many bits for integer tiles.
 
     Attributes:
-        ends: Ranges of both operands' codes.
+        code_ranges: Ranges of both operands' codes.
     """
 
-    def __init__(self, message: str, ends: tuple[CodeRange, CodeRange]) -> None:
+    def __init__(self, message: str, code_ranges: tuple[CodeRange, CodeRange]) -> None:
         super().__init__(message)
-        self.ends = ends
+        self.code_ranges = code_ranges
 
 
 def _build_integer_site(node: Node, context: SiteContext) -> Site:
@@ -60,18 +59,18 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         raise _NeedsFloats(_explain_floats(node, context, turned))
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.name:
-            ends = _find_code_range(context, x), _find_code_range(context, w)
+            code_ranges = _find_code_range(context, x), _find_code_range(context, w)
             bits = count_signed_bits(*_find_code_range(context, operand))
-            raise _TooWide(f"its {role} has codes of {bits} bits, tiles multiply 16", ends)
+            raise _TooWide(f"its {role} has codes of {bits} bits, but tiles multiply 16 bits", code_ranges)
     for operand, role in ((x, "input"), (w, "weight")):
         dtype = integer.get_operand_type(context, operand.name)
         if dtype not in integer.CODES:
-            raise _NeedsFloats(f"its {role} is of type {dtype}, multiplied as integers are 8 and 16 bits")
+            raise _NeedsFloats(f"its {role} has type {dtype}, but integer tiles multiply 8 and 16 bits")
     if x.scale.size != 1 or x.zero.size != 1:
         raise _NeedsFloats("its input has scales along an axis")
     for operand, role in ((x, "input"), (w, "weight")):
         if not operand.scale.all() and (operand is x or operand.node.op == "IntQuant"):
-            raise _NeedsFloats(f"its {role} is divided by a scale of 0: what its codes are is not defined")
+            raise _NeedsFloats(f"its {role} is divided by a scale of 0, so its codes are undefined")
         if not np.isfinite(operand.scale).all():
             raise _NeedsFloats(f"its {role} has a scale that is not a number, or infinite")
     alpha, beta = (float(node.attributes.get(factor, 1.0)) for factor in ("alpha", "beta"))
@@ -84,7 +83,7 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
         scale = np.resize(scale, context.shape(node.outputs[0])[1])
     absorbed = [x.node, w.node] if not x.floats else [w.node]
     terms, write_output = (
-        integer.Terms(*zeros, x=x.ends, w=w.ends),
+        integer.Terms(*zeros, x=x.code_range, w=w.code_range),
         integer.make_rescaling(scale * np.float32(alpha)),
     )
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
@@ -102,7 +101,7 @@ def _build_integer_site(node: Node, context: SiteContext) -> Site:
 def _find_code_range(context: SiteContext, operand: QuantizedOperand) -> CodeRange:
     """Returns the smallest and the largest code of an operand."""
     limits = np.iinfo(integer.get_operand_type(context, operand.name) or "int32")
-    return operand.ends or (int(limits.min), int(limits.max))
+    return operand.code_range or (int(limits.min), int(limits.max))
 
 
 def _explain_floats(node: Node, context: SiteContext, turned: bool) -> str:
@@ -110,7 +109,7 @@ def _explain_floats(node: Node, context: SiteContext, turned: bool) -> str:
     names = node.inputs[1::-1] if turned else node.inputs[:2]
     producers = [context.constants.producers.get(name) for name in names]
     quantized_flags = [
-        maker is not None and maker.op in ("DequantizeLinear", "IntQuant") for maker in producers
+        producer is not None and producer.op in ("DequantizeLinear", "IntQuant") for producer in producers
     ]
     if not any(quantized_flags):
         return ""
@@ -118,7 +117,7 @@ def _explain_floats(node: Node, context: SiteContext, turned: bool) -> str:
         if not is_quantized:
             return f"its {role} is not quantized"
         if find_quantized_operand(context, name) is None:
-            return f"its {role} has scales in blocks, or such as are computed"
+            return f"its {role} has scales in blocks or computed scales"
     return ""
 
 
@@ -144,18 +143,18 @@ def _get_weight_columns(
     Raises:
         _NeedsFloats: The scales do not belong to the product's columns.
     """
-    usual = integer.get_default_columns(base, context, turned=turned)
+    default = integer.get_default_columns(base, context, turned=turned)
     if w.scale.size == w.zero.size == 1:
-        return usual
+        return default
     resolved = context.constants.resolve(w.name)
     if resolved is None:
-        raise _NeedsFloats("scales along an axis of what is computed")
+        raise _NeedsFloats("its weight is computed and has scales along an axis")
     rank = len(resolved[2])
     axis = w.axis % rank
     if node.op == "Einsum":
         code_node = _replace_inputs_by_codes(node, (w.name, x.name) if turned else (x.name, w.name))
         return replace(
-            usual,
+            default,
             channels=lambda v: (
                 v if v.size == 1 else einsum.convert_column_values(code_node, context, axis, v)
             ),
@@ -167,7 +166,7 @@ def _get_weight_columns(
         columns = rank - 1 if turned == turns else rank - 2
     if axis != columns or rank == 1:
         raise _NeedsFloats("its weight has scales along its depth, so a sum has no common scale")
-    return usual
+    return default
 
 
 def _find_bias(
@@ -212,15 +211,17 @@ def _add_bias(write_output: integer.WriteOutput, bias: Array) -> integer.WriteOu
 def _choose_integers_or_floats(
     kind: Callable[[Node, SiteContext], Site],
 ) -> Callable[[Node, SiteContext], Site]:
+    """Returns a kind whose sites multiply integers if possible, otherwise floats as in `kind`."""
+
     def try_integers(node: Node, context: SiteContext) -> Site:
         if len(node.inputs) < 2:
             return kind(node, context)
         try:
             return _build_integer_site(node, context)
         except (_NeedsFloats, NoSite) as why:
-            site, reason = kind(node, context), why.cause if isinstance(why, LeftAsItWas) else str(why)
+            site, reason = kind(node, context), why.cause if isinstance(why, UntiledProduct) else str(why)
             if isinstance(why, _TooWide):
-                products = [site.K * a * b for a in why.ends[0] for b in why.ends[1]]
+                products = [site.K * a * b for a in why.code_ranges[0] for b in why.code_ranges[1]]
                 needed = count_signed_bits(min(products), max(products))
                 reason += f"; a sum of K = {site.K:,} products needs {needed} bits"
             return replace(site, in_floats=reason, stored=_get_stored_type(node, context))

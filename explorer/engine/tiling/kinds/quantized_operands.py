@@ -39,7 +39,7 @@ class QuantizedOperand(Struct, frozen=True):
         scale: The scale: one number, or one for each index along `axis`.
         zero: The zero points, in the same shape.
         axis: The axis along which scales differ.
-        ends: Range of the codes, or None for the range of their type.
+        code_range: Range of the codes, or None for the range of their type.
         floats: Value name of the floats from which the codes are computed at run time; '' if the codes exist.
         dtype: Type of codes that are computed at run time, or ''.
     """
@@ -49,7 +49,7 @@ class QuantizedOperand(Struct, frozen=True):
     scale: Array
     zero: Array
     axis: int
-    ends: CodeRange | None = None
+    code_range: CodeRange | None = None
     floats: str = ""
     dtype: str = ""
 
@@ -74,13 +74,13 @@ def find_quantized_operand(context: SiteContext, name: str) -> QuantizedOperand 
         return operand
     wide = _STORAGE_TYPES[dtype]
     bits = int(dtype[-1])
-    ends = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
+    code_range = (0, (1 << bits) - 1) if dtype[0] == "u" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
     name = f"{operand.name}/codes"
     _register_codes(
         context, name, wide, codes.shape, lambda: _read_stored_numbers(context, operand.name).astype(wide)
     )
     context.codes[name] = wide, node.outputs[0]
-    return replace(operand, name=name, ends=ends, zero=zero.astype(np.int32))
+    return replace(operand, name=name, code_range=code_range, zero=zero.astype(np.int32))
 
 
 def is_stored(context: SiteContext, name: str) -> bool:
@@ -116,27 +116,27 @@ def _read_int_quant(context: SiteContext, node: Node) -> QuantizedOperand | None
     zero = integer.simplify_equal_values(zeros)
     if not isinstance(zero, int) or bits.size != 1 or sum(size > 1 for size in scale.shape) > 1:
         return None
-    ends = get_code_range(node, int(bits.reshape(-1)[0]), zero)
-    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _can_hold(d, ends)), "")
+    code_range = get_code_range(node, int(bits.reshape(-1)[0]), zero)
+    dtype = next((d for d in ("int8", "uint8", "int16", "uint16") if _can_hold(d, code_range)), "")
     value = node.outputs[0]
     name = f"{value}/codes" if dtype else ""
     axis = next((index - scale.ndim for index, size in enumerate(scale.shape) if size > 1), 1)
     input_values = integer.read_stored_values(context, node.inputs[0])
     steps = scale.reshape(-1) if scale.size > 1 else scale.reshape(())
-    operand = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, ends)
+    operand = QuantizedOperand(node, name, steps, np.zeros((), np.int8), axis, code_range)
     if not dtype:
         return operand
     context.codes[name] = dtype, value
     if input_values is not None:
-        make = partial(_compute_codes, context, node.inputs[0], scale, zero, ends)
+        make = partial(_compute_codes, context, node.inputs[0], scale, zero, code_range)
         _register_codes(context, name, dtype, input_values.shape, make)
         return operand
     return replace(operand, floats=value, dtype=dtype)
 
 
-def _can_hold(dtype: str, ends: CodeRange) -> bool:
+def _can_hold(dtype: str, code_range: CodeRange) -> bool:
     limits = np.iinfo(dtype)
-    return bool(limits.min <= ends[0] and ends[1] <= limits.max)
+    return bool(limits.min <= code_range[0] and code_range[1] <= limits.max)
 
 
 def get_code_range(node: Node, bits: int, zero: int) -> CodeRange:
@@ -147,11 +147,11 @@ def get_code_range(node: Node, bits: int, zero: int) -> CodeRange:
     return -zero, 2 * half - 1 - narrow - zero
 
 
-def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, ends: CodeRange) -> Array:
+def _compute_codes(context: SiteContext, name: str, scale: Array, zero: int, code_range: CodeRange) -> Array:
     """Computes codes in float32, with the operations of IntQuant's function body in the same order."""
     values = _read_stored_numbers(context, name).astype(np.float32)
     shifted = values / scale + np.float32(zero)
-    codes: Array = np.rint(np.clip(shifted, ends[0] + zero, ends[1] + zero)) - zero
+    codes: Array = np.rint(np.clip(shifted, code_range[0] + zero, code_range[1] + zero)) - zero
     return codes
 
 
@@ -163,7 +163,7 @@ def convert_to_codes(site: Site, operands: Sequence[QuantizedOperand]) -> Site:
     """
     computed: Mapping[str, QuantizedOperand] = {o.name: o for o in operands if o.floats}
     if any(o.name in site.inputs for o in operands if not o.floats and o.name != o.node.inputs[0]):
-        raise NoSite("its weight is cut as it runs, and its codes are not stored so")
+        raise NoSite("its weight is cut at run time, but its codes exist only in the tiled file")
     if not computed:
         return site
     left, right, gathered = site.left, site.right, site.gather_rows

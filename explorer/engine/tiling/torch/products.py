@@ -28,10 +28,10 @@ def compute_tiled_product(
 ) -> Tensor:
     """Returns the product of x and the transposed weight, computed by tiles.
 
-    A torch.jit.trace works for every number of rows. One part of it computes all full blocks of TM rows,
-    however many. The other part computes the remaining rows. If torch.export leaves the number of rows open,
-    all rows stay in one block, because torch's guards would fix an open size that is divided. The result is
-    the same, because no sum crosses rows.
+    A graph of torch.jit.trace works for every number of rows. One part of it computes all full blocks of TM
+    rows. The other part computes the remaining rows. If torch.export leaves the number of rows open, all rows
+    stay in one block, because torch's guards would fix an open size that is divided. The result is the same,
+    because no sum crosses rows.
 
     Args:
         x: Left operand, (M, K).
@@ -41,7 +41,7 @@ def compute_tiled_product(
         sizes: (N, K) as numbers, or None to read the weight's shape, which torch.jit.trace would record.
 
     Returns:
-        (M, N), in `accumulator(weight.dtype)`.
+        (M, N), in the type `choose_accumulator(weight.dtype)`.
     """
     tm, tk, tn = tile
     accumulator = choose_accumulator(weight.dtype)
@@ -132,7 +132,7 @@ def _compute_region(row_blocks: _Blocks, column_blocks: _Blocks, tk: int, depth:
 
 
 def _compute_open_region(row_blocks: Tensor, column_blocks: _Blocks, tk: int, depth: int) -> Tensor:
-    """Does the same for row blocks (m, 1, rows, K) of which m or the number of rows is symbolic."""
+    """Returns the same product for row blocks (m, 1, rows, K), where m or the number of rows is symbolic."""
     sums = _sum_products(row_blocks, column_blocks.tensor, tk, depth, torch.matmul)
     return sums.transpose(1, 2).reshape(-1, column_blocks.block_count * column_blocks.rows)
 

@@ -22,7 +22,7 @@ from torch.nn.utils import parametrize
 
 from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.formats.torch_module.meta_copy import copy_sharing_values
-from explorer.engine.tiling.rules import SiteChoice, check_tile, choose
+from explorer.engine.tiling.rules import SiteChoice, check_tile, choose_settings
 from explorer.engine.tiling.torch.modules import TiledConv1d, TiledConv2d, TiledConv3d, TiledLinear
 from explorer.engine.tiling.torch.products import choose_accumulator
 from explorer.facts import Plan, SitePlan, SkippedSite, TileSpec
@@ -31,7 +31,7 @@ from explorer.host.optional_packages import format_error
 Calls = Mapping[str, Sequence[int]]
 """Number of rows of the product in each call of a layer, by layer name."""
 
-TILED: Mapping[type[nn.Module], type[nn.Module]] = {
+TILED_CLASSES: Mapping[type[nn.Module], type[nn.Module]] = {
     nn.Linear: TiledLinear,
     nn.Conv1d: TiledConv1d,
     nn.Conv2d: TiledConv2d,
@@ -39,7 +39,7 @@ TILED: Mapping[type[nn.Module], type[nn.Module]] = {
 }
 """Tiled class of each layer class."""
 
-_NOT_TILED: Mapping[type[nn.Module], str] = {
+_UNTILED_CLASSES: Mapping[type[nn.Module], str] = {
     nn.MultiheadAttention: "it reads the weights of its projections itself",
     nn.RNNBase: "its steps are one operator of torch's",
     nn.RNNCellBase: "its step is one operator of torch's",
@@ -52,7 +52,7 @@ _NOT_TILED: Mapping[type[nn.Module], str] = {
 
 
 class _Site(Struct, frozen=True):
-    """A layer that can be tiled; `layer_class` is the key of `TILED` that it is an instance of."""
+    """A layer that can be tiled; `layer_class` is the key of `TILED_CLASSES` that it is an instance of."""
 
     name: str
     module: nn.Module
@@ -88,7 +88,7 @@ def tile_module(
     for site in chosen_sites:
         # a layer has one tile for all calls: the first call decides
         rows, (depth, columns), op = calls[site.name], get_sizes(site.module), site.layer_class.__name__
-        choice = choose(spec, site.name, op, (rows[0], depth, columns))
+        choice = choose_settings(spec, site.name, op, (rows[0], depth, columns))
         if choice.on:
             plans += _plan_site(site, choice, rows)
             choices[site.name] = site.layer_class, choice
@@ -103,7 +103,7 @@ def tile_module(
     layers = dict(tiled_copy.named_modules(remove_duplicate=False))
     for name, (layer_class, choice) in choices.items():
         layer: Any = layers[name]
-        layer.__class__, layer.tile, layer.edges = TILED[layer_class], choice.tile, choice.edges
+        layer.__class__, layer.tile, layer.edges = TILED_CLASSES[layer_class], choice.tile, choice.edges
     _disable_fused_operators(tiled_copy)
     plan = Plan(
         tile=tile,
@@ -133,7 +133,7 @@ def record_rows_of_calls(
 
     with ExitStack() as stack, torch.no_grad():
         for name, layer in module.named_modules():
-            if any(isinstance(layer, layer_class) for layer_class in TILED):
+            if any(isinstance(layer, layer_class) for layer_class in TILED_CLASSES):
                 stack.callback(layer.register_forward_hook(partial(record_call, name)).remove)
         module(*args, **kwargs)
     return calls
@@ -158,11 +158,11 @@ def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[Ski
     for name, layer in module.named_modules():
         if excluded_prefixes and name.startswith(excluded_prefixes):
             continue
-        kind = next((base for base in (*TILED, *_NOT_TILED) if isinstance(layer, base)), None)
+        kind = next((base for base in (*TILED_CLASSES, *_UNTILED_CLASSES) if isinstance(layer, base)), None)
         if kind is None:
             continue
-        reason = _NOT_TILED.get(kind) or _explain_unfit(layer, kind, calls.get(name, ()))
-        if kind in _NOT_TILED:
+        reason = _UNTILED_CLASSES.get(kind) or _explain_unfit(layer, kind, calls.get(name, ()))
+        if kind in _UNTILED_CLASSES:
             excluded_prefixes = (*excluded_prefixes, f"{name}.")
         if reason:
             macs = _count_site_macs(layer, kind, calls.get(name))
@@ -174,7 +174,7 @@ def _find_layers(module: nn.Module, calls: Calls) -> tuple[list[_Site], list[Ski
 
 def _count_site_macs(layer: Any, kind: type[nn.Module], rows: Sequence[int] | None) -> int | None:
     """Returns the MACs of all calls of a layer, or None if they are unknown."""
-    if kind not in TILED or rows is None or isinstance(layer.weight, UninitializedParameter):
+    if kind not in TILED_CLASSES or rows is None or isinstance(layer.weight, UninitializedParameter):
         return None
     depth, columns = get_sizes(layer)
     return sum(rows) * depth * columns
@@ -185,7 +185,7 @@ def _explain_unfit(layer: Any, kind: type[nn.Module], rows: Sequence[int]) -> st
     if parametrize.is_parametrized(layer):
         return "its weight is made by a parametrization"
     if type(layer).forward is not kind.forward:
-        return f"the class {type(layer).__name__} computes something of its own"
+        return f"the class {type(layer).__name__} has its own forward()"
     if isinstance(layer.weight, UninitializedParameter):
         return "its shape is not known before it has run"
     if kind is not nn.Linear and layer.groups > 1:
@@ -272,7 +272,7 @@ def _disable_fused_operators(module: nn.Module) -> None:
     The operator reads the weights of inner layers without calling the layers.
     """
     for layer in module.modules():
-        if any(isinstance(inner, tuple(TILED.values())) for inner in layer.modules()):
+        if any(isinstance(inner, tuple(TILED_CLASSES.values())) for inner in layer.modules()):
             if isinstance(layer, nn.TransformerEncoderLayer):
                 layer.activation_relu_or_gelu = 0
             elif isinstance(layer, nn.TransformerEncoder):

@@ -108,7 +108,7 @@ def test_functions_loops_and_branches(tmp_path: Path) -> None:
 def test_products_in_slabs_are_exact_in_either_memory_order() -> None:
     x = t.weight(3, 4000, dtype=np.float64)
     for weight in (t.weight(4000, 1500), t.weight(1500, 4000).T):
-        exact, bound = evaluator.product(x, weight)
+        exact, bound = evaluator.multiply_exactly(x, weight)
         np.testing.assert_allclose(exact, x @ weight.astype(np.float64), rtol=1e-12, atol=1e-12)
         np.testing.assert_allclose(bound, np.abs(x) @ np.abs(weight.astype(np.float64)), rtol=1e-3)
 
@@ -119,7 +119,7 @@ def test_the_scale_of_a_product_is_right_at_the_ends_of_float32(scale: tuple[flo
     x[3] = 0  # a row that a ReLU has emptied
     weight = (t.weight(300, 50) * scale[1]).astype(np.float32)
     weight[:, 4] = 0
-    _, bound = evaluator.product(x, weight)
+    _, bound = evaluator.multiply_exactly(x, weight)
     np.testing.assert_allclose(bound, x @ np.abs(weight.astype(np.float64)), rtol=1e-5)
 
 

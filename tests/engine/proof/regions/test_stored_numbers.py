@@ -198,7 +198,7 @@ def test_a_folded_weight_that_is_stored_turned_is_held_against_what_it_should_be
 
 def test_a_folded_weight_is_said_to_be_held_to_what_its_roundings_are(tmp_path: Path) -> None:
     found = verify(*normalised_gemm(tmp_path, 1))
-    assert "folded weights are what they should be within eight roundings" in found.verdict
+    assert "folded weights are correct within eight roundings" in found.verdict
     found = verify(*fused(tmp_path))
     assert "folded" not in found.verdict
 
@@ -266,7 +266,7 @@ def test_a_difference_that_is_taken_for_rounding_is_said_to_be(tmp_path: Path) -
     nodes = [node("Conv", ["x", "w"], ["y"])], after
     found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
     assert found.verdict_kind == "evidence"
-    assert "of what a changed region puts out is taken for rounding" in found.verdict
+    assert "in the output of a changed region, a relative difference of up to" in found.verdict
     weights["b"][3] = 0
     found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
     assert "is taken for" not in found.verdict, "in float64 they are the same"
@@ -286,7 +286,7 @@ def test_a_table_that_is_a_rounding_off_is_no_difference_where_nothing_else_roun
     sums = [node("Add", ["x", "t"], ["y"])]
     found = verify(*pair(tmp_path, (sums, sums), {"x": (64, 16)}, ({"t": table}, {"t": rounded(table, 1)})))
     assert found.verdict_kind == "evidence", found.verdict
-    assert "stored numbers differ by up to 1.2e-07 of themselves" in found.verdict
+    assert "stored numbers differ by up to 1.2e-07 (relative)" in found.verdict
     rows = [node("Gather", ["t", "i"], ["y"])]
     one, other = {"t": t.weight(50, 8)}, {"t": rounded(t.weight(50, 8), 3)}
     ids = {"dtypes": {"i": onnx.TensorProto.INT64}}
@@ -309,7 +309,7 @@ def test_weights_that_were_computed_in_another_order_are_no_difference(tmp_path:
     assert (weights[0]["w"] != weights[1]["w"]).any(), "or the test shows nothing"
     found = verify(*pair(tmp_path, (nodes, nodes), {"x": (4, 64)}, weights))
     assert found.verdict_kind == "evidence", found.verdict
-    assert "of themselves, as computed in another order" in found.regions[0].reason
+    assert "(relative), because they were computed in another order" in found.regions[0].reason
 
 
 @pytest.mark.parametrize("factor", [2.0, 3.0])
