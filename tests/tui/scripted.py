@@ -753,7 +753,7 @@ class ScriptedEngine:
 
     def _decode(self, tokens: int | None = None) -> Decode:
         if self.decoded is None:
-            raise Misuse("it takes neither a text nor a cache")
+            raise Misuse("it has neither a text input nor cache inputs")
         return replace(self.decoded, tokens=tokens or self.decoded.tokens)
 
     def _serving(self, spec: ServingSpec, *, machine: Machine | None = None) -> Serving:

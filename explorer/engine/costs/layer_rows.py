@@ -23,14 +23,14 @@ from explorer.facts import Layer, Status
 LAZY_ROWS = 20_000
 """Number of rows above which rows are built when they are accessed."""
 
-SHARERS = 16
-"""Maximum number of other users of a shared parameter that a row names."""
+_MAX_SHARERS = 16
+"""Maximum number of other layers with the same parameter that a row lists."""
 
-_BELOW = "some below are bounds"
-_BELOW_ASSUMED = "assumed values count below"
+_BELOW = "some layers below are upper bounds"
+_BELOW_ASSUMED = "some layers below count assumed values"
 
 
-def end_of(layers: Sequence[Layer], row: int) -> int:
+def find_subtree_end(layers: Sequence[Layer], row: int) -> int:
     """Returns the index after the last row of the subtree of `row`."""
     depths = layers.depths if isinstance(layers, LeafRows) else None
     depth = layers[row].depth
@@ -43,7 +43,7 @@ def end_of(layers: Sequence[Layer], row: int) -> int:
 def find_identical_runs(
     families: Iterable[Sequence[int]], kinds: Sequence[int], is_group: Callable[[int], bool]
 ) -> Iterator[Sequence[int]]:
-    """Returns the runs of consecutive sibling groups with the same structure.
+    """Yields the runs of consecutive sibling groups with the same structure, as row ids.
 
     Args:
         families: Row ids grouped by parent, in order.
@@ -71,7 +71,7 @@ def _describe_place(layer: Layer) -> Place:
 
 
 class LayerRows(Sequence[Layer]):
-    """Rows of a tree in pre-order; subclasses build a row in `_row`."""
+    """Rows of a tree in pre-order. A subclass builds a row in `_build_row`."""
 
     def _build_row(self, index: int) -> Layer:
         raise NotImplementedError
@@ -118,7 +118,7 @@ def build(
 
     Args:
         leaves: Leaves in execution order. Scopes with the same path form one group, wherever they appear.
-        groups: Facts of groups that their leaves do not state, by scope path.
+        groups: Facts of groups that the leaves do not contain, by scope path.
         rows_of: An empty array; receives the row id of each leaf, in the order of `leaves`.
         mark: A function that changes a finished row before a caller sees it.
         trained: Identities of the parameters with requires_grad, or None if the format does not record them.
@@ -247,12 +247,12 @@ class LeafRows(LayerRows):
         self._renamed: dict[int, str] = {}
         self._users: dict[Hashable, list[str]] = {}
         self._repeated: dict[int, int] = {}
-        self._add_up(self._gather(facts))
+        self._compute_sums(self._number_rows(facts))
         if mark is not None:
             for group in self._groups:
                 mark(group)
 
-    def _gather(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
+    def _number_rows(self, facts: Mapping[str, GroupFacts]) -> Sequence[GroupFacts]:
         """Numbers the rows in pre-order and returns the facts of each group."""
         root, used_paths = _group_leaves(self._leaves)
         first_users: dict[Hashable, str] = {}
@@ -270,7 +270,7 @@ class LeafRows(LayerRows):
             if isinstance(entry, _Group):
                 scope_facts = facts.get(entry.scope.path) or GroupFacts()
                 self._item.append(-1 - len(group_facts))
-                self._groups.append(self._group(entry.scope, scope_facts, row_id, parent, depth))
+                self._groups.append(self._build_group(entry.scope, scope_facts, row_id, parent, depth))
                 group_facts.append(scope_facts)
                 stack.append(iter(entry.children))
                 ancestors.append(row_id)
@@ -304,7 +304,7 @@ class LeafRows(LayerRows):
                 self._repeated[row_id] = repeated_elements
             earlier.update(shared)
 
-    def _group(self, scope: Scope, facts: GroupFacts, row_id: int, parent: int, depth: int) -> Layer:
+    def _build_group(self, scope: Scope, facts: GroupFacts, row_id: int, parent: int, depth: int) -> Layer:
         """Builds the row of a group without its sums."""
         return Layer(
             id=row_id,
@@ -321,7 +321,7 @@ class LeafRows(LayerRows):
             counted=not facts.apart and (parent < 0 or self._groups[-1 - self._item[parent]].counted),
         )
 
-    def _add_up(self, group_facts: Sequence[GroupFacts]) -> None:
+    def _compute_sums(self, group_facts: Sequence[GroupFacts]) -> None:
         """Fills in totals and repeated runs. Rows are in pre-order, so the loop runs from last to first."""
         sums: dict[int, _Sum] = {}
         signatures: dict[Hashable, int] = {}
@@ -394,9 +394,9 @@ class LeafRows(LayerRows):
         sharers: dict[str, None] = {}
         if parameters and self._users:
             for identity, _, _ in parameters:
-                sharers.update(dict.fromkeys(self._users.get(identity, ())[: SHARERS + 1]))
+                sharers.update(dict.fromkeys(self._users.get(identity, ())[: _MAX_SHARERS + 1]))
             sharers.pop(row.path, None)
-        set_field(row, "shared_with", tuple(sharers)[:SHARERS])
+        set_field(row, "shared_with", tuple(sharers)[:_MAX_SHARERS])
         set_field(row, "params", sum([elements for _, elements, _ in parameters]) if parameters else 0)
         set_field(row, "weight_bytes", sum([size for _, _, size in parameters]) if parameters else 0)
         set_field(row, "repeated_params", self._repeated.get(index, 0))
@@ -419,7 +419,7 @@ def _fill_sums(layer: Layer, facts: GroupFacts, group_sum: _Sum) -> None:
     assumed = False
     reason = facts.reason
     if not reason and group_sum.status == "unknown":
-        reason = f"{group_sum.unknown:,} of {group_sum.leaves:,} below have no known cost"
+        reason = f"{group_sum.unknown:,} of {group_sum.leaves:,} layers below have an unknown cost"
     elif not reason and group_sum.status == "bound":
         assumed = group_sum.assumed
         reason = _BELOW_ASSUMED if assumed else _BELOW

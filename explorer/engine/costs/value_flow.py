@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Struct, field
 
-from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.facts import Layer, Shape, TensorInfo
 from explorer.facts.graph.connections import (
     Connections,
@@ -147,7 +147,7 @@ def list_connections(
     layer = layers[row_id]
     if flow is None:
         return Connections(layer, unknown=unknown)
-    end = end_of(layers, row_id)
+    end = find_subtree_end(layers, row_id)
     inputs = [*_find_entering_values(flow, row_id, end)]
     outputs: list[tuple[FlowingValue, Sequence[int]]] = [
         *_find_leaving_values(flow, row_id, end, layer.group)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct
 
-from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.engine.profile.assemble import TimeSamples
 from explorer.engine.profile.statistics import compute_spread, ranks_differ
 from explorer.facts import Layer
@@ -76,7 +76,7 @@ class _Side:
         """
         if row is None:
             return []
-        last = end_of(self._timed.layers, row.id) if with_descendants else row.id + 1
+        last = find_subtree_end(self._timed.layers, row.id) if with_descendants else row.id + 1
         rows = [
             row_id
             for row_id in range(row.id, last)

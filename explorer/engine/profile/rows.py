@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.engine.graph.model import Node, list_bodies
 from explorer.facts import Layer
 
@@ -46,7 +46,7 @@ class NodeRows:
             row = self._row(nodes[index], carrier, ())
             node_rows[index] = row
             if row is not None:
-                carrier_spans.append((row, end_of(self.layers, row)))
+                carrier_spans.append((row, find_subtree_end(self.layers, row)))
         claimed_rows = {row for start, end in carrier_spans for row in range(start, end)}
         for index, node in enumerate(nodes):
             if node_rows[index] is None:
@@ -56,7 +56,7 @@ class NodeRows:
 
     def _branch(self, carrier: int, branch: str) -> int:
         """Returns the row of one of the carrier's graphs, or the carrier's row if the graph has none."""
-        for row in range(carrier + 1, end_of(self.layers, carrier)):
+        for row in range(carrier + 1, find_subtree_end(self.layers, carrier)):
             if self.layers[row].kind == "branch" and self.layers[row].name == branch:
                 return row
         return carrier
@@ -72,7 +72,7 @@ class NodeRows:
     def _producers_below(self, carrier: int) -> dict[str, list[int]]:
         if carrier not in self._below:
             producers: dict[str, list[int]] = {}
-            last = len(self.layers) if carrier < 0 else end_of(self.layers, carrier)
+            last = len(self.layers) if carrier < 0 else find_subtree_end(self.layers, carrier)
             for row in range(carrier + 1, last):
                 for tensor in self.layers[row].outputs:
                     producers.setdefault(tensor.name, []).append(row)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.engine.costs.memory.liveness import Schedule, compute_lifetimes
 from explorer.engine.split.partition import Array, Row
 from explorer.engine.split.units import GraphUnits
@@ -37,7 +37,7 @@ def sum_by_unit(
         if row is None or row in counted_rows:  # several nodes may share a row: count it for the first
             continue
         counted_rows.add(row)
-        members = range(row, end_of(layers, row)) if layers[row].group else (row,)
+        members = range(row, find_subtree_end(layers, row)) if layers[row].group else (row,)
         totals[unit] = sum(figure(member) or 0 for member in members if groups or not layers[member].group)
     return totals
 
@@ -81,7 +81,7 @@ def assign_module_seconds(
     for layer in layers:
         layer_spans = [span for _, span in spans_by_row[layer.id]]
         previous_unit = layer_spans[0].start if layer_spans else previous_unit
-        descendants = range(layer.id + 1, end_of(layers, layer.id))
+        descendants = range(layer.id + 1, find_subtree_end(layers, layer.id))
         for span in layer_spans or [range(previous_unit, previous_unit + 1)]:
             seconds[span.start] += row_seconds.get(layer.id, 0.0) / (len(layer_spans) or 1)
             if layer.id in row_seconds and not any(member in row_seconds for member in descendants):
@@ -192,7 +192,9 @@ def compute_peak_in_groups(
     groups = {row: unit for unit, row in enumerate(units.rows) if row is not None and layers[row].group}
     if not groups:
         return None
-    unit_by_row = {member: unit for row, unit in groups.items() for member in range(row, end_of(layers, row))}
+    unit_by_row = {
+        member: unit for row, unit in groups.items() for member in range(row, find_subtree_end(layers, row))
+    }
     schedule = order()
     change = np.zeros(len(schedule.steps) + 1)
     for life in compute_lifetimes(schedule.steps):

@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from msgspec import Struct
 
 from explorer.base.errors import Misuse, suggest_name
-from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model
 from explorer.engine.shapes import infer
@@ -139,7 +139,7 @@ def _find_matching_rows(layers: Sequence[Layer], text: str) -> list[int]:
             for layer in layers
             if any(fnmatchcase(name, text) for name in (layer.path, layer.path.lstrip("/"), layer.name))
         ]
-    rows = [row for row_id in matches for row in range(row_id, end_of(layers, row_id))]
+    rows = [row for row_id in matches for row in range(row_id, find_subtree_end(layers, row_id))]
     if not rows:
         hint = suggest_name(text, [layer.path for layer in layers])
         raise Misuse(f"no layer is called '{text}'", where="--layer", hint=hint)
@@ -168,7 +168,7 @@ def _find_named_units(
             row
             for layer in layers
             if name in (layer.path, layer.path.lstrip("/"), layer.name)
-            for row in range(layer.id, end_of(layers, layer.id))
+            for row in range(layer.id, find_subtree_end(layers, layer.id))
         }
         units = {unit for unit, row in enumerate(edges.rows) if row in rows}
         if not units and reading:

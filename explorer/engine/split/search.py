@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import bytes_text, many_text
-from explorer.engine.costs.layer_rows import end_of
+from explorer.engine.costs.layer_rows import find_subtree_end
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.costs.memory.roofline import compute_minimum_seconds, count_moved_bytes
 from explorer.engine.costs.onnx.scopes import find_module_path
@@ -426,7 +426,7 @@ class StageSearch:
                 raise Misuse(
                     f"no layer is called '{name}'", where="--cuts", hint=suggest_name(name, list(paths))
                 )
-            members = range(row, end_of(self.subject.layers, row))
+            members = range(row, find_subtree_end(self.subject.layers, row))
             unit = next(
                 (index for index, unit_row in enumerate(self.units.rows) if unit_row in members), None
             )

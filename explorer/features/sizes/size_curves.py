@@ -219,7 +219,7 @@ class CurveMaker:
     def _has_cache_inputs(self, state_index: int) -> bool:
         """Whether a state is a graph that has its KV cache as inputs."""
         model = getattr(self._models.open_state(state_index), "model", None)
-        return model is not None and bool(onnx_cache.find(model))
+        return model is not None and bool(onnx_cache.find_cache(model))
 
     def _is_module(self, opened: OpenedModel) -> bool:
         """Whether a model is an nn.Module, whose sizes have no names."""

@@ -94,5 +94,5 @@ def test_a_range_that_cannot_be_read_is_one_line(ask: Ask, sample: Sample, over:
 
 def test_what_has_no_size_or_no_step_is_one_line(ask: Ask, sample: Sample) -> None:
     assert "leaves no size open" in ask("sizes", sample("lenet"), code=2)
-    assert "neither a text nor a cache" in ask("decode", sample("lenet"), code=2)
+    assert "neither a text input nor cache inputs" in ask("decode", sample("lenet"), code=2)
     assert "at least one token" in ask("decode", sample("lenet"), "--past", "0", code=2)

@@ -61,7 +61,7 @@ def test_unknown_is_never_summed_up_to_zero() -> None:
     assert by_path["a"].macs is None
     assert by_path["b"].macs == 3
     assert by_path["b"].status == "unknown"
-    assert by_path["b"].reason == "1 of 2 below have no known cost"
+    assert by_path["b"].reason == "1 of 2 layers below have an unknown cost"
     assert sum_known([None, 0]) is None
     assert sum_known([0, 0]) == 0
     assert sum_known([None, 2]) == 2

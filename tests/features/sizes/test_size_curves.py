@@ -153,7 +153,7 @@ def test_a_model_without_a_text_has_no_step_and_a_text_has_a_token(sample: Sampl
         with pytest.raises(Misuse, match="leaves no size open"):
             session.sizes()
         with pytest.raises(
-            Misuse, match=r"lenet\.onnx: it takes neither a text nor a cache; explorer info shows"
+            Misuse, match=r"lenet\.onnx: it has neither a text input nor cache inputs; explorer info shows"
         ):
             session.decode()
     with decoder() as session, pytest.raises(Misuse, match="at least one token"):

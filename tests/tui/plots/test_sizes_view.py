@@ -173,7 +173,7 @@ async def test_one_key_tells_at_which_length_the_cache_passes_the_weights(
 async def test_a_model_without_a_text_is_told_why() -> None:
     async with screen(ScriptedEngine()) as hands:
         await hands.press("E")
-        assert "neither a text nor a cache" in hands.dialog()
+        assert "neither a text input nor cache inputs" in hands.dialog()
 
 
 @pytest.mark.sampled(2)

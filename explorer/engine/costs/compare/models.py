@@ -95,7 +95,7 @@ def _compare_with_first(
         *_operator_differences(first, second, index, folds),
     ]
     # a file of tensors has no other figures to compare
-    settled = params if graphless(first) or graphless(second) else [*params, *macs]
+    settled = params if is_graphless(first) or is_graphless(second) else [*params, *macs]
     return differences, all(d.delta is not None and d.delta == d.explained for d in settled)
 
 
@@ -170,8 +170,8 @@ def _work_differences(
 ) -> list[Difference]:
     """Returns the differences of a figure that depends on the input sizes."""
     a, b = getattr(first.info.totals, figure), getattr(second.info.totals, figure)
-    if graphless(first) or graphless(second):
-        if figure != "macs" or graphless(first) == graphless(second):
+    if is_graphless(first) or is_graphless(second):
+        if figure != "macs" or is_graphless(first) == is_graphless(second):
             return []
         return [Difference(index, figure, None, None, "one of the two is tensors without a graph")]
     missing = _count_unknown(first) + _count_unknown(second)
@@ -274,7 +274,7 @@ def _count(analysis: Analysis, name: str) -> int:
 def _operator_differences(first: Analysis, second: Analysis, index: int, folds: bool) -> list[Difference]:
     """Returns the differences in operators that only one model needs, with the reason."""
     differences: list[Difference] = []
-    if graphless(first) or graphless(second):
+    if is_graphless(first) or is_graphless(second):
         return differences
     for name, (fewer, surplus) in _DROPPED.items():
         delta = _count(second, name) - _count(first, name)
@@ -303,13 +303,13 @@ _DROPPED = {
 def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]], ...]:
     """Returns the number of operators by type, or by kind of work if the models have different formats."""
     formats = {a.info.model.format for a in analyses}
-    all_graphless = all(map(graphless, analyses))
+    all_graphless = all(map(is_graphless, analyses))
     has_common_types = formats <= set(_SAME_KINDS) or len(formats) == 1 or all_graphless
     counts = []
     for analysis in analyses:
         count: Counter[str] = Counter()
-        # if one model is a graph, the tensor types of a graphless model are not operators
-        listed = leaves(analysis) if all_graphless or not graphless(analysis) else []
+        # if one model is a graph, the tensor types of a model without a graph are not operators
+        listed = leaves(analysis) if all_graphless or not is_graphless(analysis) else []
         for layer in listed:
             count[layer.kind if has_common_types else family(layer.kind)] += layer.calls
         counts.append(count)

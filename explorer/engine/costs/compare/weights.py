@@ -17,8 +17,8 @@ from msgspec import Struct
 from explorer.base.units import printable, shape_text
 from explorer.facts import Analysis, Layer
 
-NAMED = 3
-"""Maximum number of tensors of one model only that are named."""
+_MAX_NAMED = 3
+"""Maximum number of unmatched tensors of a model that a message names."""
 
 _FAMILIES = {
     "convolution": """conv convolution _convolution qlinearconv convinteger fusedconv nhwcconv depthwise_conv
@@ -66,7 +66,7 @@ _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "mov
 
 
 def family(kind: str) -> str:
-    """The format-independent name of an operator's or module's kind of work, or `kind` if it is unknown."""
+    """Returns the family of an operator or module, the same in all formats; `kind` if it is unknown."""
     lowercase = kind.lower().rstrip("_")
     # Conv2d is a convolution; GPT-2's Conv1D (capital D) is a linear layer
     key = lowercase
@@ -75,13 +75,13 @@ def family(kind: str) -> str:
     return "matrix product" if kind == "Conv1D" else _FAMILY_OF.get(key, kind)
 
 
-def graphless(analysis: Analysis) -> bool:
+def is_graphless(analysis: Analysis) -> bool:
     """Whether a model is a file of tensors without a graph."""
     return not analysis.info.totals.nodes and not analysis.info.totals.coverage
 
 
 Zeros = Callable[[str], bool]
-"""Whether the stored tensor with a name is known to be all zeros."""
+"""Function of a tensor's name: whether all elements of the stored tensor are known to be zero."""
 
 
 Buffers = Callable[[], Mapping[str, tuple[int, ...]]]
@@ -115,27 +115,32 @@ class ComparedTensor(Struct):
     @property
     def bytes(self) -> int:
         """Stored bytes, computed from the dtype if the size is not recorded."""
-        return (self.elements * _bits(self.dtype) + 7) // 8 if self.size is None else self.size
+        return (self.elements * _read_bits(self.dtype) + 7) // 8 if self.size is None else self.size
 
     @property
     def family(self) -> str:
-        """Kind of work of its first owner, or 'initial state' for the first state of a recurrent layer.
+        """Family of its first owner, or 'initial state' for the first state of a recurrent layer.
 
-        An ONNX layer stores W, R and B in front of its states, which have three dimensions. No later weight
-        of a torch module has three.
+        An ONNX layer stores W, R and B before its states, which have three dimensions. In a torch module, no
+        weight after the third has three dimensions.
         """
         name = family(self.owners[0].kind)
         is_state = name == "recurrent layer" and self.place >= 3 and len(self.shape) == 3
         return _INITIAL_STATE if is_state else name
 
 
-def _bits(dtype: str) -> int:
+def _read_bits(dtype: str) -> int:
     digits = "".join(c for c in dtype.partition("_")[0] if c.isdigit())
     return int(digits) if digits else 8
 
 
 class Cause(Struct):
-    """A reason why the weights differ, with the elements and bytes that the second model has more."""
+    """A reason why the weights differ.
+
+    Attributes:
+        why: The reason, with a count.
+        params, bytes: Elements and bytes of the second model minus those of the first, for this reason.
+    """
 
     why: str
     params: int = 0
@@ -149,7 +154,7 @@ class Causes(Struct, frozen=True):
         known: Explained differences.
         folds: Whether one model has batch norms that the other folded into its weights. This requires that
             the weights of all convolutions and matrix products match.
-        alone: Text that lists the largest tensors of one model only, or '' if there are none.
+        alone: Text that lists the largest unmatched tensors, or '' if there are none.
     """
 
     known: list[Cause]
@@ -161,8 +166,8 @@ def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
     texts = []
     for sign, where in ((1, "only here"), (-1, "only in the first")):
         tensors = sorted(unmatched[sign], key=lambda t: -t.elements)
-        names = ", ".join(f"{printable(min(t.names))} {shape_text(t.shape)}" for t in tensors[:NAMED])
-        more_text = f" and {len(tensors) - NAMED:,} more" if len(tensors) > NAMED else ""
+        names = ", ".join(f"{printable(min(t.names))} {shape_text(t.shape)}" for t in tensors[:_MAX_NAMED])
+        more_text = f" and {len(tensors) - _MAX_NAMED:,} more" if len(tensors) > _MAX_NAMED else ""
         if tensors:
             texts.append(f"{where}: {names}{more_text}")
     return "; ".join(texts)
@@ -202,7 +207,7 @@ def _list_stored_tensors(
     analysis: Analysis, has_full_names: bool, is_same: _Same
 ) -> list[ComparedTensor] | None:
     """Returns the stored tensors, with `is_same` deciding which are shared, or None if a size is unknown."""
-    is_graphless = graphless(analysis)
+    has_no_graph = is_graphless(analysis)
     by_name: dict[str, ComparedTensor] = {}
     by_path: defaultdict[str, list[ComparedTensor]] = defaultdict(list)
     for layer in analysis.layers:
@@ -212,11 +217,11 @@ def _list_stored_tensors(
             if info.shape is None or any(not isinstance(d, int) for d in info.shape):
                 return None
             shape = tuple(d for d in info.shape if isinstance(d, int))
-            name = info.name if has_full_names or is_graphless else f"{layer.path}.{info.name}"
+            name = info.name if has_full_names or has_no_graph else f"{layer.path}.{info.name}"
             shared = (t for path in layer.shared_with for t in by_path[path] if is_same(name, shape, t))
             tensor = by_name.get(name) or next(shared, None)
             if tensor is None:
-                size = layer.weight_bytes if is_graphless else None
+                size = layer.weight_bytes if has_no_graph else None
                 tensor = ComparedTensor(set(), shape, info.dtype or "", [], place, size)
             by_name[name] = tensor
             tensor.names.add(name)
@@ -238,9 +243,9 @@ def _pair_tensors(
         lambda t: [(n, tuple(sorted(t.shape))) for n in sorted(t.names)],
         lambda t: [(t.family, t.shape)],
         lambda t: [(t.family, tuple(sorted(t.shape)))],
-        lambda t: [t.shape] if _movable(t) else [],
-        lambda t: [tuple(sorted(t.shape))] if _movable(t) else [],
-        lambda t: [tuple(sorted(d for d in t.shape if d != 1))] if _movable(t) and t.elements > 1 else [],
+        lambda t: [t.shape] if _is_movable(t) else [],
+        lambda t: [tuple(sorted(t.shape))] if _is_movable(t) else [],
+        lambda t: [tuple(sorted(d for d in t.shape if d != 1))] if _is_movable(t) and t.elements > 1 else [],
         lambda t: [t.shape] if t.dtype == "int32" or t.family == "convolution" else [],
     )
     for key in keys:
@@ -265,10 +270,10 @@ def _pair_tensors(
     return pairs, unpaired_first, unpaired_second
 
 
-def _movable(tensor: ComparedTensor) -> bool:
-    """Whether a tensor may belong to another kind of work in the other model, such as a bias to an addition.
+def _is_movable(tensor: ComparedTensor) -> bool:
+    """Whether a tensor may belong to another family in the other model, as a bias may belong to an addition.
 
-    Tensors of batch norms and biases of convolutions may not. If norms are folded, one could match the other
+    Tensors of batch norms and biases of convolutions may not: with folded norms, they could match each other
     by mistake.
     """
     name = tensor.family
@@ -278,7 +283,7 @@ def _movable(tensor: ComparedTensor) -> bool:
 def _drop_regrouped(
     lost: list[ComparedTensor], gained: list[ComparedTensor]
 ) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
-    """Drops kinds of work with equal totals: the same weights stored as one tensor or as several."""
+    """Drops families with equal totals: one model stores as one tensor what the other stores as several."""
     for name in {t.family for t in lost} & {t.family for t in gained}:
         a, b = [t for t in lost if t.family == name], [t for t in gained if t.family == name]
         if sum(t.elements for t in a) == sum(t.elements for t in b):
@@ -297,9 +302,7 @@ def weight_causes(
     zeros: Sequence[Zeros] = (),
     buffers: Sequence[Buffers] = (),
 ) -> Causes | None:
-    """Explains why the second model stores other parameters than the first.
-
-    The result is None if some tensors are unknown.
+    """Explains why the second model stores other parameters than the first, or returns None if unknown.
 
     Args:
         first: Analysis of the reference model.
@@ -321,7 +324,7 @@ def weight_causes(
     tensors_by_cause: dict[tuple[int, tuple[str, str]], list[ComparedTensor]] = defaultdict(list)
     unmatched: dict[int, list[ComparedTensor]] = {1: [], -1: []}
     first_norms, second_norms = _count_batch_norms(first), _count_batch_norms(second)
-    any_graphless = graphless(first) or graphless(second)
+    any_graphless = is_graphless(first) or is_graphless(second)
     folds = (
         not any_graphless
         and first_norms != second_norms
@@ -365,16 +368,16 @@ def weight_causes(
         tensors_text = f"{len(changed_pairs):,} tensor{'s' if len(changed_pairs) > 1 else ''}"
         text = f"{tensors_text} stored as {new} instead of {old}"
         causes.append(Cause(text, 0, sum(y.bytes - x.bytes for x, y in changed_pairs)))
-    scales = _scale_bytes(second, b) - _scale_bytes(first, a)
+    scales = _count_scale_bytes(second, b) - _count_scale_bytes(first, a)
     if scales:
-        causes.append(Cause("scales and zero points that stand beside quantized tensors", 0, scales))
+        causes.append(Cause("scales and zero points of quantized tensors", 0, scales))
     return Causes(causes, folds, _format_unmatched(unmatched))
 
 
 def _find_padded_pairs(
     weights: Sequence[ComparedTensor], tiled: Sequence[ComparedTensor]
 ) -> list[tuple[ComparedTensor, ComparedTensor]]:
-    """Pairs of a weight and its padded form in the tiled model, whose name starts with the weight's name."""
+    """Pairs each weight with its padded form in the tiled model, whose name starts with the weight's name."""
     pairs = []
     for tensor in tiled:
         for weight in weights:
@@ -388,7 +391,7 @@ def _find_padded_pairs(
 def _find_concatenated_ids(
     parts: Sequence[ComparedTensor], stored_tensors: Sequence[ComparedTensor]
 ) -> set[int]:
-    """Ids of vectors that one model concatenates, and of the result that the other model stores."""
+    """Finds the ids of vectors that one model concatenates, and of the result that the other model stores."""
     joined_ids: set[int] = set()
     inputs_by_path: dict[str, list[ComparedTensor]] = defaultdict(list)
     for tensor in parts:
@@ -404,8 +407,8 @@ def _find_concatenated_ids(
     return joined_ids
 
 
-def _scale_bytes(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
-    """Returns bytes stored in addition to the weight elements: scales and zero points of TensorFlow Lite."""
+def _count_scale_bytes(model: Analysis, tensors: Sequence[ComparedTensor]) -> int:
+    """Counts the bytes that TensorFlow Lite stores for scales and zero points."""
     if model.info.model.format != "tflite":
         return 0
     return model.info.totals.weight_bytes - sum(t.bytes for t in tensors)
@@ -432,30 +435,30 @@ def _count_batch_norms(analysis: Analysis) -> int:
 
 
 _FOLDED = ("batch normalization folded into other weights", "batch normalizations folded into other weights")
-_BIAS = ("bias that comes with folding", "biases that come with folding")
+_BIAS = ("bias that the folding adds", "biases that the folding adds")
 _RUNNING = (
     "running statistic of a batch normalization: a buffer of the module, a weight of the file",
     "running statistics of batch normalizations: buffers of the module, weights of the file",
 )
 _OWN = (
-    "weight with storage of its own that is shared in the first",
-    "weights with storage of their own that are shared in the first",
+    "weight that layers of the first model share and that is stored separately here",
+    "weights that layers of the first model share and that are stored separately here",
 )
 _SHARED = (
-    "weight that shares its storage and has its own in the first",
-    "weights that share their storage and have their own in the first",
+    "weight that layers share here and that the first model stores separately",
+    "weights that layers share here and that the first model stores separately",
 )
 _SCALES = ("scale or zero point of the quantization", "scales and zero points of the quantization")
-_MADE = ("constant that an exporter made", "constants that an exporter made")
+_MADE = ("constant that the exporter added", "constants that the exporter added")
 _JOINED = (
-    "bias that is put together with others, and with zeros between them: one constant in the graph",
-    "biases that are put together, with zeros between them: one constant in the graph",
+    "bias that the graph stores with other biases and zeros as one constant",
+    "biases that the graph stores with zeros as one constant",
 )
 _ZEROS = (
-    "bias of zeros that the other has in common with more, or not at all",
-    "biases of zeros that the other has as one constant, or not at all",
+    "bias of zeros that the other model shares or omits",
+    "biases of zeros that the other model shares or omits",
 )
-_FILLED = ("weight filled up to whole tiles", "weights filled up to whole tiles")
+_FILLED = ("weight padded to whole tiles", "weights padded to whole tiles")
 _NEEDLESS = (
     "parameter of a layer that no output of the graph needs",
     "parameters of layers that no output of the graph needs",
@@ -482,7 +485,7 @@ def _classify(
     other_tensors: Sequence[ComparedTensor],
     model: Analysis,
 ) -> tuple[str, str] | None:
-    """The class of a tensor that only one model stores, as (singular, plural) text; None if no class fits."""
+    """Returns the class of a tensor that only one model stores, as (singular, plural) text, or None."""
     name = min(tensor.names)
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
@@ -491,7 +494,7 @@ def _classify(
         return _FOLDED
     if tensor.family == "batch norm" and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
         return _RUNNING
-    if graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
+    if is_graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
         return _RUNNING
     if unfolding and len(shape) == 1 and tensor.family in _FOLDS and tensor.place >= 1:
         return _BIAS

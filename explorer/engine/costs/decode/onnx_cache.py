@@ -45,9 +45,12 @@ _TERM = re.compile(r"\s*\+\s*")
 
 
 class Slot(Struct, frozen=True):
-    """An input with keys or values of earlier tokens; `axis` counts the tokens.
+    """An input with keys or values of earlier tokens.
 
-    `present` is the name of the output that also contains the new token, or ''.
+    Attributes:
+        value: Declaration of the input.
+        axis: Axis of the tokens.
+        present: Name of the output that also contains the new token, or ''.
     """
 
     value: Value
@@ -77,7 +80,7 @@ class DecodeStep(Struct, frozen=True):
     dims: Mapping[str, int]
 
 
-def find(model: Model) -> Cache:
+def find_cache(model: Model) -> Cache:
     """Finds the cache inputs of a graph, also those that only a branch or loop uses."""
     feeds = {v.name: v for v in model.graph.feeds}
     slots: dict[str, Slot] = {}
@@ -138,7 +141,7 @@ def _list_nodes(graph: Graph) -> Iterator[Node]:
             yield from _list_nodes(body)
 
 
-def bind(
+def bind_step(
     model: Model,
     cache: Cache,
     past: int,
@@ -166,8 +169,8 @@ def bind(
     for slot in cache.values():
         shape = _get_shape(slot.value, input_shapes)
         if not slot.axis < len(shape):
-            raise Misuse("its rank is not that of a cache", where=f"input {slot.value.name}")
-        sizes.settle(shape[slot.axis], past + new if buffers else past, f"input {slot.value.name}", buffers)
+            raise Misuse("its shape has no axis for the tokens of a cache", where=f"input {slot.value.name}")
+        sizes.set(shape[slot.axis], past + new if buffers else past, f"input {slot.value.name}", buffers)
         batch = shape[1 if len(shape) == 5 else 0]
         if isinstance(batch, str):
             batches[batch] = None
@@ -176,7 +179,7 @@ def bind(
     if tokens is not None:
         shape = _get_shape(tokens, input_shapes)
         axis = 1 if len(shape) > 1 else 0
-        sizes.settle(shape[axis], new, f"input {tokens.name}")
+        sizes.set(shape[axis], new, f"input {tokens.name}")
         if axis and isinstance(shape[0], str):
             batches[shape[0]] = None
     assumed = [
@@ -189,7 +192,7 @@ def bind(
         shape = _get_shape(value, input_shapes)
         mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
         bound_shape = tuple(
-            sizes.size_of(dim, value.name, total=past + new, mask=0 < mask == axis)
+            sizes.get(dim, value.name, total=past + new, mask=0 < mask == axis)
             for axis, dim in enumerate(shape)
         )
         step_inputs[value.name] = declared[0], bound_shape
@@ -220,7 +223,7 @@ def compute_text_shapes(
     """
     text = _find_token_input(model.graph.feeds)
     if text is None:
-        problem = "it takes neither a text nor a cache"
+        problem = "it has neither a text input nor cache inputs"
         raise Misuse(problem, where="--past", hint="leave --decode out", code="drop_option")
     sizes = _Sizes(dims)
     shape = _get_shape(text, {})
@@ -232,14 +235,14 @@ def compute_text_shapes(
             where=f"input {text.name}",
             hint="export the model with a dynamic sequence, or with its key-value cache as inputs",
         )
-    sizes.settle(length, tokens, f"input {text.name}")
+    sizes.set(length, tokens, f"input {text.name}")
     if axis and isinstance(shape[0], str):
         sizes.known.setdefault(shape[0], 1)
     return {
         value.name: (
             input_shapes.get(value.name, (None, ()))[0],
             tuple(
-                sizes.size_of(dim, value.name, total=tokens, mask="mask" in value.name.lower())
+                sizes.get(dim, value.name, total=tokens, mask="mask" in value.name.lower())
                 for dim in _get_shape(value, {})
             ),
         )
@@ -287,13 +290,23 @@ class _Sizes:
     def __init__(self, dims: Mapping[str, int]) -> None:
         self.known = dict(dims)
 
-    def settle(self, dim: Dim, size: int, where: str, at_least: bool = False) -> None:
-        """Binds a dimension to a size; a fixed dimension must equal it, or not be below it if `at_least`."""
+    def set(self, dim: Dim, size: int, where: str, at_least: bool = False) -> None:
+        """Sets the size of a dimension.
+
+        Args:
+            dim: Name of the dimension, its fixed size, or None.
+            size: Size that the step needs.
+            where: Input of the dimension, for an error message.
+            at_least: Whether the dimension may be larger.
+
+        Raises:
+            Misuse: The dimension already has another size.
+        """
         current = self.known.setdefault(dim, size) if isinstance(dim, str) else size if dim is None else dim
         if current == size or (at_least and current > size):
             return
         if isinstance(dim, int) and current > size and size != 1:
-            return  # a larger buffer of fixed size; too small buffers are rejected by `_check_capacity`
+            return  # a larger buffer of fixed size; `_check_capacity` rejects buffers that are too small
         name = f"dimension '{dim}'" if isinstance(dim, str) else "a dimension"
         raise Misuse(
             f"one decode step needs {size:,} where {name} is {current:,}",
@@ -302,12 +315,12 @@ class _Sizes:
             code="drop_option",
         )
 
-    def size_of(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
+    def get(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
         """Returns the size of a dimension of input `name`."""
         if isinstance(dim, int):
             return dim
         if isinstance(dim, str):
-            size = self.term(dim)
+            size = self.evaluate(dim)
             if size is not None:
                 return size
             if mask or "total" in dim:
@@ -315,10 +328,12 @@ class _Sizes:
         label = dim or "?"
         hint = f"give --dim {dim}=SIZE" if dim else f"give --input-shape {name}:SHAPE"
         raise Misuse(
-            f"what its dimension '{label}' is in a decode step is not known", where=f"input {name}", hint=hint
+            f"the size of its dimension '{label}' in a decode step is unknown",
+            where=f"input {name}",
+            hint=hint,
         )
 
-    def term(self, text: str) -> int | None:
+    def evaluate(self, text: str) -> int | None:
         """Returns the value of a dimension name or of a sum of names and numbers, or None if unknown."""
         if text in self.known:
             return self.known[text]
@@ -349,9 +364,9 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
         size, expected = present.shape[slot.axis], step.positions[name] + (0 if step.buffers else 1)
         if isinstance(size, int) and size != expected:
             raise Misuse(
-                f"'{slot.present}' would hold {size:,} tokens behind one step, not {expected:,}",
+                f"'{slot.present}' would hold {size:,} tokens after one step, not {expected:,}",
                 where=f"input {name}",
-                hint="its dimensions are not those of a cache; give them by --dim",
+                hint="give the sizes of its dimensions by --dim",
             )
         checked += isinstance(size, int)
     sizes = {name: _count_cached_bytes(inputs[name], step.positions[name], past) for name in cache}
@@ -367,7 +382,7 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
         analysis.layers, {row_id: sum_if_all_known(parts) for row_id, parts in parts_by_layer.items()}
     )
     totals = replace(analysis.info.totals, kv_cache_bytes=sum_if_all_known(sizes.values()))
-    kind = "buffers, written in place" if step.buffers else "one token longer when they come out"
+    kind = "buffers, written in place" if step.buffers else "their outputs are one token longer"
     description = (
         f"{len(sizes):,} cache inputs with {past:,} tokens each ({kind}; {checked:,} checked), one new token"
     )

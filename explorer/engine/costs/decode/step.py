@@ -41,9 +41,9 @@ def step_of_graph(
         Misuse: The model has no step of one token, or a size is missing.
     """
     check_past(past)
-    cache = onnx_cache.find(model)
+    cache = onnx_cache.find_cache(model)
     if cache:
-        step = onnx_cache.bind(model, cache, past, dims, input_shapes)
+        step = onnx_cache.bind_step(model, cache, past, dims, input_shapes)
         step_result = examine(dims=dims, input_shapes=step.input_shapes)
         return AnalysisResult.from_analysis(
             onnx_cache.add_cache_to_analysis(step_result.analysis, cache, step, past),
@@ -72,18 +72,18 @@ def list_step_sizes(
         Misuse: See `step_of_graph`.
     """
     check_past(past)
-    cache = onnx_cache.find(model)
+    cache = onnx_cache.find_cache(model)
     if not cache:
         if past:
             raise _build_no_cache_error()
         return dict(dims), onnx_cache.compute_text_shapes(model, 1, dims, input_shapes)
-    step = onnx_cache.bind(model, cache, past, dims, input_shapes)
+    step = onnx_cache.bind_step(model, cache, past, dims, input_shapes)
     return dict(step.dims), dict(step.input_shapes)
 
 
 def _build_no_cache_error() -> Misuse:
     return Misuse(
-        "it takes no key-value cache, so there is no step behind one",
+        "it has no KV cache, so it has no decode step",
         where="--past",
         hint="export it with its cache as inputs; of a module of transformers --decode counts its own",
         code="no_step",
@@ -98,9 +98,9 @@ def analyze_prefill(
     Raises:
         Misuse: The model cannot process the text at once, or a size is missing.
     """
-    cache = onnx_cache.find(model)
+    cache = onnx_cache.find_cache(model)
     if cache:
-        shapes = onnx_cache.bind(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
+        shapes = onnx_cache.bind_step(model, cache, 0, dims, input_shapes, new=tokens).input_shapes
     else:
         shapes = onnx_cache.compute_text_shapes(model, tokens, dims, input_shapes)
     return examine(dims=dims, input_shapes=shapes)

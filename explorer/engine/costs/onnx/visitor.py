@@ -81,7 +81,7 @@ def visit(
     )
     feeds = [context.get_info(v.name) for v in graph.feeds]
     state.step("", (), [(i.name, i, count_bytes(i)) for i in feeds])
-    visitor.nodes(context, graph.nodes)
+    visitor.visit_nodes(context, graph.nodes)
     if result.tile_labels is not None:
         result.tiled = tile_coverage.count_tiled_macs(result.tile_labels, result.leaves)
     result.kept = frozenset(state.find_memory_key(context.get_key(v.name)) for v in graph.outputs)
@@ -110,7 +110,7 @@ class GraphVisitor:
         self.output_names = frozenset(value.name for value in model.graph.outputs)
         self.visited = 0
 
-    def nodes(self, context: GraphContext, nodes: Sequence[Node]) -> None:
+    def visit_nodes(self, context: GraphContext, nodes: Sequence[Node]) -> None:
         """Visits the nodes of a graph or body."""
         self.state.result.shapes[id(context.shapes)] = context.shapes
         key = id(nodes), context.owner_path
@@ -130,19 +130,19 @@ class GraphVisitor:
                 if self.on_progress is not None and not context.number:
                     self.on_progress(Progress("analysing", index, len(nodes)))
             if user_rules and (node.domain, node.op) in user_rules:
-                self.operator(context, node, names, index)
+                self.add_operator(context, node, names, index)
             elif functions and (function := functions.get(node.key)) is not None:
                 single = find_single_operator(model, function, node)
                 if single is None:
-                    self.calls.add_call(self.nodes, context, node, names[index], function)
+                    self.calls.add_call(self.visit_nodes, context, node, names[index], function)
                 else:
-                    self.operator(context, single[0], (names[index],), 0, function.name, single[1])
+                    self.add_operator(context, single[0], (names[index],), 0, function.name, single[1])
             elif node.op not in carriers or not control_flow.follow(
-                self.nodes, self.state, context, node, names[index]
+                self.visit_nodes, self.state, context, node, names[index]
             ):
-                self.operator(context, node, names, index)
+                self.add_operator(context, node, names, index)
 
-    def operator(
+    def add_operator(
         self,
         context: GraphContext,
         node: Node,
@@ -163,7 +163,7 @@ class GraphVisitor:
         """
         inputs, stored_values, op = node.inputs, context.stored, node.op
         reads_stored = not stored_values.keys().isdisjoint(inputs)
-        figures = self.figures(context, node, constants or {}, reads_stored, inline=bool(function))
+        figures = self.find_figures(context, node, constants or {}, reads_stored, inline=bool(function))
         entries: list[tuple[Hashable, int, int]] = []
         if figures.parameters:
             for input_index, entry_index, bits in figures.parameters:
@@ -201,7 +201,7 @@ class GraphVisitor:
                 )
         result.steps.add(leaf, input_index)
 
-    def figures(
+    def find_figures(
         self,
         context: GraphContext,
         node: Node,
@@ -219,23 +219,23 @@ class GraphVisitor:
             reads_stored: Whether an input is stored.
             inline: Whether the node replaces a function call.
         """
-        key = None if constants else self.signature(context, node, reads_stored, inline)
+        key = None if constants else self.build_signature(context, node, reads_stored, inline)
         figures = None if key is None else _FIGURES.get(key)
         if figures is None:
-            figures = self.compute_costs(context, node, constants, reads_stored)
+            figures = self.compute_figures(context, node, constants, reads_stored)
             if key is not None:
-                if len(_FIGURES) >= MAX_REMEMBERED:
+                if len(_FIGURES) >= MAX_CACHED:
                     _FIGURES.clear()
                 _FIGURES[key] = figures
         return figures
 
-    def signature(
+    def build_signature(
         self, context: GraphContext, node: Node, reads_stored: bool, inline: bool
     ) -> tuple[Hashable, ...] | None:
-        """Everything that the figures of a node depend on, valid for all models, or None if that is unknown.
+        """Builds a key of everything that the figures of a node depend on, or returns None if unknown.
 
-        These are the operator, its attributes and types, the stored form of its inputs (if `reads_stored`),
-        which inputs are equal, and the number of runs of the body.
+        The key is valid for all models. It has the operator, its attributes and types, the stored form of its
+        inputs (if `reads_stored`), which inputs are equal, and the number of runs of the body.
         """
         if node.alike is None or (node.domain, node.op) in self.uncached:
             return None
@@ -259,7 +259,11 @@ class GraphVisitor:
             storage_ids, stored_values = context.storage_ids, context.stored
             key += [
                 storage_ids.get(n)
-                or (self.storage_id(context, n) if n in stored_values else _UNSTORED[n in shapes.constants])
+                or (
+                    self.get_storage_id(context, n)
+                    if n in stored_values
+                    else _UNSTORED[n in shapes.constants]
+                )
                 for n in names
             ]
         if context.number:
@@ -268,23 +272,23 @@ class GraphVisitor:
             key.append(tuple([names.index(n) for n in names]))
         return tuple(key)
 
-    def storage_id(self, context: GraphContext, name: str) -> int:
+    def get_storage_id(self, context: GraphContext, name: str) -> int:
         """Returns a number for the form of the stored tensors behind a name; equal forms share the number."""
         form = tuple([_STORED_FORM(entry) for entry in context.stored[name]])
         number = _STORAGE_IDS.get(form)
         if number is None:
-            if len(_STORAGE_IDS) >= MAX_REMEMBERED:
+            if len(_STORAGE_IDS) >= MAX_CACHED:
                 _STORAGE_IDS.clear()
             number = _STORAGE_IDS[form] = next(_NUMBERS)
         context.storage_ids[name] = number
         return number
 
-    def compute_costs(
+    def compute_figures(
         self, context: GraphContext, node: Node, constants: Mapping[str, TensorInfo], reads_stored: bool
     ) -> OperatorFigures:
         """Returns the figures of a node, from the rule for its operator."""
         inputs, outputs = describe_values(context, node, constants)
-        cost = self.cost(context, node, inputs, outputs)
+        cost = self.compute_cost(context, node, inputs, outputs)
         places = find_parameter_places(context, node) if reads_stored else []
         params = {node.inputs[index] for index, _, _ in places}
         moved = count_traffic(context, node, inputs, outputs, params, constants)
@@ -311,7 +315,7 @@ class GraphVisitor:
             is_alias=is_weight,
         )
 
-    def cost(
+    def compute_cost(
         self,
         context: GraphContext,
         node: Node,
@@ -334,18 +338,18 @@ class GraphVisitor:
         if cost.status == "exact" and context.early_end_reason:
             return replace(cost, status="bound", reason=context.early_end_reason)
         if cost.status == "exact" and _has_bounded_shape(inputs, outputs):
-            reason = "how large its tensors are depends on the data; counted is the most"
+            reason = "the size of its tensors depends on the data; the largest size is counted"
             return replace(cost, status="bound", reason=reason)
         return cost
 
 
-_UNSIZED = "the size of a tensor that it reads or writes is not known, so its bytes are in no sum"
+_UNSIZED = "the size of a tensor that it reads or writes is unknown, so no sum includes its bytes"
 
-MAX_REMEMBERED = 8_192
-"""Maximum number of node signatures cached across models, about 1 KB each."""
+MAX_CACHED = 8_192
+"""Maximum number of node signatures cached across models. Each takes about 1 KB."""
 
 _FIGURES: dict[Hashable, OperatorFigures] = {}
-"""Figures by `GraphVisitor.signature`; models of one family share a few hundred signatures."""
+"""Figures by `GraphVisitor.build_signature`; models of one family share a few hundred signatures."""
 
 _STORAGE_IDS: dict[Hashable, int] = {}
 """A number per form of stored tensors. A number is never reused for another form."""

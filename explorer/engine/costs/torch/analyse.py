@@ -59,8 +59,8 @@ from explorer.facts import (
 )
 from explorer.host.gc_pause import pause_garbage_collector
 
-FORMULAS = 4
-"""Maximum number of distinct formulas that one row spells out."""
+_MAX_FORMULAS = 4
+"""Maximum number of different formulas that a row lists."""
 
 
 def examine(
@@ -157,7 +157,7 @@ def examine_module(
     args, kwargs = tuple(args), dict(kwargs or {})
     if any(_has_lazy_parameters(module) for _, module in walk_modules(model)):
         model, plain = materialize_lazy_modules(plain() if plain is not None else model, args, kwargs), None
-    check = partial(_check, on_progress, cancel)
+    check = partial(_report_progress, on_progress, cancel)
     verdict = trace_model(
         model,
         args,
@@ -172,27 +172,29 @@ def examine_module(
     run = verdict.run
     folded = fold_loops(_select_final_rows(run), run.named)
     rows = folded.rows
-    leaves = _leaves(run, folded)
+    leaves = _build_leaves(run, folded)
     rows_of = array("i")
     layers = layer_rows.build(
-        leaves, _groups(run, leaves, folded.steps), rows_of=rows_of, trained=_collect_trained(run)
+        leaves, _build_groups(run, leaves, folded.steps), rows_of=rows_of, trained=_collect_trained(run)
     )
     if gradients is not None:
         gradients.settle(rows, leaves, rows_of, run)
-    steps = _steps(run, {id(row): index for index, row in enumerate(rows)})
-    totals = _totals(verdict, rows, leaves, steps)
+    steps = _build_steps(run, {id(row): index for index, row in enumerate(rows)})
+    totals = _compute_totals(verdict, rows, leaves, steps)
     input_infos = inputs if inputs is not None else describe_tensors(list(args), "input")
     failed, failure = _describe_failure(run, type(model).__name__, layers, input_infos)
     if failure:
         notes = (*notes, failure_note(failure))
     notes = (*notes, *outsiders.describe_outsiders(run.outsiders), *bound_note(run.parameters))
     output_infos = describe_tensors(run.result, "output")
-    info = _model_info(source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes))
+    info = _build_model_info(
+        source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes)
+    )
     return liveness.AnalysisResult.from_analysis(
         Analysis(Info(info, dict(assumptions or {}), totals, random_weights=random_weights), layers),
         liveness.build_schedule(steps, run.kept, layers, rows_of, failed=failed, failure=failure),
         layer_tree.count_bounds(leaf for leaf in leaves if leaf.layer.path not in verdict.unnoticed),
-        (lambda: None) if gradients is not None else _flow(run, rows, rows_of, input_infos),
+        (lambda: None) if gradients is not None else _make_flow_builder(run, rows, rows_of, input_infos),
         failure if run.is_fault else "",
     )
 
@@ -205,23 +207,23 @@ def _describe_failure(
         return "", ""
     path, reason = run.failed[0] or model_name, run.failed[1]
     return (
-        f"the model failed in {path}: the layers that ran before are counted",
-        f"{path}{_failed_layer_text(path, layers, model_inputs)}: {reason}",
+        f"the model failed in {path}: only the layers that ran before are counted",
+        f"{path}{_describe_failed_layer(path, layers, model_inputs)}: {reason}",
     )
 
 
-def _failed_layer_text(path: str, layers: Iterable[Layer], model_inputs: Sequence[TensorInfo]) -> str:
-    """The kind of the failed layer and the shapes of its inputs; of the model's inputs if it has no row."""
+def _describe_failed_layer(path: str, layers: Iterable[Layer], model_inputs: Sequence[TensorInfo]) -> str:
+    """Returns the kind of the failed layer and the shapes of its inputs, or of the model's inputs."""
     layer = next((layer for layer in layers if layer.path == path), None)
     kind = f" ({layer.kind})" if layer is not None and layer.kind != layer.name else ""
     is_known = layer is not None and layer.inputs
     inputs = layer.inputs if layer is not None and layer.inputs else model_inputs
-    shapes = ", ".join(f"{info.dtype or '?'} {shape_text(info.shape)}" for info in inputs[:_SHAPES])
+    shapes = ", ".join(f"{info.dtype or '?'} {shape_text(info.shape)}" for info in inputs[:_MAX_SHAPES])
     return f"{kind}, {'' if is_known else 'model '}input {shapes}" if shapes else kind
 
 
-_SHAPES = 4
-"""Most input shapes in a message."""
+_MAX_SHAPES = 4
+"""Maximum number of input shapes in a message."""
 
 
 def failure_note(failure: str) -> str:
@@ -229,20 +231,20 @@ def failure_note(failure: str) -> str:
     return f"the model failed in {failure}"
 
 
-def _flow(
+def _make_flow_builder(
     run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
-    """A function that builds the edges between rows; `rows_of` holds the row id of each entry of `rows`."""
+    """Returns a function that builds the edges between rows. `rows_of` has the row id of each of `rows`."""
     return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 
-def _check(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
+def _report_progress(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
     stop_if(cancel)
     if on_progress and done % 64 == 1:
         on_progress(Progress("running on shapes", done, max(modules, done)))
 
 
-def _model_info(
+def _build_model_info(
     source: str, inputs: tuple[TensorInfo, ...], outputs: tuple[TensorInfo, ...], notes: tuple[str, ...]
 ) -> ModelInfo:
     return ModelInfo(
@@ -255,13 +257,13 @@ def _model_info(
     )
 
 
-def _totals(
+def _compute_totals(
     verdict: Verdict,
     rows: Sequence[Row],
     leaves: Sequence[layer_tree.LayerLeaf],
     steps: Sequence[liveness.ExecutionStep],
 ) -> Totals:
-    """Totals of the whole model; a model that failed has no peak."""
+    """Computes the totals of the whole model. A model that failed has no peak."""
     run = verdict.run
     peak = liveness.find_live_peak(steps, keep=run.kept)
     totals = layer_tree.compute_totals(
@@ -269,7 +271,7 @@ def _totals(
         peak_bytes=None if run.failed else peak.bytes,
         peak_at="" if run.failed else peak.label,
         peak_tensors=() if run.failed else peak.tensors,
-        trainable_params=_trainable(run.parameters),
+        trainable_params=_count_trainable(run.parameters),
         parameters=_collect_stored_pieces(run.parameters.values()),
     )
     module_activation = sum(row.activation for row in rows if _is_module(row, run.named))
@@ -324,25 +326,26 @@ def _select_final_rows(run: Trace) -> list[Row]:
     return final_rows
 
 
-def _leaves(run: Trace, folded: FoldedLoops) -> list[layer_tree.LayerLeaf]:
-    """A leaf for every row, for every module that did not run, and for every parameter that nothing uses."""
+def _build_leaves(run: Trace, folded: FoldedLoops) -> list[layer_tree.LayerLeaf]:
+    """Builds a leaf for each row, each module that did not run, and each parameter that no operator uses."""
     named, rows = run.named, folded.rows
     scopes = _Scopes(named)
     leaves = []
     for row in rows:
         module = row.module or named.get(row.path)
-        _adopt_own(row, module, run)
+        _add_own_parameters(row, module, run)
         loops = folded.scopes.get(id(row), ())
-        leaves.append(_leaf(row, module, (*scopes.list_enclosing_scopes(row.path), *loops)))
+        leaves.append(_build_leaf(row, module, (*scopes.list_enclosing_scopes(row.path), *loops)))
     leaves += [
-        _idle_leaf(path, named[path], run, scopes.list_enclosing_scopes(path))
-        for path in _idle_paths(rows, named)
+        _build_idle_leaf(path, named[path], run, scopes.list_enclosing_scopes(path))
+        for path in _find_idle_paths(rows, named)
     ]
     _mark_failure(leaves, run, scopes, named)
     leaves += [_build_unseen_leaf(path, *work, scopes) for path, work in run.unseen.items()]
     unused_parameters = _find_unused_parameters(run, leaves)
     return leaves + [
-        _parameter_leaf(p, scopes.list_enclosing_scopes(f"{p.owner}.{p.name}")) for p in unused_parameters
+        _build_parameter_leaf(p, scopes.list_enclosing_scopes(f"{p.owner}.{p.name}"))
+        for p in unused_parameters
     ]
 
 
@@ -370,8 +373,8 @@ class _Scopes:
         return scopes
 
 
-def _formula(row: Row) -> str:
-    """Returns the distinct formulas of a row's operators, without elementwise formulas if any multiplies."""
+def _format_formula(row: Row) -> str:
+    """Formats the formulas of a row's operators. Elementwise formulas are omitted if the row has MACs."""
     formula_counts: Mapping[str, int] = row.formulas
     if row.macs:
         formula_counts = {
@@ -380,11 +383,13 @@ def _formula(row: Row) -> str:
     texts = [f"{n} x ({text})" if n > 1 else text for text, n in formula_counts.items()]
     if not texts:
         return row.free or "0 (nothing to do in evaluation mode)"
-    further = len(texts) - FORMULAS
-    return " + ".join(texts[:FORMULAS]) + (f" + {further} more" if further > 0 else "")
+    further = len(texts) - _MAX_FORMULAS
+    return " + ".join(texts[:_MAX_FORMULAS]) + (f" + {further} more" if further > 0 else "")
 
 
-def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
+def _build_leaf(
+    row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ...]
+) -> layer_tree.LayerLeaf:
     """Returns the leaf of a module or operator that ran."""
     is_known = not row.unknown
     status: Status = "unknown" if row.unknown else "bound" if row.bound else "exact"
@@ -393,22 +398,20 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
         **layer_tree.UNPLACED,
         path=row.path,
         name=row.name,
-        # a plain nn.Module only holds parameters, so the operator's name says more
-        kind=row.kind
-        if module is None or type(module).__name__ == nn.Module.__name__
-        else type(module).__name__,
+        # the class name nn.Module says less than the operator's name
+        kind=row.kind if module is None or _is_bare(module) else type(module).__name__,
         calls=row.calls,
         inputs=row.inputs,
         outputs=row.outputs,
-        weights=tuple(_weight(s, row.path) for s in weights),
+        weights=tuple(_describe_weight(s, row.path) for s in weights),
         macs=row.macs if is_known else None,
-        formula=_formula(row) if is_known else "",
+        formula=_format_formula(row) if is_known else "",
         elementwise_ops=row.elementwise if is_known else None,
         bytes_read=row.read,
         weight_bytes_read=row.stored_read,
         bytes_written=row.written,
         activation_bytes=row.activation,
-        attributes=_attributes(module) if module is not None else row.attributes,
+        attributes=_read_attributes(module) if module is not None else row.attributes,
         status=status,
         reason=row.unknown or str(row.bound),
         assumed=status == "bound" and is_assumption(row.bound),
@@ -416,7 +419,7 @@ def _leaf(row: Row, module: nn.Module | None, scopes: tuple[layer_tree.Scope, ..
     return layer_tree.LayerLeaf(scopes, layer, _collect_stored_pieces(weights), row.calls)
 
 
-def _adopt_own(row: Row, module: nn.Module | None, run: Trace) -> None:
+def _add_own_parameters(row: Row, module: nn.Module | None, run: Trace) -> None:
     """Adds all of a module's parameters to its row, under the module's own names."""
     if module is None:
         return
@@ -441,15 +444,15 @@ def _collect_stored_pieces(entries: Iterable[ModuleParameter]) -> tuple[Piece, .
     return tuple(stored_part for parameter in entries for stored_part in parameter.stored)
 
 
-def _weight(parameter: ModuleParameter, path: str) -> TensorInfo:
-    """The description of a parameter, named relative to the layer at `path` if it belongs to that layer."""
+def _describe_weight(parameter: ModuleParameter, path: str) -> TensorInfo:
+    """Describes a parameter. Its name is relative to the layer at `path` if it belongs to that layer."""
     full = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
     name = full.removeprefix(f"{path}.")
     return parameter.info if name == parameter.info.name else replace(parameter.info, name=name)
 
 
-def _idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
-    """Paths of the leaf modules without a row, in registration order."""
+def _find_idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str]:
+    """Finds the paths of the leaf modules without a row, in registration order."""
     row_paths = {row.path for row in rows}
     opaque = tuple(f"{path}." if path else "" for path, m in named.items() if is_opaque(m))
     expanded = {row.caller for row in rows if row.module is None}
@@ -464,7 +467,7 @@ def _idle_paths(rows: Iterable[Row], named: Mapping[str, nn.Module]) -> list[str
     ]
 
 
-def _idle_leaf(
+def _build_idle_leaf(
     path: str, module: nn.Module, run: Trace, scopes: tuple[layer_tree.Scope, ...]
 ) -> layer_tree.LayerLeaf:
     """Returns the leaf of a module that did not run, by design or because the model failed before it."""
@@ -473,7 +476,7 @@ def _idle_leaf(
     reason = "it does not run on these inputs in evaluation mode"
     if isinstance(module, torch.jit.ScriptModule):
         formula = ""
-        reason = "compiled: nobody sees whether it runs, and what it does is counted where it is called"
+        reason = "compiled: its runs cannot be observed, so the layer that calls it has its work"
     layer = Layer(
         **layer_tree.UNPLACED,
         path=path,
@@ -482,17 +485,17 @@ def _idle_leaf(
         calls=0,
         weights=tuple(s.info for s in weights),
         formula=formula,
-        attributes=_attributes(module),
+        attributes=_read_attributes(module),
         reason=reason,
     )
     if not run.failed:
         if run.unseen and weights:
-            reason = "it was not seen to run, and the model does work that is not seen"
+            reason = "no run of it was observed, and the model does work that cannot be observed"
             return layer_tree.LayerLeaf(
                 scopes, replace(_clear_costs(layer), reason=reason), _collect_stored_pieces(weights), 1
             )
         if path in run.elsewhere:
-            reason = "assumed: it runs only where a value of a tensor is another than the one that was taken"
+            reason = "assumed: it runs only if a tensor has another value than the assumed one"
             layer = replace(layer, formula="0 (does not run)", status="bound", reason=reason, assumed=True)
         return layer_tree.LayerLeaf(scopes, layer, _collect_stored_pieces(weights), 0)
     reason = f"not reached: the model failed in {run.failed[0] or 'its own forward'}"
@@ -547,7 +550,9 @@ def _find_unused_parameters(run: Trace, leaves: Iterable[layer_tree.LayerLeaf]) 
     return list({s.identity: s for s in unused_parameters}.values())
 
 
-def _parameter_leaf(parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]) -> layer_tree.LayerLeaf:
+def _build_parameter_leaf(
+    parameter: ModuleParameter, scopes: tuple[layer_tree.Scope, ...]
+) -> layer_tree.LayerLeaf:
     path = f"{parameter.owner}.{parameter.name}" if parameter.owner else parameter.name
     reason = "no operator uses it in evaluation mode"
     layer = Layer(
@@ -570,10 +575,10 @@ def _is_bare(module: nn.Module) -> bool:
     return type(module).__name__ == nn.Module.__name__
 
 
-def _groups(
+def _build_groups(
     run: Trace, leaves: Iterable[layer_tree.LayerLeaf], steps: Mapping[str, int]
 ) -> dict[str, layer_tree.GroupFacts]:
-    """Facts of every module that has children or is expanded into its operators, and of every loop."""
+    """Builds the facts of each loop, and of each module with children or with rows for its operators."""
     groups = {}
     for path in {scope.path: None for leaf in leaves for scope in leaf.scopes}:
         if path in steps:
@@ -585,12 +590,12 @@ def _groups(
             calls=row.calls if row else 0,
             inputs=row.inputs if row else (),
             outputs=row.outputs if row else (),
-            attributes=_attributes(module),
+            attributes=_read_attributes(module),
         )
     return groups
 
 
-def _attributes(module: nn.Module) -> dict[str, Any]:
+def _read_attributes(module: nn.Module) -> dict[str, Any]:
     """Returns the module's attributes that are arguments of its constructor: kernel_size, stride, ...
 
     Reading the names from the constructor works for layers of any library.
@@ -598,7 +603,7 @@ def _attributes(module: nn.Module) -> dict[str, Any]:
     attributes: dict[str, Any] = {}
     instance_attributes = vars(module)
     registries = parameters_of(module), buffers_of(module)
-    for name, is_class_attribute in _constructor(type(module)):  # type: ignore[arg-type]
+    for name, is_class_attribute in _list_constructor_parameters(type(module)):  # type: ignore[arg-type]
         # getattr of a missing attribute is slow
         if is_class_attribute:
             value = getattr(module, name, None)
@@ -625,7 +630,7 @@ _NUMBERS = frozenset((bool, int, float, str))
 
 
 @cache
-def _constructor(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
+def _list_constructor_parameters(kind: type[nn.Module]) -> tuple[tuple[str, bool], ...]:
     """Returns the names of the constructor parameters of a module class and of its base classes.
 
     Each name comes with a flag: whether the value may come from the class (a property, a default).
@@ -651,24 +656,23 @@ def describe_stored(model: nn.Module, *, source: str) -> Info:
     """
     weights = parameters(model)
     stored_sums = layer_tree.compute_totals([], parameters=_collect_stored_pieces(weights.values()))
-    totals = stored_totals(stored_sums.params, _trainable(weights), stored_sums.weight_bytes)
+    totals = stored_totals(stored_sums.params, _count_trainable(weights), stored_sums.weight_bytes)
     bounded = bound_note(weights)
     if bounded:
         totals = replace(totals, stored_status="bound")
-    unknown = "the shapes of its inputs are not known: only what it stores is counted"
-    about = _model_info(source, (), (), (unknown, *bounded))
-    return Info(about, {"dims": {}}, totals)
+    unknown = "the shapes of its inputs are not known: only stored tensors are counted"
+    return Info(_build_model_info(source, (), (), (unknown, *bounded)), {"dims": {}}, totals)
 
 
 def _collect_trained(run: Trace) -> set[Hashable]:
     return collect_trained_pieces(run.parameters.values())
 
 
-def _trainable(parameters: Mapping[str, ModuleParameter]) -> int:
+def _count_trainable(parameters: Mapping[str, ModuleParameter]) -> int:
     return sum({i: n for s in parameters.values() if s.trained for i, n, _ in s.stored}.values())
 
 
-def _steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
+def _build_steps(run: Trace, leaves: Mapping[int, int]) -> list[liveness.ExecutionStep]:
     """Returns the operators in execution order, each labeled with the row that it was merged into.
 
     Args:

@@ -145,7 +145,7 @@ MAX_STEPS = 1 << 16
 
 
 class _Loop:
-    """A loop over a function. The operators of every step are added to the rows of the first step.
+    """A loop whose body is a function. The operators of every step are added to the rows of the first step.
 
     Attributes:
         counts: Number of calls so far in the enclosing module, by function name; shared with its `_Frame`.
@@ -168,13 +168,13 @@ class _Loop:
         """
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise RuntimeError(f"a loop of more than {MAX_STEPS:,} steps is not followed to its end")
+            raise RuntimeError(f"a loop has more than {MAX_STEPS:,} steps")
         self._update_largest()
         self.counts.clear()
         self.counts.update(self.initial_counts)
 
     def cut(self) -> None:
-        """Records that the loop was cut because only a value decides whether it continues."""
+        """Records that only one step of the loop runs, because a value decides whether the loop continues."""
         self.assumed[ONCE] += 1
 
     def end(self) -> None:
@@ -292,7 +292,7 @@ class _Watch:
         registered = self.registered.get(id(module))
         if registered is None:
             return call(module, *args, **kwargs)
-        # hide the function mode: calls made here are not the model's own
+        # hide the function mode, because the model's author did not write the calls below
         hidden = hide(self.functions)
         try:
             self.call_count += 1
@@ -348,7 +348,7 @@ class _Watch:
                 layer_cache.keep(layer_call, module_inputs(module, args, kwargs), bookings, result)
             if not row.outputs:
                 row.outputs = describe_tensors(result, "output")
-            row.activation += _bytes(result)
+            row.activation += _count_bytes(result)
             if trail is not None:
                 trail.record_outputs(row, result)
             if self.gradients is not None:
@@ -432,6 +432,7 @@ class _Watch:
     # -- functions
 
     def call(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs a function that the model calls, and records its operators on one row."""
         frame = self.frames[-1]
         name = getattr(func, "__name__", "")
         # a program from a file uses the operator's full name: 'scaled_dot_product_attention.default'
@@ -479,9 +480,11 @@ class _Watch:
                 result = func(*args, **kwargs)
             except (AssertionError, RuntimeError) as error:
                 # some functions reject tensors of two devices before they call an operator
-                if not is_about_devices(error) or not self.mixes_values(args, kwargs):
+                if not is_about_devices(error) or not self.has_mixed_values(args, kwargs):
                     raise
-                result = func(*self.on_meta(args), **{k: self.on_meta(v) for k, v in kwargs.items()})
+                result = func(
+                    *self.convert_to_meta(args), **{k: self.convert_to_meta(v) for k, v in kwargs.items()}
+                )
         except Exception as error:
             if self.failed is None or self.failed[1] is not error:
                 row = self.function_row
@@ -496,7 +499,7 @@ class _Watch:
             if self.trail is not None:
                 self.trail.record_reads(row, args, kwargs, index=first_event)
                 self.trail.record_outputs(row, result)
-            self.finish(row, name, args, kwargs, result)
+            self.finish_function(row, name, args, kwargs, result)
         return result
 
     def run_functions(self, operator: Any, args: Any, kwargs: Any) -> Any:
@@ -513,7 +516,7 @@ class _Watch:
         """Runs an operator that calls functions; all work inside is added to the operator's row."""
         return self.run_functions(operator, args, kwargs)
 
-    def attention(self, *args: Any, **kwargs: Any) -> Any:
+    def run_attention(self, *args: Any, **kwargs: Any) -> Any:
         """Runs attention called from code that the function mode does not cover."""
         hidden = hide(self.functions)
         try:
@@ -522,9 +525,10 @@ class _Watch:
             if hidden:
                 show(self.functions)
 
-    def finish(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
+    def finish_function(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
+        """Adds a call of a function to its row: result, inputs and the function's own formula."""
         row.calls += 1
-        row.activation += _bytes(result)
+        row.activation += _count_bytes(result)
         if self.gradients is not None:
             self.gradients.result(row, result)
         if row.calls > 1:
@@ -550,7 +554,7 @@ class _Watch:
 
         outputs = make() if self.gradients is None else self.gradients.tie(make, read_tensors)
         cost = dispatch.compute_cost(func, args, kwargs, outputs)
-        row = self.current(name)
+        row = self.find_current_row(name)
         self.record(
             row,
             read_tensors,
@@ -561,7 +565,7 @@ class _Watch:
             self.gradients.operator(row, "a recurrent layer", func, args, kwargs, read_tensors, outputs, cost)
         if row is self.function_row:
             self.function_row = None
-            self.finish(row, name, args, kwargs, tuple(outputs))
+            self.finish_function(row, name, args, kwargs, tuple(outputs))
         return tuple(outputs)
 
     def is_weight(self, tensor: torch.Tensor) -> bool:
@@ -573,8 +577,12 @@ class _Watch:
 
     # -- operators
 
-    def current(self, fallback: str) -> Row:
-        """Returns the row that the current operator belongs to; created at the row's first operator."""
+    def find_current_row(self, fallback: str) -> Row:
+        """Returns the row of the current operator. The first operator of a row creates it.
+
+        Args:
+            fallback: Name of the row if no function is running.
+        """
         frame = self.frames[-1]
         if frame.is_torch_leaf and frame.row is not None:
             return frame.row
@@ -602,11 +610,12 @@ class _Watch:
         return row
 
     def enters_subclass(self) -> None:
-        """Records that the next operator calls come from a tensor subclass; autograd has seen its call."""
+        """Records that a tensor subclass makes the next operator calls. Autograd has seen the call of it."""
         if self.gradients is not None:
             self.gradients.in_subclass = True
 
     def dispatch(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Runs an ATen operator on shapes, or repeats an earlier result, and records it."""
         operator = self.operators.get(func)
         if operator is None:
             operator = self.operators[func] = meta_cache.operator_of(func)
@@ -619,7 +628,7 @@ class _Watch:
             signature.append(tuple(kwargs))
             decided = meta_cache.read_arguments(kwargs.values(), signature, inputs) and decided
         if not decided and operator.name not in data_dependent.VALUES_BESIDE and self.is_mixed(inputs):
-            args, kwargs = self.without_values(operator, args, kwargs, inputs)
+            args, kwargs = self.drop_values(operator, args, kwargs, inputs)
             inputs, signature = [], []
             decided = meta_cache.read_arguments(args, signature, inputs)
             signature.append(tuple(kwargs))
@@ -627,7 +636,7 @@ class _Watch:
         if operator.name == "aten::_to_copy" and "device" in kwargs and getattr(args[0], "is_meta", False):
             # a copy to another device stays on the meta device
             kwargs = {**kwargs, "device": torch.device("meta")}
-        bounded = self.bounded(func, operator, args, kwargs) if operator.bounded and inputs else None
+        bounded = self.assume_result(func, operator, args, kwargs) if operator.bounded and inputs else None
         if bounded is not None and operator.name in data_dependent.VALUES:
             self.unseen_work.note_values_read(self.frames[-1].path, "item", args[0])
             bounded = self.queries.answer(bounded)
@@ -679,7 +688,7 @@ class _Watch:
             outputs = [result if answer.container is None else result[0]]
         else:
             outputs = list(result)
-        row = self.current(operator.short)
+        row = self.find_current_row(operator.short)
         self.record_operator(row, operator, func, args, kwargs, inputs, outputs, answer, result, bounded)
         return result
 
@@ -704,7 +713,7 @@ class _Watch:
             args = constant_values.convert_masks(args)
         if operator.mutates:
             self.stale_storages.update(storage_key(t.untyped_storage()) for t in inputs if not t.is_meta)
-        return self.on_meta(args), {k: self.on_meta(v) for k, v in kwargs.items()}
+        return self.convert_to_meta(args), {k: self.convert_to_meta(v) for k, v in kwargs.items()}
 
     def record_operator(
         self,
@@ -727,7 +736,7 @@ class _Watch:
             assumption, self.sized = bounded[1], True
         if self.policy.events and len(self.events) > self.policy.events:
             self.cut = True
-            raise RuntimeError("it does much more than before")
+            raise RuntimeError(f"it runs more than {self.policy.events:,} operators")
         if self.trail is not None:
             if not self.function and not self.frames[-1].is_torch_leaf:
                 self.trail.record_reads(row, inputs, {})
@@ -752,7 +761,7 @@ class _Watch:
             return False
         return storage_key(tensor.untyped_storage()) in self.stale_storages
 
-    def bounded(
+    def assume_result(
         self, func: Any, operator: meta_cache.AtenOperator, args: Sequence[Any], kwargs: Mapping[str, Any]
     ) -> tuple[Any, str] | None:
         """Returns the assumed result of an operator that depends on values, and the assumption."""
@@ -822,7 +831,7 @@ class _Watch:
             bytes_written += size
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
         if operator is not None and (size := kernels.count_workspace(operator.name, read_tensors)):
-            outputs.append(self.workspace(row, size))
+            outputs.append(self.create_workspace(row, size))
         row.asked = row.asked or self.value_assumption
         if reason and (not row.sized or (is_assumption(reason) and not is_assumption(row.sized))):
             row.sized = reason
@@ -835,7 +844,7 @@ class _Watch:
             inputs[table] = min(inputs[table], bytes_written)
         self.record_traffic(row, answer.cost, inputs, outputs, bytes_written)
 
-    def workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
+    def create_workspace(self, row: Row, size: int) -> tuple[int, TensorInfo, int]:
         """Returns the temporary memory of an operator, as an output that no operator reads."""
         storage = torch.empty(size, dtype=torch.uint8, device="meta").untyped_storage()
         self.live_storages[storage_key(storage)] = storage
@@ -844,7 +853,9 @@ class _Watch:
     def note_read(self, tensor: torch.Tensor, *, lifted: bool = False) -> None:
         """Records a tensor that an operator reads. A tensor of unknown origin counts as unseen work.
 
-        `lifted` means that the tensor was created from a Python or NumPy value.
+        Args:
+            tensor: Tensor that is read.
+            lifted: Whether the tensor was created from a Python or NumPy value.
         """
         storage = tensor.untyped_storage()
         key = storage_key(storage)
@@ -852,7 +863,7 @@ class _Watch:
             return
         self.live_storages[key] = storage
         if not lifted and tensor.is_meta and tensor.is_floating_point() and tensor.numel():
-            # indices from Python lists are created unseen, and are not floating-point operands
+            # torch creates indices from Python lists without an operator; they are not floating-point numbers
             self.unseen_work.note_foreign_tensor(self.frames[-1].path)
         elif lifted:
             self.unseen_work.note_values_returned(tensor)
@@ -900,6 +911,7 @@ class _Watch:
             )
 
     def record_parameter(self, row: Row, key: int, tensor: torch.Tensor) -> None:
+        """Adds the parameters of a storage that `tensor` views to a row."""
         candidates = self.weights[key]
         offset = tensor.storage_offset()
         matching = [s for s in candidates if s.identity[1] == offset]
@@ -908,7 +920,8 @@ class _Watch:
         for parameter in candidates if len(candidates) == 1 else matching:
             row.stored.setdefault(parameter.identity, parameter)
 
-    def mixes_values(self, args: Any, kwargs: Any) -> bool:
+    def has_mixed_values(self, args: Any, kwargs: Any) -> bool:
+        """Whether some tensors among the arguments have values and others do not."""
         inputs: list[torch.Tensor] = []
         meta_cache.read_arguments((args, tuple(kwargs.values())), [], inputs)
         return _is_mixed(inputs)
@@ -978,7 +991,7 @@ def _is_mixed(inputs: Sequence[torch.Tensor]) -> bool:
     return any(t.is_meta for t in inputs) and any(t.dim() and not t.is_meta for t in inputs)
 
 
-def _bytes(value: Any) -> int:
+def _count_bytes(value: Any) -> int:
     """Returns the total bytes of the tensors in a result."""
     if type(value) is torch.Tensor:
         return value.numel() * value.element_size()
@@ -1001,7 +1014,7 @@ def _observe_model(
         watch_handed_on_work(code_modules, watch.note_started_work, watch.note_later_work),
         watch_draws(code_modules, watch.policy.draw, partial(note_variation, "draw")),
         storages.watch_storages(watch.note_memory_access),
-        attention_by(watch.attention),
+        attention_by(watch.run_attention),
         uncompiled(),
     ):
         if any(module.training != train for module in modules):
@@ -1145,12 +1158,12 @@ def _is_raised_by_model(error: BaseException) -> bool:
 def _is_fault_of_model(error: BaseException) -> bool:
     """Whether the model would fail with real tensors as well, as after a wrong input shape.
 
-    The other errors come from the run on shapes alone: an operator without a rule for its shape, values that
-    a tensor on the meta device does not have, and code of this program that does not follow the model.
+    All other errors happen only in a run on shapes: an operator has no rule for its shape, a tensor on the
+    meta device has no values, or this program does not support a construct of the model.
     """
     package, is_raised = _find_raising_package(error)
-    is_ours = package == "explorer" and is_raised
-    return not (is_ours or isinstance(error, NotImplementedError) or is_about_meta(error))
+    is_raised_here = package == "explorer" and is_raised
+    return not (is_raised_here or isinstance(error, NotImplementedError) or is_about_meta(error))
 
 
 def _find_raising_package(error: BaseException) -> tuple[str, bool]:

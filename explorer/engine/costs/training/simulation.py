@@ -60,10 +60,10 @@ OPTIMIZERS: dict[Optimizer, Callable[[Sequence[torch.Tensor]], torch.optim.Optim
 }
 
 
-_KERNELS = (
-    "as on a CPU: not in it are workspaces inside kernels (but one thread's of attention), the allocator's"
-    " rounding and what CUDA itself takes; there, the optimizer may update all parameters at once (foreach),"
-    " with copies of them all"
+_NOT_INCLUDED = (
+    "as on a CPU: not included are workspaces of kernels other than attention, rounding by the allocator, and"
+    " the memory of CUDA itself; on CUDA, the optimizer may update all parameters at once (foreach), with"
+    " copies of all of them"
 )
 
 
@@ -134,16 +134,17 @@ def measure_step_memory(
 
 
 def _describe_limits(model: nn.Module, failure: str) -> tuple[str, ...]:
-    notes = [_KERNELS]
+    """Lists what the figures do not include; `failure` is the error in training mode, or ''."""
+    notes = [_NOT_INCLUDED]
     if failure:
         notes.append(
-            f"it does not run in training mode ({failure}): dropout and batch statistics are not in it"
+            f"it does not run in training mode ({failure}): dropout and batch statistics are not included"
         )
     layer = next((path for path, part in model.named_modules() if isinstance(part, nn.RNNBase)), None)
     if layer is not None:
         notes.append(
-            f"{layer or 'the model'} is recurrent: what it keeps is what this machine's CPU keeps for it (a"
-            " workspace of oneDNN where torch takes that kernel); cuDNN keeps a workspace of its own size"
+            f"{layer or 'the model'} is recurrent: its retained memory is that of this machine's CPU (with a"
+            " workspace of oneDNN if torch chooses that kernel); cuDNN retains a workspace of another size"
         )
     return tuple(notes)
 
@@ -178,7 +179,7 @@ def _simulate(
         stack.enter_context(torch.enable_grad())
         stack.enter_context(_observe_modules(model, watch, checkpoints))
         stack.enter_context(storages.watch_storages(lambda method: None))
-        stack.enter_context(_Kernels())
+        stack.enter_context(_CpuKernels())
         stack.enter_context(attention_by(partial(kernels.run, _ATTENTION)))
         stack.enter_context(watch)
         result = model(*args, **kwargs)
@@ -213,7 +214,7 @@ def _simulate(
 
 
 def create_state(updates: torch.optim.Optimizer, trained: Sequence[torch.Tensor]) -> torch.optim.Optimizer:
-    """Runs a first step, so that the optimizer's state exists before the measured step."""
+    """Runs a first step of the optimizer, so that its state exists before the measured step."""
     for parameter in trained:
         parameter.grad = torch.empty_like(parameter)
     updates.step()
@@ -264,7 +265,7 @@ class _AllocationObserver(DispatchMode):
                 self._places[1].append(path)
 
     def find_path(self) -> str:
-        """Path of the running module; in the backward pass, of the module whose autograd node runs."""
+        """Returns the path of the running module. In the backward pass, its autograd node runs."""
         if self.phase != "backward" or len(self.stack) > 1:
             return self.stack[-1]
         running = find_running_step()
@@ -276,10 +277,10 @@ class _AllocationObserver(DispatchMode):
         numbers, paths = self._places
         return paths[max(0, bisect_right(numbers, number) - 1)]
 
-    def record_change(self, allocation: Allocation, born: bool = True) -> None:
-        """Records an allocation, or a deallocation if not `born`."""
-        self.live += allocation.bytes if born else -allocation.bytes
-        self.changes.append(MemoryChange(self.phase, self.find_path(), allocation, born))
+    def record_change(self, allocation: Allocation, is_new: bool = True) -> None:
+        """Records an allocation, or a deallocation if not `is_new`."""
+        self.live += allocation.bytes if is_new else -allocation.bytes
+        self.changes.append(MemoryChange(self.phase, self.find_path(), allocation, is_new))
 
     def rename(self, tensor: torch.Tensor, kind: Any, path: str) -> None:
         """Sets the kind and the module of an allocation."""
@@ -306,7 +307,7 @@ class _AllocationObserver(DispatchMode):
         self.record_change(allocation)
 
     def _record_free(self, key: int) -> None:
-        self.record_change(self._allocations.pop(key)[0], born=False)
+        self.record_change(self._allocations.pop(key)[0], is_new=False)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -318,7 +319,7 @@ class _AllocationObserver(DispatchMode):
         run = partial(_run_operator, func)
         try:
             outputs = run(*args, **kwargs)
-            # some kernels ignore the device of an operand, and return numbers that nobody computed
+            # some kernels ignore the device of an operand and return uninitialized numbers
             is_without_values = _is_on_cpu(outputs, args) and is_mixed(args, kwargs)
         except RuntimeError:
             if not is_mixed(args, kwargs):
@@ -332,7 +333,7 @@ class _AllocationObserver(DispatchMode):
         if size:
             scratch = Allocation("temporary", self.find_path(), size)
             self.record_change(scratch)
-            self.record_change(scratch, born=False)
+            self.record_change(scratch, is_new=False)
         if self.phase == "backward" and len(self.stack) > 1:
             self.recomputed_macs += dispatch.compute_cost(func, args, kwargs or {}, outputs).macs or 0
         return outputs
@@ -393,7 +394,7 @@ def _observe_modules(
                 module.__dict__["forward"] = original
 
 
-class _Kernels(TorchFunctionMode):
+class _CpuKernels(TorchFunctionMode):
     """Runs functions that select a kernel, or a dtype under autocast, as on a CPU; for example attention."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

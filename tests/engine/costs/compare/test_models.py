@@ -93,7 +93,7 @@ def test_a_folded_batch_norm_is_counted_exactly(tmp_path: Path) -> None:
     assert sorted(d.delta or 0 for d in of(found, "params")) == [-16, 4]
     why = settled(found, "params", -12)
     assert "1 batch normalization folded" in why
-    assert "1 bias that comes with folding" in why
+    assert "1 bias that the folding adds" in why
     settled(found, "weight_bytes", -48)
     # 4 x 4x4 outputs: two operations of the norm each, one addition of the bias
     assert sorted(d.delta or 0 for d in of(found, "elementwise_ops")) == [-128, 64]

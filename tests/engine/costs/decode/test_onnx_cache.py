@@ -164,7 +164,7 @@ def test_what_cannot_be_recognised_is_asked_for_by_name(build: Build, exported: 
     model = exported()
     strange = Value("style", "float32", ("styles", 4))
     model = replace(model, graph=replace(model.graph, inputs=(*model.graph.inputs, strange)))
-    with pytest.raises(Misuse, match=r"'styles' is in a decode step is not known; give --dim styles=SIZE"):
+    with pytest.raises(Misuse, match=r"'styles' in a decode step is unknown; give --dim styles=SIZE"):
         step(model, 5)
     assert step(model, 5, {"styles": 2}).analysis.info.totals.kv_cache_bytes == 4 * 5 * H * D * 4
 
@@ -262,7 +262,7 @@ def test_no_cache_is_overlooked_whatever_the_exporter_puts_before_it(build: Buil
     inputs: dict[str, Any] = {"k": ("batch", 2, 1, 4), **dict.fromkeys(caches, ("batch", 2, "past", 4))}
     outputs = [f"present.{i}" for i in range(3)]
     model = build(nodes, inputs=inputs, outputs=outputs, weights={"two": (1,)})
-    assert set(onnx_cache.find(model)) == set(caches)
+    assert set(onnx_cache.find_cache(model)) == set(caches)
     found = step(model, 9).analysis
     assert found.info.totals.kv_cache_bytes == 3 * 9 * 8 * 4
     assert {x.path: x.kv_cache_bytes for x in found.layers if x.kv_cache_bytes} == {
@@ -301,7 +301,7 @@ def test_a_cache_that_is_written_into_is_attended_to_as_long_as_it_is(
 
 
 def test_a_cache_that_does_not_grow_by_one_token_is_refused(build: Build) -> None:
-    with pytest.raises(Misuse, match="'present_key' would hold 99 tokens behind one step, not 32"):
+    with pytest.raises(Misuse, match="'present_key' would hold 99 tokens after one step, not 32"):
         step(grouped(build, present=99), 31)
 
 
@@ -354,7 +354,7 @@ def test_inputs_of_a_concat_that_is_no_cache_are_left_alone(build: Build) -> Non
         Node("Relu", ["both"], ["y"]),
     ]
     model = build(nodes, inputs={"image": (1, 3, 8), "other": (1, 3, 8)}, outputs=["y"])
-    assert not onnx_cache.find(model)
+    assert not onnx_cache.find_cache(model)
 
 
 def test_eighty_layers_of_grouped_heads_as_in_llama_70b(build: Build) -> None:

@@ -139,7 +139,7 @@ def test_a_graph_without_a_cache_has_no_step_to_plan(build: Build, tmp_path: Pat
     writer.write(decoder(build, cache=False), path)
     with (
         Session(path, past=64) as session,
-        pytest.raises(Misuse, match="takes no key-value cache, so there is no step behind one"),
+        pytest.raises(Misuse, match="has no KV cache, so it has no decode step"),
     ):
         session.plan(TileSpec())
 
@@ -149,7 +149,7 @@ def test_the_length_of_a_text_of_a_graph_without_one(build: Build, tmp_path: Pat
     writer.write(decoder(build, cache=False), path)
     with Session(path) as session:
         fact = session.sizes("seq", 1, 2048)
-        with pytest.raises(Misuse, match="takes no key-value cache, so there is no step behind one"):
+        with pytest.raises(Misuse, match="has no KV cache, so it has no decode step"):
             session.decode(64)
     assert fact.curve("kv_cache") is None
     assert fact.others == {"batch": 1}
