@@ -101,7 +101,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     ),
     "bias twice": (bias_twice, "the bias is added twice"),
     "bias missing": (lambda m: t.with_nodes(m, no_bias), "the bias is missing"),
-    "function body that doubles": (lambda m: t.with_body(m, "2DMM", DOUBLED), "depth 0 where 8"),
+    "function body that doubles": (lambda m: t.with_body(m, "2DMM", DOUBLED), "depth 0 instead of 8"),
     "function body that rectifies": (
         lambda m: t.with_body(m, "2DMM", RECTIFIED),
         "not part of a tiled product",

@@ -74,7 +74,10 @@ def test_a_name_that_is_written_out_means_itself_whatever_signs_it_holds() -> No
         ({"edges": "raged"}, "TileRule.edges: 'raged' cannot be taken"),
         ({"tile": (8, 0, 8)}, "TileRule.tile: (8, 0, 8) cannot be taken; give 3 values, each a whole"),
         ({"tile": (8, 8)}, "TileRule.tile: (8, 8) cannot be taken; give 3 values"),
-        ({"tile": (8, 8, 70_000)}, "mine: a tile of 8x8x70000 cannot be; give three sizes from 1 to 65,536"),
+        (
+            {"tile": (8, 8, 70_000)},
+            "mine: a tile of 8x8x70000 is not possible; give three sizes from 1 to 65,536",
+        ),
     ],
 )
 def test_what_a_programs_rule_cannot_ask_for_is_refused_with_its_place(

@@ -52,7 +52,7 @@ _ASSUMPTIONS = (
     "Bias, activation functions and the operators between the sites are not counted.",
 )
 OVERLAP = {
-    True: "Double-buffered: a site computes and moves data at once, and takes the longer of both times.",
+    True: "Double-buffered: a site computes while it moves data, and takes the longer of both times.",
     False: "Not double-buffered: a site first moves data, then computes, and takes the sum of both times.",
 }
 

@@ -206,7 +206,10 @@ def test_a_weight_that_is_computed_is_left_with_the_operator_that_makes_it(tmp_p
     model.graph.initializer[0].name = "half"
     model.graph.node.insert(0, helper.make_node("Add", ["half", "half"], ["W"]))
     onnx.save(model, tmp_path / "b.onnx")
-    with Session(tmp_path / "b.onnx") as session, pytest.raises(Misuse, match="not stored, but made by Add"):
+    with (
+        Session(tmp_path / "b.onnx") as session,
+        pytest.raises(Misuse, match="not stored, but computed by Add"),
+    ):
         session.plan(TileSpec((2, 3, 4)))
 
 
