@@ -104,7 +104,7 @@ class _Products(DispatchMode):
             self.problem = f"a product by {name}"
         return func(*args, **(kwargs or {}))
 
-    def fault(self) -> str:
+    def describe_fault(self) -> str:
         """Describes a difference between the products and the plan; '' without one."""
         site = self.site
         planned_macs = (
@@ -132,7 +132,7 @@ def _examine(site: SitePlan, layer: Any, tiled_layer: Any, x: Tensor, y: Tensor,
         outputs = [tiled_output, tiled_layer(dense)]
         references = _run_references(layer, (x, dense))
     structure = "" if has_same_weights else "its weight is not the original's"
-    structure = structure or products.fault()
+    structure = structure or products.describe_fault()
     comparison = OutputComparison(get_unit_roundoff(site.dtype))
     if tiled_output.shape != y.shape or tiled_output.dtype != y.dtype:
         shape = list(tiled_output.shape)

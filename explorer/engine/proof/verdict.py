@@ -1,4 +1,4 @@
-"""Words the verdict of a proof in one sentence: equal, equal on evidence, different or not proved.
+"""Writes the verdict of a proof in one sentence: equal, equal on evidence, different or not proved.
 
 It is a separate module because conversions and tiled torch modules use the same wording.
 """
@@ -66,13 +66,13 @@ def decide_verdict_within(
     kind: VerdictKind = "evidence"
     if failed is not None:
         kind = "different"
-        verdict = f"different: output '{printable(failed.name)}': {failed.reason}; asked: {tolerance_words}"
+        verdict = f"different: output '{printable(failed.name)}': {failed.reason}; allowed: {tolerance_words}"
     elif outputs and all(o.constant for o in outputs):
         kind = "unproven"
         verdict = f"not proved: {_describe_constant_outputs(outputs)}"
     else:
         count = f"{many_text(len(outputs), 'output')} in {many_text(draws, 'run')}"
-        verdict = f"within what was asked: {tolerance_words}; {count}, nothing else compared"
+        verdict = f"within the tolerance: {tolerance_words}; {count}, nothing else compared"
     return {"passed": kind == "evidence", "verdict_kind": kind, "verdict": verdict}
 
 
@@ -115,14 +115,14 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
 
 def _describe_region(region: RegionEvidence) -> str:
     changed = region.before if region.before == region.after else f"{region.before} -> {region.after}"
-    return f"{changed} that makes '{printable(region.value)}'"
+    return f"{changed} that computes '{printable(region.value)}'"
 
 
 def _describe_constant_outputs(outputs: Sequence[OutputEvidence]) -> str:
-    """Describes outputs that never change: 'outputs 'a' and 'b' are the same whatever goes in, ...'."""
+    """Describes outputs that never change: 'outputs 'a' and 'b' are the same for all inputs, ...'."""
     names = [f"'{printable(end.name)}'" for end in outputs]
     listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
-    return f"{listed} the same whatever goes in, which shows nothing"
+    return f"{listed} the same for all inputs, which shows nothing"
 
 
 def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
@@ -164,20 +164,20 @@ def _summarize(grounds: Grounds) -> tuple[VerdictKind, str]:
     head = {"equal": "equal within rounding", "evidence": "equal on evidence"}[kind]
     if kind == "equal" and exact and (identical or not sites):
         head = "equal bit for bit"
-    # a stepped output differs because a rounding crossed an edge, not because a part is wrong
+    # a stepped output differs because a rounding crossed a threshold, not because a part is wrong
     if stepped := [output for output in (*whole, *grounds.torch) if output.stepped]:
-        parts.insert(0, _EDGE)
+        parts.insert(0, _THRESHOLD)
         claim = "every integer sum is proved exact" if sites and exact else "every part is proved equal"
         kind, head = ("parts", claim) if kind == "equal" else (kind, "equal on evidence")
-        head = f"{head}, yet {_describe_gap(stepped)}"
+        head = f"{head}, yet {_describe_difference(stepped)}"
     return kind, f"{head}: {'; '.join(parts)}"
 
 
-_EDGE = "a rounding beside them moved a value over an edge (of a quantizer, an index or a comparison)"
+_THRESHOLD = "a rounding moved a value across a threshold (of a quantizer, an index or a comparison)"
 
 
-def _describe_gap(stepped: Sequence[OutputEvidence]) -> str:
-    """Words the difference: 'the outputs differ by up to 5.3e-02 (RMS difference 9.6e-03 of their RMS)'."""
+def _describe_difference(stepped: Sequence[OutputEvidence]) -> str:
+    """Describes the difference of the outputs, with the largest and the RMS difference."""
     measured = [output for output in stepped if output.max_abs is not None]
     if not measured:
         return f"of output '{printable(stepped[0].name)}' {stepped[0].reason}".replace(": ", ", ")
@@ -187,7 +187,7 @@ def _describe_gap(stepped: Sequence[OutputEvidence]) -> str:
 
 
 def _describe_outputs(grounds: Grounds, identical: bool) -> str:
-    """Words the result for the outputs of the whole models."""
+    """Describes the result for the outputs of the whole models."""
     runs, count = many_text(grounds.draws, "run"), many_text(len(grounds.whole), "output")
     if identical:
         return f"{count} bit for bit the same in {runs}"
@@ -195,7 +195,7 @@ def _describe_outputs(grounds: Grounds, identical: bool) -> str:
     phrases = [_describe_accuracy(judged)] if judged else []
     for number, reason in (
         (sum(e.drawn for e in grounds.whole), "made with random numbers, which no two runs share"),
-        (sum(e.stepped for e in grounds.whole), "apart by more than rounding"),
+        (sum(e.stepped for e in grounds.whole), "different by more than rounding"),
     ):
         if number:
             phrases.append(f"{number} of them {reason}" if number < len(grounds.whole) else reason)

@@ -152,7 +152,7 @@ def test_verify_takes_a_quantized_model_within_a_ratio(
     source, target = sample("lenet"), tmp_path / "q.onnx"
     made = json.loads(run("quantize", source, "-o", target, "--draws", 1, "--json"))
     snr = made["outputs"][0]["snr_db"]
-    assert "within what was asked" in run("verify", source, target, "--snr", snr - 1)
+    assert "within the tolerance" in run("verify", source, target, "--snr", snr - 1)
     refused = json.loads(run("verify", source, target, "--snr", snr + 1, "--json", code=1))
     assert refused["passed"] is False
     assert f"signal to noise {snr:.1f} dB" in refused["outputs"][0]["reason"]

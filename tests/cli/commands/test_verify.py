@@ -105,7 +105,7 @@ def test_inputs_from_a_file_take_the_place_of_random_ones(
         (("--snr", "30"), 0, "a signal to noise ratio of at least 30 dB"),
         (("--snr", "90"), 1, "signal to noise "),
         (("--atol", "0.1", "--rtol", "0.01"), 0, "differences of at most 0.1 + 0.01 of the value"),
-        (("--atol", "1e-9"), 1, "of the limit; asked: differences of at most 1e-09"),
+        (("--atol", "1e-9"), 1, "of the limit; allowed: differences of at most 1e-09"),
         (("--atol", "0.1", "--snr", "90"), 1, "signal to noise "),
         (("--snr", "x"), 2, "--snr: 'x' is not a number of 0 or more"),
         (("--rtol", "-1"), 2, "'-1' is not a number of 0 or more"),

@@ -364,7 +364,7 @@ def test_a_fault_in_a_branch_that_no_draw_takes_is_found(
     evidence = verify_files(source, str(tmp_path / "b.onnx"))
     assert not evidence.passed
     assert evidence.verdict_kind == "different"
-    assert evidence.verdict.startswith("different: If that makes 'y': ")
+    assert evidence.verdict.startswith("different: If that computes 'y': ")
 
 
 @pytest.mark.sampled(1)

@@ -20,7 +20,10 @@ from explorer.engine.proof.structure.probes import GraphProducers, Region, build
 from explorer.facts.blame import Change, Probe, ProbeState
 
 _COARSE = {"bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""Unit roundoff of each type that is coarser than float32."""
+
 _ROUNDOFF_OF_QUANTIZED = math.inf
+"""Roundoff of quantized numbers: any difference may come from their rounding."""
 
 
 class Judge:
@@ -40,8 +43,11 @@ class Judge:
         self.coarse: dict[int, tuple[float, str]] = {}
         self.formats = _find_added_formats(self.before.model, self.after.model)
 
-    def probes(self, ends: set[str]) -> Iterator[Probe]:
-        """Yields a probe for every compared value, in execution order."""
+    def build_probes(self, outputs: set[str]) -> Iterator[Probe]:
+        """Yields a probe for every compared value, in execution order.
+
+        `outputs` are the original's outputs.
+        """
         growth = 1.0
         for place in self.compared_values:
             nodes = [self.after.nodes[node_index] for node_index in place.after.nodes]
@@ -53,7 +59,7 @@ class Judge:
             state, reason, trial = self._judge_alone(place, place_growth)
             if state == "rounding":
                 state = "inherited" if departs else "equal" if place.whole.equal else "rounding"
-            yield self._build_probe(place, departs, state, reason, trial, place.pair.before in ends)
+            yield self._build_probe(place, departs, state, reason, trial, place.pair.before in outputs)
 
     def _judge_alone(self, place: ComparedValue, growth: float) -> tuple[ProbeState, str, Trial | None]:
         """Judges a layer that ran alone.
@@ -232,6 +238,7 @@ def _find_added_formats(before: Model, after: Model) -> dict[int, str]:
 
 
 def _get_roundoff(dtype: str) -> tuple[float, str]:
+    """Returns the unit roundoff and the name of a coarse type, or (0, '') for other types."""
     if dtype.startswith(("float8", "float4", "float6")):
         return _ROUNDOFF_OF_QUANTIZED, dtype
     return (_COARSE[dtype], dtype) if dtype in _COARSE else (0.0, "")

@@ -187,7 +187,7 @@ def _probe_at_sizes(
         probing = build_probe(inputs_to_draw, feeds, excluded=exclusions)
         probing.run()
         outputs = {pair.before for pair in output_pairs}
-        return probing, tuple(Judge(probing, growth_by_output).probes(outputs))
+        return probing, tuple(Judge(probing, growth_by_output).build_probes(outputs))
 
     probing, probes = probe_layers({})
     renamed_values = _find_renamed_values(probing, probes)

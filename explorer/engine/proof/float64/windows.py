@@ -62,12 +62,12 @@ class Window:
             extra.append(max((count - 1) * s + r - (n + a + b), 0))
         self.extra = tuple(extra)
 
-    def padded(self, x: Array, value: float) -> Array:
+    def pad(self, x: Array, value: float) -> Array:
         """Pads the input, including the extra padding that ceil_mode needs."""
         grow = [(0, 0), (0, 0), *((a, b + e) for (a, b), e in zip(self.pads, self.extra, strict=True))]
         return np.pad(x, grow, constant_values=value) if any(map(any, grow)) else x
 
-    def taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
+    def iterate_taps(self, padded: Array) -> Iterator[tuple[tuple[int, ...], Array]]:
         """Yields each kernel position with the input elements at it, in shape (N, C, *out)."""
         for tap in np.ndindex(*self.kernel):
             cut: list[slice] = [slice(None), slice(None)]
@@ -83,17 +83,20 @@ def compute_conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
         return None
     groups = attributes.get("group", 1)
     window = Window(attributes, x.shape[2:], weight.shape[2:])
-    padded = window.padded(x, 0.0)
+    padded = window.pad(x, 0.0)
     count, channels = x.shape[0], weight.shape[1]
     result = np.empty((count, weight.shape[0], *window.out))
     if channels == 1 and groups > 1:
         _convolve_depthwise(window, padded, weight, groups, result)
     else:
-        per = weight.shape[0] // groups
+        channels_per_group = weight.shape[0] // groups
         for g in range(groups):
             part = padded[:, g * channels : (g + 1) * channels]
             _convolve_by_bands(
-                window, part, weight[g * per : (g + 1) * per], result[:, g * per : (g + 1) * per]
+                window,
+                part,
+                weight[g * channels_per_group : (g + 1) * channels_per_group],
+                result[:, g * channels_per_group : (g + 1) * channels_per_group],
             )
     if len(args) > 2 and args[2] is not None:
         result += args[2].reshape(1, -1, *(1,) * (x.ndim - 2))
@@ -102,13 +105,13 @@ def compute_conv(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
 
 def _convolve_depthwise(window: Window, padded: Array, weight: Array, groups: int, result: Array) -> None:
     """Convolves with one input channel per group: one multiplication for each kernel position."""
-    per = weight.shape[0] // groups
-    shape = (padded.shape[0], groups, per, *window.out)
+    channels_per_group = weight.shape[0] // groups
+    shape = (padded.shape[0], groups, channels_per_group, *window.out)
     total = np.zeros(shape)
     ones = (1,) * len(window.out)
-    for tap, tap_input in window.taps(padded):
+    for tap, tap_input in window.iterate_taps(padded):
         tap_index: Any = (slice(None), 0, *tap)
-        factors = weight[tap_index].reshape(1, groups, per, *ones)
+        factors = weight[tap_index].reshape(1, groups, channels_per_group, *ones)
         total += tap_input[:, :, None] * factors
     result[...] = total.reshape(result.shape)
 
@@ -186,19 +189,19 @@ def compute_conv_transpose(attributes: Mapping[str, Any], args: Sequence[Any]) -
 
 
 def compute_max_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """MaxPool of a float64 array."""
+    """Computes MaxPool of a float64 array, or returns None for other arrays."""
     x = args[0]
     if x.dtype != np.float64 or x.ndim < 3:
         return None
     window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
     best: Array | None = None
-    for _, tap_input in window.taps(window.padded(x, -np.inf)):
+    for _, tap_input in window.iterate_taps(window.pad(x, -np.inf)):
         best = tap_input.copy() if best is None else np.maximum(best, tap_input, out=best)
     return best
 
 
 def compute_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
-    """AveragePool of a float64 array."""
+    """Computes AveragePool of a float64 array."""
     x = args[0]
     window = Window(attributes, x.shape[2:], tuple(attributes["kernel_shape"]))
     ones = np.ones((1, 1, *x.shape[2:]))
@@ -207,7 +210,7 @@ def compute_average_pool(attributes: Mapping[str, Any], args: Sequence[Any]) -> 
         grow = [(0, 0), (0, 0), *((0, e) for e in window.extra)]
         ones = np.pad(ones, grow)
     else:
-        ones = window.padded(ones, 0.0)
-    total = sum(tap_input for _, tap_input in window.taps(window.padded(x, 0.0)))
-    count = sum(tap_input for _, tap_input in window.taps(ones))
+        ones = window.pad(ones, 0.0)
+    total = sum(tap_input for _, tap_input in window.iterate_taps(window.pad(x, 0.0)))
+    count = sum(tap_input for _, tap_input in window.iterate_taps(ones))
     return np.asarray(total / count)

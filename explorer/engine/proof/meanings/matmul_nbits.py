@@ -29,7 +29,12 @@ class _UnpackedReader(NodeReader):
         return self._weight if name == self._name else super().number(name)
 
 
-def _read_packed(node: Node, reader: NodeReader) -> Original:
+def _describe_product(node: Node, reader: NodeReader) -> Original:
+    """Returns the product that a MatMulNBits computes, with the unpacked weight.
+
+    Raises:
+        NotTiled: The weight is computed.
+    """
     names = [*node.inputs, "", "", "", ""]
     K, N = int(node.attributes["K"]), int(node.attributes["N"])
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes["block_size"])
@@ -60,4 +65,4 @@ def _unpack_codes(rows: Array, bits: int) -> Array:
     return stream @ (1 << np.arange(bits))
 
 
-MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "MatMulNBits"): _read_packed}
+MEANINGS: Mapping[tuple[str, str], Meaning] = {("com.microsoft", "MatMulNBits"): _describe_product}

@@ -31,7 +31,7 @@ def add_float_outputs(before: GraphProducers, after: GraphProducers) -> tuple[Mo
         name.
     """
     initializers = after.model.graph.initializers
-    ends = {value.name for value in after.model.graph.outputs}
+    output_names = {value.name for value in after.model.graph.outputs}
     users: dict[str, list[Node]] = {}
     for node, read in zip(before.nodes, before.reads, strict=True):
         for name in read:
@@ -40,7 +40,7 @@ def add_float_outputs(before: GraphProducers, after: GraphProducers) -> tuple[Mo
     for name in before.producer:
         quantized, scale, zero = (name + end for end in (_QUANTIZED, _SCALE, _ZERO))
         is_missing = name in before.live and name not in after.producer
-        if not is_missing or quantized not in after.producer or quantized in ends:
+        if not is_missing or quantized not in after.producer or quantized in output_names:
             continue
         if {scale, zero} <= initializers.keys() and initializers[scale].elements == 1:
             integers[quantized] = name

@@ -1,8 +1,8 @@
 """Builds a scan variant of a tiled model that has too many nodes for one session.
 
 Creating a session takes time quadratic in the number of nodes that are ready at once: 58 s for an unrolled
-AlexNet. The sites have been proved node by node before. The variant serves to run the other nodes, which it
-takes unchanged from the tiled model.
+AlexNet. The sites are already proved node by node. The variant serves to run the other nodes, which it
+contains unchanged.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ def build_scan_variant(
         # packs as many groups into one product as the plan does
         return depths.get(name, (1, 1))
 
-    located = {s.output: s for s in find_sites(before, shapes, "pack", pack=compute_packed_size)[0]}
-    if not all(s.output in located and s.output in originals for s in plan.sites):
+    sites_by_output = {s.output: s for s in find_sites(before, shapes, "pack", pack=compute_packed_size)[0]}
+    if not all(s.output in sites_by_output and s.output in originals for s in plan.sites):
         return None
     scanned = replace(plan, form="scan", sites=tuple(replace(s, form="scan") for s in plan.sites))
-    scan_model = tile(before, scanned, [located[s.output] for s in plan.sites])
+    scan_model = tile(before, scanned, [sites_by_output[s.output] for s in plan.sites])
     replaced: dict[int, list[Node]] = {}
     wiring = Wiring.from_graph(after.graph)
     for site in plan.sites:
-        cone, _ = wiring.find_needed_nodes([site.output], stop=originals[site.output].inputs)
-        site_nodes = [n for n in cone if n.metadata.get(_SITE) == site.name]
+        needed_nodes, _ = wiring.find_needed_nodes([site.output], stop=originals[site.output].inputs)
+        site_nodes = [n for n in needed_nodes if n.metadata.get(_SITE) == site.name]
         if not site_nodes or site.output not in site_nodes[-1].outputs:
             return None
         replaced.update((id(n), []) for n in site_nodes)

@@ -65,7 +65,7 @@ def compare_exact(
         if wrong.any() and not reason:
             place = tuple(np.argwhere(wrong)[0])
             reason = (
-                f"{int(wrong.sum()):,} of {int(visible.sum()):,} elements are not those of exact integer"
+                f"{int(wrong.sum()):,} of {int(visible.sum()):,} elements differ from exact integer"
                 f" arithmetic: {tiled[place]} instead of {exact[place]} at ({', '.join(map(str, place))})"
             )
         if index == 0:
@@ -101,10 +101,15 @@ def _describe_original(
         gap = np.abs(original.astype(np.float64) - exact)
         wrong = visible & ~(gap <= allowed)
         count = int(wrong.sum())
-        return f"{count:,} elements of the original are not near its integers'" if count else "", False
+        return (
+            f"{count:,} elements of the original are not near the result of integer arithmetic"
+            if count
+            else "",
+            False,
+        )
     wrong = visible & (original != exact)
     if not wrong.any():
         return "", False
     saturates = meaning.integers.saturates(inputs)
-    note = f"{int(wrong.sum()):,} elements of the original are not those of exact integer arithmetic"
+    note = f"{int(wrong.sum()):,} elements of the original differ from exact integer arithmetic"
     return f"{note}; {SATURATES}" if saturates else note, saturates

@@ -90,7 +90,7 @@ def _find_worst_ratio(
 def _find_worst_ratio_of_slab(
     slabs: Sequence[Array], roundoff: float, chain: int, smallest_limit: float
 ) -> tuple[float, float]:
-    """Does the same for a slab: parts of the output, the exact result, the bound and the product."""
+    """Finds the same ratio and limit in one slab: output, exact result, bound and product."""
     output, exact, bound, product = slabs
     dtype = output.dtype
     is_finite = np.isfinite(exact) & np.isfinite(bound)

@@ -1,8 +1,8 @@
 """Runs the dense draw of a large site on only some of the row blocks of its Scan.
 
 A draw is one set of random inputs; a dense draw has no zeros. A Scan without state applies the same body to
-every block of rows. The body reads nan outside its block, so a fault of the body shows in any block. The run
-on the original's activations still covers all blocks.
+every block of rows. The body reads no activation outside of its block, so a fault of the body shows in any
+block. The run on the original's activations still covers all blocks.
 
 The dense draw exists because the original's activations may multiply part of the weight by zeros. A few
 blocks are enough if their rows multiply every row of the weight: 4 of the 66 blocks of a 65x65 image. Omitted
@@ -118,7 +118,7 @@ def _choose_blocks(
     """Chooses the blocks to run and the rows to compare.
 
     The compared rows are the first and last row of each block, the rows of one full block, and the rows after
-    the last full block, which other nodes compute. At most `_MAX_ROWS` random rows are taken of a block.
+    the last full block, which other nodes compute. From a block, at most `_MAX_ROWS` random rows are chosen.
 
     Returns:
         Indices of the blocks and of the rows, or None if the weight needs more than half of the blocks.
@@ -129,11 +129,11 @@ def _choose_blocks(
     while 2 * block_count <= count:
         inner_blocks = generator.permutation(np.arange(1, count - 1))[: block_count - 2]
         block_indices = np.sort(np.concatenate([[0, count - 1], inner_blocks]))
-        places = generator.permutation(tile_height)[:_MAX_ROWS]
+        rows_in_block = generator.permutation(tile_height)[:_MAX_ROWS]
         trailing_rows = (
             count * tile_height + generator.permutation(max(meaning.M - count * tile_height, 0))[:_MAX_ROWS]
         )
-        block_rows = generator.choice(block_indices) * tile_height + places
+        block_rows = generator.choice(block_indices) * tile_height + rows_in_block
         rows = np.concatenate(
             [
                 block_indices * tile_height,

@@ -1,7 +1,8 @@
-"""Splits the proof of a site into a run and a walk. Any thread may do either, in any order.
+"""Splits the proof of a site into two jobs, a run and a walk. Any thread may do either, in any order.
 
-A walk holds Python's lock and needs no activations. A run rarely holds the lock. In parallel they keep two
-processors busy.
+The run executes the site in onnxruntime. The walk executes it on symbols (`structure.walk`). A walk holds
+Python's lock and needs no activations. A run rarely holds the lock. In parallel they keep two processors
+busy.
 """
 
 from __future__ import annotations
@@ -76,7 +77,7 @@ class SiteTask:
 
     def run(self, share: ThreadShare) -> None:
         """Runs the site on the original's activations and on dense inputs."""
-        subject = self._subject_on(share)
+        subject = self._take_subject(share)
         if subject is None:
             return
         after, wiring, site, meaning, inputs, y = (getattr(subject, n) for n in SiteSubject.__struct_fields__)
@@ -90,7 +91,7 @@ class SiteTask:
 
     def walk(self, share: ThreadShare) -> None:
         """Checks the site's graph without running it."""
-        subject = self._subject_on(share)
+        subject = self._take_subject(share)
         if subject is None:
             return
         shapes = [x.shape for x in subject.inputs]
@@ -104,7 +105,8 @@ class SiteTask:
         except NotTiled as fault:
             self._structure = printable(str(fault))
 
-    def _subject_on(self, share: ThreadShare) -> SiteSubject | None:
+    def _take_subject(self, share: ThreadShare) -> SiteSubject | None:
+        """Returns the subject, which the first job prepares; None if that failed."""
         with self._lock:
             if self._prepare is not None:
                 try:
@@ -114,7 +116,7 @@ class SiteTask:
                     self._structure = printable(str(why))
                 self._prepare = None
                 return self._subject
-            # the second piece of work takes the subject, so that its memory is freed
+            # the second job takes the only reference, so that the memory of the subject is freed
             subject, self._subject = self._subject, None
             return subject
 

@@ -22,7 +22,7 @@ def _get_fixed_shape(node: NormalNode) -> Ints | None:
     return tuple(known_sizes) if rank is not None and len(known_sizes) == rank else None
 
 
-def _reshape(node: NormalNode) -> None:
+def _normalize_reshape(node: NormalNode) -> None:
     """Replaces an operator that only changes the shape by a Reshape, and joins several in a row."""
     shape = _get_fixed_shape(node)
     if shape is None or 0 in shape or not isinstance(node.inputs[0], int):
@@ -83,7 +83,7 @@ _TARGETS = {
 """Functions that return the sizes of the result, by operator; None if they are unknown."""
 
 
-def _gather(node: NormalNode) -> None:
+def _normalize_gather(node: NormalNode) -> None:
     """Counts stored indices from the front, in one type."""
     indices, axis = node.read_numbers(1), node.attributes.get("axis", 0)
     if indices is None or indices.dtype.kind not in "iu" or not isinstance(axis, int):
@@ -96,7 +96,7 @@ def _gather(node: NormalNode) -> None:
     node.inputs[1] = ("indices", (indices.shape, tuple(map(int, indices.reshape(-1)))))
 
 
-def _slice(node: NormalNode) -> None:
+def _normalize_slice(node: NormalNode) -> None:
     """Counts starts and ends from the front and limits them to the axis, if all steps are 1."""
     if len(node.inputs) != 4:
         return
@@ -121,7 +121,7 @@ def _slice(node: NormalNode) -> None:
         node.inputs[(3, 1, 2)[index]] = name, tuple(part[index] for part in parts)
 
 
-def _expand(node: NormalNode) -> None:
+def _remove_empty_expand(node: NormalNode) -> None:
     """Removes an Expand to the sizes that the value has."""
     target, shape = node.read_integers(1), _get_fixed_shape(node)
     if target is None or shape is None or len(target) > len(shape):
@@ -131,7 +131,7 @@ def _expand(node: NormalNode) -> None:
         node.equal_value = node.inputs[0]
 
 
-def _resize(node: NormalNode) -> None:
+def _normalize_resize(node: NormalNode) -> None:
     """Replaces the scales of a Resize by the sizes of its result, if these sizes lead to the same scales."""
     attributes, shape = node.attributes, _get_fixed_shape(node)
     if node.opset < 11 or "before" in attributes or shape is None or 0 in shape or len(node.inputs) < 3:
@@ -146,7 +146,7 @@ def _resize(node: NormalNode) -> None:
         lengths = np.asarray(shape, np.float32)
         scales = np.asarray([float.fromhex(text) for text in node.inputs[2][1]], np.float32)
         axes, sizes = tuple(range(len(shape))), tuple(int(size) for size in scales * lengths)
-        # a runtime that gets sizes divides them by the lengths
+        # a runtime computes scales from sizes by division by the lengths
         if not np.array_equal(np.asarray(sizes, np.float32) / lengths, scales):
             return
     if sizes is None or len(sizes) != len(axes) or (node.inputs[2] != 0 and len(node.inputs) > 3):
@@ -160,10 +160,10 @@ def _resize(node: NormalNode) -> None:
 
 
 STATIC: Mapping[str, Sequence[Rule]] = {
-    **dict.fromkeys(_TARGETS, (_reshape,)),
-    "Expand": (_expand,),
-    "Gather": (_gather,),
-    "Resize": (_resize,),
-    "Slice": (_slice,),
+    **dict.fromkeys(_TARGETS, (_normalize_reshape,)),
+    "Expand": (_remove_empty_expand,),
+    "Gather": (_normalize_gather,),
+    "Resize": (_normalize_resize,),
+    "Slice": (_normalize_slice,),
 }
 """Rules by standard operator. They apply after the other rules."""

@@ -69,7 +69,7 @@ def walk(
     actual_sizes = meaning.batch, meaning.M, meaning.K, meaning.N
     if planned_sizes != actual_sizes:
         planned_text, actual_text = _describe_sizes(planned_sizes), _describe_sizes(actual_sizes)
-        raise NotTiled(f"the plan says {planned_text}, the original multiplies {actual_text}")
+        raise NotTiled(f"the plan multiplies {planned_text}, but the original multiplies {actual_text}")
     table, inputs, result = _run_on_symbols(after, site, original, meaning, shapes, dtype, wiring)
     check = TileCheck(inputs, meaning, site)
     codes = unmark_sums(result.codes) if meaning.integers is not None else result.codes
@@ -87,7 +87,7 @@ def walk(
             check.store_band(table, band, repeat)
     expected_products = site.products - check.count_hidden_products()
     if check.tiles != expected_products:
-        raise NotTiled(f"{check.tiles:,} products found, the plan has {expected_products:,}")
+        raise NotTiled(f"the graph has {check.tiles:,} products, but the plan has {expected_products:,}")
     return check.tiles
 
 
@@ -140,7 +140,7 @@ def _run_on_symbols(
     except (LookupError, ValueError, TypeError, AttributeError, MemoryError, RecursionError) as error:
         # an inconsistent graph may raise any of these errors
         detail = " ".join(str(error).split())[:120] or type(error).__name__
-        raise NotTiled(f"its graph cannot be followed: {detail}") from None
+        raise NotTiled(f"its graph cannot run on symbols: {detail}") from None
     finally:
         symbols.interpreter = None  # break the reference cycle, so that memory is freed at once
     if not isinstance(result, Symbol):
