@@ -353,4 +353,4 @@ def test_a_graph_runs_on_a_device_and_says_what_its_times_are(sample: Any) -> No
     with Session(sample("lenet"), cache=False) as session:
         found = session.profile(ProfileSpec(steps=2, device="cuda"))
     assert found.device == "cuda"
-    assert "CUDAExecutionProvider are timed as they are started" in found.notes[-1]
+    assert "CUDAExecutionProvider end when the kernel has started" in found.notes[-1]

@@ -118,7 +118,7 @@ def assemble_profile(
     attributed_seconds = sum(medians.values()) + sum(other_medians.values())
     base = max(wall_spread.median, attributed_seconds)
     times = [
-        _layer_time(
+        _build_layer_time(
             layers, row, rows_in_kernel.get(row, ()), samples_by_row[row], timed[row], base, conditions
         )
         for row in samples_by_row
@@ -141,11 +141,13 @@ def assemble_profile(
         overhead_seconds=max(0.0, wall_spread.median - attributed_seconds),
         slowed_seconds=max(0.0, attributed_seconds - wall_spread.median),
         layers=tuple(sorted(times, key=lambda layer_time: layer_time.layer)),
-        operators=_operators([*samples_by_row.values(), *other_samples.values()], len(samples_by_row), base),
-        modules=tuple(_modules(layers, medians, samples_by_row, base)),
+        operators=_build_operator_times(
+            [*samples_by_row.values(), *other_samples.values()], len(samples_by_row), base
+        ),
+        modules=tuple(_build_module_times(layers, medians, samples_by_row, base)),
         other=tuple(
             [
-                OtherTime(name, seconds, other_samples[name].calls, _share(seconds, base))
+                OtherTime(name, seconds, other_samples[name].calls, _compute_share(seconds, base))
                 for name, seconds in other_medians.items()
             ]
         ),
@@ -164,11 +166,11 @@ def assemble_profile(
         predicted_seconds=None
         if conditions.model is None
         else _predict_run(conditions.model, times, unassigned_kernels),
-        profiler_overhead=_overhead(wall_spread.median, conditions.profiled),
+        profiler_overhead=_compute_overhead(wall_spread.median, conditions.profiled),
         profiled_runs=len(conditions.profiled),
-        profiling_overhead=_profiling_overhead(wall, conditions.spent),
+        profiling_overhead=_compute_profiling_overhead(wall, conditions.spent),
         loaded=bool(conditions.load),
-        notes=(*conditions.notes, *_unpredicted_notes(conditions.model, times, unassigned_kernels)),
+        notes=(*conditions.notes, *_list_unpredicted(conditions.model, times, unassigned_kernels)),
         **fields,
     )
 
@@ -176,12 +178,12 @@ def assemble_profile(
 _NOT_IN_PROFILE = ("profiled", "spent", "notes", "model")
 
 
-def _overhead(median: float, profiled: Sequence[float]) -> float | None:
+def _compute_overhead(median: float, profiled: Sequence[float]) -> float | None:
     """Computes how much longer a run takes under the profiler, as a share of a run without it."""
     return compute_spread(profiled).median / median - 1 if profiled and median else None
 
 
-def _profiling_overhead(wall: Sequence[float], spent: Sequence[float]) -> float | None:
+def _compute_profiling_overhead(wall: Sequence[float], spent: Sequence[float]) -> float | None:
     """Computes the time that profiling added to all runs, as a share of their time without it."""
     median = compute_spread(wall).median
     if not spent or not median:
@@ -215,7 +217,7 @@ def _predict_unassigned(model: TimeModel, kernel: RuntimeKernel) -> float | None
     return model.predict_unassigned(kernel.op, kernel.calls, kernel.output_bytes, is_turned=kernel.is_turned)
 
 
-def _unpredicted_notes(
+def _list_unpredicted(
     model: TimeModel | None, times: Sequence[LayerTime], unassigned_kernels: Iterable[RuntimeKernel]
 ) -> tuple[str, ...]:
     if model is None:
@@ -226,18 +228,14 @@ def _unpredicted_notes(
     kernels = sum(_predict_unassigned(model, kernel) is None for kernel in unassigned_kernels)
     missing = [many_text(layers, "layer")] if layers else []
     missing += [f"{many_text(kernels, 'kernel')} of no layer"] if kernels else []
-    return (
-        (f"the times of {' and '.join(missing)} are not predicted, and not in the prediction",)
-        if missing
-        else ()
-    )
+    return (f"the prediction does not include the times of {' and '.join(missing)}",) if missing else ()
 
 
-def _share(part: float, total: float) -> float:
+def _compute_share(part: float, total: float) -> float:
     return part / total if total else 0.0
 
 
-def _layer_time(
+def _build_layer_time(
     layers: Sequence[Layer],
     row: int,
     merged_rows: Sequence[int],
@@ -253,7 +251,7 @@ def _layer_time(
         if layer.group
         else (layer, *(layers[merged_row] for merged_row in merged_rows if not layers[merged_row].group))
     )
-    macs, moved = _macs_and_bytes(kernel_layers)
+    macs, moved = _count_macs_and_bytes(kernel_layers)
     backward = compute_spread(samples.backward).median if samples.backward else None
     forward = max(0.0, median - (backward or 0.0))
     machine, model = conditions.machine, conditions.model
@@ -264,7 +262,7 @@ def _layer_time(
         ", ".join(samples.ops),
         times,
         samples.calls,
-        _share(median, total),
+        _compute_share(median, total),
         macs / forward if macs and forward else None,
         moved / forward if moved and forward else None,
         None
@@ -281,7 +279,7 @@ def _layer_time(
     )
 
 
-def _macs_and_bytes(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
+def _count_macs_and_bytes(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
     """Computes the MACs and the moved bytes of layers that run as one kernel, or None where unknown.
 
     Tensors that are passed between these layers do not count as moved.
@@ -303,7 +301,9 @@ def _macs_and_bytes(rows: Iterable[Layer]) -> tuple[int | None, int | None]:
     return macs, max(0, sum(size or 0 for size in moves) - passed_bytes - sum(size or 0 for size in read))
 
 
-def _operators(samples_of_all: Sequence[TimeSamples], rows: int, total: float) -> tuple[OperatorTime, ...]:
+def _build_operator_times(
+    samples_of_all: Sequence[TimeSamples], rows: int, total: float
+) -> tuple[OperatorTime, ...]:
     """Computes the times by operator.
 
     A row's time is divided among its operators in proportion to their times in the last run.
@@ -326,16 +326,22 @@ def _operators(samples_of_all: Sequence[TimeSamples], rows: int, total: float) -
             layers[op] = layers.get(op, 0) + (index < rows)
     order = sorted(seconds, key=lambda op: (-seconds[op], op))
     return tuple(
-        [OperatorTime(op, calls[op], seconds[op], _share(seconds[op], total), layers[op]) for op in order]
+        [
+            OperatorTime(op, calls[op], seconds[op], _compute_share(seconds[op], total), layers[op])
+            for op in order
+        ]
     )
 
 
-def _modules(
-    layers: Sequence[Layer], medians: Mapping[int, float], of_row: Mapping[int, TimeSamples], total: float
+def _build_module_times(
+    layers: Sequence[Layer],
+    medians: Mapping[int, float],
+    samples_by_row: Mapping[int, TimeSamples],
+    total: float,
 ) -> Iterable[ModuleTime]:
     """Computes the times of groups as sums over the rows in them."""
     seconds = {row: medians.get(row, 0.0) for row in range(len(layers))}
-    calls = {row: of_row[row].calls if row in of_row else 0 for row in range(len(layers))}
+    calls = {row: samples_by_row[row].calls if row in samples_by_row else 0 for row in range(len(layers))}
     for layer in reversed(layers):
         if layer.parent is not None:
             seconds[layer.parent] += seconds[layer.id]
@@ -350,6 +356,6 @@ def _modules(
                 layer.kind,
                 own_seconds,
                 total_seconds,
-                _share(total_seconds, total),
+                _compute_share(total_seconds, total),
                 calls[layer.id],
             )

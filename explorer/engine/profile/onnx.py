@@ -80,10 +80,10 @@ def prepare_measurement(
     Raises:
         Misuse: onnxruntime does not support the device.
     """
-    return _MeasuredGraph.of(subject, spec, _providers(spec.device), measured_machine)
+    return _MeasuredGraph.create(subject, spec, _list_providers(spec.device), measured_machine)
 
 
-def _providers(device: str) -> list[str]:
+def _list_providers(device: str) -> list[str]:
     """Returns the execution providers for a device, in order of preference."""
     short = {
         name.removesuffix("ExecutionProvider").casefold(): name
@@ -95,17 +95,17 @@ def _providers(device: str) -> list[str]:
     return list(resolve_providers([device]))
 
 
-def _notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) -> tuple[str, ...]:
+def _list_notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: int) -> tuple[str, ...]:
     notes = []
     if spec.optimize is None and level == "none":
         notes.append(
-            f"{nodes:,} nodes are not optimised: onnxruntime needs a time that grows with their square;"
-            " --optimize all does it all the same"
+            f"{nodes:,} nodes are not optimized: the time that this takes grows with the square of their number;"
+            " --optimize all optimizes them anyway"
         )
     if providers[0] != HOST:
         notes.append(
-            f"the kernels of {providers[0]} are timed as they are started; what they compute behind that is"
-            " in the overhead"
+            f"times of kernels of {providers[0]} end when the kernel has started; the time of its computation"
+            " is in the overhead"
         )
     return tuple(notes)
 
@@ -117,7 +117,7 @@ def _explain_missing_prediction(
     if measured_machine is None or (measured_machine.threads == threads and providers[0] == HOST):
         return ""
     machine_threads = many_text(measured_machine.threads, "thread")
-    return f"nothing is predicted: the machine was measured with {machine_threads} of its processor"
+    return f"no times are predicted: the machine was measured with {machine_threads} on its processor"
 
 
 class _MeasuredGraph(Struct):
@@ -126,14 +126,14 @@ class _MeasuredGraph(Struct):
     Attributes:
         level: Level of graph optimization.
         flat: The graph with inlined functions and named nodes.
-        seen: Measurement of the machine for predicted times, or None.
+        measured_machine: Measurement of the machine for predicted times, or None.
         check: Checks whether the machine is still as fast as in its measurement, or None.
         loaded: The sessions of the current repeat, or None.
         wall, profiled: Seconds of the runs without and with the profiler.
         spent: Seconds of each run under the profiler with the profiler's start and end.
-        of_row, other: Samples by row id, and by operator for kernels without a row.
+        samples_by_row, other: Samples by row id, and by operator for kernels without a row.
         within: Rows whose work another row's kernel did, each with that row.
-        owners: Rows of each kernel; see `_owners`.
+        owners: Rows of each kernel; see `_map_kernels_to_rows`.
         record: Number of runs to record.
         recording: The last `record` runs with their events.
         runs: Number of counted runs under the profiler.
@@ -143,14 +143,14 @@ class _MeasuredGraph(Struct):
     level: str
     flat: FlatGraph
     providers: Sequence[str]
-    seen: MeasuredMachine | None = None
+    measured_machine: MeasuredMachine | None = None
     check: SpeedCheck | None = None
     loaded: TimedSessions | None = None
     stopped: Stopped = "steps"
     wall: list[float] = field(default_factory=list)
     profiled: list[float] = field(default_factory=list)
     spent: list[float] = field(default_factory=list)
-    of_row: dict[int, TimeSamples] = field(default_factory=dict)
+    samples_by_row: dict[int, TimeSamples] = field(default_factory=dict)
     other: dict[str, TimeSamples] = field(default_factory=dict)
     within: dict[int, int] = field(default_factory=dict)
     owners: dict[str, tuple[int, tuple[int, ...]]] = field(default_factory=dict)
@@ -160,7 +160,7 @@ class _MeasuredGraph(Struct):
     runs: int = 0
 
     @classmethod
-    def of(
+    def create(
         cls,
         subject: TimedGraph,
         spec: ProfileSpec,
@@ -171,7 +171,7 @@ class _MeasuredGraph(Struct):
         flat = flatten(subject.model, subject.analysis.layers)
         is_small = len(flat.model.graph.nodes) <= MAX_OPTIMIZED
         level = spec.optimize or ("all" if is_small else "none")
-        # no check if the measurement has too many threads: it predicts nothing and would start them all
+        # a measurement with too many threads predicts nothing, and its check would start all of them
         usable = (
             measured_machine is not None and measured_machine.threads <= processors() and providers[0] == HOST
         )
@@ -197,7 +197,7 @@ class _MeasuredGraph(Struct):
         except BadModel as error:
             where, problem = _find_named_path(error.what, self.flat, self.layers)
             raise BadModel(problem, where=where, hint=error.hint) from None
-        self.owners = _owners(self.flat, self.loaded.optimised(), self.layers)
+        self.owners = _map_kernels_to_rows(self.flat, self.loaded.optimised(), self.layers)
         if self.check is not None:
             self.check.look()
 
@@ -213,7 +213,7 @@ class _MeasuredGraph(Struct):
         except ExplorerError:
             raise
         except Exception as error:  # onnxruntime's own classes share no base below Exception
-            raise _failed(error, kernel_runs(self.loaded.end()), self.flat, self.layers) from None
+            raise _build_failure(error, kernel_runs(self.loaded.end()), self.flat, self.layers) from None
 
     def take(self) -> None:
         """Adds the times of the loaded sessions, and releases them."""
@@ -243,8 +243,8 @@ class _MeasuredGraph(Struct):
 
     def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measurement`."""
-        threads, measured_machine = spec.threads or self.threads, self.seen
-        notes = _notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
+        threads, measured_machine = spec.threads or self.threads, self.measured_machine
+        notes = _list_notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))
         if why := _explain_missing_prediction(measured_machine, threads, self.providers):
             measured_machine, notes = None, (*notes, why)
         slower_text = ""
@@ -274,39 +274,43 @@ class _MeasuredGraph(Struct):
             notes=notes,
             recording=tuple(self.recording),
         )
-        kernel_rows = {row: kernel_row for row, kernel_row in self.within.items() if row not in self.of_row}
-        profile = assemble_profile(self.layers, self.wall, self.of_row, kernel_rows, self.other, conditions)
-        return TimedModel(profile, self.layers, self.of_row)
+        kernel_rows = {
+            row: kernel_row for row, kernel_row in self.within.items() if row not in self.samples_by_row
+        }
+        profile = assemble_profile(
+            self.layers, self.wall, self.samples_by_row, kernel_rows, self.other, conditions
+        )
+        return TimedModel(profile, self.layers, self.samples_by_row)
 
     def _add(self, run: KernelRun) -> None:
         """Adds a run. A row or operator that does not occur in a run gets a sample of 0."""
-        for samples in (*self.of_row.values(), *self.other.values()):
+        for samples in (*self.samples_by_row.values(), *self.other.values()):
             samples.ops = {}
             samples.kernels = []
         keys_by_name = self._keys_of_unnamed(run)
         for name, kernel in run.kernels.items():
-            row, further_rows = self.owner(keys_by_name.get(name, name))
+            row, further_rows = self.find_rows(keys_by_name.get(name, name))
             if row is None:
                 samples = self.other.setdefault(kernel.op, TimeSamples())
                 samples.kernels.append(kernel)
             else:
-                samples = self.of_row.setdefault(row, TimeSamples())
+                samples = self.samples_by_row.setdefault(row, TimeSamples())
                 self.within |= dict.fromkeys(further_rows, row)
             samples.seconds += [0.0] * (self.runs + 1 - len(samples.seconds))
             samples.seconds[-1] += kernel.seconds
             op_seconds, calls = samples.ops.get(kernel.op, (0.0, 0))
             samples.ops[kernel.op] = op_seconds + kernel.seconds, calls + kernel.calls
         self.runs += 1
-        for samples in (*self.of_row.values(), *self.other.values()):
+        for samples in (*self.samples_by_row.values(), *self.other.values()):
             samples.seconds += [0.0] * (self.runs - len(samples.seconds))
 
     def _add_memory(self, run: KernelRun) -> None:
         """Adds the memory of a run that is not counted: the runtime allocates its memory in the first run."""
         keys_by_name = self._keys_of_unnamed(run)
         for name, kernel in run.kernels.items():
-            row, _ = self.owner(keys_by_name.get(name, name))
+            row, _ = self.find_rows(keys_by_name.get(name, name))
             if row is not None:
-                samples = self.of_row.setdefault(row, TimeSamples())
+                samples = self.samples_by_row.setdefault(row, TimeSamples())
                 if samples.allocated_bytes is None or not self.runs:
                     samples.allocated_bytes = max(samples.allocated_bytes or 0, kernel.requested_bytes)
                     samples.peak_bytes = max(samples.peak_bytes or 0, kernel.held_bytes)
@@ -341,20 +345,20 @@ class _MeasuredGraph(Struct):
                 (event.start - run.start) * 1e-6,
                 (event.end - event.start) * 1e-6,
                 threads.setdefault(event.thread, len(threads)),
-                self.owner(keys_by_name.get(event.name, event.name))[0],
+                self.find_rows(keys_by_name.get(event.name, event.name))[0],
             )
             for event in sorted(run.events, key=lambda event: (event.start, -event.end))
         ]
         return RecordedRun((run.end - run.start) * 1e-6, tuple(events))
 
-    def owner(self, name: str) -> tuple[int | None, tuple[int, ...]]:
+    def find_rows(self, name: str) -> tuple[int | None, tuple[int, ...]]:
         """Returns the row of a kernel, and the further rows whose work it does."""
         if name in self.owners:
             return self.owners[name]
         return self.flat.rows.get(node_name_in(name)), ()
 
 
-def _owners(
+def _map_kernels_to_rows(
     flat: FlatGraph, optimised: Graph, layers: Sequence[Layer]
 ) -> dict[str, tuple[int, tuple[int, ...]]]:
     """Maps each kernel name to the kernel's row and to the further rows whose work it does."""
@@ -376,7 +380,7 @@ def _weight(node: Node, layer: Layer) -> tuple[bool, int, int]:
     return bool(list_bodies(node)), 0 if layer.group else layer.macs or 0, count_moved_bytes(layer) or 0
 
 
-def _failed(
+def _build_failure(
     error: Exception, runs: Iterable[KernelRun], flat: FlatGraph, layers: Sequence[Layer]
 ) -> BadModel:
     """Builds the error of a failed run, with its layer and the kernels that ran before it."""

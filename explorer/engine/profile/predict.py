@@ -6,7 +6,7 @@ two-dimensional interpolation function for irregularly-spaced data", 1968). Its 
 reading its weights from memory and moving its activations.
 
 Similar probes belong to the same family: depthwise convolutions, wide windows, few channels, or weights that
-no cache holds. A fused activation or bias adds its time. Other layers move their bytes at the rate of the
+fit into no cache. A fused activation or bias adds its time. Other layers move their bytes at the rate of the
 probe for their operator. Times of the predicted model are never used.
 """
 
@@ -57,7 +57,7 @@ _OPERATORS_BY_KERNEL: Mapping[str, Sequence[str]] = {
     "MaxPool": ("AveragePool", "LRN"),
     "Relu": ("Clip", "LeakyRelu", "Neg", "Cast", "Sqrt", "Reciprocal", "ReduceMean", "GlobalAveragePool"),
 }
-"""Probes, each with the operators that it predicts. All other operators are predicted by Add."""
+"""Operators that a probe predicts, by probe. Add predicts all other operators."""
 _FALLBACKS = {
     WIDE: GROUPED,
     TURNED: "Transpose",
@@ -123,8 +123,8 @@ class TimeModel:
         for kernel in (*machine.kernels, *machine.probes, machine.bandwidth):
             if kernel.dtype == "float32":
                 self._kernels.setdefault(kernel.op, []).append(kernel)
-        self._activations = {act: self._activation_seconds(act) for act in FUSED}
-        self._bias = self._bias_seconds()
+        self._activations = {act: self._measure_activation(act) for act in FUSED}
+        self._bias = self._measure_bias()
 
     def seconds(
         self, layer: Layer, ops: Iterable[str] = (), merged_layers: Sequence[Layer] = ()
@@ -150,7 +150,7 @@ class TimeModel:
                 return None
             return (
                 self._launch
-                + self._moving_seconds(_KERNEL_BY_OPERATOR.get(ops[0], "Add"), 2 * output_bytes / calls)
+                + self._predict_moving(_KERNEL_BY_OPERATOR.get(ops[0], "Add"), 2 * output_bytes / calls)
             ) * calls
         own_seconds = self._predict_own(layer)
         if own_seconds is None:
@@ -189,9 +189,9 @@ class TimeModel:
         if op not in _REORDERS:
             return None
         kind = TURNED if is_turned else "Transpose"
-        return (self._launch + self._moving_seconds(kind, 2 * output_bytes / calls)) * calls
+        return (self._launch + self._predict_moving(kind, 2 * output_bytes / calls)) * calls
 
-    def _activation_seconds(self, activation: str) -> float:
+    def _measure_activation(self, activation: str) -> float:
         """Computes the seconds per output element of an activation that is fused into a convolution."""
         bases = self._kernels.get(f"{GROUPED}, {NO_ACTIVATION}") or self._kernels.get(GROUPED) or []
         base_seconds = {chain.sizes: chain.seconds.median for chain in bases}
@@ -202,7 +202,7 @@ class TimeModel:
         ]
         return max(0.0, statistics.median(differences)) if differences else 0.0
 
-    def _bias_seconds(self) -> float:
+    def _measure_bias(self) -> float:
         """Computes the seconds per output element of a bias in a matmul's kernel, or 0 if not measured."""
         base_seconds = {matmul.sizes: matmul.seconds.median for matmul in self._kernels.get("MatMul", ())}
         differences = [
@@ -224,9 +224,9 @@ class TimeModel:
         if layer.macs:
             seconds = self._predict_product(layer, layer.macs // calls)
             weights = min(moved, layer.weight_bytes_read or 0) / calls
-            least = weights / self._bandwidth + self._moving_seconds("Add", moved / calls - weights)
+            least = weights / self._bandwidth + self._predict_moving("Add", moved / calls - weights)
             return None if seconds is None else max(seconds, least) * calls
-        return (self._launch + self._moving_seconds(_moving_kind(layer), moved / calls)) * calls
+        return (self._launch + self._predict_moving(_find_moving_family(layer), moved / calls)) * calls
 
     def _predict_product(self, layer: Layer, macs: int) -> float | None:
         """Predicts the seconds of one call of a matmul or a convolution, or None if its sizes are unknown."""
@@ -250,10 +250,10 @@ class TimeModel:
             op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
         similar = self._find_similar_kernels(op) or self._kernels.get("Conv" if is_conv else "MatMul")
         if layer.kind in _GATES and len(sizes) == 4 and similar:
-            return self._recurrent_seconds(layer, macs, sizes, similar)
-        return macs / _rate(similar, matmul_sizes) if similar else None
+            return self._predict_recurrent(layer, macs, sizes, similar)
+        return macs / _estimate_rate(similar, matmul_sizes) if similar else None
 
-    def _recurrent_seconds(
+    def _predict_recurrent(
         self, layer: Layer, macs: int, sizes: Sequence[int], similar: Sequence[KernelTime]
     ) -> float:
         """Predicts the seconds of a recurrent layer.
@@ -269,16 +269,18 @@ class TimeModel:
         )
         gates, numbers = _GATES[layer.kind] * hidden, math.prod(sizes)
         state_macs = min(macs, numbers * gates)
-        seconds = state_macs / _rate(self._kernels.get("MatMul") or similar, (batch, hidden, gates))
+        seconds = state_macs / _estimate_rate(self._kernels.get("MatMul") or similar, (batch, hidden, gates))
         if inner := (macs - state_macs) * hidden // (numbers * gates):
-            seconds += (macs - state_macs) / _rate(similar, (numbers // (hidden * directions), inner, gates))
+            seconds += (macs - state_macs) / _estimate_rate(
+                similar, (numbers // (hidden * directions), inner, gates)
+            )
         return seconds
 
     def _find_similar_kernels(self, op: str) -> Sequence[KernelTime]:
         """Returns the probes of a family or of its replacement; empty if neither was measured."""
         return self._kernels.get(op) or self._kernels.get(_FALLBACKS.get(op, "")) or ()
 
-    def _moving_seconds(self, kind: str, moved: float) -> float:
+    def _predict_moving(self, kind: str, moved: float) -> float:
         """Predicts the seconds of one call of a layer without MACs, by linear interpolation between probes.
 
         Args:
@@ -313,7 +315,7 @@ def _adds_bias(layer: Layer, ops: Sequence[str], merged_layers: Sequence[Layer])
     )
 
 
-def _moving_kind(layer: Layer) -> str:
+def _find_moving_family(layer: Layer) -> str:
     """Returns the family of probes that predicts a layer without MACs."""
     kind = _KERNEL_BY_OPERATOR.get(layer.kind, "Add")
     if layer.kind == "Transpose":
@@ -326,7 +328,7 @@ def _moving_kind(layer: Layer) -> str:
     return kind
 
 
-def _rate(kernels: Sequence[KernelTime], sizes: Sequence[int]) -> float:
+def _estimate_rate(kernels: Sequence[KernelTime], sizes: Sequence[int]) -> float:
     """Computes the MACs per second of an M x K x N matmul: a mean over probes, weighted by similarity."""
     total = weights = 0.0
     for kernel in kernels:

@@ -78,8 +78,8 @@ def test_a_decoders_step_in_text_json_and_csv(ask: Ask, tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("over", "says"),
     [
-        ("batch=0:3", "no range of whole sizes"),
-        ("batch=1.5:3", "no range of whole sizes"),
+        ("batch=0:3", "not a range of whole sizes"),
+        ("batch=1.5:3", "not a range of whole sizes"),
         ("batch=9:2", "9 to 2 is not a range"),
         ("batch=7", "no size with its range"),
         ("=1:2", "no size with its range"),

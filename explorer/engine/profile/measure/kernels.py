@@ -1,8 +1,8 @@
 """Builds small graphs that time one kind of kernel in onnxruntime.
 
 Inputs and outputs are bound in place and never copied. Each matmul has its own weight, which the runtime
-packs, as in a model. A small matmul occurs many times in its graph, so that the cost of calling the runtime
-hardly matters.
+packs, as in a model. A small matmul occurs many times in its graph, so that the call of the runtime takes a
+negligible share of the time.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ class ConvShape(NamedTuple):
     activation: str = ""
 
     @property
-    def inner(self) -> int:
+    def depth(self) -> int:
         """Number of products that are summed for one output element."""
         return self.channels[0] // self.groups * self.kernel**2
 
     @property
-    def places(self) -> int:
+    def positions(self) -> int:
         """Number of output positions, over the batch."""
         return self.batch * (self.side // self.stride) ** 2
 
@@ -124,7 +124,7 @@ _ATTRIBUTES: Mapping[str, Mapping[str, Any]] = {
     "Softmax": {"axis": -1},
     "Clip": {},
 }
-"""Attributes of the operators that need some."""
+"""Attributes by operator, for operators that need attributes."""
 
 
 class Kernels:
@@ -159,18 +159,18 @@ class Kernels:
             name: Tensor(name, dtype, array.shape, Inline(array.tobytes())) for name, array in weights.items()
         }
         try:
-            return self._run(Graph("gemm", nodes, inputs, outputs, tensors), feeds)
+            return self._build_run(Graph("gemm", nodes, inputs, outputs, tensors), feeds)
         except Exception:  # no such kernel; onnxruntime's errors have no common base class
             return None
 
     def biased(self, m: int, k: int, n: int) -> Run:
         """Builds a run of a float32 MatMul and an Add of a bias, which the runtime fuses into one kernel."""
         draw = np.random.default_rng(0)
-        tensors = {"w": _tensor("w", _normal(draw, (k, n)) * np.float32(k**-0.5))}
-        tensors["b"] = _tensor("b", _normal(draw, (n,)))
+        tensors = {"w": _build_tensor("w", _draw_normal(draw, (k, n)) * np.float32(k**-0.5))}
+        tensors["b"] = _build_tensor("b", _draw_normal(draw, (n,)))
         nodes = [Node("MatMul", ["x", "w"], ["product"], "n0"), Node("Add", ["product", "b"], ["y"], "n1")]
         x, y = Value("x", "float32", (m, k)), Value("y", "float32", (m, n))
-        return self._run(Graph("biased", nodes, (x,), (y,), tensors), {"x": _normal(draw, (m, k))})
+        return self._build_run(Graph("biased", nodes, (x,), (y,), tensors), {"x": _draw_normal(draw, (m, k))})
 
     def matmul(self, m: int, k: int, n: int, count: int) -> Run:
         """Builds a run of `count` float32 matmuls in a chain, each with its own weight.
@@ -179,13 +179,18 @@ class Kernels:
         """
         draw = np.random.default_rng(0)
         scale = np.float32(k**-0.5)  # keeps the values of the chain at about the same size
-        weights = {f"w{index}": _tensor(f"w{index}", _normal(draw, (k, n)) * scale) for index in range(count)}
+        weights = {
+            f"w{index}": _build_tensor(f"w{index}", _draw_normal(draw, (k, n)) * scale)
+            for index in range(count)
+        }
         nodes = [
             Node("MatMul", [f"v{index}", f"w{index}"], [f"v{index + 1}"], f"n{index}")
             for index in range(count)
         ]
         x, y = Value("v0", "float32", (m, k)), Value(f"v{count}", "float32", (m, n))
-        return self._run(Graph("matmul", nodes, (x,), (y,), weights), {"v0": _normal(draw, (m, k))})
+        return self._build_run(
+            Graph("matmul", nodes, (x,), (y,), weights), {"v0": _draw_normal(draw, (m, k))}
+        )
 
     def products(self, batch: int, m: int, k: int, n: int) -> Run:
         """Builds a run of a batched float32 matmul of two inputs, without weights."""
@@ -193,8 +198,10 @@ class Kernels:
         shapes = {"a": (batch, m, k), "b": (batch, k, n)}
         inputs = tuple([Value(name, "float32", shape) for name, shape in shapes.items()])
         y = Value("y", "float32", (batch, m, n))
-        feeds = {name: _normal(draw, shape) for name, shape in shapes.items()}
-        return self._run(Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds)
+        feeds = {name: _draw_normal(draw, shape) for name, shape in shapes.items()}
+        return self._build_run(
+            Graph("products", [Node("MatMul", ["a", "b"], ["y"])], inputs, (y,), {}), feeds
+        )
 
     def conv(self, shape: ConvShape, count: int) -> Run:
         """Builds a run of `count` convolutions.
@@ -207,10 +214,10 @@ class Kernels:
         chain = shape.stride == 1
         widths = [shape.channels[index % 2 if chain else bool(index)] for index in range(count + 1)]
         tensors, nodes = {**_CLIP_LIMITS} if shape.activation == "Clip" else {}, []
-        settings = _conv_attributes(shape)
+        settings = _list_conv_attributes(shape)
         for index in range(count):
             channels = (widths[index], widths[index + 1]) if chain else shape.channels
-            tensors |= _weights(draw, shape._replace(channels=channels), index)
+            tensors |= _create_weights(draw, shape._replace(channels=channels), index)
             conv_output = f"c{index}" if shape.activation else f"v{index + 1}"
             read = f"v{index}" if chain else "v0"
             nodes.append(
@@ -237,23 +244,27 @@ class Kernels:
                 for index in output_indices
             ]
         )
-        return self._run(Graph("conv", nodes, (first,), last, tensors), {"v0": _normal(draw, size)})
+        return self._build_run(
+            Graph("conv", nodes, (first,), last, tensors), {"v0": _draw_normal(draw, size)}
+        )
 
     def network(self, shapes: Sequence[ConvShape]) -> Run:
         """Builds a run of convolutions in a chain."""
-        return self._run(*_network_graph(shapes))
+        return self._build_run(*_build_network_graph(shapes))
 
     def observed(self, shapes: Sequence[ConvShape]) -> ObservedNetwork:
         """Builds the graph of `network` in a session with the profiler."""
-        return self._profile_network(*_network_graph(shapes), lambda run: _conv_times(run, len(shapes)))
+        return self._profile_network(
+            *_build_network_graph(shapes), lambda run: _read_conv_times(run, len(shapes))
+        )
 
     def block(self, block: DenseBlock) -> Run:
         """Builds a run of a dense block."""
-        return self._run(*_block_graph(block))
+        return self._build_run(*_build_block_graph(block))
 
     def observed_block(self, block: DenseBlock) -> ObservedNetwork:
         """Builds a dense block in a session with the profiler, which times `block.kernels`."""
-        return self._profile_network(*_block_graph(block), lambda run: _block_times(run, block))
+        return self._profile_network(*_build_block_graph(block), lambda run: _read_block_times(run, block))
 
     def _profile_network(
         self,
@@ -262,14 +273,14 @@ class Kernels:
         read_run: Callable[[KernelRun], tuple[Sequence[float], float] | None],
     ) -> ObservedNetwork:
         folder = tempfile.TemporaryDirectory()
-        session = self._session(graph, "all", os.path.join(folder.name, "profile"))
+        session = self._create_session(graph, "all", os.path.join(folder.name, "profile"))
 
         def read_times() -> Sequence[tuple[Sequence[float], float]]:
             with folder:
                 timings = [read_run(run) for run in kernel_runs(session.end_profiling())]
             return [timing for timing in timings if timing is not None]
 
-        return ObservedNetwork(_bound_to(session, graph, feeds), read_times)
+        return ObservedNetwork(_bind(session, graph, feeds), read_times)
 
     def elementwise(self, op: str, shape: tuple[int, ...]) -> Run:
         """Builds a run of an operator on a float32 array.
@@ -281,29 +292,31 @@ class Kernels:
         draw = np.random.default_rng(0)
         x, y = Value("x", "float32", shape), Value("y", "float32", None)
         settings, op = _ATTRIBUTES.get(op, {}), op.partition(",")[0]
-        extra_inputs = {name: _tensor(name, _normal(draw, shape[-1:])) for name in _EXTRA_INPUTS.get(op, ())}
+        extra_inputs = {
+            name: _build_tensor(name, _draw_normal(draw, shape[-1:])) for name in _EXTRA_INPUTS.get(op, ())
+        }
         read = ["x", "x", *extra_inputs] if op == "SkipLayerNormalization" else ["x", *extra_inputs]
         domain = _CONTRIBUTED if op in RUNTIME_OPERATORS else ""
         node = Node(op, read, ["y"], domain=domain, attributes=settings)
-        return self._run(Graph(op, [node], (x,), (y,), extra_inputs), {"x": _normal(draw, shape)})
+        return self._build_run(Graph(op, [node], (x,), (y,), extra_inputs), {"x": _draw_normal(draw, shape)})
 
     def add(self, elements: int) -> Run:
         """Builds a run that adds two float32 arrays."""
         a, b, y = (Value(name, "float32", (elements,)) for name in "aby")
         feeds = {name: np.full(elements, 1, np.float32) for name in "ab"}
-        return self._run(Graph("add", [Node("Add", ["a", "b"], ["y"])], (a, b), (y,), {}), feeds)
+        return self._build_run(Graph("add", [Node("Add", ["a", "b"], ["y"])], (a, b), (y,), {}), feeds)
 
     def chain(self, nodes: int) -> Run:
         """Builds a run of Neg nodes in a chain, on one number."""
         chained_nodes = [Node("Neg", [f"v{index}"], [f"v{index + 1}"], f"n{index}") for index in range(nodes)]
         first, last = Value("v0", "float32", (1,)), Value(f"v{nodes}", "float32", (1,))
         graph = Graph("chain", chained_nodes, (first,), (last,), {})
-        return self._run(graph, {"v0": np.ones(1, np.float32)}, "none")
+        return self._build_run(graph, {"v0": np.ones(1, np.float32)}, "none")
 
-    def _run(self, graph: Graph, feeds: Mapping[str, Array], level: str = "all") -> Run:
-        return _bound_to(self._session(graph, level), graph, feeds)
+    def _build_run(self, graph: Graph, feeds: Mapping[str, Array], level: str = "all") -> Run:
+        return _bind(self._create_session(graph, level), graph, feeds)
 
-    def _session(self, graph: Graph, level: str, profile: str = "") -> Any:
+    def _create_session(self, graph: Graph, level: str, profile: str = "") -> Any:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         options.intra_op_num_threads = self._threads
@@ -314,22 +327,24 @@ class Kernels:
         return onnxruntime.InferenceSession(model_bytes, options, providers=[HOST], enable_fallback=0)
 
 
-def _network_graph(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
+def _build_network_graph(shapes: Sequence[ConvShape]) -> tuple[Graph, dict[str, Array]]:
     """Builds the graph of a chain of convolutions, with its input."""
     draw = np.random.default_rng(0)
     tensors, nodes = dict[str, Tensor](), []
     for index, shape in enumerate(shapes):
-        tensors |= _weights(draw, shape, index)
+        tensors |= _create_weights(draw, shape, index)
         read = [f"v{index}", f"w{index}", f"b{index}"]
-        nodes.append(Node("Conv", read, [f"v{index + 1}"], f"n{index}", attributes=_conv_attributes(shape)))
+        nodes.append(
+            Node("Conv", read, [f"v{index + 1}"], f"n{index}", attributes=_list_conv_attributes(shape))
+        )
     first, last = shapes[0], shapes[-1]
     size = (first.batch, first.channels[0], first.side, first.side)
     end = (last.batch, last.channels[1], *[last.side // last.stride] * 2)
     x, y = Value("v0", "float32", size), Value(f"v{len(shapes)}", "float32", end)
-    return Graph("network", nodes, (x,), (y,), tensors), {"v0": _normal(draw, size)}
+    return Graph("network", nodes, (x,), (y,), tensors), {"v0": _draw_normal(draw, size)}
 
 
-def _block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
+def _build_block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
     """Builds the graph of a dense block, with its input.
 
     A convolution before the block makes the runtime use the same layout as in models.
@@ -339,9 +354,15 @@ def _block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
 
     def conv(channels: tuple[int, int], kernel: int, read: str, name: str) -> None:
         shape, number = ConvShape(channels, block.side, kernel), len(nodes)
-        tensors.update(_weights(draw, shape, number))
+        tensors.update(_create_weights(draw, shape, number))
         nodes.append(
-            Node("Conv", [read, f"w{number}", f"b{number}"], [name], name, attributes=_conv_attributes(shape))
+            Node(
+                "Conv",
+                [read, f"w{number}", f"b{number}"],
+                [name],
+                name,
+                attributes=_list_conv_attributes(shape),
+            )
         )
 
     conv((block.channels, block.channels), 3, "x", "v0")
@@ -351,7 +372,7 @@ def _block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
             read = f"joined{layer}"
             nodes.append(Node("Concat", features, [read], read, attributes={"axis": 1}))
         scales = [f"{name}{layer}" for name in ("scale", "shift", "mean", "variance")]
-        tensors |= {name: _tensor(name, np.abs(_normal(draw, (wide,))) + 0.5) for name in scales}
+        tensors |= {name: _build_tensor(name, np.abs(_draw_normal(draw, (wide,))) + 0.5) for name in scales}
         nodes += [
             Node("BatchNormalization", [read, *scales], [f"scaled{layer}"], f"scaled{layer}"),
             Node("Relu", [f"scaled{layer}"], [f"wide{layer}"], f"wide{layer}"),
@@ -365,10 +386,10 @@ def _block_graph(block: DenseBlock) -> tuple[Graph, dict[str, Array]]:
         Value("x", "float32", size),
         Value(features[-1], "float32", (1, _ADDED_CHANNELS, block.side, block.side)),
     )
-    return Graph("block", nodes, (x,), (y,), tensors), {"x": _normal(draw, size)}
+    return Graph("block", nodes, (x,), (y,), tensors), {"x": _draw_normal(draw, size)}
 
 
-def _block_times(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
+def _read_block_times(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], float] | None:
     """Returns the seconds of each of `block.kernels` and of the whole run, or None if a kernel is missing."""
     # the runtime appends a suffix to the name of a node that it changed
     by_node = {name.partition("_")[0]: kernel.seconds for name, kernel in run.kernels.items()}
@@ -381,13 +402,13 @@ def _block_times(run: KernelRun, block: DenseBlock) -> tuple[Sequence[float], fl
     )
 
 
-def _conv_times(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
+def _read_conv_times(run: KernelRun, count: int) -> tuple[Sequence[float], float] | None:
     """Returns the seconds of each convolution in a run, and of all kernels, or None if one is missing."""
     convs = [kernel.seconds for kernel in run.kernels.values() if kernel.op == "Conv"]
     return (convs, sum(kernel.seconds for kernel in run.kernels.values())) if len(convs) == count else None
 
 
-def _bound_to(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
+def _bind(session: Any, graph: Graph, feeds: Mapping[str, Array]) -> Run:
     """Builds a run with inputs bound in place, and outputs that stay in the runtime's memory."""
     binding = session.io_binding()
     for value in graph.inputs:
@@ -405,7 +426,7 @@ def _move_to_host(array: Array, dtype: str) -> Any:
     return onnxruntime.OrtValue.ortvalue_from_numpy(array)
 
 
-def _conv_attributes(shape: ConvShape) -> Mapping[str, Any]:
+def _list_conv_attributes(shape: ConvShape) -> Mapping[str, Any]:
     """Returns the attributes of a Conv."""
     return {
         "kernel_shape": [shape.kernel] * 2,
@@ -415,22 +436,22 @@ def _conv_attributes(shape: ConvShape) -> Mapping[str, Any]:
     }
 
 
-def _weights(draw: np.random.Generator, shape: ConvShape, index: int) -> dict[str, Tensor]:
+def _create_weights(draw: np.random.Generator, shape: ConvShape, index: int) -> dict[str, Tensor]:
     """Creates the weight and bias of a Conv, scaled so that the values of a chain keep their size."""
     inputs, outputs = shape.channels
-    array = _normal(draw, (outputs, inputs // shape.groups, shape.kernel, shape.kernel))
-    array /= np.float32(shape.inner**0.5)
+    array = _draw_normal(draw, (outputs, inputs // shape.groups, shape.kernel, shape.kernel))
+    array /= np.float32(shape.depth**0.5)
     return {
-        f"w{index}": _tensor(f"w{index}", array),
-        f"b{index}": _tensor(f"b{index}", _normal(draw, (outputs,))),
+        f"w{index}": _build_tensor(f"w{index}", array),
+        f"b{index}": _build_tensor(f"b{index}", _draw_normal(draw, (outputs,))),
     }
 
 
-def _normal(draw: np.random.Generator, shape: Sequence[int]) -> Array:
+def _draw_normal(draw: np.random.Generator, shape: Sequence[int]) -> Array:
     return draw.standard_normal(shape, np.float32)
 
 
-def _tensor(name: str, array: Array) -> Tensor:
+def _build_tensor(name: str, array: Array) -> Tensor:
     return Tensor(name, "float32", array.shape, Inline(array.astype(np.float32).tobytes()))
 
 

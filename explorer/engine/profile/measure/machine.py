@@ -28,17 +28,17 @@ from explorer.host import processor
 SIZES = (128, 256, 512, 1024, 2048, 4096)
 """Sides of the square matmuls. A large one is left out if it does not fit into the time limit."""
 _MIN_MACS = 100_000_000
-"""Minimum of MACs in a run; a smaller matmul is repeated in its graph."""
+"""Minimum number of MACs in a run. A smaller matmul is repeated in its graph."""
 _MIN_RUNS = 12
 """Number of runs that must fit into a matmul's share of the time; fewer give no reliable median."""
 _ROUNDS = 2
-"""Number of rounds over all probes, so that a disturbance spoils only one of a kernel's times."""
+"""Number of rounds over all probes, so that a disturbance affects only one of a kernel's times."""
 _CHAIN_NODES = 1000
 _CACHE_FACTOR = 4
-"""Size of the bandwidth array as a multiple of the last cache, so that no cache holds it (STREAM's rule)."""
+"""Size of the bandwidth array as a multiple of the last cache (STREAM's rule), so that no cache fits it."""
 _MIN_ARRAY_BYTES, _MAX_ARRAY_BYTES = 64 << 20, 512 << 20
 _MEMORY_DIVISOR = 8
-"""Each of three arrays may use one part in so many of the free memory."""
+"""Each of three arrays may use this fraction of the free memory: one eighth."""
 _ELEMENT_BYTES = {"float32": (4, 4, 4), "int8": (1, 1, 4), "float16": (2, 2, 2), "bfloat16": (2, 2, 2)}
 """Bytes of an element of the two factors and of the product, by type."""
 
@@ -74,8 +74,8 @@ def measured(
 
     Args:
         threads: Number of threads for operators, or None for one per core, as the runtime does by default.
-        time_limit: Time limit in seconds for the whole measurement. Medians that are not settled then are
-            noted.
+        time_limit: Time limit in seconds for the whole measurement. A note counts the medians that are not
+            settled then.
         on_progress: Receives the number of timed kernels.
         cancel: Returns whether to stop; called between runs.
 
@@ -115,27 +115,27 @@ def measure(
 ) -> MeasuredMachine:
     """Measures a machine with the given kernels, clock and load watch. See `measured`."""
     bench = _Bench(time_limit, surroundings.clock, on_progress, cancel, len(surroundings.caches))
-    elements, notes = _bandwidth_array(surroundings)
+    elements, notes = _choose_bandwidth_array(surroundings)
     call = bench.time(kernels.chain(1))
     launch = bench.time(kernels.chain(_CHAIN_NODES), _CHAIN_NODES)
     added = bench.time(kernels.add(elements))
     bandwidth = KernelTime(
         "Add", "float32", (elements,), 0, 12 * elements, added, 0.0, 12 * elements / added.median
     )
-    caches = tuple(_caches(kernels, surroundings, threads, call.median, bench))
+    caches = tuple(_measure_caches(kernels, surroundings, threads, call.median, bench))
     matmuls, refused = [], []
     for dtype in DTYPES:
-        dtype_kernels = list(_matmuls(kernels, dtype, bench))
+        dtype_kernels = list(_time_matmuls(kernels, dtype, bench))
         matmuls += dtype_kernels
         if not dtype_kernels:
             refused.append(dtype)
     other_kernels = _time_probes(kernels, bench, matmuls, _compute_streamed_bytes(surroundings))
     if bench.is_over():
-        notes.append("the time was over before all kernels were timed twice")
+        notes.append("the time limit passed before all kernels were timed twice")
     all_times = [call, launch, added, *(kernel.seconds for kernel in (*matmuls, *other_kernels))]
     if unsure := sum(not is_settled(timing) for timing in all_times):
-        notes.append(f"not sure to 5 %: {many_text(unsure, 'median')} of {len(all_times):,}")
-    peaks = tuple(_peaks(matmuls))
+        notes.append(f"{many_text(unsure, 'median')} of {len(all_times):,} may be off by more than 5 %")
+    peaks = tuple(_find_peaks(matmuls))
     reached = {(peak.dtype, peak.sizes) for peak in peaks}
     best = [kernel.seconds for kernel in matmuls if (kernel.dtype, kernel.sizes) in reached]
     load = watch.words(max([added, *best], key=lambda timing: timing.p90 / max(timing.p10, 1e-12)))
@@ -207,7 +207,7 @@ class _Bench:
         return compute_spread([sample / parts for sample in samples])
 
 
-def _caches(
+def _measure_caches(
     kernels: Kernels, surroundings: Surroundings, threads: int, call: float, bench: _Bench
 ) -> Iterator[CacheLevel]:
     """Yields the bandwidth of each cache, measured on an array larger than the nearer caches.
@@ -226,17 +226,17 @@ def _caches(
         nearer = max(nearer, cache_bytes)
 
 
-def copies_per_graph(macs: int) -> int:
+def count_copies(macs: int) -> int:
     """Computes how many copies of a matmul with `macs` MACs its graph needs."""
     return max(1, _MIN_MACS // macs)
 
 
-def _matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
+def _time_matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
     """Yields the times of square matmuls, from the smallest to the largest that fits into the time."""
     previous_seconds = 0.0
     for index, size in enumerate(SIZES):
         macs = size**3
-        count = copies_per_graph(macs)
+        count = count_copies(macs)
         # a matmul has eight times the MACs of the previous matmul
         slow = index and 8 * previous_seconds * _MIN_RUNS > bench.budget()
         run = None if slow else kernels.gemm(dtype, size, count)
@@ -273,7 +273,7 @@ def _time_probes(
     return tuple(fastest.values())
 
 
-def _peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
+def _find_peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
     for dtype in DTYPES:
         of_type = [kernel for kernel in matmuls if kernel.dtype == dtype]
         if of_type:
@@ -299,7 +299,7 @@ def _max_array_bytes(surroundings: Surroundings) -> int:
     )
 
 
-def _bandwidth_array(surroundings: Surroundings) -> tuple[int, list[str]]:
+def _choose_bandwidth_array(surroundings: Surroundings) -> tuple[int, list[str]]:
     """Computes the number of elements of an array that no cache holds.
 
     Returns:
@@ -310,6 +310,6 @@ def _bandwidth_array(surroundings: Surroundings) -> tuple[int, list[str]]:
     max_bytes = _max_array_bytes(surroundings)
     size = min(max_bytes, max(_MIN_ARRAY_BYTES, _CACHE_FACTOR * last))
     if size < _CACHE_FACTOR * last:
-        note = f"the arrays of the bandwidth have {bytes_text(size)} each, the last cache {bytes_text(last)}"
+        note = f"the bandwidth is measured on {bytes_text(size)}, but the last cache has {bytes_text(last)}"
         return size // 4, [note]
-    return size // 4, [] if last else ["the system tells no caches: the bandwidth may be that of one"]
+    return size // 4, [] if last else ["the caches are unknown: the bandwidth may be that of a cache"]

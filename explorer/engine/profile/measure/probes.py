@@ -151,7 +151,7 @@ def probes(
         yield from _time_in_block(kernels, block, time)
     for batch in _BATCHES:
         shapes = network(batch)
-        if has_time(sum(shape.channels[1] * shape.inner * shape.places for shape in shapes)):
+        if has_time(sum(shape.channels[1] * shape.depth * shape.positions for shape in shapes)):
             yield from _time_in_network(kernels, shapes, time)
     for op in OPS:
         for sizes in _SHAPES_BY_OPERATOR.get(op, _ROW_SHAPES if op in _ROW_AXES else _SHAPES):
@@ -220,16 +220,16 @@ def _conv(shape: ConvShape, seconds: Spread, in_chain: bool = False) -> KernelTi
         in_chain: Whether it was timed in a chain of equal convolutions.
     """
     op, sizes = _kernel_key(shape, in_chain)
-    (inputs, outputs), places = shape.channels, shape.places
-    moved = 4 * (inputs * places * shape.stride**2 + outputs * places + outputs * shape.inner)
-    return _kernel(op, sizes, outputs * shape.inner * places, moved, seconds)
+    (inputs, outputs), places = shape.channels, shape.positions
+    moved = 4 * (inputs * places * shape.stride**2 + outputs * places + outputs * shape.depth)
+    return _kernel(op, sizes, outputs * shape.depth * places, moved, seconds)
 
 
 def _kernel_key(shape: ConvShape, in_chain: bool = False) -> tuple[str, tuple[int, ...]]:
     """Returns the operator family and sizes by which a convolution's time is looked up."""
     suffix = shape.activation or (NO_ACTIVATION if in_chain else "")
-    op = conv_family(shape.inner, shape.kernel**2, shape.groups, shape.stride, suffix)
-    return op, (shape.channels[1], shape.inner, shape.places)
+    op = conv_family(shape.depth, shape.kernel**2, shape.groups, shape.stride, suffix)
+    return op, (shape.channels[1], shape.depth, shape.positions)
 
 
 def network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] | None:

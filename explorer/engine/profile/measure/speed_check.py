@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from explorer.base.units import seconds_text
 from explorer.engine.profile.measure.kernels import Kernels, Run
-from explorer.engine.profile.measure.machine import copies_per_graph
+from explorer.engine.profile.measure.machine import count_copies
 from explorer.engine.profile.measure.probes import apply_network_factor, network, network_time
 from explorer.engine.profile.runs import wait_idle
 from explorer.engine.profile.statistics import compute_spread
@@ -56,7 +56,7 @@ class SpeedCheck:
             for kernel in machine.kernels
             if kernel.dtype == "float32"
             and kernel.sizes[0] <= _MAX_SIDE
-            and kernel.seconds.median * copies_per_graph(kernel.macs) <= _MAX_SECONDS
+            and kernel.seconds.median * count_copies(kernel.macs) <= _MAX_SECONDS
         ]
         self._machine = machine
         self._reference = max(short, key=lambda kernel: kernel.macs, default=None)
@@ -68,7 +68,7 @@ class SpeedCheck:
     def look(self) -> None:
         """Times the matmul and the network, and adds the samples."""
         if self._reference is not None:
-            count = copies_per_graph(self._reference.macs)
+            count = count_copies(self._reference.macs)
             run = self._kernels.gemm(self._reference.dtype, self._reference.sizes[0], count)
             if run is not None:
                 self._samples += [seconds / count for seconds in self._times(run)]

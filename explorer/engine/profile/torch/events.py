@@ -62,7 +62,7 @@ def cuda_events_of(profiler: Any) -> tuple[list[Event], list[Event]]:
     raw_events = profiler.profiler.kineto_results.events()
     launched, kernels = dict[int, int](), list[Event]()
     for raw in raw_events:
-        # our ranges are reported for the device, too, so they are left out
+        # torch also reports this program's ranges for the device; skip them
         if raw.device_type().name == "CUDA" and raw.name() != _MEMORY and not raw.is_user_annotation():
             number = raw.linked_correlation_id()
             launched[number] = launched.get(number, 0) + raw.end_ns() - raw.start_ns()
@@ -206,7 +206,7 @@ class FunctionRows:
     """Rows of functions that modules call directly, by the module's row; -1 for the outermost module."""
 
     def __init__(self, layers: Sequence[Layer], modules: Iterable[int]) -> None:
-        module_rows, self._of = {*modules}, dict[int, list[ExpectedCall]]()
+        module_rows, self._calls_by_row = {*modules}, dict[int, list[ExpectedCall]]()
         children: dict[int, list[Layer]] = {}
         for layer in layers:
             children.setdefault(-1 if layer.parent is None else layer.parent, []).append(layer)
@@ -221,16 +221,16 @@ class FunctionRows:
                 if layer.group:  # a group that is not a module is a loop, which `unrolled_loops` folded
                     calls += list_calls(layer.id, layer.calls) * times
                 else:
-                    calls.append(ExpectedCall(_bare(layer.kind), layer.id, times, times > 1))
+                    calls.append(ExpectedCall(_strip_name(layer.kind), layer.id, times, times > 1))
             return calls
 
         runs = {layer.id: layer.calls for layer in layers}
         for row in (-1, *children.keys() & module_rows):
-            self._of[row] = list_calls(row, runs.get(row, 1))
+            self._calls_by_row[row] = list_calls(row, runs.get(row, 1))
 
-    def functions_of(self, row: int | None) -> Sequence[ExpectedCall]:
+    def list_functions(self, row: int | None) -> Sequence[ExpectedCall]:
         """Returns the calls of a module's functions, in order."""
-        return self._of.get(-1 if row is None else row, ())
+        return self._calls_by_row.get(-1 if row is None else row, ())
 
 
 def take_call(expected: list[ExpectedCall], function: str) -> int | None:
@@ -248,12 +248,12 @@ def take_call(expected: list[ExpectedCall], function: str) -> int | None:
     return call.row
 
 
-def _bare(name: str) -> str:
+def _strip_name(name: str) -> str:
     """Returns an operator's name without its library and without the suffix of in-place variants."""
     return name.rpartition("::")[2].rstrip("_")
 
 
-def module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
+def build_module_run(events: Sequence[Event], functions: FunctionRows) -> ModuleRun:
     """Computes the work of each row in one run.
 
     Args:
@@ -322,13 +322,13 @@ class _Reader:
                 row = int(event.name.removeprefix(MODULE))
                 entry.row = None if row < 0 else row
                 self._module_run.called_rows.add(row)
-                entry.functions = [*self._functions.functions_of(entry.row)]
+                entry.functions = [*self._functions.list_functions(entry.row)]
             elif event.name.startswith(PHASE):
                 entry.phase = event.name.removeprefix(PHASE)
             return entry
         if entry.top is None:
             self._register_kernel(entry, parent)
-        _spend(entry, [open_ for open_ in reversed(stack) if not open_.event.range])
+        _add_time(entry, [open_ for open_ in reversed(stack) if not open_.event.range])
         self._ops.append(entry)
         if event.sequence >= 0 and not event.name.startswith(_BACKWARD) and entry.phase != "backward":
             assert entry.top is not None
@@ -340,7 +340,7 @@ class _Reader:
         entry.top = entry
         self._tops.append(entry)
         remaining = parent.functions if parent is not None and parent.functions else []
-        row = take_call(remaining, _bare(entry.event.name))
+        row = take_call(remaining, _strip_name(entry.event.name))
         entry.row = entry.row if row is None else row
 
     def _add_kernel(self, top: _OpenEvent) -> None:
@@ -378,7 +378,7 @@ class _Reader:
             run.rows.add(op.top.row)
 
 
-def _spend(entry: _OpenEvent, callers: Sequence[_OpenEvent]) -> None:
+def _add_time(entry: _OpenEvent, callers: Sequence[_OpenEvent]) -> None:
     """Adds the time of an operator to itself and to its callers, nearest first."""
     event = entry.event
     if event.launched is None:  # the callers' durations include it already

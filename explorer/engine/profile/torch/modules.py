@@ -41,17 +41,16 @@ from explorer.engine.profile.torch.events import (
     ModuleRun,
     OperatorRun,
     RowRun,
+    build_module_run,
     build_recorded_run,
-    module_run,
 )
 from explorer.facts import Analysis, Layer
 from explorer.facts.profile.profile import OperatorTime, PhaseTime, Profile, ProfileSpec, Stopped
 from explorer.facts.profile.recording import RecordedRun
 from explorer.facts.roofline import Machine
 
-os.environ.setdefault(
-    "KINETO_LOG_LEVEL", "99"
-)  # else the profiler's library prints to the terminal when it starts
+# without this, the profiler's library prints to the terminal when it starts
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 
 _T = TypeVar("_T")
 _MAX_PROFILED_RUNS = 1000
@@ -97,9 +96,7 @@ def prepare_measurement(subject: TimedModule, spec: ProfileSpec) -> Measurement:
     """
     device = device_named(spec.device)
     if spec.optimize is not None:
-        raise Misuse(
-            "torch runs a module as it stands: it has no such levels", where="--optimize", hint="leave it out"
-        )
+        raise Misuse("torch has no levels of graph optimization", where="--optimize", hint="leave it out")
     return _MeasuredModule(subject, device)
 
 
@@ -122,8 +119,8 @@ class _ModuleRuns(TimedRuns):
         layers = subject.analysis.layers
         rows = {(layer.path, layer.kind): layer.id for layer in layers}
         paths = list_modules(module)
-        # the work of a module without a row belongs to the module that calls it; a row of another kind is
-        # that of a function, which has the name of the module with its weights
+        # the work of a module without a row belongs to the module that calls it; a row of another kind
+        # belongs to a function that has the name of the module with its weights
         module_rows = {part: rows.get((path, type(part).__name__)) for path, part in paths.items()}
         self._rows = {id(part): row for part, row in module_rows.items() if row is not None}
         self._rows.setdefault(id(module), -1)
@@ -164,9 +161,8 @@ class _ModuleRuns(TimedRuns):
     def run_once(self, observed: bool) -> float:
         """See `TimedRuns`."""
         device = self._device
-        args, kwargs = (
-            _map_tensors(value, torch.clone) for value in self._arguments
-        )  # copies, because a module may change its inputs in place
+        # copy the inputs, because a module may change them in place
+        args, kwargs = (_map_tensors(value, torch.clone) for value in self._arguments)
         device.wait()
         with self._subject.loaded.quiet(), torch.set_grad_enabled(self._train), device.current():
             if not observed:
@@ -184,7 +180,7 @@ class _ModuleRuns(TimedRuns):
                     device.wait()
                     took = time.perf_counter() - began
         events, kernels = device.events(profiler)
-        self.runs.append(module_run(events, self._functions))
+        self.runs.append(build_module_run(events, self._functions))
         if self._record:
             self.recording = [*self.recording, build_recorded_run([*events, *kernels])][-self._record :]
         return took
@@ -226,7 +222,7 @@ def _loss(outputs: Any) -> torch.Tensor:
 
 
 def _take_first_sentence(error: Exception) -> str:
-    """Returns an error's first sentence. The memory figures after it change with each attempt."""
+    """Returns the first sentence of an error. The memory figures after it differ between attempts."""
     return str(error).partition(". ")[0]
 
 
@@ -277,9 +273,8 @@ class _MeasuredModule(Struct):
         module, device = self.subject.module, self.device
         stack.callback(device.clear)
         if spec.train or device.name != "cpu":
-            module = copy.deepcopy(
-                module
-            )  # training changes batch statistics, and the user's module must stay on its device
+            # training changes batch statistics, and the user's module must stay on its device
+            module = copy.deepcopy(module)
         module = device.place(module)
         for part in module.modules():
             stack.callback(setattr, part, "training", part.training)
@@ -382,8 +377,9 @@ class _MeasuredModule(Struct):
 
 
 _NOTES = (
-    "a training step is timed on a copy in training mode; its loss is the mean of the outputs, its rate 0",
-    "MAC/s, bytes/s and the least time are of the forward part alone: the counts are",
+    "a training step is timed on a copy in training mode; its loss is the mean of the outputs, and its"
+    " learning rate is 0",
+    "MAC/s, bytes/s and the least time are those of the forward pass, because the counts cover only it",
 )
 
 
