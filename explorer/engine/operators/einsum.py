@@ -44,7 +44,7 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
         if remaining != letters:
             presum += cost_formulas.count([known_sizes[c] for c in letters]) or 0
         reduced.append(remaining)
-    order = _contraction_order(reduced, frozenset(output), known_sizes)
+    order = _find_contraction_order(reduced, frozenset(output), known_sizes)
     if is_symbolic and len(operands) > 2:
         return Cost(None, None, equation, "unknown", cost_formulas.unbound([("", tuple(sizes.values()))]))
     cost = Cost(formula="")
@@ -78,7 +78,7 @@ def _parse_einsum(
     inputs_text, arrow, right = equation.replace(" ", "").partition("->")
     parts = inputs_text.split(",")
     if len(parts) != len(shapes):
-        return f"'{equation}' names {len(parts)} operands and has {len(shapes)}"
+        return f"'{equation}' names {len(parts)} operands, but has {len(shapes)}"
     sizes: dict[str, Dim] = {}
     operands: list[str] = []
     ellipsis_rank = 0
@@ -106,7 +106,7 @@ def _parse_einsum(
     return [frozenset(o) for o in operands], output, sizes
 
 
-def _contraction_order(
+def _find_contraction_order(
     operands: list[frozenset[str]], output: frozenset[str], sizes: Mapping[str, int]
 ) -> list[tuple[frozenset[str], bool]]:
     """Finds the cheapest order of pairwise contractions.
@@ -129,7 +129,7 @@ def _contraction_order(
     if len(operands) > 6:
         choices = [min(choices, key=lambda c: c[:3])]
     for size, _, _, union, remaining, other_operands in choices:
-        steps = _contraction_order([remaining, *other_operands], output, sizes)
+        steps = _find_contraction_order([remaining, *other_operands], output, sizes)
         macs = size + sum(cost_formulas.count([sizes[c] for c in letters]) or 0 for letters, _ in steps)
         if best is None or macs < best[0]:
             best = macs, [(union, remaining != union), *steps]

@@ -40,7 +40,7 @@ def int_attributes(call: Call, name: str, index: int) -> list[Any] | None:
     raise LookupError(name)
 
 
-def axis_of(axis: Any, rank: int) -> int:
+def normalize_axis(axis: Any, rank: int) -> int:
     """Converts a possibly negative axis to an index from 0.
 
     Raises:
@@ -163,7 +163,9 @@ def sizes_of(call: Call, index: int) -> Shape | None:
     return None
 
 
-def window_places(call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False) -> list[Dim] | None:
+def count_window_positions(
+    call: Call, sizes: Shape, kernel: Shape, *, ceil: bool = False
+) -> list[Dim] | None:
     """Counts the window positions on each axis: floor((size + pads - extent) / stride) + 1.
 
     The extent of a window is its size including dilation. Returns None if the attributes are invalid.

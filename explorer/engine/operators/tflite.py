@@ -59,10 +59,11 @@ def _add_output_work(cost: Cost, call: Call, bias: int = -1, source: int = 0, we
     elif weight >= 0 and _is_quantized(call, weight):
         cost = cost_formulas.adding(cost, "quantize the input", call.shape(source), _QUANTIZE + 2)
         cost = cost_formulas.adding(cost, "scale", output)
-    return _activated(cost, call)
+    return _add_activation(cost, call)
 
 
-def _activated(cost: Cost, call: Call) -> Cost:
+def _add_activation(cost: Cost, call: Call) -> Cost:
+    """Adds the cost of the fused activation, if there is one."""
     name = call.attributes.get("fused_activation_function", "NONE")
     return cost if name == "NONE" else cost_formulas.adding(cost, str(name), call.output())
 
@@ -81,7 +82,7 @@ def _conv(call: Call) -> Cost:
     channels, weight_channels = source[-1], weight[-1]
     if _are_known(channels, weight_channels) and (not weight_channels or channels % weight_channels):  # type: ignore[operator]
         return cost_formulas.unknown(
-            f"its operands do not fit: {channels} channels, the weight takes {weight_channels}"
+            f"its operands do not fit: {channels} channels, but the weight expects {weight_channels}"
         )
     return _add_output_work(
         cost_formulas.conv(_channels_first(call.output()), _channels_first(weight)), call, 2, weight=1
@@ -95,7 +96,7 @@ def _depthwise(call: Call) -> Cost:
         return cost_formulas.unknown("weight and output of the convolution do not have four dimensions")
     if _are_known(weight[3], output[3]) and weight[3] != output[3]:
         return cost_formulas.unknown(
-            f"its operands do not fit: {output[3]} channels, the weight makes {weight[3]}"
+            f"its operands do not fit: {output[3]} channels, but the weight gives {weight[3]}"
         )
     cost = cost_formulas.conv(_channels_first(output), (output[3], 1, *weight[1:3]))
     return _add_output_work(cost, call, 2, weight=1)
@@ -106,7 +107,7 @@ def _conv_transpose(call: Call) -> Cost:
     weight, source = call.shape(1), call.shape(2)
     if _are_known(weight[-1], source[-1]) and weight[-1] != source[-1]:
         return cost_formulas.unknown(
-            f"its operands do not fit: {source[-1]} channels, the weight takes {weight[-1]}"
+            f"its operands do not fit: {source[-1]} channels, but the weight expects {weight[-1]}"
         )
     transposed = (weight[-1], weight[0], *weight[1:-1])
     return _add_output_work(
@@ -141,7 +142,7 @@ def _fully_connected(call: Call) -> Cost:
     """Cost of FULLY_CONNECTED with a weight (out, in); the input is reshaped to rows of `in` elements."""
     source, weight = call.shape(0), call.shape(1)
     if len(weight) != 2:
-        return cost_formulas.unknown("the weight of a fully connected layer has two dimensions")
+        return cost_formulas.unknown("the weight of the fully connected layer does not have two dimensions")
     units, width = weight
     total = cost_formulas.count(source)
     if total is not None and isinstance(width, int):
@@ -163,14 +164,14 @@ def _matmul(call: Call) -> Cost:
     if call.attributes.get("adj_y", False):
         b = (*b[:-2], *b[:-3:-1])
     if len(a) < 2 or len(b) < 2:
-        return cost_formulas.unknown("a batch of matrices has two dimensions or more")
+        return cost_formulas.unknown("an operand of the matrix product has fewer than two dimensions")
     return _add_output_work(cost_formulas.matmul(a, b), call, weight=1)
 
 
 # -- recurrent operators ----------------------------------------------------------------------------
 
 
-def _count_given(call: Call, indices: Sequence[int]) -> int:
+def _count_present(call: Call, indices: Sequence[int]) -> int:
     """Counts the inputs at `indices` that the node has. An LSTM without an input gate has three gates."""
     return sum(call.has(index) for index in indices)
 
@@ -185,7 +186,7 @@ def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
     """
     width = call.shape(start + 2)
     state = call.shape(start + 6)
-    gates = _count_given(call, range(start + 1, start + 5))
+    gates = _count_present(call, range(start + 1, start + 5))
     parts = [
         cost_formulas.counted([("steps", rows), ("gates", (gates,)), ("H", width[:1]), ("in", width[1:])]),
         cost_formulas.counted([("steps", rows), ("gates", (gates,)), ("H", state[:1]), ("state", state[1:])]),
@@ -194,11 +195,11 @@ def _lstm(call: Call, rows: Shape, start: int = 0) -> Cost:
     if call.has(start + 16):
         parts.append(cost_formulas.counted([("steps", rows), ("projection", call.shape(start + 16))]))
     cost = cost_formulas.total(parts)
-    biases = _count_given(call, range(start + 12, start + 16))
+    biases = _count_present(call, range(start + 12, start + 16))
     cost = cost_formulas.adding(
         cost, "gates and state", units, 2 * gates + biases + cost_formulas.RECURRENT["LSTM"][1]
     )
-    peepholes = _count_given(call, range(start + 9, start + 12))
+    peepholes = _count_present(call, range(start + 9, start + 12))
     if peepholes:
         cost = cost_formulas.adding(cost, "peepholes", units, 2 * peepholes)
     if call.has(start + 17):
@@ -213,7 +214,7 @@ def _sequence_shape(call: Call) -> Shape:
 
 def _sequence_lstm(call: Call) -> Cost:
     cost = _lstm(call, _sequence_shape(call))
-    norms = _count_given(call, range(20, 24))
+    norms = _count_present(call, range(20, 24))
     if norms:
         units: Shape = (*_sequence_shape(call), call.shape(2)[0])
         cost = cost_formulas.adding(
@@ -236,7 +237,7 @@ def _single_lstm(call: Call) -> Cost:
 
 
 def _bidirectional_lstm(call: Call) -> Cost:
-    """Cost of BIDIRECTIONAL_SEQUENCE_LSTM; an optional auxiliary input has weights of its own."""
+    """Cost of BIDIRECTIONAL_SEQUENCE_LSTM. An optional auxiliary input has its own weights."""
     costs = [_lstm(call, _sequence_shape(call)), _lstm(call, _sequence_shape(call), 17)]
     for start in (40, 44):
         # weights of the auxiliary input, one per gate
@@ -288,9 +289,11 @@ def _svdf(call: Call) -> Cost:
 
 
 def _pool(per_tap: int = 1) -> Rule:
+    """Makes the cost rule of a pooling with `per_tap` operations for each element of a window."""
+
     def rule(call: Call) -> Cost:
         window = call.attributes["filter_height"], call.attributes["filter_width"]
-        return _activated(cost_formulas.pooling(call.op, call.output(), window, per_tap), call)
+        return _add_activation(cost_formulas.pooling(call.op, call.output(), window, per_tap), call)
 
     return rule
 
@@ -322,7 +325,7 @@ def _pointwise(operations: int = 1) -> Rule:
         if _is_quantized(call) and info is not None and info.dtype in _INTEGERS:
             quantized_inputs = sum(_is_quantized(call, index) for index in range(len(call.inputs)))
             cost = cost_formulas.adding(cost, "convert", shape, _DEQUANTIZE * quantized_inputs + _QUANTIZE)
-        return _activated(cost, call)
+        return _add_activation(cost, call)
 
     return rule
 
@@ -366,7 +369,7 @@ def _rfft(call: Call) -> Cost:
     """Cost of RFFT2D: real transforms of the rows, then complex transforms of the columns."""
     source, output = call.shape(0), call.output()
     if len(source) < 2 or len(output) < 2:
-        return cost_formulas.unknown("a transform of two dimensions needs two")
+        return cost_formulas.unknown("the input or output of the transform has fewer than two dimensions")
     height, width = output[-2], call.shape(0)[-1]
     length = 2 * (output[-1] - 1) if isinstance(output[-1], int) else None
     rows = cost_formulas.fourier((*source[:-2], height), length or width, output[-1], complex_in=False)
@@ -386,7 +389,7 @@ def _suppression(call: Call) -> Cost:
     pairs = number * (number - 1) // 2 if isinstance(number, int) else None
     cost = cost_formulas.elementwise(f"{call.op} (intersection over union of a pair)", (pairs,), 15)
     return cost_formulas.bounded(
-        cost, "how many boxes are compared depends on the data; counted are all pairs"
+        cost, "the number of compared boxes depends on the data; all pairs are counted"
     )
 
 
@@ -485,7 +488,7 @@ _COSTS: Mapping[str, Rule] = {
     "LOG_SOFTMAX": _softmax("log_softmax"),
     "MEAN": _mean,
     "ADD_N": _add_n,
-    "CONCATENATION": lambda call: _activated(FREE, call),
+    "CONCATENATION": lambda call: _add_activation(FREE, call),
     "QUANTIZE": _quantize,
     "DEQUANTIZE": _dequantize,
     "FAKE_QUANT": per_output(5, "divide, round, limit, add, multiply"),

@@ -99,7 +99,7 @@ def _list_notes(spec: ProfileSpec, level: str, providers: Sequence[str], nodes: 
     notes = []
     if spec.optimize is None and level == "none":
         notes.append(
-            f"{nodes:,} nodes are not optimized: the time that this takes grows with the square of their number;"
+            f"{nodes:,} nodes are not optimized: the time for it grows with the square of their number;"
             " --optimize all optimizes them anyway"
         )
     if providers[0] != HOST:

@@ -13,7 +13,7 @@ from typing import Any
 
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Call
-from explorer.engine.operators.shape_rules import axis_of
+from explorer.engine.operators.shape_rules import normalize_axis
 from explorer.facts import Dim, Shape
 
 
@@ -171,7 +171,7 @@ def _reshape(call: Call) -> Sequence[Shape | None]:
 
 def _concatenation(call: Call) -> Sequence[Shape | None]:
     shapes = [_require_shape(call, at) for at in range(len(call.inputs))]
-    axis = axis_of(call.attributes["axis"], len(shapes[0]))
+    axis = normalize_axis(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
     total = None if None in sizes else sum(sizes)
     return [(*shapes[0][:axis], total, *shapes[0][axis + 1 :])]
@@ -179,19 +179,19 @@ def _concatenation(call: Call) -> Sequence[Shape | None]:
 
 def _pack(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    axis = axis_of(call.attributes["axis"], len(source) + 1)
+    axis = normalize_axis(call.attributes["axis"], len(source) + 1)
     return [(*source[:axis], len(call.inputs), *source[axis:])]
 
 
 def _unpack(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    axis = axis_of(call.attributes["axis"], len(source))
+    axis = normalize_axis(call.attributes["axis"], len(source))
     return [(*source[:axis], *source[axis + 1 :])] * call.count
 
 
 def _split(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 1)
-    axis = axis_of(_require_integers(call, 0)[0], len(source))
+    axis = normalize_axis(_require_integers(call, 0)[0], len(source))
     size, parts = source[axis], call.attributes["num_splits"]
     part = size // parts if isinstance(size, int) else None
     return [(*source[:axis], part, *source[axis + 1 :])] * call.count
@@ -199,7 +199,7 @@ def _split(call: Call) -> Sequence[Shape | None]:
 
 def _split_v(call: Call) -> Sequence[Shape | None]:
     source, sizes = _require_shape(call, 0), _require_integers(call, 1)
-    axis = axis_of(_require_integers(call, 2)[0], len(source))
+    axis = normalize_axis(_require_integers(call, 2)[0], len(source))
     axis_size = source[axis]
     if -1 in sizes:
         fixed_sum = sum(s for s in sizes if s != -1)
@@ -209,7 +209,7 @@ def _split_v(call: Call) -> Sequence[Shape | None]:
 
 def _transpose(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    return [tuple([source[axis_of(n, len(source))] for n in _require_integers(call, 1)])]
+    return [tuple([source[normalize_axis(n, len(source))] for n in _require_integers(call, 1)])]
 
 
 def _pad(call: Call) -> Sequence[Shape | None]:
@@ -220,7 +220,7 @@ def _pad(call: Call) -> Sequence[Shape | None]:
 
 def _reduce(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    axes = {axis_of(n, len(source)) for n in _require_integers(call, 1)}
+    axes = {normalize_axis(n, len(source)) for n in _require_integers(call, 1)}
     if call.attributes.get("keep_dims"):
         return [tuple([1 if at in axes else d for at, d in enumerate(source)])]
     return [tuple([d for at, d in enumerate(source) if at not in axes])]
@@ -228,7 +228,7 @@ def _reduce(call: Call) -> Sequence[Shape | None]:
 
 def _arg_reduce(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    axis = axis_of(_require_integers(call, 1)[0], len(source))
+    axis = normalize_axis(_require_integers(call, 1)[0], len(source))
     return [(*source[:axis], *source[axis + 1 :])]
 
 
@@ -274,7 +274,7 @@ def _slice(call: Call) -> Sequence[Shape | None]:
 
 def _gather(call: Call) -> Sequence[Shape | None]:
     source, index_shape = _require_shape(call, 0), _require_shape(call, 1)
-    axis = axis_of(call.attributes.get("axis", 0), len(source))
+    axis = normalize_axis(call.attributes.get("axis", 0), len(source))
     batch_dims = call.attributes.get("batch_dims", 0)
     return [(*source[:axis], *index_shape[batch_dims:], *source[axis + 1 :])]
 
@@ -287,13 +287,13 @@ def _gather_nd(call: Call) -> Sequence[Shape | None]:
 
 def _expand(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    axis = axis_of(_require_integers(call, 1)[0], len(source) + 1)
+    axis = normalize_axis(_require_integers(call, 1)[0], len(source) + 1)
     return [(*source[:axis], 1, *source[axis:])]
 
 
 def _squeeze(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
-    axes = {axis_of(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
+    axes = {normalize_axis(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
         return [None]
     return [tuple([d for at, d in enumerate(source) if not (at in axes if axes else d == 1)])]
@@ -314,7 +314,7 @@ def _range(call: Call) -> Sequence[Shape | None]:
 def _one_hot(call: Call) -> Sequence[Shape | None]:
     index_shape, depth = _require_shape(call, 0), _require_integers(call, 1)[0]
     axis = call.attributes.get("axis", -1)
-    position = len(index_shape) if axis == -1 else axis_of(axis, len(index_shape) + 1)
+    position = len(index_shape) if axis == -1 else normalize_axis(axis, len(index_shape) + 1)
     return [(*index_shape[:position], depth, *index_shape[position:])]
 
 

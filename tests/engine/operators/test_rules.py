@@ -343,14 +343,14 @@ def test_a_convolution_for_other_channels_has_no_cost(op: str, inputs: list[Shap
     cost = compute_cost(call(op, inputs, (1, 4, 6, 6) if len(inputs[0] or ()) == 4 else (4, 6)))
     assert cost.macs is None
     assert cost.status == "unknown"
-    assert "channels, the weight takes" in cost.reason
+    assert "channels, but the weight expects" in cost.reason
 
 
 @pytest.mark.parametrize(
     ("op", "inputs", "attributes", "reason"),
     [
-        ("LSTM", [(5, 2, 9), (1, 24, 8), (1, 24, 6)], {}, "9 features, the weight takes 8"),
-        ("GRU", [(5, 2, 9), (1, 18, 8), (1, 18, 6)], {}, "9 features, the weight takes 8"),
+        ("LSTM", [(5, 2, 9), (1, 24, 8), (1, 24, 6)], {}, "9 features, but the weight expects 8"),
+        ("GRU", [(5, 2, 9), (1, 18, 8), (1, 18, 6)], {}, "9 features, but the weight expects 8"),
         ("Einsum", [(4, 9), (8, 6)], {"equation": "ij,jk->ik"}, "'j' of 'ij,jk->ik' would be 9 and 8"),
     ],
 )

@@ -47,16 +47,18 @@ class ControlFlowNode(NamedTuple):
         return self.state.open_scopes(self.context, self.node, self.name, kind)
 
 
-def follow(visit: Visit, state: VisitState, context: GraphContext, node: Node, name: ScopedName) -> bool:
-    """Visits the graphs of a node; False if it has none or lacks the attributes needed to visit them."""
+def visit_graphs(
+    visit: Visit, state: VisitState, context: GraphContext, node: Node, name: ScopedName
+) -> bool:
+    """Visits the graphs of a node. Returns False if it has none, or lacks attributes to visit them."""
     handler = _HANDLERS.get((node.domain, node.op))
-    if handler is None or not _can_follow(node):
+    if handler is None or not _can_visit(node):
         return False
     handler(ControlFlowNode(visit, state, context, node, name))
     return True
 
 
-def _branches(owner: ControlFlowNode) -> None:
+def _visit_branches(owner: ControlFlowNode) -> None:
     """Visits every branch of an If. The branch that runs counts, or the costliest branch if it is unknown."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes("If")
@@ -93,7 +95,7 @@ def _branches(owner: ControlFlowNode) -> None:
     bound_reason = (
         ""
         if branch_index is not None or len(set(peaks)) == 1
-        else "the branch that needs more memory is taken"
+        else "the branch that needs more memory is counted"
     )
     for index, (name, branch_result) in enumerate(branches):
         is_counted = index == costliest
@@ -140,8 +142,8 @@ def _describe_cost(cost: tuple[int | None, int | None]) -> str:
     return f"{macs} MACs, {ops} elementwise"
 
 
-def _loop(owner: ControlFlowNode) -> None:
-    """Loop: the body times the trip count, which is a bound if the condition can end the loop earlier."""
+def _visit_loop(owner: ControlFlowNode) -> None:
+    """Visits the body of a Loop, which counts once per trip. The condition may end the loop earlier."""
     state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     constants = context.shapes.constants
@@ -152,7 +154,7 @@ def _loop(owner: ControlFlowNode) -> None:
     types = state.inference.infer_loop_inputs(node, context.shapes.values, constants, context.opsets)
     shapes = owner.shapes(body, types)
     early_end_reason = "" if is_fixed else "the loop may end earlier"
-    _repeat(
+    _visit_repeated(
         owner,
         "Loop",
         body,
@@ -164,20 +166,20 @@ def _loop(owner: ControlFlowNode) -> None:
     )
 
 
-def _scan(owner: ControlFlowNode) -> None:
-    """Scan: the body times the length of the scanned axis."""
+def _visit_scan(owner: ControlFlowNode) -> None:
+    """Visits the body of a Scan, which counts once for each slice of the scanned axis."""
     context, node = owner.context, owner.node
     if context.opsets.get("", 0) < 9:
-        _batched_scan(owner)
+        _visit_batched_scan(owner)
         return
     body = node.attributes["body"]
     types, trips = infer_scan_inputs(node, context.get_info)
     states = len(node.inputs) - int(node.attributes.get("num_scan_inputs", 0))
-    _repeat(owner, "Scan", body, owner.shapes(body, types), trips, carried=states)
+    _visit_repeated(owner, "Scan", body, owner.shapes(body, types), trips, carried=states)
 
 
-def _batched_scan(owner: ControlFlowNode) -> None:
-    """Scan of opset 8: every tensor has a batch axis, and the first input holds sequence lengths."""
+def _visit_batched_scan(owner: ControlFlowNode) -> None:
+    """Visits a Scan of opset 8: every tensor has a batch axis, and the first input has sequence lengths."""
     context, node = owner.context, owner.node
     body = node.attributes["body"]
     count = int(node.attributes.get("num_scan_inputs", 0))
@@ -195,13 +197,13 @@ def _batched_scan(owner: ControlFlowNode) -> None:
         types.append(replace(info, shape=info.shape[batch_rank:]))
     shapes = owner.shapes(body, types)
     early_end_reason = "sequences may be shorter than the longest" if node.inputs[0] else ""
-    _repeat(
+    _visit_repeated(
         owner, "Scan", body, shapes, trips, early_end_reason=early_end_reason, carried_from=1, carried=states
     )
 
 
-def _sequence_map(owner: ControlFlowNode) -> None:
-    """SequenceMap: the body once per tensor of the first sequence."""
+def _visit_sequence_map(owner: ControlFlowNode) -> None:
+    """Visits the body of a SequenceMap, which counts once per tensor of the first sequence."""
     state, context, node = owner.state, owner.context, owner.node
     body = node.attributes["body"]
     types: list[TensorInfo | None] = []
@@ -216,14 +218,14 @@ def _sequence_map(owner: ControlFlowNode) -> None:
     shapes = owner.shapes(body, types)
     first = state.sequences.get(context.get_key(node.inputs[0]))
     trips = None if first is None else first.length
-    _repeat(owner, "SequenceMap", body, shapes, trips)
+    _visit_repeated(owner, "SequenceMap", body, shapes, trips)
     for name, value in zip(node.outputs, body.outputs, strict=False):
         if name:
             state.sequences[context.get_key(name)] = SequenceElements(trips, shapes.values.get(value.name))
 
 
-def _analyze_modified_attention(owner: ControlFlowNode) -> None:
-    """FlexAttention: the attention, and the graphs that modify its scores and probabilities."""
+def _visit_modified_attention(owner: ControlFlowNode) -> None:
+    """Visits a FlexAttention: the attention, and the graphs that modify its scores and probabilities."""
     visit, state, context, node = owner.visit, owner.state, owner.context, owner.node
     scopes, prefix = owner.open_scopes(node.op)
     plain = {n: v for n, v in node.attributes.items() if not isinstance(v, Graph)}
@@ -242,7 +244,7 @@ def _analyze_modified_attention(owner: ControlFlowNode) -> None:
     state.result.groups[scopes[-1].path] = state.group(context, node, node.op)
 
 
-def _repeat(
+def _visit_repeated(
     owner: ControlFlowNode,
     kind: str,
     body: Graph,
@@ -315,11 +317,11 @@ def _repeat(
 
 
 _HANDLERS: Mapping[tuple[str, str], Callable[[ControlFlowNode], None]] = {
-    ("", "If"): _branches,
-    ("", "Loop"): _loop,
-    ("", "Scan"): _scan,
-    ("", "SequenceMap"): _sequence_map,
-    ("ai.onnx.preview", "FlexAttention"): _analyze_modified_attention,
+    ("", "If"): _visit_branches,
+    ("", "Loop"): _visit_loop,
+    ("", "Scan"): _visit_scan,
+    ("", "SequenceMap"): _visit_sequence_map,
+    ("ai.onnx.preview", "FlexAttention"): _visit_modified_attention,
 }
 
 KEYS = _HANDLERS.keys()
@@ -329,7 +331,7 @@ CARRIERS = frozenset(op for _, op in KEYS)
 """Types of the operators that contain graphs."""
 
 
-def _can_follow(node: Node) -> bool:
+def _can_visit(node: Node) -> bool:
     """Whether a node has the attributes and inputs that are needed to visit its graphs."""
     if node.op == "If":
         return bool(list_bodies(node))

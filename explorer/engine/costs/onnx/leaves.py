@@ -14,7 +14,7 @@ from msgspec import Struct
 from explorer.engine.costs.layer_tree import CostFigures, Scope
 from explorer.engine.costs.memory.liveness import ExecutionStep, Named
 from explorer.engine.costs.onnx.scopes import ScopedName
-from explorer.engine.costs.onnx.values import GraphContext, attribute_parameters, list_parameters
+from explorer.engine.costs.onnx.values import GraphContext, list_attribute_parameters, list_parameters
 from explorer.engine.graph.model import Node
 from explorer.facts import Layer, TensorInfo
 
@@ -86,7 +86,7 @@ class OperatorLeaf(Struct, eq=False, gc=False):
         inputs, outputs = describe_values(self.context, node, self.constants)
         entries, params = list_parameters(self.context, node, figures.parameters)
         weights: tuple[TensorInfo, ...] = ()
-        if entries := [*entries, *attribute_parameters(self.context, node)]:
+        if entries := [*entries, *list_attribute_parameters(self.context, node)]:
             named = {s.name: TensorInfo(s.name, s.dtype, s.shape, "declared") for s in entries}
             weights = tuple(named.values())
         return Layer(

@@ -69,13 +69,17 @@ class StoredValue(Struct, frozen=True):
 class Traffic(Struct, frozen=True):
     """Bytes that a node reads and writes, None if unknown.
 
-    `weights` is the part of `read` that is stored. `made` holds the bytes of each output tensor.
+    Attributes:
+        read: Bytes of the inputs.
+        weights: Bytes of the stored inputs, which are included in `read`.
+        written: Bytes of all outputs.
+        output_sizes: Bytes of each output.
     """
 
     read: int | None
     weights: int | None
     written: int | None
-    made: tuple[int | None, ...]
+    output_sizes: tuple[int | None, ...]
 
 
 class GraphContext(Struct):
@@ -219,8 +223,8 @@ def list_parameters(
     return entries, names
 
 
-def attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]:
-    """Returns the parameters that an operator holds in its attributes (`registry.LEARNED`)."""
+def list_attribute_parameters(context: GraphContext, node: Node) -> list[StoredValue]:
+    """Returns the parameters in the attributes of an operator (`registry.LEARNED`)."""
     entries: list[StoredValue] = []
     for name in registry.LEARNED.get(node.op, ()) if node.domain in ("", "ai.onnx.ml") else ():
         value = node.attributes.get(name)
@@ -345,8 +349,8 @@ def count_traffic(
     return Traffic(read, weights, sum_if_all_known(output_bytes), output_bytes)
 
 
-def view_of(node: Node) -> str:
-    """Name of the input whose memory the first output shares, or '' if the operator allocates its output."""
+def find_viewed_input(node: Node) -> str:
+    """Returns the name of the input whose memory the first output shares, or '' if there is none."""
     if node.op not in VIEWS or node.domain not in ("", tflite.DOMAIN) or not node.inputs or not node.outputs:
         return ""
     is_training = node.op == "Dropout" and len(node.inputs) > 2 and node.inputs[2]
@@ -354,7 +358,7 @@ def view_of(node: Node) -> str:
 
 
 def read_constant(node: Node) -> Tensor | None:
-    """The numeric tensor of a Constant node, without data if it comes from a list; None for other nodes."""
+    """Returns the numeric tensor of a Constant node, or None. A tensor from a list has no data."""
     value = node.attributes.get("value")
     if isinstance(value, Tensor):
         return value
@@ -370,7 +374,7 @@ def read_constant(node: Node) -> Tensor | None:
 
 
 def simplify_attributes(node: Node) -> Mapping[str, Any]:
-    """Attributes of a node as plain values, with element types by name."""
+    """Returns the attributes of a node as plain values, with the names of element types."""
     return {
         name: _type_name(value) if name in _TYPES else _simplify_value(value)
         for name, value in node.attributes.items()

@@ -24,18 +24,18 @@ from explorer.engine.costs.onnx.values import (
     VIEWS,
     GraphContext,
     StoredValue,
-    attribute_parameters,
     count_bytes,
     count_traffic,
     describe_initializers,
     find_parameter_places,
+    find_viewed_input,
     is_alias,
+    list_attribute_parameters,
     list_plain_storage,
     list_weights,
     multiply_by_runs,
     propagate_stored,
     simplify_attributes,
-    view_of,
 )
 from explorer.engine.graph.model import Model, Node
 from explorer.engine.operators import cost_formulas, registry
@@ -137,7 +137,7 @@ class GraphVisitor:
                     self.calls.add_call(self.visit_nodes, context, node, names[index], function)
                 else:
                     self.add_operator(context, single[0], (names[index],), 0, function.name, single[1])
-            elif node.op not in carriers or not control_flow.follow(
+            elif node.op not in carriers or not control_flow.visit_graphs(
                 self.visit_nodes, self.state, context, node, names[index]
             ):
                 self.add_operator(context, node, names, index)
@@ -173,7 +173,8 @@ class GraphVisitor:
                 entries = list({entry[0]: entry for entry in entries}.values())
         if op in registry.LEARNED:
             entries += [
-                (entry.identity, entry.elements, entry.size) for entry in attribute_parameters(context, node)
+                (entry.identity, entry.elements, entry.size)
+                for entry in list_attribute_parameters(context, node)
             ]
         may_share = op in _SPECIAL
         if figures.is_alias or op in PROPAGATING:
@@ -194,7 +195,7 @@ class GraphVisitor:
         if may_share:
             if op in sequences.MAKERS and not node.domain:
                 sequences.remember(state.sequences, context, node)
-            source = view_of(node) if op in VIEWS else ""
+            source = find_viewed_input(node) if op in VIEWS else ""
             if source and node.outputs[0] and source not in stored_values:
                 state.memory_of[context.get_key(node.outputs[0])] = state.find_memory_key(
                     context.get_key(source)
@@ -292,7 +293,7 @@ class GraphVisitor:
         places = find_parameter_places(context, node) if reads_stored else []
         params = {node.inputs[index] for index, _, _ in places}
         moved = count_traffic(context, node, inputs, outputs, params, constants)
-        attribute_bytes = sum(entry.size for entry in attribute_parameters(context, node))
+        attribute_bytes = sum(entry.size for entry in list_attribute_parameters(context, node))
         scale = context.trips if isinstance(context.trips, int) else None
         bytes_written = multiply_by_runs(moved.written, scale)
         is_weight = reads_stored and is_alias(context, node)
@@ -310,7 +311,7 @@ class GraphVisitor:
             reason=reason,
             formula=cost.formula,
             parameters=places,
-            sizes=moved.made,
+            sizes=moved.output_sizes,
             attributes=simplify_attributes(node),
             is_alias=is_weight,
         )

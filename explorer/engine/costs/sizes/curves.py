@@ -113,9 +113,9 @@ class _Curves:
         """Computes all curves and crossings."""
         size_range = self.over
         check = () if size_range.at is None else (size_range.at,)
-        self.cache_form = self._cache_form()
+        self.cache_form = self._fit_cache_form()
         self.forms = find_closed_forms(self.count, size_range.low, size_range.high, check) or []
-        crossings = self._crossings() if self.forms else None
+        crossings = self._find_crossings() if self.forms else None
         if crossings is None:
             self.forms = []
             sizes = self._sample_sizes()
@@ -124,20 +124,20 @@ class _Curves:
                 {*sizes, *(size for crossing in crossings for size in (crossing.size - 1, crossing.size))}
             )
         else:
-            sizes = self._grid(crossings)
+            sizes = self._choose_grid(crossings)
         return SizeCurves(
             *(size_range.name, size_range.low, size_range.high, size_range.at),
             sizes=tuple(sizes),
-            curves=tuple(self._curves(sizes)),
+            curves=tuple(self._build_curves(sizes)),
             crossings=tuple(crossings),
             others=dict(size_range.others),
             machine=self.machine,
             counted=tuple(sorted(self.counted)),
             closed=bool(self.forms),
-            notes=(*size_range.notes, *self._notes()),
+            notes=(*size_range.notes, *self._list_notes()),
         )
 
-    def _cache_form(self) -> Polynomial | None:
+    def _fit_cache_form(self) -> Polynomial | None:
         """Returns the bytes of the cache as a function of the tokens, or None if they are not linear."""
         low, high = max(1, self.over.low), self.over.high // 2
         if self.cached is None or high - low < 3:
@@ -163,15 +163,17 @@ class _Curves:
             values["kv_cache"] = Fraction(self.cache_form.evaluate(size))
         return values
 
-    def _curves(self, sizes: Sequence[int]) -> Iterator[SizeCurve]:
+    def _build_curves(self, sizes: Sequence[int]) -> Iterator[SizeCurve]:
         rows = [self.values(size) for size in sizes]
         for name in rows[0]:
             times = name in ("compute", "memory", "time")
             read = float if times else int
-            yield SizeCurve(name, tuple(read(row[name]) for row in rows), "" if times else self._text(name))
+            yield SizeCurve(
+                name, tuple(read(row[name]) for row in rows), "" if times else self._format_curve(name)
+            )
 
-    def _text(self, name: CurveName) -> str:
-        """The closed form of a curve with one form over the full range (except single sizes), else ''."""
+    def _format_curve(self, name: CurveName) -> str:
+        """Formats the closed form of a curve that has one form over the full range (except single sizes)."""
         if name == "kv_cache":
             return "" if self.cache_form is None else self.cache_form.format(self.over.name)
         wide = [form for form in self.forms if form.low < form.high]
@@ -191,13 +193,17 @@ class _Curves:
 
     # crossings
 
-    def _crossings(self) -> list[Crossing] | None:
+    def _find_crossings(self) -> list[Crossing] | None:
         """Returns the crossings of the closed forms, or None if an analysis contradicts one of them."""
         candidates: list[Crossing] = []
         for curve, other_curve in PAIRS:
             candidate_sizes: set[int] = set()
             for forms in self.forms:
-                pairs = [(a, b) for a in self._parts(curve, forms) for b in self._parts(other_curve, forms)]
+                pairs = [
+                    (a, b)
+                    for a in self._list_polynomials(curve, forms)
+                    for b in self._list_polynomials(other_curve, forms)
+                ]
                 candidate_sizes |= {
                     size for a, b in pairs for size in find_sign_changes(a - b, forms.low, forms.high)
                 }
@@ -212,7 +218,7 @@ class _Curves:
             checked.append(replace(crossing, counted=bool(confirmed)))
         return sorted(checked, key=lambda crossing: crossing.size)
 
-    def _parts(self, name: CurveName, forms: ClosedForms) -> tuple[Polynomial, ...]:
+    def _list_polynomials(self, name: CurveName, forms: ClosedForms) -> tuple[Polynomial, ...]:
         if name == "kv_cache":
             return () if self.cache_form is None else (self.cache_form,)
         return forms.of(name, self.weights, self.machine)
@@ -269,18 +275,18 @@ class _Curves:
         low, high = self.over.low, self.over.high
         steps = range(_SAMPLE_COUNT)
         sizes = {round(low * (high / low) ** (step / (_SAMPLE_COUNT - 1))) for step in steps}
-        return sorted({low, high, *sizes, *_powers(low, high)})
+        return sorted({low, high, *sizes, *_list_powers_of_two(low, high)})
 
-    def _grid(self, crossings: Sequence[Crossing]) -> list[int]:
-        """Powers of two, sizes between them, both ends, the current size, and both sides of each crossing."""
+    def _choose_grid(self, crossings: Sequence[Crossing]) -> list[int]:
+        """Returns powers of two, sizes between them, both ends, the current size, and sizes at crossings."""
         low, high, current = self.over.low, self.over.high, self.over.at
         sizes = {
             low,
             high,
-            *_powers(low, high),
+            *_list_powers_of_two(low, high),
             *([current] if current is not None and low <= current <= high else []),
         }
-        for power in (0, *_powers(low, high)):
+        for power in (0, *_list_powers_of_two(low, high)):
             begin = power or low
             end = min(high, 2 * begin)
             steps = (round(begin * 2 ** (step / _OCTAVE)) for step in range(_OCTAVE))
@@ -288,12 +294,12 @@ class _Curves:
         sizes |= {crossing.size + step for crossing in crossings for step in (-1, 0)}
         return sorted(sizes)
 
-    def _notes(self) -> Iterator[str]:
+    def _list_notes(self) -> Iterator[str]:
         if self.coverage < 1:
-            yield f"{100 * (1 - self.coverage):.1f} % of the nodes have a cost that is not known, in no curve"
+            yield f"no curve includes {100 * (1 - self.coverage):.1f} % of the nodes, whose cost is unknown"
 
 
-def _powers(low: int, high: int) -> list[int]:
+def _list_powers_of_two(low: int, high: int) -> list[int]:
     """Returns the powers of two in a range."""
     return [
         1 << power for power in range((low - 1).bit_length(), high.bit_length()) if low <= 1 << power <= high
@@ -335,7 +341,7 @@ def find_usable_range(
         )
     sizes = [
         size_range.low,
-        *(size for size in _powers(size_range.low, size_range.high) if size > size_range.low),
+        *(size for size in _list_powers_of_two(size_range.low, size_range.high) if size > size_range.low),
     ]
     failures = {size_range.high: failure}
 

@@ -55,7 +55,7 @@ _VALUE_ASSUMPTIONS = (data_dependent.ASKED, data_dependent.REFUSED, data_depende
 """Assumptions about queried values; all other assumptions are about sizes."""
 
 _DIFFERS = Assumption(
-    "assumed: which way a branch goes that depends on a value; the way that costs more is counted"
+    "assumed: the outcome of a branch that depends on a value; the outcome that costs more is counted"
 )
 
 _VARIES = Assumption("assumed: other calls do other work; the call that costs more is counted")
@@ -275,7 +275,7 @@ class _Runs:
         self, best: Trace, policy: AnswerPolicy, place: CodePlace, other_runs: _OtherRuns
     ) -> tuple[Trace, AnswerPolicy]:
         """Runs the model with each alternative answer at one code place; returns the run that counts."""
-        base_macs = _macs(best)
+        base_macs = _sum_macs(best)
         outcomes = []
         for choice in (*ALTERNATIVES[best.asked[place]], *list_compared(place, best.asked[place])):
             run, run_policy = self.run(replace(policy, choices={**policy.choices, place: choice}))
@@ -285,33 +285,37 @@ class _Runs:
             elif not run.refused:
                 other_runs.open.add("asked")
         # if a number determines the amount of work, the work has no upper bound
-        if any(choice == 2 and _macs(run) != base_macs for choice, run, _ in outcomes):
+        if any(choice == 2 and _sum_macs(run) != base_macs for choice, run, _ in outcomes):
             return best, policy
         for _, run, run_policy in outcomes:
-            is_better = len(run.events) > len(best.events) if best.failed else _macs(run) > _macs(best)
+            is_better = (
+                len(run.events) > len(best.events) if best.failed else _sum_macs(run) > _sum_macs(best)
+            )
             if not run.cut and is_better and (best.failed or not run.failed):
                 other_runs.asked.append((place, best))
                 best, policy = run, run_policy
         return best, policy
 
 
-def _macs(run: Trace) -> int:
-    return sum(row.macs for row in _rows(run))
+def _sum_macs(run: Trace) -> int:
+    return sum(row.macs for row in _iterate_rows(run))
 
 
-def _rows(run: Trace) -> Iterable[Row]:
+def _iterate_rows(run: Trace) -> Iterable[Row]:
     for row in run.rows:
         yield row
         yield from row.parts
 
 
-def _figures(run: Trace) -> dict[str, tuple[int, ...]]:
-    return {row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _rows(run)}
+def _collect_figures(run: Trace) -> dict[str, tuple[int, ...]]:
+    return {
+        row.path: (row.macs, row.elementwise, row.read, row.written, row.calls) for row in _iterate_rows(run)
+    }
 
 
 def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     """Marks the rows whose figures change with the answers, and collects notes on the assumptions."""
-    figures = _figures(run)
+    figures = _collect_figures(run)
     asked_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.asked))
     sized_paths = _find_differing_paths(figures, other_runs.sized)
     bounds = any(row.bound and row.macs for row in _rows(run))
@@ -336,21 +340,21 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
         _macs(o) == _macs(run) and not o.cut for o in variants
     ):
         reach = "exact"
-    elif not any(row.bound and row.macs for row in _rows(run)) and any(
-        _macs(o) > _macs(run) for o in variants
+    elif not any(row.bound and row.macs for row in _iterate_rows(run)) and any(
+        _sum_macs(o) > _sum_macs(run) for o in variants
     ):
         # layers that run only with other answers have no row in this run
         reach = "assumed"
-    notes = _notes(run, other_runs, figures)
+    notes = _list_notes(run, other_runs, figures)
     is_settled = reach == "exact" and not notes
     return Verdict(run, notes, reach, frozenset(paths) if is_settled else frozenset())
 
 
 def _find_differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: Iterable[Trace]) -> set[str]:
-    """Paths of the rows whose figures differ between runs."""
+    """Finds the paths of the rows whose figures differ between runs."""
     paths: set[str] = set()
     for variant in other_runs:
-        variant_figures = _figures(variant)
+        variant_figures = _collect_figures(variant)
         paths.update(
             path
             for path in figures.keys() | variant_figures.keys()
@@ -359,16 +363,18 @@ def _find_differing_paths(figures: Mapping[str, tuple[int, ...]], other_runs: It
     return paths
 
 
-def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, ...]]) -> tuple[str, ...]:
-    """Texts of the assumptions that change a total of the model."""
-    total = _sums(figures)
+def _list_notes(
+    run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, ...]]
+) -> tuple[str, ...]:
+    """Lists the assumptions that change a total of the model."""
+    total = _sum_figures(figures)
     places: dict[CodePlace, None] = {}
     for place, variant in other_runs.asked:
         if variant.cut or _changes_totals(variant, total):
             places[place] = None
     branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
     notes = [
-        f"assumed: the branch at {describe_place(place)} goes the way that costs more" for place in branches
+        f"assumed: the branch at {describe_place(place)} takes the path that costs more" for place in branches
     ]
     changes = (
         any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
@@ -389,7 +395,7 @@ def _notes(run: Trace, other_runs: _OtherRuns, figures: Mapping[str, tuple[int, 
 
 def _depends_on_class_shares(figures: Mapping[str, tuple[int, ...]], other_runs: _OtherRuns) -> bool:
     """Whether the division of elements among classes changes a total of the model."""
-    return any(run.shared and _changes_totals(run, _sums(figures)) for run in other_runs.sized)
+    return any(run.shared and _changes_totals(run, _sum_figures(figures)) for run in other_runs.sized)
 
 
 def _changes_totals(run: Trace, total: tuple[int, ...]) -> bool:
@@ -397,12 +403,12 @@ def _changes_totals(run: Trace, total: tuple[int, ...]) -> bool:
 
     A small difference, such as one additional mask, is reported on its row only.
     """
-    macs, *figure_pairs = zip(_sums(_figures(run)), total, strict=True)
+    macs, *figure_pairs = zip(_sum_figures(_collect_figures(run)), total, strict=True)
     return macs[0] != macs[1] or any(
         abs(figure - expected) > _TOLERANCE * expected for figure, expected in figure_pairs
     )
 
 
-def _sums(figures: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
-    """Totals of the figures that are shown for the model: MACs, elementwise, bytes read and written."""
+def _sum_figures(figures: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """Sums the figures that are shown for the model: MACs, elementwise operations, bytes read and written."""
     return tuple(map(sum, zip(*figures.values(), strict=True)))[:4] or (0, 0, 0, 0)

@@ -273,7 +273,7 @@ def _tape(
         return None
     parts = []
     for part in result if container is not None else (result,):
-        made_part = None if part is None else _part(part, input_tensors, places, sources)
+        made_part = None if part is None else _build_result_tensor(part, input_tensors, places, sources)
         if part is not None and made_part is None:
             return None
         parts.append(made_part)
@@ -285,7 +285,7 @@ def _tape(
     return Tape(tuple(moved), len(places), tuple(parts), container, inputs, outputs, size)
 
 
-def _part(
+def _build_result_tensor(
     part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
     """Returns a recipe to create one returned tensor again, or None if that is impossible."""
@@ -312,7 +312,7 @@ def _part(
     return None
 
 
-def results(tape: Tape, inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor | None]]:
+def create_results(tape: Tape, inputs: Sequence[torch.Tensor]) -> tuple[Any, list[torch.Tensor | None]]:
     """Creates the layer's result for these inputs; also returns its tensors in the order of `tape.parts`."""
     outputs: list[torch.Tensor | None] = []
     for part in tape.parts:

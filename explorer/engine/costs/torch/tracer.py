@@ -385,7 +385,7 @@ class _Watch:
     def replay(self, row: Row, tape: layer_cache.Tape, layer_call: layer_cache.LayerCall) -> Any:
         """Adds the recorded operators of an equal layer call to this row, and returns an equal result."""
         with hide_from_dispatch():
-            result, parts = layer_cache.results(tape, layer_call.inputs)
+            result, parts = layer_cache.create_results(tape, layer_call.inputs)
         keys = list(dict.fromkeys(layer_call.addresses))
         # tensors inside the layer have no memory, so they get unique negative numbers as addresses
         hidden_count = tape.storage_count - len(keys)

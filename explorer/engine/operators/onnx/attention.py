@@ -125,10 +125,10 @@ def _packed_heads(call: Call) -> Answer:
     return ((call.dtype(0), (query[0], value[-1] if value else None)),)
 
 
-_BUFFER = "the cache is a buffer for the longest text; only what is filled takes part"
+_BUFFER = "the cache is a buffer for the longest text, of which an attention reads only the filled part"
 
 
-_PADDING = "padding was taken out of the sequences, which may be shorter than the longest"
+_PADDING = "every sequence is counted as long as the longest, because their lengths depend on the data"
 
 
 _SOFTCAP = 3  # divide, tanh, multiply
@@ -204,7 +204,7 @@ def _attention(call: Call) -> Cost:
 def _flex(call: Call) -> Cost:
     """Cost of FlexAttention, or unknown if it has subgraphs that change the scores."""
     if call.attributes.get("score_mod") is not None or call.attributes.get("prob_mod") is not None:
-        return no_rule("what its own graphs do to the scores is not followed")(call)
+        return no_rule("the graphs that modify its scores are not analyzed")(call)
     q, k, v = call.shape(0), call.shape(1), call.shape(2)
     return _attention_cost(_Heads(q[:1], q[1], k[1], q[2], k[2], q[3], v[3]))
 
@@ -225,7 +225,7 @@ def _multi_head(call: Call) -> Cost:
             h = _Heads(q[:1], heads, heads, q[1], k[2], dqk, call.shape(2)[3])
         else:
             h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, per_head(call.shape(2)[2], heads))
-    past, total, is_buffer = _cache(call, 6, 1)
+    past, total, is_buffer = _read_cache(call, 6, 1)
     cost = _attention_cost(
         h,
         past=past,
@@ -247,7 +247,7 @@ def _multi_head(call: Call) -> Cost:
     return cost_formulas.bounded(cost, _BUFFER) if is_buffer else cost
 
 
-def _cache(call: Call, cache_index: int, present_index: int, axis: int = 2) -> tuple[Dim, Dim, bool]:
+def _read_cache(call: Call, cache_index: int, present_index: int, axis: int = 2) -> tuple[Dim, Dim, bool]:
     """Returns the number of cached positions, the total or None, and whether the cache is a buffer.
 
     A buffer has room for the longest sequence and keeps its size; the total is then this size.
@@ -282,7 +282,7 @@ def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
         source, weight = call.shape(0), call.shape(1)
         sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
         length = source[1]
-        past_length, total, is_buffer = _cache(call, past, 1, 3)
+        past_length, total, is_buffer = _read_cache(call, past, 1, 3)
         core = _attention_cost(
             _Heads(
                 source[:1], heads, heads, length, length, per_head(sizes[0], heads), per_head(sizes[2], heads)
@@ -344,7 +344,7 @@ def _grouped(call: Call) -> _Heads:
 
 def _grouped_query(call: Call) -> Cost:
     attributes, h = call.attributes, _grouped(call)
-    past_length, total, is_buffer = _cache(call, 3, 1)
+    past_length, total, is_buffer = _read_cache(call, 3, 1)
     total_length = call.number(6)
     if is_buffer and total_length is not None:
         past_length, total, is_buffer = (
@@ -439,7 +439,7 @@ def _decoder_multi_head(call: Call) -> Cost:
         cost = _attention_cost(_Heads(q[:1], heads, heads, q[1], k[2], d, v[3]), mask=has_mask)
         return cost_formulas.adding(cost, "bias", (*q[:2], width)) if call.has(10) else cost
     dv = per_head(call.shape(2)[2], heads) if call.has(2) else d
-    past_length, total, is_buffer = _cache(call, 5, 1)
+    past_length, total, is_buffer = _read_cache(call, 5, 1)
     cost = _attention_cost(
         _Heads(q[:1], heads, heads, q[1], q[1], d, dv), past=past_length, total=total, mask=has_mask
     )

@@ -14,7 +14,7 @@ from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import activated, data_movement, requantized
 from explorer.engine.operators.gradients import Gradient, Want, pair
 from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
-from explorer.engine.operators.shape_rules import like, window_places
+from explorer.engine.operators.shape_rules import count_window_positions, like
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -30,7 +30,7 @@ def _output_shape(call: Call, source: Shape | None, weight: Shape | None) -> Sha
     expected = dims.multiply(weight[1], group)
     if isinstance(expected, int) and isinstance(source[1], int) and expected != source[1]:
         raise ValueError("channels")
-    window_counts = window_places(call, source[2:], kernel)
+    window_counts = count_window_positions(call, source[2:], kernel)
     if window_counts is None:
         raise ValueError("window")
     return (source[0], weight[0], *window_counts)
@@ -82,7 +82,7 @@ def _blocked_shape(call: Call) -> Answer:
     kernel = call.ints("kernel_shape") or (weight[2:] if weight else None)
     if source is None or weight is None or kernel is None or len(source) != len(weight):
         return None
-    window_counts = window_places(call, source[2:], kernel)
+    window_counts = count_window_positions(call, source[2:], kernel)
     return None if window_counts is None else ((call.dtype(0), (source[0], weight[0], *window_counts)),)
 
 
@@ -144,7 +144,7 @@ def _channel_mismatch(call: Call, weight: int, *, transposed: bool = False) -> C
     if channels == input_channels:
         return None
     return cost_formulas.unknown(
-        f"its operands do not fit: {input_channels} channels, the weight takes {channels}"
+        f"its operands do not fit: {input_channels} channels, but the weight expects {channels}"
     )
 
 

@@ -8,7 +8,7 @@ from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import data_movement, free, no_rule
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import axis_of, from_sizes, like, like_first_input, size_of
+from explorer.engine.operators.shape_rules import from_sizes, like, like_first_input, normalize_axis, size_of
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -17,7 +17,7 @@ def _gather(call: Call) -> Answer:
     shape, index, dtype = call.known(0), call.known(1), call.dtype(0)
     if shape is None or index is None:
         return ((dtype, None),)
-    axis = axis_of(call.whole("axis", 0), len(shape))
+    axis = normalize_axis(call.whole("axis", 0), len(shape))
     return ((dtype, shape[:axis] + index + shape[axis + 1 :]),)
 
 
@@ -40,7 +40,7 @@ def _one_hot(call: Call) -> Answer:
     depth: Dim = (
         dims.dim(value) if isinstance(value, dims.Expression) else None if value is None else int(value)
     )
-    axis = axis_of(call.whole("axis", -1), len(shape) + 1)
+    axis = normalize_axis(call.whole("axis", -1), len(shape) + 1)
     return ((dtype, (*shape[:axis], depth, *shape[axis:])),)
 
 
@@ -57,7 +57,7 @@ def _compress(call: Call) -> Answer:
         return ((dtype, None if "axis" in call.attributes else (call.fresh(None),)),)
     if "axis" not in call.attributes:
         return ((dtype, (call.fresh(dims.product(shape)),)),)
-    axis = axis_of(call.whole("axis", 0), len(shape))
+    axis = normalize_axis(call.whole("axis", 0), len(shape))
     mask = call.elements(1)
     size: Dim = None
     if mask is not None and all(v is not None for v in mask):
@@ -74,7 +74,7 @@ def _unique_shape(call: Call) -> Answer:
         unique_shape: Shape | None = None if "axis" in call.attributes else (unique_count,)
         element_count: Dim = None
     elif "axis" in call.attributes:
-        axis = axis_of(call.whole("axis", 0), len(shape))
+        axis = normalize_axis(call.whole("axis", 0), len(shape))
         element_count = shape[axis]
         unique_count = call.fresh(element_count)
         unique_shape = (*shape[:axis], unique_count, *shape[axis + 1 :])
@@ -94,7 +94,7 @@ def _top_k(call: Call) -> Answer:
     shape, dtype = call.known(0), call.dtype(0)
     if shape is None:
         return ((dtype, None), ("int64", None))
-    axis = axis_of(call.whole("axis", -1), len(shape))
+    axis = normalize_axis(call.whole("axis", -1), len(shape))
     k: Dim
     if "k" in call.attributes:
         k = call.whole("k", 1)

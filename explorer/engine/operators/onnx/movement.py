@@ -14,11 +14,11 @@ from explorer.engine.operators.call import Answer, Call, ShapeMismatch
 from explorer.engine.operators.cost_rules import free
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import (
-    axis_of,
     broadcast,
     int_attributes,
     like,
     like_first_input,
+    normalize_axis,
     sizes_of,
 )
 from explorer.engine.symbolic import dimensions as dims
@@ -135,7 +135,7 @@ def _squeeze(call: Call) -> Answer:
         return ((dtype, None),)
     if axes is None:
         return ((dtype, None),)
-    removed_axes = {axis_of(a, len(shape)) for a in axes}
+    removed_axes = {normalize_axis(a, len(shape)) for a in axes}
     if any(isinstance(shape[i], int) and shape[i] != 1 for i in removed_axes):
         return None
     return ((dtype, tuple(d for i, d in enumerate(shape) if i not in removed_axes)),)
@@ -147,7 +147,7 @@ def _unsqueeze(call: Call) -> Answer:
     if shape is None or axes is None:
         return ((dtype, None),)
     rank = len(shape) + len(axes)
-    inserted_axes = {axis_of(a, rank) for a in axes}
+    inserted_axes = {normalize_axis(a, rank) for a in axes}
     if len(inserted_axes) != len(axes):
         return None
     remaining_sizes = iter(shape)
@@ -164,7 +164,7 @@ def concat(call: Call) -> Answer:
     rank = len(known_shapes[0])
     if any(len(s) != rank for s in known_shapes):
         return None
-    axis = axis_of(call.attributes.get("axis", 1 if call.opset < 4 else None), rank)
+    axis = normalize_axis(call.attributes.get("axis", 1 if call.opset < 4 else None), rank)
     result: list[Dim] = []
     for index in range(rank):
         if index == axis:
@@ -186,7 +186,7 @@ def _split(call: Call) -> Answer:
     shape, dtype = call.known(0), call.dtype(0)
     if shape is None:
         return ((dtype, None),) * call.count
-    axis = axis_of(call.whole("axis", 0), len(shape))
+    axis = normalize_axis(call.whole("axis", 0), len(shape))
     sizes: list[Dim]
     try:
         split_sizes = int_attributes(call, "split", 1)
@@ -232,7 +232,7 @@ def _slice(call: Call) -> Answer:
         axes = range(count)
     result: list[Dim] = list(shape)
     for index, axis in enumerate(axes):
-        axis_index = axis_of(axis, len(shape))
+        axis_index = normalize_axis(axis, len(shape))
         start = None if starts is None else starts[index]
         end = None if ends is None else ends[index]
         step = (
@@ -333,7 +333,7 @@ def _pad(call: Call) -> Answer:
         return None
     result: list[Dim] = list(shape)
     for index, axis in enumerate(axes):
-        axis_index = axis_of(axis, len(shape))
+        axis_index = normalize_axis(axis, len(shape))
         for value in (pads[index], pads[index + len(axes)]):
             result[axis_index] = dims.add(result[axis_index], dims.dim(value))
     if any(isinstance(d, int) and d < 0 for d in result):
@@ -362,7 +362,7 @@ def _expand_dims(call: Call) -> Answer:
     source, axis = call.known(0), call.elements(1)
     if source is None or not axis or not isinstance(axis[0], int):
         return ((call.dtype(0), None if source is None else (None,) * (len(source) + 1)),)
-    axis_index = axis_of(axis[0], len(source) + 1)
+    axis_index = normalize_axis(axis[0], len(source) + 1)
     return ((call.dtype(0), (*source[:axis_index], 1, *source[axis_index:])),)
 
 
@@ -372,7 +372,7 @@ def _unfold(call: Call) -> Answer:
     if source is None:
         return ((call.dtype(0), None),)
     size, step = call.whole("size", 0), call.whole("step", 1)
-    axis = axis_of(call.whole("dim", -1), len(source))
+    axis = normalize_axis(call.whole("dim", -1), len(source))
     window_count = dims.add(dims.floor_div(dims.subtract(source[axis], size), step), 1)
     return ((call.dtype(0), (*source[:axis], window_count, *source[axis + 1 :], size)),)
 

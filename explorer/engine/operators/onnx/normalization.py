@@ -9,7 +9,7 @@ from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRul
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import from_table, per_output, per_output_with
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import axis_of, like, like_first_input
+from explorer.engine.operators.shape_rules import like, like_first_input, normalize_axis
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Shape
 
@@ -19,7 +19,7 @@ def _layer_shape(call: Call) -> Answer:
     shape = kind[1]
     statistics: Shape | None = None
     if shape is not None:
-        axis = axis_of(call.whole("axis", -1), len(shape))
+        axis = normalize_axis(call.whole("axis", -1), len(shape))
         statistics = shape[:axis] + (1,) * (len(shape) - axis)
     code = call.attributes.get("stash_type", 1)
     dtype = DTYPES[code].name if code in DTYPES else None

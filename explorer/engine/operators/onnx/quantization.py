@@ -11,7 +11,7 @@ from explorer.engine.operators.cost_formulas import ELEMENTWISE
 from explorer.engine.operators.cost_rules import FORMAT, from_table, no_rule, per_output
 from explorer.engine.operators.onnx.movement import concat
 from explorer.engine.operators.operator import Operator, blocked
-from explorer.engine.operators.shape_rules import axis_of, broadcast_inputs, like
+from explorer.engine.operators.shape_rules import broadcast_inputs, like, normalize_axis
 from explorer.engine.symbolic import dimensions as dims
 
 
@@ -50,7 +50,7 @@ def _gather_blocks(call: Call) -> Answer:
         return ((call.dtype(2), None),)
     if call.dtype(0) == "uint8":
         table = (*table[:-1], dims.multiply(table[-1], 8 // call.whole("bits", 4)))
-    axis = axis_of(call.whole("gather_axis", 0), len(table))
+    axis = normalize_axis(call.whole("gather_axis", 0), len(table))
     return ((call.dtype(2), (*table[:axis], *index, *table[axis + 1 :])),)
 
 

@@ -57,7 +57,7 @@ def _recurrent(kind: str, gate_axis: int = 1) -> Rule:
         width = weight[3 - gate_axis]
         if isinstance(width, int) and isinstance(source[2], int) and width != source[2]:
             return cost_formulas.unknown(
-                f"its operands do not fit: {source[2]} features, the weight takes {width}"
+                f"its operands do not fit: {source[2]} features, but the weight expects {width}"
             )
         hidden = call.attributes.get("hidden_size") or per_head(weight[gate_axis], RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1

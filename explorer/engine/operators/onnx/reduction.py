@@ -10,7 +10,7 @@ from explorer.engine.operators.call import Answer, Call, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import per_input
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import axis_of, int_attributes, like_first_input
+from explorer.engine.operators.shape_rules import int_attributes, like_first_input, normalize_axis
 from explorer.facts import Shape
 
 
@@ -30,7 +30,7 @@ def _reduce_shape(call: Call) -> Answer:
         if call.whole("noop_with_empty_axes", 0):
             return ((dtype, shape),)
         axes = list(range(len(shape)))
-    reduced_axes = {axis_of(a, len(shape)) for a in axes}
+    reduced_axes = {normalize_axis(a, len(shape)) for a in axes}
     if keeps_axes:
         return ((dtype, tuple(1 if i in reduced_axes else d for i, d in enumerate(shape))),)
     return ((dtype, tuple(d for i, d in enumerate(shape) if i not in reduced_axes)),)
@@ -40,7 +40,7 @@ def _arg_shape(call: Call) -> Answer:
     shape = call.known(0)
     if shape is None:
         return (("int64", None),)
-    axis = axis_of(call.whole("axis", 0), len(shape))
+    axis = normalize_axis(call.whole("axis", 0), len(shape))
     middle: Shape = (1,) if call.whole("keepdims", 1) else ()
     return (("int64", shape[:axis] + middle + shape[axis + 1 :]),)
 

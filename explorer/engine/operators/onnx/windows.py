@@ -22,7 +22,13 @@ from explorer.engine.operators.call import Answer, Call, Rule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, FREE, Cost
 from explorer.engine.operators.cost_rules import free, per_input
 from explorer.engine.operators.operator import Operator
-from explorer.engine.operators.shape_rules import axis_of, like_first_input, size_of, sizes_of, window_places
+from explorer.engine.operators.shape_rules import (
+    count_window_positions,
+    like_first_input,
+    normalize_axis,
+    size_of,
+    sizes_of,
+)
 from explorer.engine.symbolic import dimensions as dims
 from explorer.facts import Dim, Shape
 
@@ -34,7 +40,9 @@ def _pool_shape(call: Call) -> Answer:
     if source is not None:
         if kernel is None or len(source) != len(kernel) + 2:
             return None
-        window_counts = window_places(call, source[2:], kernel, ceil=bool(call.whole("ceil_mode", 0)))
+        window_counts = count_window_positions(
+            call, source[2:], kernel, ceil=bool(call.whole("ceil_mode", 0))
+        )
         if window_counts is None:
             return None
         shape = (*source[:2], *window_counts)
@@ -56,7 +64,7 @@ def _resize_shape(call: Call) -> Answer:
         return None
     scales_index = 1 if call.op == "Upsample" or (call.opset < 11 and not call.domain) else 2
     axes = call.ints("axes")
-    resized_axes = range(len(shape)) if axes is None else [axis_of(a, len(shape)) for a in axes]
+    resized_axes = range(len(shape)) if axes is None else [normalize_axis(a, len(shape)) for a in axes]
     result: list[Dim] = list(shape)
     if call.has(3):
         target = sizes_of(call, 3)
@@ -79,11 +87,11 @@ def _resize_shape(call: Call) -> Answer:
     if len(scales) != len(resized_axes):
         return None
     for axis, scale in zip(resized_axes, scales, strict=True):
-        result[axis] = _scaled(result[axis], scale)
+        result[axis] = _scale_size(result[axis], scale)
     return ((dtype, tuple(result)),)
 
 
-def _scaled(size: Dim, scale: Any) -> Dim:
+def _scale_size(size: Dim, scale: Any) -> Dim:
     """Computes floor(size x scale), as the operator's specification defines it."""
     if size is None or not isinstance(scale, (int, float)):
         return None
@@ -202,7 +210,7 @@ def _resize(call: Call) -> Cost:
     source, output = call.shape(0), call.output()
     axes = sum(a != b for a, b in zip(source, output, strict=True))
     if not axes:
-        return replace(FREE, formula="0 (every size stays what it was)")
+        return replace(FREE, formula="0 (no size changes)")
     if call.attributes.get("antialias"):
         return _antialiased(call, source, output, _TAPS_PER_AXIS[mode])
     taps = _TAPS_PER_AXIS[mode] ** axes
@@ -242,7 +250,7 @@ def _crop_and_resize(call: Call) -> Cost:
     return cost_formulas.elementwise("CropAndResize (4 products and their sum)", call.output(), 7)
 
 
-def _cells(source: Shape, output: Shape) -> Shape:
+def _count_cell_pixels(source: Shape, output: Shape) -> Shape:
     """Returns the maximum number of pixels, by axis, in one output cell if the region is the whole image."""
     sizes: list[Dim] = []
     for size, cells in zip(source[-2:], output[-2:], strict=True):
@@ -253,7 +261,7 @@ def _cells(source: Shape, output: Shape) -> Shape:
 
 def _roi_align(call: Call) -> Cost:
     ratio = call.attributes.get("sampling_ratio", 0)
-    points: Shape = (ratio, ratio) if ratio else _cells(call.shape(0), call.output())
+    points: Shape = (ratio, ratio) if ratio else _count_cell_pixels(call.shape(0), call.output())
     label = "RoiAlign (each point 4 products and their sum, then their mean)"
     cost = cost_formulas.pooling(label, call.output(), points, 8)
     return cost if ratio else cost_formulas.bounded(cost, "counted as if every region were the whole image")
@@ -261,7 +269,9 @@ def _roi_align(call: Call) -> Cost:
 
 def _max_roi_pool(call: Call) -> Cost:
     # a cell starts and ends between two pixels and includes both
-    sizes = tuple(d + 1 if isinstance(d, int) else d for d in _cells(call.shape(0), call.output()))
+    sizes = tuple(
+        d + 1 if isinstance(d, int) else d for d in _count_cell_pixels(call.shape(0), call.output())
+    )
     cost = cost_formulas.pooling("MaxRoiPool", call.output(), sizes)
     return cost_formulas.bounded(cost, "counted as if every region were the whole image")
 
@@ -275,7 +285,7 @@ def _suppression(call: Call) -> Cost:
         "NonMaxSuppression (intersection over union of a pair)", (*scores[:2], pairs), 15
     )
     return cost_formulas.bounded(
-        cost, "how many boxes are compared depends on the data; counted are all pairs"
+        cost, "the number of compared boxes depends on the data; all pairs are counted"
     )
 
 

@@ -53,7 +53,7 @@ def test_the_branch_that_costs_more_counts_and_says_so():
     wide = counts(lambda model, x: model.wide(x))
     assert info.totals.macs == wide[0] == 5 * (6 * 24 + 24 * 6)
     assert info.totals.status == "assumed"
-    assert any("goes the way that costs more" in note and "chosen" in note for note in info.model.notes)
+    assert any("takes the path that costs more" in note and "chosen" in note for note in info.model.notes)
     narrow = next(row for row in layers if row.path == "narrow")
     assert (narrow.macs, narrow.status) == (0, "bound")
     assert "runs only where" in narrow.reason

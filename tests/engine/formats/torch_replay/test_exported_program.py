@@ -145,7 +145,7 @@ def test_of_two_branches_the_larger_is_counted_and_the_assumption_is_said(folder
     session = Session(path)
     info = session.info()
     assert (info.totals.macs, info.totals.status) == (2 * 2 * 16, "assumed")
-    assert any("goes the way that costs more" in note for note in info.model.notes)
+    assert any("takes the path that costs more" in note for note in info.model.notes)
     run = session.parts.models.open_state().runner()
     assert run is not None
     for x in (torch.ones(2, 4), -torch.ones(2, 4)):
