@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[str, Callable[[Model], Model], str]] = {
     "images surrounded by 0 instead of the zero point": (
         "QLinearConv, padded",
         with_constant("x_around_value", lambda v: np.zeros_like(v)),
-        "the number 0 where the zero point is due",
+        "the number 0 instead of the zero point",
     ),
     "images surrounded by another number": (
         "QLinearConv, padded",
@@ -109,7 +109,7 @@ FAULTS: dict[str, tuple[str, Callable[[Model], Model], str]] = {
     "the scale of another channel": (
         "QLinearConv, padded",
         with_constant("/scale", lambda v: np.roll(v, 1)),
-        "not those of exact integer arithmetic",
+        "differ from exact integer arithmetic",
     ),
     "no bias": ("QLinearConv, padded", without("/biased"), "the bias is missing"),
     "the bias of another channel": (
@@ -121,18 +121,18 @@ FAULTS: dict[str, tuple[str, Callable[[Model], Model], str]] = {
     "the zero point of W forgotten": (
         "MatMulInteger, zero points",
         without("/w_zero_off"),
-        "not those of exact integer arithmetic",
+        "differ from exact integer arithmetic",
     ),
     "the zero point of Y": (
         "QLinearConv, padded",
         with_constant("/y_zero", lambda v: v + np.asarray(1, v.dtype)),
-        "not those of exact integer arithmetic",
+        "differ from exact integer arithmetic",
     ),
-    "no saturation": ("QLinearConv, padded", wrapped, "not those of exact integer arithmetic"),
+    "no saturation": ("QLinearConv, padded", wrapped, "differ from exact integer arithmetic"),
     "not requantized": (
         "QLinearMatMul, signed, a scale a column",
         with_constant("/quantum", lambda v: v * 2),
-        "not those of exact integer arithmetic",
+        "differ from exact integer arithmetic",
     ),
 }
 

@@ -56,7 +56,7 @@ def test_the_branch_that_costs_more_counts_and_says_so():
     assert any("takes the path that costs more" in note and "chosen" in note for note in info.model.notes)
     narrow = next(row for row in layers if row.path == "narrow")
     assert (narrow.macs, narrow.status) == (0, "bound")
-    assert "runs only where" in narrow.reason
+    assert "runs only if" in narrow.reason
 
 
 def test_two_branches_that_cost_the_same_are_counted_once():
@@ -254,7 +254,7 @@ def test_a_loop_of_more_steps_than_anybody_waits_for_is_open(monkeypatch):
     monkeypatch.setattr(tracer, "MAX_STEPS", 6)
     info, layers = analysis(counted_loop)
     assert info.totals.status != "exact"
-    assert any("a loop of more than 6 steps" in layer.reason for layer in layers)
+    assert any("a loop has more than 6 steps" in layer.reason for layer in layers)
 
 
 def stacked(model, x):
