@@ -19,7 +19,13 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.engine.profile.torch import device
-from explorer.engine.profile.torch.events import LAUNCHED, MODULE, FunctionRows, cuda_events_of, module_run
+from explorer.engine.profile.torch.events import (
+    LAUNCHED,
+    MODULE,
+    FunctionRows,
+    build_module_run,
+    cuda_events_of,
+)
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.session import Session
 
@@ -169,7 +175,7 @@ def _both_ways(train: bool) -> Any:
 def test_operators_have_the_kernels_and_the_memory_that_torchs_own_reading_gives_them(train: bool) -> None:
     seen = _seen(_both_ways(train))
     calls, kernels = cuda_events_of(seen)
-    ours = module_run(calls, FunctionRows([], [0])).operators
+    ours = build_module_run(calls, FunctionRows([], [0])).operators
     reader = mock.Mock(spec=torch_profiler, use_device="cuda")
     told = torch_profiler._parse_kineto_results(reader, seen.profiler.kineto_results)
     events = EventList(told, use_device="cuda", profile_memory=True)
@@ -236,7 +242,7 @@ def test_kernels_that_a_module_launches_without_an_operator_are_its_own() -> Non
     results = mock.Mock()
     results.events.return_value = [*real, kernel]
     calls, _ = cuda_events_of(_Seen(mock.Mock(kineto_results=results)))
-    run = module_run(calls, FunctionRows([], [0]))
+    run = build_module_run(calls, FunctionRows([], [0]))
     assert run.rows[0].ops[LAUNCHED] == (pytest.approx(4e-6), 1)
     assert run.rows[0].seconds == pytest.approx(4e-6)
 
@@ -320,7 +326,7 @@ def test_on_a_device_operators_are_those_of_key_averages() -> None:
         with record_function(f"{MODULE}0"):
             net(given).sum().backward()
         torch.cuda.synchronize()
-    ours = module_run(cuda_events_of(seen)[0], FunctionRows([], [0])).operators
+    ours = build_module_run(cuda_events_of(seen)[0], FunctionRows([], [0])).operators
     theirs = {
         one.key: one for one in seen.key_averages() if one.key.startswith(("aten", "autograd", "torch"))
     }
