@@ -233,7 +233,7 @@ def test_one_that_fails_after_some_runs_says_where_and_what_was_measured() -> No
     ("spec", "said"),
     [
         (ProfileSpec(device="tpu"), "--device: torch has no 'tpu' here; it has cpu"),
-        (ProfileSpec(optimize="all"), "--optimize: torch runs a module as it stands"),
+        (ProfileSpec(optimize="all"), "--optimize: torch has no levels of graph optimization"),
         (ProfileSpec(threads=10_000), "--threads: 10,000 threads"),
     ],
 )

@@ -106,11 +106,11 @@ def test_attention_is_counted_as_by_hand(
 HEADS = {"num_heads": 4, "kv_num_heads": 2}
 BOUNDS = [
     ("PackedAttention", [(7, 32), (32, 96), (96,), (2, 5), (3,)], (7, 32), {"num_heads": 4},
-     7 * 32 * 96 + CORE, "padding"),
+     7 * 32 * 96 + CORE, "as long as the longest"),
     ("PackedMultiHeadAttention", [(7, 32), (7, 32), (7, 32), None, (2, 5), (3,)], (7, 32), {"num_heads": 4},
-     CORE, "padding"),
+     CORE, "as long as the longest"),
     ("PackedMultiHeadAttention", [(7, 4, 3, 8), None, None, None, (2, 5), (3,)], (7, 32), {"num_heads": 4},
-     CORE, "padding"),
+     CORE, "as long as the longest"),
     # 7 tokens against 3 pages of 16
     ("PagedAttention",
      [(7, 32), (7, 16), (7, 16), (9, 16, 2, 8), (9, 16, 2, 8), (3,), (2,), (2, 3)], (7, 32), HEADS,

@@ -138,7 +138,7 @@ def test_a_branch_within_a_loop_is_asked_for_at_its_own_line():
 
     info, _ = analysis(nested)
     assert info.totals.macs == 3 * 5 * (6 * 24 + 24 * 6)
-    assert [note for note in info.model.notes if "of chosen goes" in note]
+    assert [note for note in info.model.notes if "of chosen takes" in note]
 
 
 def test_training_counts_what_runs_inside():

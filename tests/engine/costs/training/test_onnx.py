@@ -234,7 +234,7 @@ def test_an_output_of_unknown_size_is_unknown_and_says_so(build: Any) -> None:
     found = trained(build(nodes, inputs={"x": ("rows", 3)}, outputs=["y"]))
     row = rows(found)["turn"]
     assert (row.activation_bytes, row.status) == (None, "unknown")
-    assert "not known" in row.reason
+    assert "is unknown" in row.reason
     assert found.coverage == 0
 
 
