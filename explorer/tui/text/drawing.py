@@ -209,7 +209,7 @@ def row_line(
         index: Index of the row.
         width: Width in cells.
         exact: Whether numbers are written out instead of rounded.
-        mark: Span before the row, one cell shorter than the indentation of the table.
+        mark: Span before the row, one cell wider than the indentation of the table.
         is_current: Whether the row is highlighted as the current one.
         narrowest: Cells that names keep before a column is left out.
     """
