@@ -116,7 +116,7 @@ def _plan_selected_sites(
     all_skipped = list(skipped)
     layers = {id(site): _find_layer(site, decomposed) for site in sites}
     for site in _select_sites(sites, skipped, spec, layers):
-        choice = choose(spec, site.name, site.node.op, (site.M, site.K, site.N))
+        choice = choose_settings(spec, site.name, site.node.op, (site.M, site.K, site.N))
         origin = choice.origins.get("on") or "the specification"
         reason = _explain_unsupported_sizes(site, choice, opset) if choice.on else f"switched off by {origin}"
         if reason:

@@ -26,8 +26,8 @@ from explorer.engine.costs.compare.weights import (
     Causes,
     Zeros,
     family,
-    graphless,
-    weight_causes,
+    find_weight_causes,
+    is_graphless,
 )
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.facts import Analysis
@@ -83,7 +83,7 @@ def _compare_with_first(
     buffers: Sequence[Buffers],
 ) -> tuple[list[Difference], bool]:
     """Differences of one model from the first, and whether parameters and MACs are fully explained."""
-    causes = weight_causes(first, second, idle.paths, zeros, buffers)
+    causes = find_weight_causes(first, second, idle.paths, zeros, buffers)
     folds = causes is not None and causes.folds
     params = _weight_differences(first, second, index, "params", causes)
     macs = _work_differences(first, second, index, "macs", idle)

@@ -295,7 +295,7 @@ def _drop_regrouped(
 # -- causes
 
 
-def weight_causes(
+def find_weight_causes(
     first: Analysis,
     second: Analysis,
     needless: frozenset[str] = frozenset(),

@@ -261,7 +261,7 @@ class _Runs:
             if not run.failed or run.cut or best.failed:
                 other_runs.varied.append(run)
             # a run that rests on other assumptions has no rows that were judged
-            if not run.failed and not run.cut and not counted.assumed and _macs(run) > _macs(counted):
+            if not run.failed and not run.cut and not counted.assumed and _sum_macs(run) > _sum_macs(counted):
                 other_runs.varied.append(counted)
                 counted, policy = run, run_policy
             is_settled = best.variations == ("state",) and not run.variations
@@ -318,9 +318,9 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     figures = _collect_figures(run)
     asked_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.asked))
     sized_paths = _find_differing_paths(figures, other_runs.sized)
-    bounds = any(row.bound and row.macs for row in _rows(run))
+    bounds = any(row.bound and row.macs for row in _iterate_rows(run))
     varied_paths = _find_differing_paths(figures, other_runs.varied)
-    for row in _rows(run):
+    for row in _iterate_rows(run):
         reason = ""
         if row.path in sized_paths or (row.sized and "sized" in other_runs.open):
             reason = row.sized or _SIZED
@@ -337,7 +337,7 @@ def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     if "date" in other_runs.open:
         reach = "assumed"
     elif not (other_runs.open or run.failed or bounds) and all(
-        _macs(o) == _macs(run) and not o.cut for o in variants
+        _sum_macs(o) == _sum_macs(run) and not o.cut for o in variants
     ):
         reach = "exact"
     elif not any(row.bound and row.macs for row in _iterate_rows(run)) and any(

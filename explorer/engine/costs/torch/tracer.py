@@ -695,13 +695,13 @@ class _Watch:
     def without_random_values(self, operator: meta_cache.AtenOperator, args: Any, result: Any) -> Any:
         """Returns the result of a random operator without values: another run would draw others."""
         if not operator.mutates:
-            return self.on_meta(result, scalars=True)
+            return self.convert_to_meta(result, scalars=True)
         written: list[torch.Tensor] = []
         meta_cache.read_arguments((result,), [], written)
         self.stale_storages.update(storage_key(t.untyped_storage()) for t in written if not t.is_meta)
         return result
 
-    def without_values(
+    def drop_values(
         self,
         operator: meta_cache.AtenOperator,
         args: tuple[Any, ...],
@@ -926,7 +926,7 @@ class _Watch:
         meta_cache.read_arguments((args, tuple(kwargs.values())), [], inputs)
         return _is_mixed(inputs)
 
-    def on_meta(self, value: Any, *, scalars: bool = False) -> Any:
+    def convert_to_meta(self, value: Any, *, scalars: bool = False) -> Any:
         """Returns `value` with tensors on the CPU replaced by meta tensors.
 
         A tensor without dimensions keeps its value, except for a random one and with `scalars`.
@@ -950,7 +950,7 @@ class _Watch:
                     self.bound_reasons[key] = reason
             return value_and_copy[1]
         if isinstance(value, (tuple, list)):
-            return type(value)(self.on_meta(v, scalars=scalars) for v in value)
+            return type(value)(self.convert_to_meta(v, scalars=scalars) for v in value)
         return "meta" if isinstance(value, torch.device) else value
 
 
