@@ -109,7 +109,7 @@ _UNITS = {"count": count_text, "bytes": bytes_text}
 
 
 def create_counted_figure(name: str, structure: Structure, totals: Totals) -> FlameFigure:
-    """Create one of the figures in `COUNTED`."""
+    """Create the figure of a counted column: 'macs', 'params', or another name in `COUNTED`."""
     column = COLUMNS[name]
     total = column.of(whole_model(totals), NOTHING)
     weights = FlameWeights(structure.end, structure.columns[COUNTED[name]], total or 0, {})

@@ -66,7 +66,7 @@ def find_memory_machine(named: str, where: str = "--machine") -> MemoryMachine:
 
     Args:
         named: Name or file, as for `machines.find_hardware`.
-        where: Option for the error.
+        where: Option that an error message names.
 
     Raises:
         Misuse: The machine does not exist, or one of its memories is invalid.

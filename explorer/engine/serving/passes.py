@@ -208,7 +208,7 @@ class Passes:
         return sum(layer.macs or 0 for layer in analysis.analysis.layers if self.multiplies_weights(layer))
 
     def multiplies_weights(self, layer: Layer) -> bool:
-        """Whether a row that is not a group multiplies with stored weights."""
+        """Whether a row multiplies with stored weights; always False for a group."""
         if layer.group or not layer.macs:
             return False
         module_path = layer.path.rpartition(".")[0]

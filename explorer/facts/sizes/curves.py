@@ -33,8 +33,8 @@ class SizeCurve(Fact, frozen=True):
 class Crossing(Fact, frozen=True):
     """A size at which one figure becomes larger than another.
 
-    At `size`, `above` is larger than `below`; one size before, it is not. `counted` tells whether both sizes
-    were fully analyzed. Otherwise the closed forms give the crossing.
+    At `size`, `above` is larger than `below`; one size before, it is not. `counted` tells whether the
+    model was fully analyzed at both of these sizes. Otherwise the closed forms give the crossing.
     """
 
     size: int

@@ -81,9 +81,9 @@ def activations(
             random input. A file can hold several batches; figures then cover all samples.
         batch: Number of samples per run if the model leaves the batch open. None runs all at once.
         seed: Seed of the random input. Graphs and modules get the same numbers.
-        loss: Start of a backward pass, to measure the gradients of layer outputs and parameters of a module
-            instead. 'sum', 'mse' or 'cross-entropy' of the outputs, or the path of a .npy file with the
-            gradient of the first output.
+        loss: If given, a backward pass runs, and gradients are measured instead of outputs: those of a
+            module's layer outputs and parameters. 'sum', 'mse' or 'cross-entropy' of the outputs, or the path
+            of a .npy file with the gradient of the first output.
         target: Path of a .npy file with the target or the classes of the loss. None draws them.
         bins: Number of histogram intervals.
         output: Path of an .npz file for the values, named after their layers.

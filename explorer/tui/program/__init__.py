@@ -332,7 +332,7 @@ class ExplorerApp(ReportingApp[int]):
             await self.main.run_action("command('picture')")
 
     async def action_copy_as(self) -> None:
-        """Copy the contents of the topmost screen."""
+        """Copy the contents of the topmost screen in a format that the user chooses."""
         if self.main is not None:
             await self.main.run_action("command('copy_as')")
 

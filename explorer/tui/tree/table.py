@@ -4,7 +4,8 @@ Columns are defined in `explorer.settings.columns`. Most figures come from the t
 them and knows which are bounds. The other cells are computed from the layer.
 
 The column that rows are sorted by shows a bar on the left of each layer's figure. All bars have one scale:
-the largest layer of the tree fills the bar. Groups and runs have no bar, because they contain other rows.
+the largest layer of the tree fills the bar. Groups, and rows that stand for a series of like
+layers, have no bar, because they contain other rows.
 """
 
 from __future__ import annotations

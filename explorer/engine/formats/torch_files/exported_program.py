@@ -202,8 +202,8 @@ def read_description(
 
     Args:
         path: Path of the file.
-        why: Reason for unknown MACs without torch.
-        exported: Whether dynamic sizes get their values at export instead of names.
+        why: Text that explains why the MACs are unknown without torch.
+        exported: Whether a dynamic size is its number at export; otherwise it is a name.
         places: Whether to find the file offset of each tensor, which reads the header of each entry.
 
     Raises:

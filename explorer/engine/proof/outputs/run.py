@@ -126,7 +126,7 @@ def pair_inputs(before: Model, after: Model, alike: Collection[str] = ()) -> dic
 
 
 def check_interface(before: Model, after: Model) -> None:
-    """Checks that callers can use two models with the same inputs in the same way.
+    """Checks that a caller can pass inputs to both models alike, by position and as optional inputs.
 
     Raises:
         InputMismatch: The inputs have another order, which matters to callers that pass them by position. Or
