@@ -204,7 +204,7 @@ FLAWS: dict[str, tuple[Callable[[], nn.Module], tuple[Shape, ...], str, str, int
         "matmul",
         0,
         2 * 5 * 5 * 8,
-        "no module",
+        "not a module",
     ),
     # q k and p v, by hand and without a module at all
     "a model without modules": (
