@@ -144,7 +144,7 @@ class StageSearch:
     Attributes:
         subject: The units to cut.
         spec: The user's specification of the split.
-        types, units, sizes: Types of the values, operators to cut, and bytes of the values, as in `subject`.
+        types, units, sizes: As in `CutSequence`.
         count: Number of units.
         crossing: Bytes over a cut before each unit.
         can_cut: Whether a cut is possible before each unit: all sizes are known and no reason forbids it.
