@@ -102,12 +102,12 @@ class _Core(NamedTuple):
     """A core with its part of the tile of the current loops.
 
     Attributes:
-        index: Index of the core along M, K and N at each level.
+        position: Position of the core along M, K and N at each level.
         starts: First element along M, K and N.
         lengths: Elements along M, K and N.
     """
 
-    index: tuple[Triple, ...]
+    position: tuple[Triple, ...]
     starts: Triple
     lengths: Triple
 
@@ -190,7 +190,7 @@ class _Walk:
                     start + number * tile
                     for start, tile, number in zip(core.starts, step.tile, index, strict=True)
                 )
-                yield _Core((*core.index, index), starts, lengths)  # type: ignore[arg-type]
+                yield _Core((*core.position, index), starts, lengths)  # type: ignore[arg-type]
 
     def _arrive(self, level: int, cores: Sequence[_Core]) -> None:
         """Loads the tiles of a level; a memory drops its tile when a memory outside loads another one."""
@@ -201,13 +201,13 @@ class _Walk:
             tile = (core.starts[0], core.lengths[0], core.starts[1], core.lengths[1])
             if whole:
                 tile = (0, self._nest.size[0], 0, self._nest.size[1])
-            key = level, core.index
+            key = level, core.position
             held = self._held.get(key)
             if held == tile:
                 continue
             self._held[key] = tile
             for other in [
-                other for other in self._held if other[0] > level and other[1][: level + 1] == core.index
+                other for other in self._held if other[0] > level and other[1][: level + 1] == core.position
             ]:
                 if "A" not in self._nest.levels[other[0]].keep:
                     del self._held[other]
@@ -216,7 +216,7 @@ class _Walk:
                 if held is not None:
                     new = np.setdiff1d(new, self._part(*held), assume_unique=True)
                 self._loads += len(new)
-                news.setdefault(core.index[: outer + 1], []).append(new)
+                news.setdefault(core.position[: outer + 1], []).append(new)
         for parts in news.values():
             self._reads += len(parts[0]) if len(parts) == 1 else len(np.unique(np.concatenate(parts)))
 

@@ -98,10 +98,9 @@ def emit(
     started = time.perf_counter()
     code_folder.check(output, overwrite)
     mapped = session.map(
-        machine if machine is not None else _read_machine(mapping),
-        fuse=fuse
-        if mapping is None
-        else "",  # a search includes the fused operators; a given mapping is not changed
+        machine if machine is not None else _read_machine_name(mapping),
+        # a search includes the fused operators; a given mapping is not changed
+        fuse=fuse if mapping is None else "",
         grouped=grouped,
         mapping=mapping,
         sites=sites,
@@ -144,8 +143,8 @@ def emit(
     return replace(proof, form=form, seconds=time.perf_counter() - started)
 
 
-def _read_machine(mapping: str | None) -> MemoryMachine:
-    """Return the machine of a mapping file.
+def _read_machine_name(mapping: str | None) -> str:
+    """Return the name of the machine that a mapping file is for.
 
     Raises:
         Misuse: There is no mapping file, or it cannot be read.
