@@ -35,9 +35,9 @@ if TYPE_CHECKING:
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 
-QUANTIZED = (
-    "quantized: the two may be as far apart as rounding to 8 bits at every layer explains, measured by what"
-    " one step of quantization in the inputs changes"
+QUANTIZED_NOTE = (
+    "quantized: both models round to 8 bits at every layer, so their outputs may differ; the allowed"
+    " difference is derived from the effect of one quantization step in the inputs"
 )
 """Note about a comparison of quantized models."""
 
@@ -45,7 +45,7 @@ QUANTIZED_TYPES = (np.int8, np.uint8, np.int16)
 """Types of quantized numbers."""
 
 ROUNDING_OPERATORS = frozenset({"QuantizeLinear", "Conv", "ConvTranspose", "MatMul", "Gemm"})
-"""Operators at which a quantized model rounds to 8 bits: after each layer, or before each product."""
+"""Operators that count as one rounding to 8 bits: of a result (`QuantizeLinear`), or of a product's input."""
 
 Array = np.ndarray[Any, Any]
 Feeds = Mapping[str, Array]
@@ -64,8 +64,8 @@ def _list_cases(bound_inputs: BoundInputs, other_inputs: Sequence[BoundInputs], 
     cases = [_Case(bound_inputs, draws)]
     for resized in other_inputs:
         pairs = zip(bound_inputs.inputs, resized.inputs, strict=True)
-        text = ", ".join(f"{b.name} {shape_text(b.shape)}" for a, b in pairs if a.shape != b.shape)
-        cases.append(_Case(resized, 1, f" with {text}"))
+        changed = [f"{new.name} {shape_text(new.shape)}" for old, new in pairs if old.shape != new.shape]
+        cases.append(_Case(resized, 1, f" with {', '.join(changed)}"))
     return cases
 
 
@@ -78,7 +78,7 @@ def prove(
     *,
     depth: int,
     names: Sequence[str] = (),
-    plan_inputs: Callable[[BoundInputs], Mapping[str, RandomInput]] | None = None,
+    make_plans: Callable[[BoundInputs], Mapping[str, RandomInput]] | None = None,
 ) -> Verification:
     """Runs an nn.Module and the model converted from it, and compares the outputs.
 
@@ -91,7 +91,7 @@ def prove(
             by input name.
         depth: Number of successive roundings in the model; sets the tolerance if no float64 results exist.
         names: Output names of the result, or empty if it has none.
-        plan_inputs: Function that returns random-input plans by input name, or None to derive them from the
+        make_plans: Function that returns random-input plans by input name, or None to derive them from the
             module.
 
     Raises:
@@ -108,12 +108,11 @@ def prove(
     cases = _list_cases(bound_inputs, other_inputs, job.draws)
     step = job.make_step_counter("comparing with the source", sum(2 * case.draws + 1 for case in cases))
     for case in cases:
-        input_plans = _plan_inputs(
-            loaded, case.inputs, plan_inputs(case.inputs) if plan_inputs is not None else {}
-        )
+        plans = make_plans(case.inputs) if make_plans is not None else {}
+        input_plans = _plan_inputs(loaded, case.inputs, plans)
         input_texts += [plan.text() for plan in input_plans]
         feeds = [_keep_user_integers(case.inputs, draw(input_plans, seed)) for seed in seeds[: case.draws]]
-        source_outputs, references, text = _run_source(
+        source_outputs, references, float64_note = _run_source(
             loaded, original, float64_copy, case.inputs, feeds, step
         )
         result_outputs = run.run_each(make_result_runner(case.inputs), (), feeds, step)
@@ -126,9 +125,9 @@ def prove(
             replace(source_outputs, names=output_names),
             replace(result_outputs, names=_match_names(output_names, result_outputs.draws[0])),
         )
-        true_by_name = [dict(zip(output_names, values, strict=True)) for values in references]
-        noise = run.Noise(no_float64_reason or text, depth)
-        case_evidence = run.compare(source_outputs, result_outputs, true_by_name, noise)
+        references_by_name = [dict(zip(output_names, values, strict=True)) for values in references]
+        noise = run.Noise(no_float64_reason or float64_note, depth)
+        case_evidence = run.compare(source_outputs, result_outputs, references_by_name, noise)
         evidence += [replace(output, name=f"{output.name}{case.label}") for output in case_evidence]
     return _summarize(job, seeds, input_texts, tuple(evidence), started)
 
@@ -147,10 +146,10 @@ def prove_written(
     """
     if not job.verify:
         return None
-    job.tell("reading what was written")
+    job.tell("reading the written file")
     with loaded.quiet():
         result_module = LOADERS[format](job.path)
-    make_result_runner = partial(make_module_runner, result_module, source="the file that was written")
+    make_result_runner = partial(make_module_runner, result_module, label="the written file")
     return prove(job, loaded, bound_inputs, other_inputs, make_result_runner, depth=depth)
 
 
@@ -170,7 +169,7 @@ def compare_runs(
 
     Args:
         job: The conversion.
-        model: Source or result in ONNX, whose float64 results are the reference.
+        model: The ONNX model of the two, source or result. Its float64 results are the reference.
         run_original: Function that runs the source on arrays by input name.
         run_result: Function that runs the result on the same arrays.
         input_plans: Random-input plan of each input.
@@ -185,11 +184,17 @@ def compare_runs(
     old = run.run_each(run_original, names, feeds, step, perturb=perturb)
     new = run.run_each(run_result, names, feeds, step)
     references: list[dict[str, Array]] = []
-    text = "none: quantized arithmetic is compared with what one step in the inputs changes"
+    float64_note = "none: the reference is the effect of one quantization step in the inputs"
     if layers is None:
-        references, text = run.run_in_float64(model, feeds, job.cancel, step)
+        references, float64_note = run.run_in_float64(model, feeds, job.cancel, step)
     growth = math.sqrt(max(layers or 1, 1))
-    noise = run.Noise(text, run.estimate_depth(model), growth, both=True, steps=layers is not None)
+    noise = run.Noise(
+        float64_note,
+        run.estimate_depth(model),
+        growth,
+        both=True,  # two runtimes, of which neither is the more accurate one by definition
+        steps=layers is not None,  # a small error may move a value across a threshold of 8-bit rounding
+    )
     evidence = run.compare(old, new, references, noise)
     return _summarize(job, seeds, [plan.text() for plan in input_plans], evidence, started)
 
@@ -202,20 +207,20 @@ def _summarize(
     started: float,
 ) -> Verification:
     if not evidence:
-        raise BadModel("the model gives no tensor: nothing can be compared", hint=UNPROVED)
+        raise BadModel("the model gives no tensor: nothing can be compared", hint=NO_VERIFY_HINT)
     return Verification(
-        **decide_verdict(Grounds(whole=evidence, draws=len(seeds))),
+        **decide_verdict(Grounds(whole=evidence, draws=len(seeds))),  # evidence of runs of whole models only
         before=job.source,
         after=job.target,
         seeds=seeds,
         inputs=tuple(texts),
-        sites=(),
+        sites=(),  # a conversion has no tiled sites
         outputs=evidence,
         seconds=time.perf_counter() - started,
     )
 
 
-UNPROVED = "nothing was written; --no-verify converts without the comparison"
+NO_VERIFY_HINT = "no output file was kept; --no-verify converts without the comparison"
 
 
 def _number_names(results: Sequence[Any]) -> list[str]:
@@ -239,30 +244,31 @@ def _plan_inputs(
 
     Integers without a plan stay below the number of rows of the smallest embedding.
     """
-    height = 0 if len(plans) == len(bound_inputs.inputs) else _find_smallest_table(loaded)
+    index_limit = 0 if len(plans) == len(bound_inputs.inputs) else _count_rows_of_smallest_embedding(loaded)
     input_plans = []
     for info in bound_inputs.inputs:
         shape = tuple(size for size in info.shape or () if isinstance(size, int))
         input_plans.append(
-            plans.get(info.name) or _plan_input(info.name, info.dtype or "float32", shape, height)
+            plans.get(info.name) or _plan_input(info.name, info.dtype or "float32", shape, index_limit)
         )
     return tuple(input_plans)
 
 
-def _plan_input(name: str, dtype: str, shape: tuple[int, ...], height: int) -> RandomInput:
+def _plan_input(name: str, dtype: str, shape: tuple[int, ...], index_limit: int) -> RandomInput:
+    """Plans an input from its type. Integers are indices below `index_limit`, if the limit is not 0."""
     kind = np.dtype(dtype).kind if dtype in NUMPY_TYPES else "f"
     if kind in "fc":
         return RandomInput(name, dtype, shape, why="standard normal")
     low, high, why = 0, 2, "at random" if kind == "b" else "as a mask"
-    if kind != "b" and height:
-        high, why = min(height, np.iinfo(dtype).max), "rows of the smallest table"
+    if kind != "b" and index_limit:
+        high, why = min(index_limit, np.iinfo(dtype).max), "rows of the smallest embedding"
     elif kind != "b" and np.dtype(dtype).itemsize == 1:
-        low, high, why = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "all of it"
+        low, high, why = int(np.iinfo(dtype).min), int(np.iinfo(dtype).max) + 1, "the whole range of the type"
     return RandomInput(name, dtype, shape, low, high, why)
 
 
-def _find_smallest_table(loaded: LoadedModule) -> int:
-    """Returns the number of rows of the smallest embedding, or 0 without one. Smaller indices are valid."""
+def _count_rows_of_smallest_embedding(loaded: LoadedModule) -> int:
+    """Returns the limit below which every index is valid in all embeddings, or 0 without an embedding."""
     from torch import nn
 
     tables = [m for m in loaded.meta().modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag))]
@@ -299,13 +305,13 @@ def _shift_by_one_step(feeds: Feeds) -> Feeds:
 class _FailedRun(BadModel):
     """Error of a module that raised an exception when it was called."""
 
-    def __init__(self, cause: str, source: str) -> None:
-        super().__init__(f"cannot be run {cause}", where=source, hint=UNPROVED)
+    def __init__(self, cause: str, label: str) -> None:
+        super().__init__(f"cannot be run {cause}", where=label, hint=NO_VERIFY_HINT)
         self.cause = cause
 
 
-def make_module_runner(module: Any, bound_inputs: BoundInputs, source: str) -> Callable[[Feeds], list[Array]]:
-    """Returns a function that runs a module, or a loaded program, on arrays by input name."""
+def make_module_runner(module: Any, bound_inputs: BoundInputs, label: str) -> Callable[[Feeds], list[Array]]:
+    """Returns a function that runs a module or a loaded program on arrays. Errors call it `label`."""
     import torch  # takes 2 s and can be missing; comparing ONNX files works without torch
 
     from explorer.engine.formats.torch_module.modules import walk_tensors
@@ -321,7 +327,7 @@ def make_module_runner(module: Any, bound_inputs: BoundInputs, source: str) -> C
                 torch.manual_seed(0)
                 result = module(*args, **kwargs)
         except Exception as error:
-            raise _FailedRun(f"({format_error(error)})", source) from error
+            raise _FailedRun(f"({format_error(error)})", label) from error
         return [convert_to_array(tensor) for _, tensor in walk_tensors(result)]
 
     return call

@@ -68,7 +68,7 @@ def convert(job: ConversionJob) -> ConversionResult:
         shapes=axes.build_dynamic_shapes(loaded, open_axes),
     )
     export_result = onnx_export.export(loaded, bound_inputs, job.path, job.on_progress, request)
-    job.tell("reading what was written")
+    job.tell("reading the written file")
     join_external_data(job.path)
     fold_notes = fold_file(job)
     model = validate(reader.read(job.path))
@@ -85,7 +85,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             _make_runner(model, file_names, condition_values),
             depth=estimate_depth(model),
             names=[value.name for value in model.graph.outputs],
-            plan_inputs=_make_input_planner(model, file_names),
+            make_plans=_make_input_planner(model, file_names),
         )
     return ConversionResult(
         how=f"{onnx_export.EXPORTERS[export_result.exporter]}, opset {model.opset}",
@@ -167,7 +167,7 @@ def _make_runner(
     conditions = {node.inputs[0] for node in model.graph.nodes if node.op == "If"} & computed - {*outputs}
     condition_values.update({name: set() for name in conditions})
     exposed_model = expose(model, [*outputs, *sorted(conditions)]) if conditions else model
-    session = RuntimeSession(exposed_model, what="the file that was written")
+    session = RuntimeSession(exposed_model, what="the written file")
     feed_names = {value.name for value in model.graph.feeds}
 
     def call(feeds: Mapping[str, Any]) -> list[Any]:

@@ -15,7 +15,7 @@ from torch import nn
 from explorer.base.errors import BadModel, ExplorerError, Misuse
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.module_twin import choose_writer, make_replaceable, make_twin, write_twin
+from explorer.engine.convert.module_twin import choose_writer, make_twin, require_layers, write_twin
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -267,7 +267,7 @@ def _add_module_figures(
 def _get_module(opened: TorchModel, spec: QuantizeSpec) -> LoadedModule:
     if spec.form not in ("auto", "torchao"):
         raise Misuse(f"{spec.form} is a way to write ONNX", where="--form", hint="leave it out for a module")
-    return make_replaceable(opened, "quantize it as ONNX, to a file that ends in .onnx")
+    return require_layers(opened, "quantize it as ONNX, to a file that ends in .onnx")
 
 
 def _list_weight_types(loaded: LoadedModule) -> list[str]:

@@ -19,7 +19,7 @@ from torch import nn
 from explorer.base.errors import BadModel
 from explorer.engine.convert import axes, comparison
 from explorer.engine.convert.job import ConversionJob
-from explorer.engine.convert.module_twin import choose_writer, make_replaceable, make_twin, write_twin
+from explorer.engine.convert.module_twin import choose_writer, make_twin, require_layers, write_twin
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
@@ -42,7 +42,7 @@ def plan_module(
     Raises:
         Misuse: See `replace.tile_module`; or the model is not an nn.Module.
     """
-    loaded = make_replaceable(opened, _AS_ONNX)
+    loaded = require_layers(opened, _AS_ONNX)
     bound_inputs = bind(loaded, job.input_shapes, job.dims)
     # on the meta device a copy costs nothing
     return tile_module(
@@ -81,7 +81,7 @@ def to_torch(
         Cancelled: The user canceled (`job.cancel`).
     """
     started = time.perf_counter()
-    loaded = make_replaceable(opened, _AS_ONNX)
+    loaded = require_layers(opened, _AS_ONNX)
     if output is not None:
         files = getattr(opened, "files", ())
         output_files.check_target(output, overwrite=overwrite, models=[opened.source, *files], weights=files)
@@ -145,10 +145,10 @@ def _prove(
         sites = compare_sites(loaded.materialise(), tiled, plan, run, job.seed, step)
     result = tiled
     if reload is not None:
-        job.tell("reading what was written")
+        job.tell("reading the written file")
         with silence():
             result = reload()
-    make_result_runner = partial(comparison.make_module_runner, result, source="the tiled module")
+    make_result_runner = partial(comparison.make_module_runner, result, label="the tiled module")
     depth = comparison.estimate_module_depth(tiled)
     evidence = comparison.prove(
         job, loaded, open_axes.export_inputs, open_axes.other_inputs, make_result_runner, depth=depth

@@ -28,8 +28,8 @@ class _ModuleSource(Struct, frozen=True):
     format: str
 
 
-def make_replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
-    """Returns the model as an nn.Module with layers.
+def require_layers(opened: OpenedModel, hint: str) -> LoadedModule:
+    """Returns the model as an nn.Module with layers, or refuses it.
 
     Args:
         opened: Source model.
@@ -44,7 +44,7 @@ def make_replaceable(opened: OpenedModel, hint: str) -> LoadedModule:
         raise Misuse(
             message,
             where=opened.source,
-            hint=f"name the code: FILE.py:callable or package.module:callable; or {hint}",
+            hint=f"open the code that builds it, FILE.py:callable or package.module:callable; or {hint}",
         )
     return loaded
 
@@ -65,7 +65,7 @@ def make_twin(loaded: LoadedModule, module: nn.Module) -> LoadedModule:
         loaded,
         build=CopyOf(module),
         values=None,
-        trained=True,
+        trained=True,  # `build` returns the copy's own weights, so the model is built once
         bound=None,
         _meta=None,
         _real=None,
@@ -80,12 +80,18 @@ def choose_writer(output: str, options: ConversionOptions) -> convert.Converter:
         Misuse: No converter writes a file with this ending.
     """
     if output.lower().endswith(".onnx"):
-        raise Misuse("a module is not an ONNX file", where=output, hint="give a .pt2 or .pt file")
-    return convert.find("torch", output, output, options, module=True)
+        message = "a module with replaced layers cannot be written as ONNX"
+        raise Misuse(message, where=output, hint="name a .pt2 or .pt file")
+    return convert.find("torch", source=output, target=output, options=options, module=True)
 
 
-def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[[str], Any]:
+def write_twin(twin: LoadedModule, source_format: str, job: ConversionJob) -> Callable[[str], Any]:
     """Writes a module to `job.path` in the format of `job.target`; returns a function that loads it.
+
+    Args:
+        twin: Module to write.
+        source_format: Format of the model from which the twin was made.
+        job: The conversion.
 
     Raises:
         BadModel: The module cannot be written.
@@ -93,5 +99,5 @@ def write_twin(twin: LoadedModule, format: str, job: ConversionJob) -> Callable[
     writer = choose_writer(os.fspath(job.target), job.options)
     name, _, function = writer.function.partition(":")
     convert_module = getattr(import_module(f"explorer.engine.convert.{name}"), function)
-    convert_module(replace(job, opened=_ModuleSource(twin, format), verify=False))
+    convert_module(replace(job, opened=_ModuleSource(twin, source_format), verify=False))
     return comparison.LOADERS[writer.format]

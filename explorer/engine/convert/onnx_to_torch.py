@@ -156,10 +156,10 @@ def _export(
 def _compare(
     job: ConversionJob, model: Model, format: str, cases: Sequence[Sequence[RandomInput]]
 ) -> Verification:
-    job.tell("reading what was written")
+    job.tell("reading the written file")
     with silence():
         result_module = comparison.LOADERS[format](job.path)
-    return prove(job, model, result_module, cases, "the file that was written")
+    return prove(job, model, result_module, cases, "the written file")
 
 
 def _build_result(
@@ -180,7 +180,7 @@ def _build_result(
         return TensorInfo(value.name, value.dtype, shape, "declared")
 
     if evidence is not None and is_quantized(model):
-        notes = (*notes, comparison.QUANTIZED)
+        notes = (*notes, comparison.QUANTIZED_NOTE)
     return ConversionResult(
         how=method,
         inputs=tuple(map(describe_value, model.graph.feeds)),

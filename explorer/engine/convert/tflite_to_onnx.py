@@ -52,7 +52,7 @@ def convert(job: ConversionJob) -> ConversionResult:
             interpreter = _load_interpreter(tensorflow, job)
         quantized = any(map(_is_quantized, interpreter.get_tensor_details()))
         evidence = _compare(job, interpreter, model, quantized)
-        notes += (comparison.QUANTIZED,) if quantized else ()
+        notes += (comparison.QUANTIZED_NOTE,) if quantized else ()
     return build_result(model, evidence, notes)
 
 
@@ -91,7 +91,7 @@ def write_onnx(
             write(opset=job.options.opset or _OPSET, output_path=job.path)
         except Exception as error:
             raise BadModel(f"tf2onnx cannot convert it ({format_error(error)})", where=job.source) from error
-    job.tell("reading what was written")
+    job.tell("reading the written file")
     if not os.path.exists(job.path):
         raise BadModel("tf2onnx wrote nothing", where=job.source)
     if amend is not None:
@@ -128,7 +128,7 @@ def _load_interpreter(tensorflow: Any, job: ConversionJob) -> Any:
         raise BadModel(
             f"TensorFlow cannot run it ({format_error(error)})",
             where=job.source,
-            hint=comparison.UNPROVED,
+            hint=comparison.NO_VERIFY_HINT,
         ) from error
     return interpreter
 
@@ -139,7 +139,7 @@ def _compare(job: ConversionJob, interpreter: Any, model: Model, quantized: bool
     Quantized outputs are compared as real numbers.
     """
     input_plans = plan_inputs(model, job.dims, job.input_shapes)
-    session = RuntimeSession(model, what="the file that was written")
+    session = RuntimeSession(model, what="the written file")
     names = [value.name for value in model.graph.outputs]
     results = _order_outputs(interpreter, names)
     layers = (
@@ -202,5 +202,5 @@ def _run(
         raise BadModel(
             f"TensorFlow cannot run it ({format_error(error)})",
             where=job.source,
-            hint=comparison.UNPROVED,
+            hint=comparison.NO_VERIFY_HINT,
         ) from error

@@ -18,7 +18,7 @@ from explorer.engine.convert.module_to_quantized import (
     choose_on_shapes,
     quantize_module,
 )
-from explorer.engine.convert.module_twin import has_layers, make_replaceable
+from explorer.engine.convert.module_twin import has_layers, require_layers
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.quantize.settings import find_settings
 from explorer.facts import Analysis, HistoryEntry
@@ -127,7 +127,7 @@ class ModuleQuantizer:
         if output is not None and not output.lower().endswith(MODULE_ENDINGS):
             return False
         opened = self._opened()
-        return has_layers(opened) or (output is not None and not make_replaceable(opened, _AS_ONNX))
+        return has_layers(opened) or (output is not None and not require_layers(opened, _AS_ONNX))
 
     def command(
         self, request: QuantizeRequest, output: str | None, dynamic: Mapping[str, Mapping[int, str]]

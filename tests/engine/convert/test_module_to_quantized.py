@@ -267,5 +267,5 @@ def test_a_layer_whose_weight_is_no_number_is_left(net: Net, weight: str) -> Non
         assert [name for name, why in reasons.items() if not why] == ["fc", "tied"]
         assert torch.isnan(made(X)).any()
     with Session(net, inputs=(X,)) as session:
-        with pytest.raises(Misuse, match="a module is not an ONNX file"):
+        with pytest.raises(Misuse, match="a module with replaced layers cannot be written as ONNX"):
             session.quantize_module(QuantizeSpec(), output="x.onnx")

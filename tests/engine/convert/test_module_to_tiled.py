@@ -220,7 +220,10 @@ def test_what_cannot_be_done_is_one_line(
     os.symlink(lenet, tmp_path / "lenet.onnx")
     torch.save(nn.Linear(2, 2).state_dict(), tmp_path / "state.pt")
     for words, message in (
-        ([factory, "--to", "torch", "-o", "x.onnx"], "a module is not an ONNX file"),
+        (
+            [factory, "--to", "torch", "-o", "x.onnx"],
+            "a module with replaced layers cannot be written as ONNX",
+        ),
         ([factory, "--to", "torch", "--form", "lab"], "forms are ways to write ONNX"),
         ([factory, "--dynamic", "x:0=batch"], "add --to torch"),
         (["lenet.onnx", "--to", "torch"], "a file of the format onnx has none"),

@@ -45,7 +45,7 @@ def make_torch_runner(module: Any, names: Sequence[str], source: str) -> Callabl
             raise
         except Exception as error:
             raise BadModel(
-                f"cannot be run ({format_error(error)})", where=source, hint=comparison.UNPROVED
+                f"cannot be run ({format_error(error)})", where=source, hint=comparison.NO_VERIFY_HINT
             ) from error
         return [convert_to_array(tensor) for _, tensor in walk_tensors(result)]
 

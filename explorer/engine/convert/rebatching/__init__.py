@@ -107,7 +107,7 @@ def _prove_at_size(
     dims: Mapping[str, int],
     job: ConversionJob,
 ) -> Verification:
-    new_session = RuntimeSession(rewritten_file, what="the file that was written")
+    new_session = RuntimeSession(rewritten_file, what="the written file")
     original_session = RuntimeSession(model, what="the original")
     names = [value.name for value in model.graph.outputs]
 
