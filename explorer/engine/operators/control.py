@@ -7,10 +7,10 @@ Their records apply only if a body cannot be analyzed.
 from __future__ import annotations
 
 from explorer.engine.graph.layouts import MS
-from explorer.engine.operators.cost_rules import free, no_rule
+from explorer.engine.operators.cost_rules import free, unknown_cost
 from explorer.engine.operators.operator import Operator
 
-_BODY = no_rule("its body is missing or does not fit it")
+_BODY = unknown_cost("its body is missing or does not fit it")
 
 OPERATORS = (
     Operator("If", _BODY, settings=(0,)),
@@ -24,20 +24,22 @@ OPERATORS = (
         """,
         free,
     ),
-    Operator("ImageDecoder", no_rule("decoding an image depends on what is in the file", products=False)),
+    Operator(
+        "ImageDecoder", unknown_cost("decoding an image depends on what is in the file", products=False)
+    ),
     Operator(
         "Adagrad Adam Gradient Momentum",
-        no_rule("a step of training, of which no operator of a forward pass is part"),
+        unknown_cost("a step of training, of which no operator of a forward pass is part"),
         "ai.onnx.preview.training",
     ),
     Operator(
         "BeamSearch GreedySearch Sampling WhisperBeamSearch",
-        no_rule("it runs a whole model until a text ends"),
+        unknown_cost("it runs a whole model until a text ends"),
         MS,
     ),
-    Operator("EPContext Snpe", no_rule("it holds a model compiled for one machine"), MS),
+    Operator("EPContext Snpe", unknown_cost("it holds a model compiled for one machine"), MS),
     Operator(
         "DisentangledAttention_TRT EfficientNMS_TRT MultilevelCropAndResize_TRT PyramidROIAlign_TRT",
-        no_rule("a plugin of TensorRT, whose definition is not public"),
+        unknown_cost("a plugin of TensorRT, whose definition is not public"),
     ),
 )

@@ -73,7 +73,7 @@ def per_input(per_element: int = 1, detail: str = "", index: int = 0) -> Rule:
     return rule
 
 
-def no_rule(reason: str, *, products: bool = True) -> Rule:
+def unknown_cost(reason: str, *, products: bool = True) -> Rule:
     """Makes a cost rule that returns an unknown cost.
 
     Args:
@@ -85,9 +85,9 @@ def no_rule(reason: str, *, products: bool = True) -> Rule:
     return lambda _: cost
 
 
-def per_head(width: Dim, heads: int) -> Dim:
-    """Returns the width of one head, or None if the total width is unknown."""
-    return width // heads if isinstance(width, int) and heads else None
+def divide(size: Dim, parts: int) -> Dim:
+    """Returns the size of one of `parts` equal parts, such as of one head, or None if `size` is unknown."""
+    return size // parts if isinstance(size, int) and parts else None
 
 
 def with_past(length: Dim, past: Dim) -> Dim:
@@ -114,17 +114,19 @@ def activated(cost: Cost, call: Call) -> Cost:
     return cost_formulas.adding(cost, str(name), call.output()) if name and name != "none" else cost
 
 
-FORMAT = "what unpacking a weight takes depends on its format, which the node names by number only"
+UNPACKING_REASON = (
+    "the cost of unpacking a weight depends on its packed format, of which the node gives only a number"
+)
 
 
 def unpacking(cost: Cost) -> Cost:
     """Marks the elementwise operations as unknown, because the weight's packed format is not known."""
-    return replace(cost, elementwise_ops=None, status="unknown", reason=cost.reason or FORMAT)
+    return replace(cost, elementwise_ops=None, status="unknown", reason=cost.reason or UNPACKING_REASON)
 
 
 def swiglu(call: Call) -> tuple[int, str]:
     """Returns the number of operations per element of onnxruntime's SwiGLU, and their names."""
-    limits = ["limit the gate", "limit the other"] if call.attributes.get("limit", 0.0) > 0 else []
+    limits = ["limit the gate", "limit the value"] if call.attributes.get("limit", 0.0) > 0 else []
     shift = ["shift"] if call.attributes.get("activation_beta", 0.0) else []
     parts = [*limits, "activate", *shift, "multiply"]
     return len(parts), ", ".join(parts)

@@ -46,7 +46,7 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
         reduced.append(remaining)
     order = _find_contraction_order(reduced, frozenset(output), known_sizes)
     if is_symbolic and len(operands) > 2:
-        return Cost(None, None, equation, "unknown", cost_formulas.unbound([("", tuple(sizes.values()))]))
+        return Cost(None, None, equation, "unknown", cost_formulas.why_unknown([("", tuple(sizes.values()))]))
     cost = Cost(formula="")
     for letters, summed in order:
         dims = tuple(sizes[c] for c in sorted(letters))
@@ -56,7 +56,7 @@ def einsum(equation: str, shapes: Sequence[Shape]) -> Cost:
             continue
         value = cost_formulas.count(dims)
         step = (
-            Cost(None, 0, text, "unknown", cost_formulas.unbound([("", dims)]))
+            Cost(None, 0, text, "unknown", cost_formulas.why_unknown([("", dims)]))
             if value is None
             else Cost(value, 0, f"{text} = {value:,}")
         )

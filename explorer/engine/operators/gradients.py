@@ -59,7 +59,7 @@ def _operand_gradient(macs: int, want: Want) -> Gradient:
     return Gradient(macs if want == "input" else 0, macs if want == "weight" else 0)
 
 
-def pair(macs: int, first: Want, second: Want) -> Gradient:
+def product_gradient(macs: int, first: Want, second: Want) -> Gradient:
     """Gradient of a product of two operands with `macs` forward MACs."""
     return _operand_gradient(macs, first) + _operand_gradient(macs, second)
 
@@ -78,7 +78,7 @@ def attention(scores: int, values: int, query: Want, key: Want, value: Want) -> 
         value: Purpose of the gradient of V.
     """
     inner: Want = "input" if query or key else ""
-    return pair(scores, query, key) + pair(values, inner, value)
+    return product_gradient(scores, query, key) + product_gradient(values, inner, value)
 
 
 def recurrent(

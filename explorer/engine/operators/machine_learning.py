@@ -262,7 +262,7 @@ def _tf_idf(call: Call) -> Cost:
     attributes, shape = call.attributes, call.shape(0)
     rows, length = (shape[:-1] or (1,)), shape[-1]
     if not isinstance(length, int):
-        return replace(cost_formulas.unknown(cost_formulas.unbound([("", shape)])), macs=0)
+        return replace(cost_formulas.unknown(cost_formulas.why_unknown([("", shape)])), macs=0)
     ngrams, longest = 0, min(attributes["max_gram_length"], length)
     if longest > _MAX_GRAM_LENGTH:
         return replace(cost_formulas.unknown(f"groups of {longest:,} words are not worked out"), macs=0)

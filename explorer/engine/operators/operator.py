@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 from msgspec import Struct
 
 from explorer.engine.operators.call import Call, Rule, ShapeRule
-from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.engine.operators.gradients import Gradient, Want, product_gradient
 
 Role = Literal["each"]
 """Behavior along the positions of a batch or sequence. 'each': an output element depends on one position."""
@@ -74,7 +74,7 @@ GradientRule = Callable[[BackwardNode], Gradient | None]
 
 def multiply_first_two(node: BackwardNode) -> Gradient:
     """Gradient rule of an operator that multiplies its first two inputs."""
-    return pair(node.macs, node.want(0), node.want(1))
+    return product_gradient(node.macs, node.want(0), node.want(1))
 
 
 def blocked(_: BackwardNode) -> Gradient:

@@ -21,9 +21,9 @@ from explorer.engine.operators.cost_rules import (
     data_movement,
     free,
     from_table,
-    no_rule,
     per_input,
     per_output,
+    unknown_cost,
 )
 from explorer.engine.operators.operator import Operator
 from explorer.facts import Dim, Shape
@@ -519,18 +519,18 @@ _COSTS: Mapping[str, Rule] = {
     "CALL_ONCE": data_movement("runs a subgraph once, before the first pass"),
     **dict.fromkeys(
         str.split("IF WHILE CALL STABLEHLO_WHILE STABLEHLO_COMPOSITE STABLEHLO_CASE"),
-        no_rule("the subgraphs that it runs open into too many operators"),
+        unknown_cost("the subgraphs that it runs open into too many operators"),
     ),
-    "DELEGATE": no_rule("it holds a part of the model compiled for one machine"),
-    "CUSTOM": no_rule("a custom operator without a name"),
-    "PLACEHOLDER_FOR_GREATER_OP_CODES": no_rule("it stands for an operator of a newer schema"),
+    "DELEGATE": unknown_cost("it holds a part of the model compiled for one machine"),
+    "CUSTOM": unknown_cost("a custom operator without a name"),
+    "PLACEHOLDER_FOR_GREATER_OP_CODES": unknown_cost("it stands for an operator of a newer schema"),
     **dict.fromkeys((f"STABLEHLO_{op}" for op in _HLO_ELEMENTS), per_output()),
     **{f"STABLEHLO_{op}": free for op in _HLO_MOVES},
     "STABLEHLO_CLAMP": per_output(2, "limit below, limit above"),
     "STABLEHLO_REDUCE": per_input(),
     "STABLEHLO_REDUCE_WINDOW": _hlo_window,
     "STABLEHLO_SORT": _SORT,
-    "STABLEHLO_CUSTOM_CALL": no_rule("what it calls is not in the file"),
+    "STABLEHLO_CUSTOM_CALL": unknown_cost("what it calls is not in the file"),
 }
 
 _SETTINGS: Mapping[str, tuple[int, ...]] = {

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from explorer.engine.operators.call import Call
-from explorer.engine.operators.gradients import Gradient, Want, attention, elementwise, pair, recurrent
+from explorer.engine.operators.gradients import (
+    Gradient,
+    Want,
+    attention,
+    elementwise,
+    product_gradient,
+    recurrent,
+)
 from explorer.engine.operators.registry import compute_gradient
 from explorer.facts import TensorInfo
 
@@ -18,7 +25,7 @@ WANTS: tuple[Want, ...] = ("", "input", "weight")
 @pytest.mark.parametrize(("first", "second"), itertools.product(WANTS, WANTS))
 def test_a_product_has_a_gradient_for_each_operand_that_wants_one(first: Want, second: Want) -> None:
     wants = [first, second]
-    assert pair(7, first, second) == Gradient(7 * wants.count("input"), 7 * wants.count("weight"))
+    assert product_gradient(7, first, second) == Gradient(7 * wants.count("input"), 7 * wants.count("weight"))
 
 
 @pytest.mark.parametrize(

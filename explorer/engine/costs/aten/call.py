@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.cost_formulas import FREE, Cost
-from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.engine.operators.gradients import Gradient, Want, product_gradient
 from explorer.facts import Shape
 
 
@@ -141,7 +141,7 @@ def build_matmul_gradient_rule(first: int, second: int) -> GradientRule:
 
     def compute_gradient(call: AtenCall, macs: int, get_purpose: Callable[[Any], Want]) -> Gradient:
         tensors = call.tensors()
-        return pair(macs, get_purpose(tensors[first]), get_purpose(tensors[second]))
+        return product_gradient(macs, get_purpose(tensors[first]), get_purpose(tensors[second]))
 
     return compute_gradient
 

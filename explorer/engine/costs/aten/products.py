@@ -9,9 +9,10 @@ from typing import Any
 from explorer.engine.costs.aten.call import AtenCall, OperatorRecord, build_matmul_gradient_rule, is_complex
 from explorer.engine.operators import cost_formulas, gradients
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.engine.operators.gradients import Gradient, Want, product_gradient
 
-Wanted = Callable[[Any], Want]
+GetPurpose = Callable[[Any], Want]
+"""Function that returns the purpose of a tensor's gradient; see `Want`."""
 
 
 def _conv(call: AtenCall) -> Cost:
@@ -41,11 +42,11 @@ def _deform_conv(call: AtenCall) -> Cost:
     return cost_formulas.adding(cost_formulas.conv(result, weight, bias=True), "bilinear samples", taps, 7)
 
 
-def _deform_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
-    """The product is with samples of the input, so offsets and mask also need its gradient."""
+def _deform_gradient(call: AtenCall, macs: int, get_purpose: GetPurpose) -> Gradient:
+    """The weight multiplies samples of the input; offsets and mask need the gradient of these samples."""
     source, weight, *sampling = call.tensors()[:4]
-    sampled: Want = "input" if any(map(want, (source, *sampling))) else ""
-    return pair(macs, sampled, want(weight))
+    sampled: Want = "input" if any(map(get_purpose, (source, *sampling))) else ""
+    return product_gradient(macs, sampled, get_purpose(weight))
 
 
 def _count_real_products(cost: Cost, call: AtenCall, *operand_indices: int) -> Cost:
@@ -59,7 +60,7 @@ def _matmul(call: AtenCall) -> Cost:
 
 
 def _added_matmul(call: AtenCall) -> Cost:
-    """addmm: a product plus the first argument. Factors other than 1 multiply; beta 0 drops the addition."""
+    """addmm: beta x first argument + alpha x product. A factor of 1 costs nothing; beta 0 drops a term."""
     result = _count_real_products(cost_formulas.matmul(call.shape(1), call.shape(2)), call, 1, 2)
     alpha, beta = call.get("alpha", 1), call.get("beta", 1)
     if alpha != 1:
@@ -92,7 +93,7 @@ def _count_dynamic_linear(call: AtenCall) -> Cost:
 
 
 def _count_grouped_matmul(call: AtenCall) -> Cost:
-    """Products of groups that split one dimension: each row, column or depth index belongs to one group."""
+    """A product for each group. Groups that split one dimension take the MACs of one whole product."""
     first, second = call.shape(0), call.shape(1)
     if len(first) == len(second) == 3:
         return cost_formulas.matmul(first, second)
@@ -110,9 +111,9 @@ def _sampling_grid(call: AtenCall) -> Cost:
     return cost_formulas.matmul((batch, points, homogeneous), (batch, homogeneous, coordinates))
 
 
-def _grid_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
+def _grid_gradient(call: AtenCall, macs: int, get_purpose: GetPurpose) -> Gradient:
     """Returns the gradient of the matrices; the points of the image are constants."""
-    return pair(macs, want(call.tensors()[0]), "")
+    return product_gradient(macs, get_purpose(call.tensors()[0]), "")
 
 
 def _trilinear(call: AtenCall) -> Cost:
@@ -124,11 +125,13 @@ def _trilinear(call: AtenCall) -> Cost:
     return cost_formulas.total([first_product, second_product])
 
 
-def _trilinear_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
-    first, weight, second = map(want, call.tensors()[:3])
-    right = math.prod(call.result_sizes()) * call.sizes(2)[-1]
-    inner: Want = "input" if first or weight else ""
-    return pair(macs - right, first, weight) + pair(right, inner, second)
+def _trilinear_gradient(call: AtenCall, macs: int, get_purpose: GetPurpose) -> Gradient:
+    first, weight, second = map(get_purpose, call.tensors()[:3])
+    second_macs = math.prod(call.result_sizes()) * call.sizes(2)[-1]
+    between: Want = "input" if first or weight else ""  # of x1 W, which the second product multiplies by x2
+    return product_gradient(macs - second_macs, first, weight) + product_gradient(
+        second_macs, between, second
+    )
 
 
 def _attention(call: AtenCall) -> Cost:
@@ -147,11 +150,13 @@ def _attention(call: AtenCall) -> Cost:
     )
 
 
-def _attention_gradient(call: AtenCall, macs: int, want: Wanted) -> Gradient:
+def _attention_gradient(call: AtenCall, macs: int, get_purpose: GetPurpose) -> Gradient:
     query, key, value = call.tensors()[:3]
     width = int(query.shape[-1])
     scores = macs * width // (width + int(value.shape[-1]))
-    return gradients.attention(scores, macs - scores, want(query), want(key), want(value))
+    return gradients.attention(
+        scores, macs - scores, get_purpose(query), get_purpose(key), get_purpose(value)
+    )
 
 
 DYNAMIC_LINEAR = tuple(
@@ -159,12 +164,14 @@ DYNAMIC_LINEAR = tuple(
 )
 """Dynamically quantized linear layers, by schema name."""
 
-_PAIR, _ADDED_PAIR = build_matmul_gradient_rule(0, 1), build_matmul_gradient_rule(1, 2)
+_PRODUCT_GRADIENT = build_matmul_gradient_rule(0, 1)
+_ADDED_PRODUCT_GRADIENT = build_matmul_gradient_rule(1, 2)  # the first tensor is only added
 
-_CONV = OperatorRecord(_conv, _PAIR)
-_ONE_TYPE_CONV = OperatorRecord(_conv, _PAIR, one_type=True)
-_MATMUL = OperatorRecord(_matmul, _PAIR, one_type=True)
-_ADDED = OperatorRecord(_added_matmul, _ADDED_PAIR, one_type=True)
+_CONV = OperatorRecord(_conv, _PRODUCT_GRADIENT)
+# on the meta device, torch accepts operands of different types, so they are checked here
+_ONE_TYPE_CONV = OperatorRecord(_conv, _PRODUCT_GRADIENT, one_type=True)
+_MATMUL = OperatorRecord(_matmul, _PRODUCT_GRADIENT, one_type=True)
+_ADDED = OperatorRecord(_added_matmul, _ADDED_PRODUCT_GRADIENT, one_type=True)
 _FUSED = OperatorRecord(_attention, _attention_gradient)
 
 TABLE: Mapping[str, OperatorRecord] = {
@@ -177,9 +184,10 @@ TABLE: Mapping[str, OperatorRecord] = {
         _CONV,
     ),
     **dict.fromkeys(
-        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"), OperatorRecord(_conv_transpose, _PAIR)
+        ("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+        OperatorRecord(_conv_transpose, _PRODUCT_GRADIENT),
     ),
-    "conv_tbc": OperatorRecord(_sequence_conv, _PAIR),
+    "conv_tbc": OperatorRecord(_sequence_conv, _PRODUCT_GRADIENT),
     "torchvision::deform_conv2d": OperatorRecord(_deform_conv, _deform_gradient),
     **dict.fromkeys(("mm", "_sparse_mm", "bmm", "mv", "matmul", "dot", "vdot"), _MATMUL),
     # integers, 8-bit floats and packed weights have no gradient
@@ -190,15 +198,17 @@ TABLE: Mapping[str, OperatorRecord] = {
     ),
     # the second is transformers' fallback for a torch without the first
     **dict.fromkeys(
-        ("_grouped_mm", "transformers::grouped_mm_fallback"), OperatorRecord(_count_grouped_matmul, _PAIR)
+        ("_grouped_mm", "transformers::grouped_mm_fallback"),
+        OperatorRecord(_count_grouped_matmul, _PRODUCT_GRADIENT),
     ),
     "_scaled_grouped_mm": OperatorRecord(_count_grouped_matmul),
     **dict.fromkeys(("addmm", "_sparse_addmm", "baddbmm", "addmv", "_addmm_activation"), _ADDED),
-    "addbmm": OperatorRecord(_count_summed_batch, _ADDED_PAIR),
-    "linear": OperatorRecord(_linear, _PAIR),
+    "addbmm": OperatorRecord(_count_summed_batch, _ADDED_PRODUCT_GRADIENT),
+    "linear": OperatorRecord(_linear, _PRODUCT_GRADIENT),
     **dict.fromkeys(DYNAMIC_LINEAR, OperatorRecord(_count_dynamic_linear)),
     "_trilinear": OperatorRecord(_trilinear, _trilinear_gradient),
     "affine_grid_generator": OperatorRecord(_sampling_grid, _grid_gradient),
+    # torch chooses one of several kernels by device and inputs; the formula is the same for all
     "scaled_dot_product_attention": OperatorRecord(_attention, _attention_gradient, has_own_formula=True),
     **dict.fromkeys(
         """

@@ -35,8 +35,8 @@ from explorer.engine.operators.cost_formulas.cost import (
     product,
     times,
     total,
-    unbound,
     unknown,
+    why_unknown,
 )
 from explorer.engine.operators.cost_formulas.fourier import fourier
 from explorer.engine.operators.cost_formulas.matmul import broadcast, gemm, linear, matmul
@@ -66,6 +66,6 @@ __all__ = [
     "recurrent",
     "times",
     "total",
-    "unbound",
+    "why_unknown",
     "unknown",
 ]

@@ -6,7 +6,14 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from explorer.engine.operators.cost_formulas.cost import ELEMENTWISE, Cost, adding, count, product, unbound
+from explorer.engine.operators.cost_formulas.cost import (
+    ELEMENTWISE,
+    Cost,
+    adding,
+    count,
+    product,
+    why_unknown,
+)
 from explorer.facts import Dim, Shape
 
 
@@ -47,7 +54,7 @@ def attention(
     )
     text = text.replace("(Dqk+Dv) ?", "(Dqk+Dv)").replace(f"(Dqk+Dv) {width}", f"(Dqk {dqk} + Dv {dv})")
     if value is None:
-        cost = Cost(None, 0, text, "unknown", unbound([("", scores), ("", (dqk, dv))]))
+        cost = Cost(None, 0, text, "unknown", why_unknown([("", scores), ("", (dqk, dv))]))
     else:
         cost = Cost(value, 0, text)
     outer = count((*batch, heads))

@@ -71,7 +71,7 @@ def product(terms: Sequence[Term]) -> tuple[int | None, str]:
     return value, text if value is None else f"{text} = {value:,}"
 
 
-def unbound(terms: Sequence[Term]) -> str:
+def why_unknown(terms: Sequence[Term]) -> str:
     """Explains which unknown dimension makes the product of the terms unknown."""
     names = dict.fromkeys(d for _, dims in terms for d in dims if isinstance(d, str))
     if names:
@@ -84,7 +84,7 @@ def counted(terms: Sequence[Term]) -> Cost:
     """Cost with as many MACs as the product of the terms."""
     value, text = product(terms)
     if value is None:
-        return Cost(None, 0, text, "unknown", unbound(terms))
+        return Cost(None, 0, text, "unknown", why_unknown(terms))
     return Cost(value, 0, text)
 
 
@@ -114,7 +114,7 @@ def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> 
     value, text = product(terms)
     formula = "; ".join(t for t in (cost.formula, f"{what}: {text} elementwise") if t)
     if value is None or cost.elementwise_ops is None:
-        reason = cost.reason or unbound(terms)
+        reason = cost.reason or why_unknown(terms)
         return replace(cost, elementwise_ops=None, formula=formula, status="unknown", reason=reason)
     return replace(cost, elementwise_ops=cost.elementwise_ops + value, formula=formula)
 

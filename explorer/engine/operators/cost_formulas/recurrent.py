@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from explorer.engine.operators.cost_formulas.cost import Cost, Term, adding, counted, product, total, unbound
+from explorer.engine.operators.cost_formulas.cost import (
+    Cost,
+    Term,
+    adding,
+    counted,
+    product,
+    total,
+    why_unknown,
+)
 from explorer.facts import Dim, Shape
 
 RECURRENT: Mapping[str, tuple[int, int]] = {"RNN": (1, 0), "GRU": (3, 5), "LSTM": (4, 5)}
@@ -58,7 +66,7 @@ def recurrent(
         cost = (
             Cost(value, 0, text)
             if value is not None
-            else Cost(None, 0, text, "unknown", unbound([*outer, ("", (width, hidden))]))
+            else Cost(None, 0, text, "unknown", why_unknown([*outer, ("", (width, hidden))]))
         )
         costs.append(cost)
         if projection:

@@ -15,8 +15,8 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule, Type
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import no_rule, per_head, with_past
-from explorer.engine.operators.gradients import Gradient, Want, attention, pair
+from explorer.engine.operators.cost_rules import divide, unknown_cost, with_past
+from explorer.engine.operators.gradients import Gradient, Want, attention, product_gradient
 from explorer.engine.operators.onnx.positions import ROTATION
 from explorer.engine.operators.operator import BackwardNode, Operator
 from explorer.engine.operators.shape_rules import from_sizes, like
@@ -191,7 +191,7 @@ def _attention(call: Call) -> Cost:
         h = _Heads(q[:1], q[1], k[1], q[2], k[2], q[3], v[3])
     else:
         heads, kv_heads = attributes["q_num_heads"], attributes["kv_num_heads"]
-        h = _Heads(q[:1], heads, kv_heads, q[1], k[1], per_head(q[2], heads), per_head(v[2], kv_heads))
+        h = _Heads(q[:1], heads, kv_heads, q[1], k[1], divide(q[2], heads), divide(v[2], kv_heads))
     return _attention_cost(
         h,
         past=call.shape(4)[2] if call.has(4) else 0,
@@ -204,7 +204,7 @@ def _attention(call: Call) -> Cost:
 def _flex(call: Call) -> Cost:
     """Cost of FlexAttention, or unknown if it has subgraphs that change the scores."""
     if call.attributes.get("score_mod") is not None or call.attributes.get("prob_mod") is not None:
-        return no_rule("the graphs that modify its scores are not analyzed")(call)
+        return unknown_cost("the graphs that modify its scores are not analyzed")(call)
     q, k, v = call.shape(0), call.shape(1), call.shape(2)
     return _attention_cost(_Heads(q[:1], q[1], k[1], q[2], k[2], q[3], v[3]))
 
@@ -217,14 +217,14 @@ def _multi_head(call: Call) -> Cost:
         h = _Heads(q[:1], heads, heads, q[1], q[1], q[4], q[4])
     else:
         k = call.shape(1)
-        dqk = per_head(q[2], heads)
+        dqk = divide(q[2], heads)
         if len(k) == 5:
             h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, k[4])
         elif len(k) == 4:
             # cross-attention with key and value from an earlier pass
             h = _Heads(q[:1], heads, heads, q[1], k[2], dqk, call.shape(2)[3])
         else:
-            h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, per_head(call.shape(2)[2], heads))
+            h = _Heads(q[:1], heads, heads, q[1], k[1], dqk, divide(call.shape(2)[2], heads))
     past, total, is_buffer = _read_cache(call, 6, 1)
     cost = _attention_cost(
         h,
@@ -280,12 +280,12 @@ def _with_projection(*, mask: int, past: int, extra: int = -1) -> Rule:
     def rule(call: Call) -> Cost:
         heads = call.attributes["num_heads"]
         source, weight = call.shape(0), call.shape(1)
-        sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
+        sizes = call.attributes.get("qkv_hidden_sizes") or (divide(weight[1], 3),) * 3
         length = source[1]
         past_length, total, is_buffer = _read_cache(call, past, 1, 3)
         core = _attention_cost(
             _Heads(
-                source[:1], heads, heads, length, length, per_head(sizes[0], heads), per_head(sizes[2], heads)
+                source[:1], heads, heads, length, length, divide(sizes[0], heads), divide(sizes[2], heads)
             ),
             past=past_length,
             total=total,
@@ -304,12 +304,12 @@ def _packed_attention(call: Call) -> Cost:
     """Cost of Attention on the concatenated tokens of all sequences, whose lengths are known at run time."""
     heads = call.attributes["num_heads"]
     source, weight, offsets = call.shape(0), call.shape(1), call.shape(3)
-    sizes = call.attributes.get("qkv_hidden_sizes") or (per_head(weight[1], 3),) * 3
+    sizes = call.attributes.get("qkv_hidden_sizes") or (divide(weight[1], 3),) * 3
     projection = cost_formulas.linear(source, weight[1], bias=call.has(2))
     return cost_formulas.total(
         [
             projection,
-            _padded_cost(offsets, heads, per_head(sizes[0], heads), per_head(sizes[2], heads), call.has(5)),
+            _padded_cost(offsets, heads, divide(sizes[0], heads), divide(sizes[2], heads), call.has(5)),
         ]
     )
 
@@ -317,8 +317,8 @@ def _packed_attention(call: Call) -> Cost:
 def _packed_multi_head(call: Call) -> Cost:
     heads = call.attributes["num_heads"]
     q = call.shape(0)
-    dqk = q[3] if len(q) == 4 else per_head(q[1], heads)
-    dv = dqk if len(q) == 4 else per_head(call.shape(2)[1], heads)
+    dqk = q[3] if len(q) == 4 else divide(q[1], heads)
+    dv = dqk if len(q) == 4 else divide(call.shape(2)[1], heads)
     cost = _padded_cost(call.shape(4), heads, dqk, dv, call.has(6))
     return cost_formulas.adding(cost, "bias", (*q[:1], *call.shape(3))) if call.has(3) else cost
 
@@ -335,10 +335,10 @@ def _grouped(call: Call) -> _Heads:
     """Returns the sizes of grouped-query attention; without a key input, the query has Q, K and V."""
     heads, kv_heads, q = call.attributes["num_heads"], call.attributes["kv_num_heads"], call.shape(0)
     if not call.has(1):
-        width = per_head(q[-1], heads + 2 * kv_heads)
+        width = divide(q[-1], heads + 2 * kv_heads)
         return _Heads(q[:-2], heads, kv_heads, q[-2], q[-2], width, width)
-    k, width = call.shape(1), per_head(q[-1], heads)
-    dv = per_head(call.shape(2)[-1], kv_heads) if call.has(2) else width
+    k, width = call.shape(1), divide(q[-1], heads)
+    dv = divide(call.shape(2)[-1], kv_heads) if call.has(2) else width
     return _Heads(q[:-2], heads, kv_heads, q[-2], k[-2], width, dv)
 
 
@@ -431,14 +431,14 @@ def _decoder_multi_head(call: Call) -> Cost:
     """Cost of decoding one token with self-attention to the cache or with cross-attention."""
     heads = call.attributes["num_heads"]
     q = call.shape(0)
-    width: Dim = q[2] if call.has(1) else per_head(q[2], 3)
-    d = per_head(width, heads)
+    width: Dim = q[2] if call.has(1) else divide(q[2], 3)
+    d = divide(width, heads)
     has_mask = call.has(3) or call.has(4)
     if call.has(1) and len(call.shape(1)) == 4:
         k, v = call.shape(1), call.shape(2)
         cost = _attention_cost(_Heads(q[:1], heads, heads, q[1], k[2], d, v[3]), mask=has_mask)
         return cost_formulas.adding(cost, "bias", (*q[:2], width)) if call.has(10) else cost
-    dv = per_head(call.shape(2)[2], heads) if call.has(2) else d
+    dv = divide(call.shape(2)[2], heads) if call.has(2) else d
     past_length, total, is_buffer = _read_cache(call, 5, 1)
     cost = _attention_cost(
         _Heads(q[:1], heads, heads, q[1], q[1], d, dv), past=past_length, total=total, mask=has_mask
@@ -456,7 +456,7 @@ def _ordered(call: Call) -> Cost:
         cost_formulas.linear(source, w, bias=call.has(i)) for w, i in zip(widths, (11, 12, 13), strict=True)
     ]
     h = _Heads(
-        source[:1], heads, heads, source[1], source[1], per_head(widths[0], heads), per_head(widths[2], heads)
+        source[:1], heads, heads, source[1], source[1], divide(widths[0], heads), divide(widths[2], heads)
     )
     costs.append(_attention_cost(h, causal=bool(call.attributes.get("unidirectional", 0)), mask=call.has(17)))
     cost = cost_formulas.total(costs)
@@ -494,10 +494,12 @@ def _projected_gradient(node: BackwardNode) -> Gradient | None:
     if attention_macs < 0:
         return None
     inner: Want = "input" if node.want(0) or node.want(1) else ""
-    return pair(projection, node.want(0), node.want(1)) + pair(attention_macs, inner, inner)
+    return product_gradient(projection, node.want(0), node.want(1)) + product_gradient(
+        attention_macs, inner, inner
+    )
 
 
-_GLOBAL = no_rule("how many tokens attend to all others depends on the data")
+_GLOBAL = unknown_cost("how many tokens attend to all others depends on the data")
 
 OPERATORS = (
     Operator("Attention", _attention, gradient=_gradient),
@@ -532,11 +534,14 @@ OPERATORS = (
     Operator("DynamicSparseAttention", _selected(7, 14, is_paged=False), MS),
     Operator("LongformerAttention QOrderedLongformerAttention", _GLOBAL, MS, like(0)),
     Operator(
-        "DecoderAttention", no_rule("which of its projections run is told by flags at run time"), MS, like(0)
+        "DecoderAttention",
+        unknown_cost("which of its projections run is told by flags at run time"),
+        MS,
+        like(0),
     ),
     Operator(
         "SparseAttentionIndexer PackedSparseAttentionIndexer",
-        no_rule("its policy of selecting tokens is not followed"),
+        unknown_cost("its policy of selecting tokens is not followed"),
         MS,
     ),
 )

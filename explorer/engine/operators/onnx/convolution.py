@@ -12,7 +12,7 @@ from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRule
 from explorer.engine.operators.cost_formulas import Cost
 from explorer.engine.operators.cost_rules import activated, data_movement, requantized
-from explorer.engine.operators.gradients import Gradient, Want, pair
+from explorer.engine.operators.gradients import Gradient, Want, product_gradient
 from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
 from explorer.engine.operators.shape_rules import count_window_positions, like
 from explorer.engine.symbolic import dimensions as dims
@@ -228,7 +228,7 @@ def _blocked_conv(call: Call) -> Cost:
 
 def _deformed_gradient(node: BackwardNode) -> Gradient:
     sampled: Want = "input" if node.want(0) or node.want(2) or node.want(4) else ""
-    return pair(node.macs, sampled, node.want(1))
+    return product_gradient(node.macs, sampled, node.want(1))
 
 
 _FUSED = _conv(residual=3, activation=True)

@@ -8,7 +8,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule, Type
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import per_head, swiglu, unpacking
+from explorer.engine.operators.cost_rules import divide, swiglu, unpacking
 from explorer.engine.operators.operator import Operator, Packed, get_bits, multiply_first_two
 from explorer.engine.operators.shape_rules import like
 from explorer.engine.symbolic import dimensions as dims
@@ -51,7 +51,7 @@ def _mixture(weights: Sequence[int], biases: Sequence[int], packed: Sequence[Pac
                 cost = cost_formulas.adding(cost, "bias", (*tokens, top_k, *call.shape(index)[1:]))
         is_fused = bool(attributes.get("swiglu_fusion", 0))
         rows = call.shape(weights[0])[1]
-        inner = per_head(rows, 2) if is_fused else rows
+        inner = divide(rows, 2) if is_fused else rows
         is_gated = is_fused or call.has(weights[2])
         cost = cost_formulas.adding(
             cost, "activate, multiply" if is_gated else "activate", (*tokens, top_k, inner), 1 + is_gated
@@ -110,7 +110,7 @@ def _router(call: Call) -> Cost:
     )
     if min(groups, top_k, best_count) < 1:
         raise ValueError("a number below 1")
-    group_size = per_head(experts, groups)
+    group_size = divide(experts, groups)
     best_count = None if group_size is None else min(best_count, group_size)
     cost = cost_formulas.adding(cost, "sum the best of each group", (*tokens, groups, best_count))
     return cost_formulas.adding(cost, "limit, logarithm", (*tokens, top_k), 2)

@@ -6,7 +6,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import Cost
-from explorer.engine.operators.cost_rules import data_movement, free, no_rule
+from explorer.engine.operators.cost_rules import data_movement, free, unknown_cost
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import from_sizes, like, like_first_input, normalize_axis, size_of
 from explorer.engine.symbolic import dimensions as dims
@@ -189,7 +189,7 @@ OPERATORS = (
     ),
     Operator(
         "SpeculativePrefixCommit",
-        no_rule("how many tokens it compares and counts depends on what was accepted", products=False),
+        unknown_cost("how many tokens it compares and counts depends on what was accepted", products=False),
         MS,
         _committed,
     ),

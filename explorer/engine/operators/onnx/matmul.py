@@ -13,7 +13,7 @@ from explorer.engine.operators.call import UNKNOWN, Answer, Call, Rule, ShapeRul
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
 from explorer.engine.operators.cost_rules import activated, requantized, unpacking
 from explorer.engine.operators.einsum import einsum
-from explorer.engine.operators.gradients import Gradient, pair
+from explorer.engine.operators.gradients import Gradient, product_gradient
 from explorer.engine.operators.operator import BackwardNode, Operator, multiply_first_two
 from explorer.engine.operators.shape_rules import broadcast
 from explorer.facts import Dim, Shape
@@ -317,7 +317,7 @@ def _affine_grid(call: Call) -> Cost:
 
 def _einsum_gradient(node: BackwardNode) -> Gradient | None:
     if len(node.wants) == 2:
-        return pair(node.macs, node.want(0), node.want(1))
+        return product_gradient(node.macs, node.want(0), node.want(1))
     # if all operands need gradients, each product of the chain has two
     return Gradient(2 * node.macs) if all(node.wants) else None
 

@@ -8,7 +8,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, Cost
-from explorer.engine.operators.cost_rules import per_head
+from explorer.engine.operators.cost_rules import divide
 from explorer.engine.operators.operator import Operator
 from explorer.engine.operators.shape_rules import from_sizes, like, like_first_input
 from explorer.engine.symbolic import dimensions as dims
@@ -35,7 +35,7 @@ def _rotated(call: Call) -> Cost:
     elements = math.prod(d for d in shape if isinstance(d, int))
     if rotated_width and all(isinstance(d, int) for d in shape):
         heads = call.attributes.get("num_heads", 0)
-        width = shape[-1] if len(shape) == 4 else per_head(shape[-1], heads)
+        width = shape[-1] if len(shape) == 4 else divide(shape[-1], heads)
         if isinstance(width, int) and width:
             shape = (elements // width, rotated_width)
     return cost_formulas.elementwise(f"{call.op} (two products and their sum)", shape, ROTATION)

@@ -8,7 +8,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.graph.model import DTYPES
 from explorer.engine.operators.call import Answer, Call
 from explorer.engine.operators.cost_formulas import ELEMENTWISE
-from explorer.engine.operators.cost_rules import FORMAT, from_table, no_rule, per_output
+from explorer.engine.operators.cost_rules import UNPACKING_REASON, from_table, per_output, unknown_cost
 from explorer.engine.operators.onnx.movement import concat
 from explorer.engine.operators.operator import Operator, blocked
 from explorer.engine.operators.shape_rules import broadcast_inputs, like, normalize_axis
@@ -95,7 +95,7 @@ OPERATORS = (
     Operator(
         "GatherBlockQuantized", from_table("dequantize"), MS, _gather_blocks, packed=(((0,), ("bits",), 4),)
     ),
-    Operator("GatherPacked", no_rule(FORMAT, products=False), MS, _gather_packed, rows=(0,)),
+    Operator("GatherPacked", unknown_cost(UNPACKING_REASON, products=False), MS, _gather_packed, rows=(0,)),
     Operator("QLinearAdd", per_output(8, "dequantize both, add, quantize"), MS, broadcast_inputs(0, 3)),
     Operator("QLinearMul", per_output(8, "dequantize both, multiply, quantize"), MS, broadcast_inputs(0, 3)),
     Operator(

@@ -6,7 +6,7 @@ from explorer.engine.graph.layouts import MS
 from explorer.engine.operators import cost_formulas
 from explorer.engine.operators.call import Answer, Call, Rule
 from explorer.engine.operators.cost_formulas import ELEMENTWISE, RECURRENT, Cost
-from explorer.engine.operators.cost_rules import no_rule, per_head
+from explorer.engine.operators.cost_rules import divide, unknown_cost
 from explorer.engine.operators.gradients import Gradient, recurrent
 from explorer.engine.operators.operator import BackwardNode, Operator
 from explorer.engine.operators.shape_rules import like
@@ -59,7 +59,7 @@ def _recurrent(kind: str, gate_axis: int = 1) -> Rule:
             return cost_formulas.unknown(
                 f"its operands do not fit: {source[2]} features, but the weight expects {width}"
             )
-        hidden = call.attributes.get("hidden_size") or per_head(weight[gate_axis], RECURRENT[kind][0])
+        hidden = call.attributes.get("hidden_size") or divide(weight[gate_axis], RECURRENT[kind][0])
         directions = 2 if call.attributes.get("direction", "forward") == "bidirectional" else 1
         cost = cost_formulas.recurrent(
             kind, length, batch, source[2], hidden, directions=directions, bias=call.has(3)
@@ -95,8 +95,8 @@ def _linear_attention(call: Call) -> Cost:
         query[:-1],
         heads,
         kv_heads,
-        per_head(query[-1], heads),
-        per_head(value[-1], kv_heads),
+        divide(query[-1], heads),
+        divide(value[-1], kv_heads),
         attributes.get("update_rule", "gated_delta"),
         call.shape(4) if call.has(4) else (),
     )
@@ -222,14 +222,16 @@ OPERATORS = (
         reader=True,
         quantized=True,
     ),
-    Operator("AttnLSTM", no_rule("the attention inside its steps is not followed"), MS, _recurrent_shape),
-    Operator("GRUUnit", no_rule("how wide its gates are is told by no attribute")),
+    Operator(
+        "AttnLSTM", unknown_cost("the attention inside its steps is not followed"), MS, _recurrent_shape
+    ),
+    Operator("GRUUnit", unknown_cost("how wide its gates are is told by no attribute")),
     Operator("LinearAttention", _linear_attention),
     Operator("LinearAttention", _linear_attention, MS, _linear_shape),
     Operator("GatedDeltaNet", _gated_delta_net, MS),
     Operator(
         "GatedDeltaNetStateReplay",
-        no_rule("which steps it replays on which state is told by its metadata, not by shapes"),
+        unknown_cost("which steps it replays on which state is told by its metadata, not by shapes"),
         MS,
         like(2),
     ),

@@ -1,7 +1,9 @@
-"""Makes up inputs of a region that bring the inputs of its operators to both sides of their bends.
+"""Makes up inputs that give the operators of a region values in every range in which they behave differently.
 
-The region runs on scaled and on constant inputs. If an operand is below a range at one of them and above it
-at another, an input between the two is in the range, and bisection finds it.
+Relu, for example, has a range on either side of its bend at 0; `bend_points` lists the ranges of operators.
+A run meets a range if it gives the operand a value in it. The region runs on scaled and on constant inputs.
+If an operand is below a range in one run and above it in another, an input between the two is in the range,
+and bisection finds it.
 """
 
 from __future__ import annotations
@@ -17,34 +19,34 @@ from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
 from explorer.engine.runtime.onnxruntime import Array
 
 _MAGNITUDES = (1e-6, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e6, 1e9, 1e18, 1e30, 1e38)
-"""Magnitudes of made-up inputs, relative to the spread of the original's values."""
+"""Factors for dense random values, and for inputs that are 1 throughout."""
 
-_ALONE = 4
-"""Largest number of inputs that are changed one at a time."""
+_MAX_ALONE = 4
+"""Number of inputs, the first ones, that are also changed alone."""
 
 _STEPS = 64
 """Number of bisections. Two floats of 64 bits with the same sign are adjacent after as many."""
 
 _MAX_RUNS, _MIN_RUNS = 400, 32
-"""Limits of the number of runs of a search."""
+"""Largest and smallest limit for the number of runs of a search."""
 
 _MAX_ELEMENTS = 1 << 25
-"""Number of watched elements of all runs of a search, if that allows more than `_MIN_RUNS`."""
+"""Most watched elements of all runs together. A search may do `_MIN_RUNS` runs even with more elements."""
 
 Observe = Callable[[Feeds], Sequence[Mapping[str, Array]]]
-"""Function that runs both sides of a region and returns their inner values."""
+"""Function that runs the region in both models, its two sides, and returns the inner values of each side."""
 
 Key = tuple[int, Watch, Target]
-"""Side of the region, watched operand, and range."""
+"""Side of the region (0: original, 1: other), watched operand, and range."""
 
 
 class Coverage(Struct):
-    """The ranges that runs have met.
+    """Which ranges no run has met yet, and the made-up inputs that met the others.
 
     Attributes:
         watches: Watched operands of either side.
         missing: Ranges that no run has met.
-        feeds: Made-up inputs that met a range first.
+        feeds: Made-up inputs that were the first to meet a range.
         runs: Number of runs.
     """
 
@@ -65,16 +67,17 @@ class Coverage(Struct):
         return [key for key in self.missing if key[2].required]
 
     def add(self, values: Sequence[Mapping[str, Array]], feeds: Feeds | None = None) -> bool:
-        """Marks the ranges that a run met, and keeps made-up inputs that met a range first."""
-        met = []
+        """Removes the ranges that a run met from `missing`; keeps made-up inputs that first met one."""
+        finished = []
         for key in self.missing:
             side, watch, target = key
             observed = watch.read(values[side])
             if observed is None or target.is_met(observed):
-                met.append((key, observed is not None))
-        for key, _ in met:
+                # without a number, the operand has a type to which the range does not apply
+                finished.append((key, observed is not None))
+        for key, _ in finished:
             del self.missing[key]
-        is_new = any(is_met for _, is_met in met)
+        is_new = any(is_met for _, is_met in finished)
         if is_new and feeds is not None:
             self.feeds.append(feeds)
         return is_new
@@ -88,8 +91,8 @@ def drive(
     Args:
         coverage: Ranges to meet.
         observe: Function that runs both sides of the region.
-        own: The original's own values of the inputs.
-        dense: Dense random values of the inputs.
+        own: Values of the inputs in a run of the original model.
+        dense: Random values of the inputs, spread as those of `own`.
         drivable: Names of the float and bool inputs that are changed.
         seed: Seed of the random numbers.
     """
@@ -110,10 +113,11 @@ def drive(
 
 
 def _list_paths(own: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
-    """Yields inputs in order of size, from large negative ones to large positive ones."""
+    """Yields lists of inputs, each ordered by factor: from large negative to large positive ones."""
     factors = sorted({sign * magnitude for magnitude in _MAGNITUDES for sign in (-1.0, 1.0)} | {0.0})
-    groups = [list(floats)] + ([[name] for name in floats[:_ALONE]] if len(floats) > 1 else [])
+    groups = [list(floats)] + ([[name] for name in floats[:_MAX_ALONE]] if len(floats) > 1 else [])
     for index, group in enumerate(groups):
+        # the first group replaces all floats; an input alone is changed beside the original's values
         rest = dense if index == 0 else own
         for is_constant in (False, True):
             units = {name: np.ones(own[name].shape) if is_constant else dense[name] for name in group}
@@ -141,7 +145,7 @@ class _Search:
     """A search for inputs that meet ranges, with a limited number of runs."""
 
     def __init__(self, coverage: Coverage, observe: Observe, seed: int, budget: int) -> None:
-        self.coverage, self.run, self.budget = coverage, observe, budget
+        self.coverage, self.run_sides, self.budget = coverage, observe, budget
         self.generator = np.random.default_rng(seed)
 
     def observe(self, feeds: Feeds) -> Sequence[Mapping[str, Array]] | None:
@@ -150,7 +154,7 @@ class _Search:
             return None
         self.coverage.runs += 1
         try:
-            values = self.run(feeds)
+            values = self.run_sides(feeds)
         except BadModel:
             return None
         self.coverage.add(values, feeds)
@@ -169,18 +173,18 @@ class _Search:
                 continue
             side, watch, _ = key
             observed = [(feeds, watch.read(values[side])) for _, (feeds, values) in sorted(results.items())]
-            self._aim(key, [(feeds, values) for feeds, values in observed if values is not None])
+            self._search_between(key, [(feeds, values) for feeds, values in observed if values is not None])
 
-    def _aim(self, key: Key, observed: Sequence[tuple[Feeds, Array]]) -> None:
-        """Searches an input in a range between two inputs of a path."""
+    def _search_between(self, key: Key, observed: Sequence[tuple[Feeds, Array]]) -> None:
+        """Searches an input that meets a range between neighbors of a path, on both sides of the range."""
         low, high = key[2].low, key[2].high
         # the smallest inputs first, because rounding is coarse between large ones
         for index in sorted(range(len(observed) - 1), key=lambda index: abs(index - len(observed) // 2)):
-            (first, one), (second, other) = observed[index], observed[index + 1]
-            if one.shape != other.shape:
+            (first, before), (second, after) = observed[index], observed[index + 1]
+            if before.shape != after.shape:
                 continue
-            crosses = ((one < low) & (other > high)) | ((one > high) & (other < low))
-            if crosses.any() and self._bisect(key, first, second, one < other, crosses):
+            crosses = ((before < low) & (after > high)) | ((before > high) & (after < low))
+            if crosses.any() and self._bisect(key, first, second, before < after, crosses):
                 return
 
     def _bisect(self, key: Key, first: Feeds, second: Feeds, rises: Array, crosses: Array) -> bool:
@@ -211,6 +215,7 @@ class _Search:
             blend.halve(is_before(seen))
         if key in self.coverage.missing:
             return False
+        # the first input that met the range may lie at its edge; this one is closest to the aim
         self.coverage.feeds.append(feeds)
         return True
 
