@@ -1,8 +1,9 @@
-"""Short names of layers, tensors and matmuls: what the names in one view have in common gives way.
+"""Short names of layers, tensors and matmuls: keeps what differs between the names in one view.
 
 A name that is cut at a fixed place loses the part by which it differs from its neighbors. Here a name is
-split into parts at its slashes, dots and underscores. The parts at which the names of a view branch are kept;
-the others are left out one by one, until the name fits. The tree, all tables and the plots use these names.
+split into parts at its slashes, dots and underscores. A part stays if the names of the view differ there, as
+at `query` and `key` after `attention.`. The other parts are left out one by one, until the name fits. The
+tree, all tables and the plots use these names.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _MAX_PARTS = 64
 _MIN_PIECE = 4
 """Minimum cells of a part that is cut."""
 _MIN_PREFIX = 4
-"""Minimum cells of a common prefix that is worth leaving out, and that a heading must have room for."""
+"""A common prefix with fewer cells is not left out. A heading needs more cells to show a prefix."""
 
 _Trie = dict[str, "_Trie"]
 """Names as a tree of their parts. The key '' marks the end of a name."""
@@ -64,10 +65,10 @@ def collapse_repeats(name: str) -> str:
 
 
 class NameSet:
-    """The names in one view. They are compared with each other once, for any room.
+    """The names in one view. They are compared once; then they can be shortened to any widths.
 
     Args:
-        names: The names. A text that stands for a missing name, such as '(inputs)' or '-', is kept.
+        names: The names. A text in place of a name, such as '(inputs)' or '-', is not compared, only cut.
         paths: Whether the names are paths of files, in which no folder repeats a module.
     """
 
@@ -108,7 +109,7 @@ class NameSet:
     def drop_prefix(self, rooms: Mapping[str, int], prefix: str) -> dict[str, str]:
         """Return short forms without `prefix`, which a heading shows already.
 
-        A name that does not begin with the prefix keeps its start.
+        A name that does not begin with the prefix keeps its start. `rooms` has the cells for each name.
         """
         texts: dict[str, str] = {}
         for name, room in rooms.items():
@@ -125,10 +126,12 @@ class NameSet:
         return texts
 
     def shorten(self, rooms: Mapping[str, int], prefix_room: int = 0) -> ShortNames:
-        """Return short forms of names of this set, all in the first of these forms that fits.
+        """Return short forms of names of this set: all names in the first of these forms in which all fit.
 
-        The forms are the full names; the names without repeated modules; those without their common prefix;
-        those with an ellipsis for further parts.
+        1. Full names.
+        2. Names without repeated modules.
+        3. Names without repeated modules and their common prefix.
+        4. The same, with ellipses in place of further parts.
 
         Args:
             rooms: Cells for each name.
@@ -152,23 +155,22 @@ class NameSet:
             text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], rooms[name])
             if cell_len(text) > rooms[name]:
                 text = self._reduce_branches(parts, branches, rooms[name])
-            forms = (
-                [] if self._shares_start(text, rooms[name]) else [chop_cells(text, rooms[name] - 1)[0] + "…"]
-            )
-            forms = [*forms, *_fit_forms(text, rooms[name])]
+            forms = [*_fit_forms(text, rooms[name])]
+            if self._may_cut_end(text, rooms[name]):
+                forms.insert(0, chop_cells(text, rooms[name] - 1)[0] + "…")
             texts[name] = next((form for form in forms if form not in used), text)
             used.add(texts[name])
         return ShortNames(prefix, {**others, **texts})
 
-    def _shares_start(self, word: str, room: int) -> bool:
-        """Whether a text is no word that is cut, or another name begins as the word does in `room` cells."""
-        if room < _MIN_PIECE or cell_len(word) <= room or not word.isalpha():
-            return True
-        start = chop_cells(word, room - 1)[0]
-        return any(text != word and text.startswith(start) for text in self._texts.values())
+    def _may_cut_end(self, text: str, room: int) -> bool:
+        """Whether a text is one word that is too long, and no other name has the start that fits."""
+        if room < _MIN_PIECE or cell_len(text) <= room or not text.isalpha():
+            return False
+        start = chop_cells(text, room - 1)[0]
+        return not any(other != text and other.startswith(start) for other in self._texts.values())
 
     def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
-        """Join the parts at which names branch, the first ones without the start that all branches share.
+        """Join the parts at which names branch. Cut the start that all branches share until the text fits.
 
         `stage1_unit2` beside `stage3_unit4` becomes `…1_unit2`, or `…1…2`.
         """
@@ -176,9 +178,10 @@ class NameSet:
         text = _join(parts, branches)
         for index, part in enumerate(parts):
             if branches[index] and cell_len(text) > room:
-                forms = [form for form in node if form]
-                pairs = zip(min(forms), max(forms), strict=False)
-                start = "".join([one for one, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+                alternatives = [alternative for alternative in node if alternative]
+                # all lie between the first and the last in sorted order, so what these share all share
+                pairs = zip(min(alternatives), max(alternatives), strict=False)
+                start = "".join([char for char, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
                 start = start.rstrip("0123456789")  # a number stays whole
                 if 0 < len(start) < len(part):
                     reduced[index], cut[index] = part[len(start) :], True
@@ -187,7 +190,7 @@ class NameSet:
         return text
 
     def _branches(self, parts: Sequence[str]) -> Iterator[bool]:
-        """Yield whether other names of the set differ at each part of a name."""
+        """Yield for each part of a name whether another name differs at it, with the same parts before it."""
         node = self._root
         for part in parts:
             yield len(node) > 1
@@ -204,9 +207,9 @@ class NameSet:
         return min(count, *(len(parts) - 1 for parts in self._parts.values()))
 
 
-def shorten_name(name: str, room: int, among: Iterable[str] = ()) -> str:
-    """Return a name in `room` cells, with the parts by which it differs from the names `among` it."""
-    return NameSet([name, *among]).shorten({name: room}).texts[name] if cell_len(name) > room else name
+def shorten_name(name: str, room: int, others: Iterable[str] = ()) -> str:
+    """Return a name in `room` cells, with the parts by which it differs from `others`."""
+    return NameSet([name, *others]).shorten({name: room}).texts[name] if cell_len(name) > room else name
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -225,8 +228,11 @@ def _strip_start(parts: Sequence[str]) -> list[str]:
 def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
     """Join parts to a text of at most `room` cells, if possible with all parts at which names branch.
 
-    The other parts fill the room: first the last one, unless it is an operator, then those after the first
-    branch, then the common start from its end.
+    The other parts fill the remaining room in this order:
+
+    1. The last part, unless it is an operator.
+    2. The parts after the first branch, from left to right.
+    3. The parts of the common start, from right to left.
     """
     text = "".join(parts)
     if cell_len(text) <= room:
@@ -235,14 +241,14 @@ def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
     if True not in kept and cell_len(parts[-1]) < room // 2:
         return "…" + cut_ends(text, room, 0).lstrip(f"…{_SEPARATORS} ")
     first = kept.index(True) if True in kept else len(kept)
-    last = range(len(kept) - (not parts[-1].startswith(" ")), len(kept))
+    last = [] if parts[-1].startswith(" ") else [len(kept) - 1]  # the operator has a space before it
     for index in (*last, *range(first, len(kept)), *reversed(range(first))):
         if not kept[index]:
             kept[index] = True
             kept[index] = cell_len(_join(parts, kept)) <= room
     text, spare = _join(parts, kept), room - cell_len(_join(parts, kept))
     if spare >= _MIN_PIECE and text.endswith("…") and True in kept:
-        # the part after the last one is cut
+        # the part after the last one that is kept fills the rest of the room, and is cut there
         piece = parts[len(kept) - kept[::-1].index(True)]
         text = text[:-1] + chop_cells(piece, spare)[0] + "…"
     return text
@@ -266,7 +272,7 @@ def _cut(text: str, room: int) -> str:
 
 
 def _fit_forms(text: str, room: int) -> Iterator[str]:
-    """Yield the text if it fits, otherwise its cuts: first both ends, then other divisions of the room."""
+    """Yield the text if it fits. Otherwise yield it with its middle cut out: at first with equal ends."""
     if cell_len(text) <= room:
         yield text
         return

@@ -111,7 +111,7 @@ def _compute_block_scales(node: Node, values: Array) -> Array:
     return scales.take(np.arange(values.shape[axis]), axis)
 
 
-def map_to_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
+def make_weight_decoder(model: Model | None) -> Callable[[Numbers], Numbers]:
     """Return a function that maps stored numbers to the numbers that layers multiply by.
 
     It dequantizes, unpacks or rounds them.
@@ -121,10 +121,10 @@ def map_to_multiplied(model: Model | None) -> Callable[[Numbers], Numbers]:
     """
     rounder_nodes = {} if model is None else find_rounders(model)
 
-    def real(numbers: Numbers) -> Numbers:
+    def decode(numbers: Numbers) -> Numbers:
         if model is not None and numbers.name in rounder_nodes:
             return round_weight(model, rounder_nodes[numbers.name], numbers)
         opened = numbers if numbers.opened is None else numbers.opened()
         return opened if opened.scales is None else build_whole(SlicedTensor(opened, "", "weight"))
 
-    return real
+    return decode

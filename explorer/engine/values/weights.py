@@ -184,7 +184,7 @@ def measure_weights(
     source: str = "",
     layers: Sequence[Layer] = (),
     notes: Sequence[str] = (),
-    real: Callable[[Numbers], Numbers] = lambda numbers: numbers,
+    decode: Callable[[Numbers], Numbers] = lambda numbers: numbers,
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> Weights:
@@ -197,7 +197,7 @@ def measure_weights(
         source: The user's name of the model.
         layers: Rows of the model. They name the layer of a tensor whose name does not contain it.
         notes: Notes about the values.
-        real: Function that returns a tensor with dequantized numbers, which are measured.
+        decode: Function that maps a stored tensor to the numbers that are measured, such as dequantized ones.
         on_progress: Function called with the number of finished tensors.
         cancel: Function called at every slab; True cancels.
 
@@ -210,7 +210,7 @@ def measure_weights(
         Cancelled: `cancel` returned True.
     """
     selected, aliases = _select_tensors(tensors, names, options.kinds, layers)
-    tensor_stats, quantized = _measure_tensors(list(selected.values()), options, real, on_progress, cancel)
+    tensor_stats, quantized = _measure_tensors(list(selected.values()), options, decode, on_progress, cancel)
     check_axis(tensor_stats, options.axis)
     tied = [tuple(group) for key, group in aliases.items() if len(group) > 1 and key in selected]
     if on_progress is not None:
@@ -229,7 +229,7 @@ def measure_weights(
 def _measure_tensors(
     tensors: Sequence[Numbers],
     options: AskedStatistics,
-    real: Callable[[Numbers], Numbers],
+    decode: Callable[[Numbers], Numbers],
     on_progress: OnProgress,
     cancel: Cancel,
 ) -> tuple[list[TensorStats], int]:
@@ -238,7 +238,7 @@ def _measure_tensors(
     for index, tensor in enumerate(tensors):
         if on_progress is not None:
             on_progress(Progress("reading weights", index, len(tensors)))
-        numbers = real(tensor)
+        numbers = decode(tensor)
         quantized += numbers is not tensor
         tensor_stats.append(
             measure(

@@ -21,11 +21,13 @@ class TrainingSweepSpec(Spec, frozen=True):
     train: Annotated[
         str | None,
         option(
-            "train a small module in each of these ways instead: lr=1e-4..1e-2,batch=64,256\n"
-            "(lr, batch, epochs, optimizer; a range goes by tens, or by doubling)",
-            manual="train a small module on `--data` in each of these ways instead, the best first:"
-            " `lr=1e-4..1e-2,batch=64,256` (`lr`, `batch`, `epochs`, `optimizer`; a range goes by tens, or by"
-            " doubling); `--take 1:best.ckpt` writes the weights of a row",
+            "train a small module with every combination of these settings, in place of tiling it:\n"
+            "lr=1e-4..1e-2,batch=64,256 (lr, batch, epochs, optimizer; a range of lr multiplies by 10,\n"
+            "other ranges by 2)",
+            manual="train a small module on `--data` with every combination of these settings, in place of"
+            " tiling it, and list the best first: `lr=1e-4..1e-2,batch=64,256` (`lr`, `batch`, `epochs`,"
+            " `optimizer`; a range of `lr` multiplies by 10, other ranges by 2); `--take 1:best.ckpt` writes"
+            " the weights of a row",
             metavar="VALUES",
         ),
     ] = None
@@ -39,7 +41,7 @@ class TrainingTrial(Fact, frozen=True, kw_only=True):
     """One training run of a sweep.
 
     Attributes:
-        key: Digest of all inputs of the figures: the module, the data and the training settings.
+        key: Digest of everything that determines the figures: module, data and training settings.
         model: Name of the model, as the user typed it.
         opening: Options with which the model was opened, as the user typed them.
         data: Path of the data file.
@@ -49,13 +51,13 @@ class TrainingTrial(Fact, frozen=True, kw_only=True):
         epochs: Number of epochs.
         optimizer: Name of the optimizer.
         task: 'classification' or 'regression'.
-        measure: Name of the loss: 'cross entropy' or 'squared error'.
+        measure: Name of the loss function: 'cross entropy' or 'squared error'.
         samples: Number of training samples.
         held: Number of held-out samples.
         parameters: Number of trained parameters.
         weights: Origin of the weights at the start.
         best: Epoch with the lowest held-out loss. The figures are those of this epoch.
-        loss: Mean loss on the held-out samples.
+        loss: Value of the loss function, the mean over the held-out samples.
         accuracy: Accuracy on the held-out samples, 0 to 1, or None for a regression.
         error: Reason why the trial has no figures, or '' if it has them.
     """
@@ -95,7 +97,7 @@ class TrainingSweep(TableFact, frozen=True, kw_only=True):
         source: Name of the model of the best trial.
         data: Path of the data file.
         task: 'classification' or 'regression'.
-        loss: Name of the loss.
+        loss: Name of the loss function, as in `TrainingTrial.measure`.
         samples: Number of training samples.
         held: Number of held-out samples.
         parameters: Number of trained parameters of the best trial.

@@ -19,8 +19,8 @@ class ServingSpec(Spec, frozen=True):
         contexts: Numbers of tokens in the cache at a decode step.
         batches: Numbers of sequences that are generated at the same time.
         devices: Numbers of devices that share the model.
-        dtype: Number type of the stored weights and of the activations, such as 'bf16' or 'int4'; '' keeps
-            the model's own.
+        dtype: Number type of the stored weights, such as 'bf16' or 'int4'; '' keeps the model's own. The
+            activations have the same type if it is fp32, fp16 or bf16; for any other type they are bf16.
         kv_dtype: Number type of cached keys and values; '' selects that of the activations.
         card: Bytes of memory of one device, or None if not given.
         links: Bandwidth between devices in bytes per second and direction, or None if not given.
@@ -40,7 +40,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "tokens in the cache at a step, or several between commas",
+            "tokens in the cache at a decode step; several with commas",
             metavar="TOKENS,...",
             flag="--context",
             reader="tokens",
@@ -54,7 +54,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "sequences at once, or several between commas",
+            "sequences generated at the same time; several with commas",
             metavar="N,...",
             flag="--batch",
             reader="sizes",
@@ -68,7 +68,7 @@ class ServingSpec(Spec, frozen=True):
         tuple[Count, ...],
         Meta(min_length=1),
         option(
-            "number of devices that share the model, or several with commas",
+            "number of devices that share the model; several with commas",
             metavar="N,...",
             reader="sizes",
             joined=True,
@@ -80,36 +80,36 @@ class ServingSpec(Spec, frozen=True):
     dtype: Annotated[
         str,
         option(
-            "type of stored weights, such as bf16, fp8, int4 (default: the model's; several: --sweep)",
+            "type of stored weights, such as bf16, fp8, int4 (default: the model's; several with --sweep)",
             metavar="TYPE",
-            label="weights in",
+            label="weight type",
             placeholder="as the model's; bf16, fp8, int4",
         ),
     ] = ""
     kv_dtype: Annotated[
         str,
         option(
-            "type of cached keys and values (default: that of activations; several: --sweep)",
+            "type of cached keys and values (default: that of activations; several with --sweep)",
             metavar="TYPE",
-            label="KV in",
+            label="KV type",
             placeholder="as activations; fp8",
         ),
     ] = ""
     card: Annotated[
         Count | None,
         option(
-            "memory of a device, such as 80G (default: that of a preset)",
+            "memory of a device, such as 80G (default: as the preset of --machine says)",
             metavar="SIZE",
             reader="card",
             write=memory_word,
             label="memory",
-            placeholder="of the machine; 80G",
+            placeholder="as the machine's preset; 80G",
         ),
     ] = None
     links: Annotated[
         Positive | None,
         option(
-            "bytes per second between devices, one way (default: those of a preset)",
+            "bytes per second between devices, one way (default: as the preset of --machine says)",
             metavar="RATE",
             reader="rate",
             write="{:.17g}".format,

@@ -35,13 +35,13 @@ _OPTIONS = (
     *list_options(ServingSpec, "prompt", "contexts", "batches", "devices"),
     Option(
         "--dtype",
-        "type of stored weights, such as bf16, fp8, int4 (default: the model's; several: --sweep)",
+        "type of stored weights, such as bf16, fp8, int4 (default: the model's; several with --sweep)",
         "TYPE",
         reads="words",
     ),
     Option(
         "--kv-dtype",
-        "type of cached keys and values (default: that of activations; several: --sweep)",
+        "type of cached keys and values (default: that of activations; several with --sweep)",
         "TYPE",
         reads="words",
     ),

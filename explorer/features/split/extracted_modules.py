@@ -42,7 +42,7 @@ def extract(
     """
     started = time.perf_counter()
     models.refuse_shapes()
-    models.check_target(output, overwrite)
+    models.check_output_path(output, overwrite)
     opened = models.open_state(state_index, on_progress)
     if not hasattr(opened, "loaded"):
         raise Misuse(

@@ -26,7 +26,7 @@ def check(models: Models, folder: str, overwrite: bool) -> None:
         raise Misuse("there is no such folder", where=parent, hint="create it first")
     target = os.path.join(folder, manifest.NAME)
     if os.path.isdir(folder):
-        models.check_target(target, overwrite)
+        models.check_output_path(target, overwrite)
 
 
 @contextlib.contextmanager

@@ -137,7 +137,7 @@ def sweep_trainings(
     if output is not None:
         engine.check_output(output, [models.source, data])
     if take is not None:
-        models.check_target(take[1], overwrite, data, output)
+        models.check_output_path(take[1], overwrite, data, output)
         _check_take(*take, len(combinations))
     module = session.module_digest()  # raises MissingExtra without torch
     # check the data before its digest, which takes long for large files

@@ -38,7 +38,7 @@ def train_module(
     """Train the opened module; see `Session.train`."""
     opened = _module(models, options.get("on_progress"))
     if output is not None:
-        models.check_target(output, overwrite, data)
+        models.check_output_path(output, overwrite, data)
         convert.check_name(output, "checkpoint")
     with silence():
         require("lightning", models.source)

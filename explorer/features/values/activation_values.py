@@ -1,4 +1,7 @@
-"""Measures statistics of weights and activations of a session's models."""
+"""Measures statistics of weights and activations in a state of a session.
+
+State 0 is the model as opened. Each change of the model makes a further state.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, format_choices, suggest_only_near
 from explorer.engine.graph.model import Model
-from explorer.engine.quantize.stored_weights import map_to_multiplied
+from explorer.engine.quantize.stored_weights import make_weight_decoder
 from explorer.engine.runtime.input_files import Array as InputArray
 from explorer.engine.runtime.input_files import read_input
 from explorer.engine.values import activations, weights
@@ -92,18 +95,18 @@ class ModelValues:
         state_index = self._models.resolve_index(index)
         opened: Any = self._models.open_state(state_index, on_progress)
         find_rows = getattr(opened, "find_rows", None)
-        layers = None if choices.kinds or not names or find_rows is None else find_rows(names)
-        if layers is None:
-            layers = self._models.rows(state_index, on_progress, cancel)
+        rows = None if choices.kinds or not names or find_rows is None else find_rows(names)
+        if rows is None:
+            rows = self._models.rows(state_index, on_progress, cancel)
         tensors, notes = opened.tensors()
         return weights.measure_weights(
             tensors,
             names,
             options=choices,
             source=self._models.label(state_index),
-            layers=layers,
-            real=map_to_multiplied(graph_of(self._models, state_index, on_progress)),
-            # a state derived from random weights has random weights, too
+            layers=rows,
+            decode=make_weight_decoder(graph_of(self._models, state_index, on_progress)),
+            # the tensors of a later state do not tell that the original's weights are random or replaced
             notes=self._models.list_weight_notes() if state_index else notes,
             on_progress=on_progress,
             cancel=cancel,
@@ -129,7 +132,7 @@ class ModelValues:
         if target is not None and loss is None:
             raise Misuse("a target needs a loss", where="--target", hint="--loss mse")
         if output is not None:
-            self._models.check_target(output, overwrite, input)
+            self._models.check_output_path(output, overwrite, input)
         rows = self._models.rows(state_index, on_progress, cancel)
         answer = activations.measure_activations(
             lambda request: self._models.open_state(state_index, on_progress).activations(request, rows),
@@ -147,6 +150,9 @@ class ModelValues:
             cancel=cancel,
         )
         if answer.statistics and answer.sizes and rows and state_index == 0:
-            ran = self._models.analyze_original_at(answer.sizes, on_progress, cancel).analysis.layers
-            answer = replace(answer, statistics=_set_run_shapes(answer.statistics, ran))
+            # only the original can be analyzed again, at the sizes of the user's input file
+            layers_in_run = self._models.analyze_original_at(
+                answer.sizes, on_progress, cancel
+            ).analysis.layers
+            answer = replace(answer, statistics=_set_run_shapes(answer.statistics, layers_in_run))
         return replace(answer, notes=(*self._models.list_weight_notes(), *answer.notes))

@@ -60,7 +60,7 @@ class TensorNumbers:
         if output is not None:
             if not output.endswith(".npy"):
                 raise Misuse(f"'{output}' is not a .npy file", where="-o", hint="OUT.npy")
-            self._models.check_target(output, overwrite, input)
+            self._models.check_output_path(output, overwrite, input)
         sliced = self._find_tensor(state, name, input, seed, on_progress, cancel)
         before_slice = None
         if before is not None:

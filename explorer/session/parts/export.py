@@ -54,7 +54,7 @@ class Exporter:
             models.check_onnx(path, overwrite)
             return False
         models.refuse_shapes()
-        models.check_target(path, overwrite)
+        models.check_output_path(path, overwrite)
         convert.check_name(path, "onnx", "torchscript", "torch.export")
         return True
 
@@ -118,7 +118,7 @@ def write_text(models: Models, path: str, text: str, overwrite: bool, *, executa
         Misuse: The file exists and `overwrite` is False, it is an input of the session, or it cannot be
             written.
     """
-    models.check_target(path, overwrite)
+    models.check_output_path(path, overwrite)
     with output_files.write_atomically(path, overwrite=overwrite, executable=executable) as temporary:
         with output_files.open_text(temporary, errors="surrogateescape") as file:
             file.write(text)

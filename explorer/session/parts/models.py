@@ -285,7 +285,7 @@ class Models:
             number += 1
         return path
 
-    def check_target(self, path: str, overwrite: bool, *inputs: str | None) -> None:
+    def check_output_path(self, path: str, overwrite: bool, *inputs: str | None) -> None:
         """Refuses an output path that is a file of the session or an input of the result."""
         models = [self.source, *(e.path for e in self.history.entries if e.path)]
         read = [name for name in (*inputs, self.options["weights_file"], self.options["rules"]) if name]
@@ -305,7 +305,7 @@ class Models:
         """Like `check_target`, for an ONNX file."""
         from explorer.engine import convert  # imported late: most uses of a session do not need it
 
-        self.check_target(path, overwrite, *inputs)
+        self.check_output_path(path, overwrite, *inputs)
         convert.check_name(path, "onnx", also="an nn.Module: quantize, or tile --to torch (.pt2, .pt)")
 
     # opened models and analyses
