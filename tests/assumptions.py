@@ -16,7 +16,7 @@ SOURCE = Path(__file__).parent.parent / "explorer"
 ROOMS = ("engine/compat/", "base/compat.py", "tui/compat.py", "web/compat.py")
 """Where assumptions about other libraries stand."""
 
-_STANDARD = {"_asdict", "_exit", "_field_defaults", "_fields", "_getframe", "_make", "_replace"}
+_STANDARD = {"_asdict", "_exit", "_field_defaults", "_fields", "_getframe", "_make", "_replace", "_thread"}
 """Documented in Python's own manual in spite of the underscore."""
 _OF_TORCH = {
     "_apply", "_backward_hooks", "_backward_pre_hooks", "_buffers", "_forward_hooks", "_forward_pre_hooks",

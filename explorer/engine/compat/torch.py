@@ -339,6 +339,27 @@ def is_of_torch(module: nn.Module) -> bool:
     return type(module).__module__.startswith("torch.")
 
 
+def is_class_of_torch(kind: type) -> bool:
+    """Whether a class belongs to torch.
+
+    Assumes: it is defined in a submodule of the package `torch`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: it counts as the user's code, so more runs are compared, and more work may count as unseen.
+    """
+    return kind.__module__.startswith("torch.")
+
+
+def list_text_functions() -> list[tuple[Any, str]]:
+    """Returns the functions that write a tensor's numbers as text, as pairs of owner and name.
+
+    Assumes: `repr` and `str` of a tensor call `torch._tensor_str._str`.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: none is returned, and work that reads the numbers through their text is not noticed.
+    """
+    owner = getattr(torch, "_tensor_str", None)
+    return [(owner, "_str")] if callable(getattr(owner, "_str", None)) else []
+
+
 def is_packed(module: nn.Module) -> bool:
     """Whether a module is a quantized layer of torch, which is a single row whatever submodules it has.
 

@@ -21,6 +21,7 @@ import torch
 
 from explorer.engine.compat.torch import (
     branches_on_device,
+    list_text_functions,
     replace_attributes,
     script_classes,
     storage_key,
@@ -220,7 +221,8 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
             if is_reader and name not in _METADATA and callable(method):
                 yield storage_class, name, _replace_reader(name, method)
     yield torch.Tensor, "__reduce_ex__", _replace_reduce(torch.Tensor.__reduce_ex__)
-    yield torch._tensor_str, "_str", _replace_reader("_str", torch._tensor_str._str)
+    for owner, name in list_text_functions():
+        yield owner, name, _replace_reader(name, getattr(owner, name))
     yield torch.TypedStorage, "type", _replace_type(torch.TypedStorage.type)
     yield torch.Tensor, "storage_type", _replace_storage_type(torch.Tensor.storage_type)
     for cls in script_classes():

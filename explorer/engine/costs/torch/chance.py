@@ -93,16 +93,14 @@ def _replace_clock(unit: float, clock: Callable[[], Any]) -> Callable[[], Any]:
     return read_clock
 
 
-def _replace_calendar(calendar: Callable[..., Any]) -> Callable[..., Any]:
+def _replace_calendar(name: str, calendar: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(calendar)
     def read_calendar(*args: Any) -> Any:
-        is_present = len(args) == (1 if calendar.__name__ == "strftime" else 0)
+        is_present = len(args) == (1 if name == "strftime" else 0)
         if not is_present or not _is_asked() or not _DRAW.number:
             return calendar(*args)
         seconds = _originals[time, "time"]() + _shift() * 1e-9
-        present = (
-            seconds if calendar.__name__ in ("gmtime", "localtime", "ctime") else time.localtime(seconds)
-        )
+        present = seconds if name in ("gmtime", "localtime", "ctime") else time.localtime(seconds)
         return calendar(*args, present)
 
     return read_calendar
@@ -137,7 +135,7 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
         if hasattr(time, name):
             yield time, name, _replace_clock(unit, getattr(time, name))
     for name in _CALENDARS:
-        yield time, name, _replace_calendar(getattr(time, name))
+        yield time, name, _replace_calendar(name, getattr(time, name))
     yield os, "urandom", _replace_entropy(os.urandom)
     yield random, "_urandom", _replace_entropy(os.urandom)
     yield random.Random, "seed", _replace_seed(random.Random.seed)

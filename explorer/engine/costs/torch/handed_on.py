@@ -97,9 +97,9 @@ def _reporting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     return reporting_method
 
 
-def _scheduling(method: Callable[..., Any]) -> Callable[..., Any]:
+def _scheduling(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a method of an event loop that notes each callback until it runs."""
-    position = 2 if method.__name__ == "call_at" else 1  # of the callback, behind the loop and the time
+    position = 2 if name == "call_at" else 1  # of the callback, behind the loop and the time
 
     @functools.wraps(method)
     def scheduling_method(*args: Any, **kwargs: Any) -> Any:
@@ -138,7 +138,11 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
             if hasattr(owner, method):
                 yield owner, method, _reporting(name, getattr(owner, method))
     for method in _LOOP_METHODS:
-        yield base_events.BaseEventLoop, method, _scheduling(getattr(base_events.BaseEventLoop, method))
+        yield (
+            base_events.BaseEventLoop,
+            method,
+            _scheduling(method, getattr(base_events.BaseEventLoop, method)),
+        )
 
 
 def _list_observers() -> list[Any]:

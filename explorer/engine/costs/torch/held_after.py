@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from explorer.engine.costs.torch.model_code import is_library_code
 from explorer.engine.formats.torch_module.modules import find_held_tensors
 
 _CODE_TYPES = (
@@ -24,7 +25,6 @@ _CODE_TYPES = (
     *(Generator, Coroutine, AsyncGenerator),
 )
 _CONTAINERS = (list, tuple, dict, set, Iterator, CellType)
-_LIBRARIES = ("torch.", "explorer.")
 _OTHER_REFERENCES = 2
 """References to a tensor that the search itself holds: an entry of a dict and an argument."""
 _REFERENCES_TO_GROUP = 5
@@ -109,7 +109,7 @@ def _find_code(objects: Sequence[Any], ignored: set[int], depth: int) -> bool:
         if id(referrer) in ignored or isinstance(referrer, FrameType):
             continue
         ignored.add(id(referrer))
-        if isinstance(referrer, FunctionType) and referrer.__module__.startswith(_LIBRARIES):
+        if isinstance(referrer, FunctionType) and is_library_code(referrer.__globals__):
             continue  # torch's functions remain if the traceback of an error does
         if isinstance(referrer, _CODE_TYPES) or hasattr(type(referrer), "__del__"):
             return True

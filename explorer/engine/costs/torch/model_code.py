@@ -11,6 +11,8 @@ from typing import Any
 
 from torch import nn
 
+from explorer.engine.compat.torch import is_class_of_torch, is_of_torch
+
 _STDLIB = sysconfig.get_path("stdlib")
 
 
@@ -19,6 +21,11 @@ def is_standard_library(frame: FrameType) -> bool:
     name = frame.f_globals.get("__name__", "").partition(".")[0]
     # a user's file may have the same name as a standard library module
     return name in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_STDLIB, "<frozen"))
+
+
+def is_library_code(namespace: Mapping[str, Any]) -> bool:
+    """Whether the global names of a function or a frame are those of a module of torch or of Explorer."""
+    return str(namespace.get("__name__", "")).partition(".")[0] in ("torch", "explorer")
 
 
 def is_called_by_model() -> bool:
@@ -30,7 +37,7 @@ def is_called_by_model() -> bool:
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and (frame.f_code.co_filename == own or is_standard_library(frame)):
         frame = frame.f_back
-    if frame is None or frame.f_globals.get("__name__", "").partition(".")[0] in ("torch", "explorer"):
+    if frame is None or is_library_code(frame.f_globals):
         return False
     while frame is not None and frame.f_globals.get("__name__") != "importlib._bootstrap":
         frame = frame.f_back
@@ -42,19 +49,19 @@ def list_functions(modules: Iterable[nn.Module]) -> list[FunctionType]:
     functions: dict[int, FunctionType] = {}
     classes: dict[type, None] = {}
     for module in modules:
-        if not type(module).__module__.startswith("torch."):
+        if not is_of_torch(module):
             classes.update(dict.fromkeys(type(module).__mro__))
             for value in vars(module).values():
                 value = getattr(value, "__func__", value)
                 if type(value) is FunctionType:
                     functions[id(value)] = value
     for kind in classes:
-        if not kind.__module__.startswith(("torch.", "builtins")):
+        if kind is not object and not is_class_of_torch(kind):
             for value in vars(kind).values():
                 value = getattr(value, "__wrapped__", getattr(value, "__func__", value))
                 if type(value) is FunctionType:
                     functions[id(value)] = value
-    return [f for f in functions.values() if not f.__module__.startswith(("torch.", "explorer."))]
+    return [f for f in functions.values() if not is_library_code(f.__globals__)]
 
 
 def list_code_modules(functions: Iterable[FunctionType]) -> list[ModuleType]:
