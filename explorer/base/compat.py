@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import _thread  # `outline` must not import threading and typing, which take too long
 import os
-import threading
-from typing import Any, TypeVar
 
-_T = TypeVar("_T")
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, TypeVar
+
+    _T = TypeVar("_T")
 
 _IMPOSSIBLE_SHAPE = ("array is too big", "Maximum allowed dimension", "maximum possible size")
 """Parts of numpy's messages for an impossible shape."""
@@ -52,7 +55,7 @@ def system_error_number(error: BaseException, numbers: tuple[int, ...]) -> int |
     return next((number for number in numbers if os.strerror(number) in str(error)), None)
 
 
-_BUILDING = threading.Lock()
+_BUILDING = _thread.allocate_lock()
 _BUILT: set[Any] = set()
 """Types that msgspec knows already."""
 

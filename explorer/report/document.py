@@ -67,7 +67,7 @@ if TYPE_CHECKING:
 _SITE = (
     *("name", "op", "M", "K", "N", "batch", "tile", "grid", "products", "macs", "utilisation", "form"),
     *("edges", "output", "weight", "bias", "dtype", "accumulator", "dynamic", "place", "calls"),
-    *("in_floats", "sums", "at_most", "right"),
+    *("in_floats", "sums", "at_most", "right", "layer"),
 )
 
 

@@ -242,7 +242,7 @@ def test_a_name_that_is_no_layer_or_several_is_one_line(
 ) -> None:
     for words, said in (
         (["--layer", "/Rlu"], "no layer '/Rlu'; did you mean '/Relu'?"),
-        (["--layer", "*Conv*"], "'*Conv*' is 2 layers; name one of /conv1/Conv, /conv2/Conv"),
+        (["--layer", "*Conv*"], "'*Conv*' is 2 layers; choose from: /conv1/Conv, /conv2/Conv"),
         (["--layer", "pool", "--csv"], "one layer is not a table"),
     ):
         assert main(["layers", str(sample("lenet")), *words]) == 2

@@ -127,7 +127,7 @@ def test_a_history_that_is_no_tree_is_refused(session: Session) -> None:
     history = session.history()
     for parent in (2, 9, -1):
         wrong = replace(history, entries=(*history.entries[:2], replace(history.entries[2], parent=parent)))
-        with pytest.raises(Misuse, match="no history of states"):
+        with pytest.raises(Misuse, match="not a history of states"):
             session.restore(wrong)
     assert session.history() == history
 

@@ -181,7 +181,7 @@ def test_a_session_that_ended_makes_the_same_module_again_without_its_samples(
 
 def test_tiles_and_scripts_say_what_they_cannot_do_with_a_quantized_module(session: Session) -> None:
     session.quantize(QuantizeSpec())
-    with pytest.raises(Misuse, match="it is not tiled") as caught:
+    with pytest.raises(Misuse, match="cannot be tiled") as caught:
         session.plan(TileSpec((4, 4, 4)))
     assert "form qdq" in caught.value.hint
     with pytest.raises(Misuse, match="the model as opened is converted"):

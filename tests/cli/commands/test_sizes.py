@@ -81,8 +81,8 @@ def test_a_decoders_step_in_text_json_and_csv(ask: Ask, tmp_path: Path, monkeypa
         ("batch=0:3", "not a range of whole sizes"),
         ("batch=1.5:3", "not a range of whole sizes"),
         ("batch=9:2", "9 to 2 is not a range"),
-        ("batch=7", "no size with its range"),
-        ("=1:2", "no size with its range"),
+        ("batch=7", "not a size with its range"),
+        ("=1:2", "not a size with its range"),
         ("height", "no size is called 'height'"),
     ],
 )

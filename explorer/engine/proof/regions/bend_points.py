@@ -69,7 +69,7 @@ class Target(Struct, frozen=True):
         return low <= high and not (bounds.whole and math.isfinite(low) and math.ceil(low) > high)
 
 
-class Watch(Struct, frozen=True):
+class OperandWatch(Struct, frozen=True):
     """An operand of a node, or the difference of two operands, with the ranges that runs must meet.
 
     Attributes:
@@ -126,7 +126,7 @@ def watch_nodes(
     bounds: Mapping[str, Bounds],
     tensors: Mapping[str, Tensor],
     driven: Set[str],
-) -> list[Watch]:
+) -> list[OperandWatch]:
     """Lists the operands of nodes to watch, with the ranges that made-up inputs may reach.
 
     Args:
@@ -136,7 +136,7 @@ def watch_nodes(
         tensors: Stored tensors by name.
         driven: Names of the values that depend on inputs for which values can be made up.
     """
-    watches: dict[tuple[str, tuple[str, ...]], Watch] = {}
+    watches: dict[tuple[str, tuple[str, ...]], OperandWatch] = {}
     for node in nodes:
         if node.domain not in _DOMAINS or node.key in model.functions or driven.isdisjoint(node.inputs):
             continue
@@ -170,7 +170,9 @@ def _subtract(names: Sequence[str], first: Bounds, second: Bounds) -> Bounds:
     return Bounds(first.low - second.high, first.high - second.low, first.whole and second.whole)
 
 
-def _watch_node(node: Node, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Iterator[Watch]:
+def _watch_node(
+    node: Node, attributes: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Iterator[OperandWatch]:
     """Yields the operands of a node to watch."""
     names = [name for name in node.inputs if name]
     if not names:
@@ -179,16 +181,18 @@ def _watch_node(node: Node, attributes: Mapping[str, Any], tensors: Mapping[str,
     if op in _BENDS:
         yield _bend_at(op, first, _BENDS[op](attributes))
     if op in _CURVES:
-        yield Watch(op, tuple(first), (_ON_CURVE, *_FAR))
+        yield OperandWatch(op, tuple(first), (_ON_CURVE, *_FAR))
     if op in _TESTED_BEYOND:
-        yield Watch(op, tuple(first), _TESTED_BEYOND[op])
+        yield OperandWatch(op, tuple(first), _TESTED_BEYOND[op])
     if op in _ROUNDINGS:
-        yield Watch(op, tuple(first), (*_split(0.0), _FRACTION))
+        yield OperandWatch(op, tuple(first), (*_split(0.0), _FRACTION))
     if op in _SIGNED or (op == "Mul" and len(set(names)) == 1):
         yield _bend_at(op, first, (0.0,), kinds="fViu" if op in _SIGNED_INTEGERS else "fV")
     if op == "Div":
         at_zero = Target(0.0, 0.0, "0", required=False)
-        yield Watch(op, tuple(names[1:2]), (at_zero, *(replace(t, required=False) for t in _split(0.0))))
+        yield OperandWatch(
+            op, tuple(names[1:2]), (at_zero, *(replace(t, required=False) for t in _split(0.0)))
+        )
     if op in ("Div", "Mod"):
         for name in names:
             yield _bend_at(op, [name], (0.0,), kinds="iu" if op == "Div" else "fViu")
@@ -204,20 +208,20 @@ def _watch_node(node: Node, attributes: Mapping[str, Any], tensors: Mapping[str,
             yield _bend_at(op, first, numbers)
     if op in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
         at_zero = Target(0.0, 0.0, "0", required=False)
-        yield Watch(op, tuple(names[:2]), (*_split(0.0), at_zero), "fViu")
+        yield OperandWatch(op, tuple(names[:2]), (*_split(0.0), at_zero), "fViu")
     if op == "Equal":
-        yield Watch(op, tuple(names[:2]), _ZERO_OR_NOT, "fViu")
+        yield OperandWatch(op, tuple(names[:2]), _ZERO_OR_NOT, "fViu")
     if op == "Cast":
         yield from _watch_cast(first, attributes.get("to"))
     if op == "Where":
-        yield Watch(op, tuple(first), (Target(1, 1, "true"), Target(0, 0, "false")), "b")
+        yield OperandWatch(op, tuple(first), (Target(1, 1, "true"), Target(0, 0, "false")), "b")
     if op == "QuantizeLinear":
         yield from _watch_quantizer(node, tensors)
 
 
-def _bend_at(op: str, names: Sequence[str], bends: Sequence[float], kinds: str = "fV") -> Watch:
+def _bend_at(op: str, names: Sequence[str], bends: Sequence[float], kinds: str = "fV") -> OperandWatch:
     targets = [target for bend in bends if math.isfinite(bend) for target in _surround(bend)]
-    return Watch(op, tuple(names), tuple(targets), kinds)
+    return OperandWatch(op, tuple(names), tuple(targets), kinds)
 
 
 def _split(bend: float) -> tuple[Target, Target]:
@@ -234,20 +238,20 @@ def _surround(bend: float) -> tuple[Target, ...]:
     return (*_split(bend), Target(bend - reach, bend + reach, f"close to {bend:.6g}", required=False))
 
 
-def _watch_cast(names: Sequence[str], to: Any) -> Iterator[Watch]:
+def _watch_cast(names: Sequence[str], to: Any) -> Iterator[OperandWatch]:
     """Yields what decides the result of a Cast to a bool or an integer type."""
     if to == _BOOL:
-        yield Watch("Cast", tuple(names), _ZERO_OR_NOT, "fViu")
+        yield OperandWatch("Cast", tuple(names), _ZERO_OR_NOT, "fViu")
     elif to == _FLOAT16:
         beyond = Target(65520.0, 1e6, "too large for float16", required=False, signs=True)
-        yield Watch("Cast", tuple(names), (beyond,))
+        yield OperandWatch("Cast", tuple(names), (beyond,))
     elif to in _INTEGER_LIMITS:
         limit = _INTEGER_LIMITS[to]
         beyond = Target(limit, limit * 4, f"at least {limit:.6g}", required=False)
-        yield Watch("Cast", tuple(names), (*_split(0.0), _FRACTION, beyond))
+        yield OperandWatch("Cast", tuple(names), (*_split(0.0), _FRACTION, beyond))
 
 
-def _watch_quantizer(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[Watch]:
+def _watch_quantizer(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[OperandWatch]:
     """Yields the numbers from which a quantizer with one scale saturates."""
     scale = tensors.get(node.inputs[1])
     zero = tensors.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None

@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct, field
 
 from explorer.base.errors import BadModel
-from explorer.engine.proof.regions.bend_points import Target, Watch
+from explorer.engine.proof.regions.bend_points import OperandWatch, Target
 from explorer.engine.proof.regions.synthetic_values import FED_FLOATS, Feeds
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -36,7 +36,7 @@ _MAX_ELEMENTS = 1 << 25
 Observe = Callable[[Feeds], Sequence[Mapping[str, Array]]]
 """Function that runs the region in both models, its two sides, and returns the inner values of each side."""
 
-Key = tuple[int, Watch, Target]
+Key = tuple[int, OperandWatch, Target]
 """Side of the region (0: original, 1: other), watched operand, and range."""
 
 
@@ -50,7 +50,7 @@ class Coverage(Struct):
         runs: Number of runs.
     """
 
-    watches: tuple[Sequence[Watch], Sequence[Watch]]
+    watches: tuple[Sequence[OperandWatch], Sequence[OperandWatch]]
     missing: dict[Key, None] = field(default_factory=dict)
     feeds: list[Feeds] = field(default_factory=list)
     runs: int = 0

@@ -16,7 +16,7 @@ from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, list_bodies, replace_bodies
 from explorer.engine.graph.repeated_nodes import create_free_name, list_value_names
-from explorer.engine.proof.regions.bend_points import Watch, find_driven, watch_nodes
+from explorer.engine.proof.regions.bend_points import OperandWatch, find_driven, watch_nodes
 from explorer.engine.proof.regions.value_bounds import UNKNOWN, Bounds, compute_bounds
 
 _LOOPS = ("Loop", "Scan")
@@ -31,7 +31,7 @@ class Watched(Struct, frozen=True):
     """
 
     model: Model
-    watches: tuple[Watch, ...]
+    watches: tuple[OperandWatch, ...]
 
 
 def watch_region(
@@ -67,7 +67,7 @@ class _Watcher:
         outer: Mapping[str, Bounds],
         types: Mapping[str, str],
         driven: Collection[str],
-    ) -> tuple[list[Node], list[Watch]]:
+    ) -> tuple[list[Node], list[OperandWatch]]:
         """Lists the operands of one graph and of its bodies.
 
         Args:
@@ -86,7 +86,7 @@ class _Watcher:
         tensors.update((n.outputs[0], t) for n in expanded if (t := read_constant(n)) is not None)
         bounds = {**outer, **compute_bounds(expanded, types, tensors, outer)}
         all_driven = find_driven(expanded, driven)
-        watches: list[Watch] = []
+        watches: list[OperandWatch] = []
         new_nodes: list[Node] = []
         for node in expanded:
             if node.op in _LOOPS and not node.domain and self.bodies:
@@ -131,7 +131,7 @@ class _Watcher:
 
     def _watch_body(
         self, node: Node, tensors: Mapping[str, Tensor], outer: Mapping[str, Bounds], driven: Collection[str]
-    ) -> tuple[Node, list[Watch]]:
+    ) -> tuple[Node, list[OperandWatch]]:
         """Adds the operands in the body of a loop to its outputs."""
         ((key, body),) = list_bodies(node)
         inputs = [value.name for value in body.inputs]
@@ -178,7 +178,7 @@ def _fill(node: Node, body: Graph) -> Sequence[str]:
     return (*node.outputs, *("" for _ in range(count - len(node.outputs))))
 
 
-def _rename_watch(watch: Watch, names: Mapping[str, str]) -> Watch:
+def _rename_watch(watch: OperandWatch, names: Mapping[str, str]) -> OperandWatch:
     return replace(
         watch,
         in_turns=all(name in names for name in watch.names),

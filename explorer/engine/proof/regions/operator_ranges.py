@@ -78,7 +78,7 @@ def prepare_side(model: Model, twins: Twins) -> Side:
     return Side(store_computed_constants(inline_calls(model, ())), twins, types)
 
 
-class Observer:
+class RegionObserver:
     """Runs both sides of a region and returns the watched operands.
 
     Raises:
@@ -156,15 +156,15 @@ def _scale_all(values: Feeds, like: Feeds, names: Sequence[str], factor: float) 
 
 def _observe(
     sides: tuple[Side, Side], drivable: Collection[str], tried: Sequence[Feeds]
-) -> tuple[list[Watched], Observer]:
+) -> tuple[list[Watched], RegionObserver]:
     """Loads both sides with their operands as outputs; those in bodies only if the runtime accepts them."""
     watched = [side.watch(drivable, bodies=True) for side in sides]
     try:
-        observe = Observer(sides, watched)
+        observe = RegionObserver(sides, watched)
         observe(tried[0])
     except BadModel:
         watched = [side.watch(drivable, bodies=False) for side in sides]
-        observe = Observer(sides, watched)
+        observe = RegionObserver(sides, watched)
     return watched, observe
 
 
