@@ -118,7 +118,7 @@ def test_what_is_no_file_of_arrays_is_refused(tmp_path: Path) -> None:
     short.write_bytes(whole.read_bytes()[:-4])
     for path, said in (
         (text, "not a .npy or .npz"),
-        (empty, "has not a .npy or .npz"),
+        (empty, "has no .npy or .npz"),
         (objects, "plain arrays"),
         (tmp_path / "none.npz", "cannot be read"),
         (short, "cut short"),
