@@ -12,7 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from explorer.base.checked import Count, Positive, Spec
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
-from explorer.facts.tiling import format_site
+from explorer.facts.site_names import format_site
 
 Bound = Literal["compute", "memory", ""]
 Dataflow = Literal["output-stationary", "weight-stationary", "input-stationary"]

@@ -14,7 +14,8 @@ from explorer.base.checked import Count, Natural, PathText, Positive, Spec, Word
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.facts.cost import Formula, Hardware
-from explorer.facts.tiling import TileSpec, format_site
+from explorer.facts.site_names import format_site
+from explorer.facts.tiling import TileSpec
 
 Sizes = tuple[Count, Count, Count]
 """Numbers along M, K and N, in this order."""

@@ -17,6 +17,7 @@ from explorer.base.options import option
 from explorer.base.units import sizes_text
 from explorer.facts.quantize import Accumulator
 from explorer.facts.quantize.spec import ACCUMULATOR
+from explorer.facts.site_names import format_site
 
 Form = Literal["auto", "lab", "scan", "unrolled", "batched"]
 Edges = Literal["ragged", "padded"]
@@ -319,20 +320,6 @@ class Plan(TableFact, frozen=True):
     def sign(self) -> str:
         """Sign in front of sums over sites: '<= ' if one of them may run less often, otherwise ''."""
         return next((site.sign for site in self.sites if site.sign), "")
-
-
-def format_site(name: str, layer: str) -> str:
-    """Formats a site's name for display: `node_MatMul_1 in head`, or `/head/Gemm`, which contains `head`."""
-    return f"{name} in {layer}" if layer and layer not in find_scope(name) else name
-
-
-def find_scope(name: str) -> str:
-    """Finds the module in an exporter's node name: /classifier/classifier.1/Gemm is in classifier.1."""
-    scope = ""
-    for piece in name.strip("/").split("/"):
-        nested = not scope or piece == scope or piece.startswith(scope + ".")
-        scope = piece if nested else f"{scope}.{piece}"
-    return scope
 
 
 class LeftOver(Fact, frozen=True):

@@ -14,7 +14,7 @@ from explorer.base.checked import Spec
 from explorer.base.fact import Fact, TableFact
 from explorer.base.options import option
 from explorer.base.verdicts import VerdictKind
-from explorer.facts.tiling import format_site
+from explorer.facts.site_names import format_site
 
 __all__ = ["OutputEvidence", "RegionEvidence", "SiteEvidence", "Tolerance", "VerdictKind", "Verification"]
 

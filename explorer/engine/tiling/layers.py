@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from explorer.base.errors import Misuse
 from explorer.engine.tiling.rules import make_name_matcher
 from explorer.facts import Analysis, Layer, Plan, SitePlan, TileSpec
-from explorer.facts.tiling import find_scope
+from explorer.facts.site_names import find_scope
 from explorer.settings.filter import build_matcher, is_query
 
 _MAX_MACS = 1 << 200

@@ -47,7 +47,7 @@ from explorer.engine.values.agreement import Agreement
 from explorer.facts import Analysis, History, HistoryEntry, TensorInfo
 from explorer.facts.quantize import Quantization, QuantizedLayer, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
-from explorer.facts.tiling import find_scope
+from explorer.facts.site_names import find_scope
 from explorer.features.quantize.quantization_record import QuantizationRecord
 from explorer.host import input_files, scratch
 from explorer.host.processor import find_instruction_set, saturates_bytes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from explorer.facts.tiling import find_scope
+from explorer.facts.site_names import find_scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

@@ -1,0 +1,17 @@
+"""Names of matmuls as text: the module in a node's name, and the name with its layer."""
+
+from __future__ import annotations
+
+
+def format_site(name: str, layer: str) -> str:
+    """Formats a site's name for display: `node_MatMul_1 in head`, or `/head/Gemm`, which contains `head`."""
+    return f"{name} in {layer}" if layer and layer not in find_scope(name) else name
+
+
+def find_scope(name: str) -> str:
+    """Finds the module in an exporter's node name: /classifier/classifier.1/Gemm is in classifier.1."""
+    scope = ""
+    for piece in name.strip("/").split("/"):
+        nested = not scope or piece == scope or piece.startswith(scope + ".")
+        scope = piece if nested else f"{scope}.{piece}"
+    return scope
