@@ -111,7 +111,14 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
 
 
 #: operators that the generated cases leave without a cost although every shape is known
-REASONS = ("a step of training", "decoding an image", "how often it runs", "not known", "is not given")
+REASONS = (
+    "a step of training",
+    "decoding an image",
+    "how often it runs",
+    "is unknown",
+    "not known",
+    "is not given",
+)
 
 
 @pytest.mark.slow
