@@ -45,7 +45,8 @@ class Model:
     figures: tuple[Figures, ...]
 
 
-# rotary frequencies are a product of K = 1 up to 5.12, and an elementwise one in 5.24: 8 MACs a token
+# Rotary angles are a product of K = 1 up to 5.12, and an elementwise one in 5.24: 8 MACs a token.
+# `serving` omits them.
 
 _HEADS = {"head_dim": 16}
 _EXPERTS_OF_DEEPSEEK = {
@@ -70,7 +71,7 @@ MODELS = (
         "llama",
         {**_GROUPED, **_HEADS},
         (
-            Figures(12846080, "256*context+67848", 73992, "512*context"),
+            Figures(12846080, "256*context+67840", 73992, "512*context"),
             Figures(12845056, "256*context+67840", 73984, "512*context"),
         ),
     ),
@@ -83,7 +84,7 @@ MODELS = (
         "qwen3_moe",
         {**_EXPERTS, **_HEADS, "num_experts": 4, "moe_intermediate_size": 32},
         (
-            Figures(11338752, "256*context+56072", 62216, "512*context"),
+            Figures(11338752, "256*context+56064", 62216, "512*context"),
             Figures(11337728, "256*context+56064", 62208, "512*context"),
         ),
     ),
@@ -91,7 +92,7 @@ MODELS = (
         "mixtral",
         {**_EXPERTS, **_HEADS, "num_local_experts": 4},
         (
-            Figures(17630208, "256*context+105224", 111368, "512*context"),
+            Figures(17630208, "256*context+105216", 111368, "512*context"),
             Figures(17629184, "256*context+105216", 111360, "512*context"),
         ),
     ),
@@ -100,7 +101,7 @@ MODELS = (
         {**_EXPERTS, **_HEADS, "num_local_experts": 4, "sliding_window": 8},
         (
             Figures(
-                17630208, "from 1: 256*context+105224; from 7: 128*context+106120", 109192, _WINDOW_CACHE
+                17630208, "from 1: 256*context+105216; from 7: 128*context+106112", 109192, _WINDOW_CACHE
             ),
             Figures(
                 17629184, "from 1: 256*context+105216; from 7: 128*context+106112", 109184, _WINDOW_CACHE
@@ -111,7 +112,7 @@ MODELS = (
         "granitemoe",
         {**_EXPERTS, "num_local_experts": 4},
         (
-            Figures(17630208, "256*context+105224", 111368, "512*context"),
+            Figures(17630208, "256*context+105216", 111368, "512*context"),
             Figures(17629184, "256*context+105216", 111360, "512*context"),
         ),
     ),
@@ -135,7 +136,7 @@ MODELS = (
         "deepseek_v3",
         {**_EXPERTS, **_LATENT, **_EXPERTS_OF_DEEPSEEK},
         (
-            Figures(12354048, "256*context+64004", 70148, "1024*context"),
+            Figures(12354048, "256*context+64000", 70148, "1024*context"),
             # it caches the latents, and makes keys and values of them in every step
             Figures(12353536, "3328*context+64000", 143872, "192*context"),
         ),

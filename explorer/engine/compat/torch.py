@@ -9,7 +9,7 @@ import contextlib
 import copy
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -20,6 +20,7 @@ from torch.nn.modules import module as torch_module
 from torch.overrides import TorchFunctionMode
 from torch.utils import _python_dispatch
 
+from explorer.base.replacement import Replacement
 from explorer.base.version_notes import unmet
 
 OpOverload: type = type(torch.ops.aten.add.Tensor)
@@ -600,44 +601,19 @@ def listening(run: Run, elsewhere: Callable[[nn.Module], None] = lambda module: 
                 nn.Module.__call__ = _plain_call  # type: ignore[method-assign]
 
 
-_original_attributes: dict[tuple[Any, str], Any] = {}
-"""Attributes that `replace_attributes` replaced, with None for one that the class inherits."""
-_replacing_blocks = 0
-
-
 @contextmanager
-def replace_attributes(replacements: Callable[[], Iterable[tuple[Any, str, Any]]]) -> Iterator[None]:
+def replace_attributes(replacement: Replacement) -> Iterator[None]:
     """Replaces attributes of torch and of its classes until the last block ends in any thread.
-
-    Args:
-        replacements: Returns each owner, the name of its attribute and the new attribute. It is called when
-            no attribute is replaced.
 
     Assumes: classes of torch (`FloatTensor`), and methods and properties of `torch.Tensor`, `UntypedStorage`
         and `TypedStorage`, can be replaced.
     Seen: torch 2.9 and 2.14.
     Otherwise: one clear error, because code that reads the memory of a tensor would not be seen.
     """
-    global _replacing_blocks
-    with _CALLS:
-        if not _replacing_blocks:
-            with unmet("torch", "attributes of its storages cannot be replaced"):
-                for kind, name, replacement in list(replacements()):
-                    _original_attributes[kind, name] = vars(kind).get(name)
-                    setattr(kind, name, replacement)
-        _replacing_blocks += 1
-    try:
+    with contextlib.ExitStack() as stack:
+        with unmet("torch", "attributes of its storages cannot be replaced"):
+            stack.enter_context(replacement.replaced())
         yield
-    finally:
-        with _CALLS:
-            _replacing_blocks -= 1
-            if not _replacing_blocks:
-                for (kind, name), original in _original_attributes.items():
-                    if original is None:
-                        delattr(kind, name)
-                    else:
-                        setattr(kind, name, original)
-                _original_attributes.clear()
 
 
 _ATTENTION = nn.functional.scaled_dot_product_attention

@@ -9,6 +9,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from explorer.base.errors import BadModel
 from explorer.engine.compat.transformers import cache_layers
 from explorer.engine.costs.decode import module_step
@@ -16,7 +18,7 @@ from explorer.engine.costs.decode.module_cache import OwnCache, get_text_config
 from explorer.engine.costs.memory.liveness import AnalysisResult
 from explorer.engine.formats.torch_module.cache_tensors import CacheTensor, list_cache_tensors
 from explorer.engine.serving.weights import WeightHolder, count_read_bytes, find_layer_number, list_holders
-from explorer.facts import Layer
+from explorer.facts import Analysis, Layer
 from explorer.facts.serving.serving import PassFigures
 
 _MAX_ADDED_OPERATORS = 8
@@ -73,7 +75,9 @@ class Passes:
         if key not in self._last_steps:
             self.on_pass(len(self._macs) + len(self._prompts))
             step_input = self.own.step(context, batch, self.prompt_tokens)
-            analysis = module_step.step_behind(self.own, step_input, context, batch)
+            analysis = self._leave_out_position_tables(
+                module_step.step_behind(self.own, step_input, context, batch)
+            )
             self._macs[key] = analysis.info.totals.macs or 0
             while len(self._last_steps) >= _MAX_CACHED_STEPS:
                 self._last_steps.pop(next(iter(self._last_steps)))
@@ -134,7 +138,7 @@ class Passes:
         """
         if tokens not in self._prompts:
             self.on_pass(len(self._macs) + len(self._prompts))
-            analysis = module_step.analyze_run(self.own, self.own.prompt(tokens), 1)
+            analysis = self._analyze_prompt(tokens, 1)
             if analysis.schedule.failed:
                 raise BadModel(f"it fails over a prompt of {tokens:,} tokens: {analysis.schedule.failed}")
             self._layers[tokens] = {
@@ -152,10 +156,54 @@ class Passes:
             BadModel: The pass fails.
         """
         self.on_pass(len(self._macs) + len(self._prompts))
-        analysis = module_step.analyze_run(self.own, self.own.prompt(tokens, batch), batch)
+        analysis = self._analyze_prompt(tokens, batch)
         if analysis.schedule.failed:
             raise BadModel(f"it fails over prompts of {tokens:,} tokens: {analysis.schedule.failed}")
         return analysis.analysis.layers
+
+    def _analyze_prompt(self, tokens: int, batch: int) -> AnalysisResult:
+        return self._leave_out_position_tables(
+            module_step.analyze_run(self.own, self.own.prompt(tokens, batch), batch)
+        )
+
+    @cached_property
+    def _position_tables(self) -> frozenset[str]:
+        """Paths of modules without children or parameters whose stored tensors are all vectors.
+
+        Their products compute the angles of rotary embeddings from the positions.
+        """
+        return frozenset(
+            [
+                path
+                for path, module in self.own.model.named_modules()
+                if next(module.children(), None) is None
+                and next(module.parameters(recurse=False), None) is None
+                and (buffers := list(module.buffers(recurse=False)))
+                and all(buffer.dim() == 1 for buffer in buffers)
+            ]
+        )
+
+    def _leave_out_position_tables(self, result: AnalysisResult) -> AnalysisResult:
+        """Returns the analysis without the multiply-accumulates of rotary angles.
+
+        The angles depend on positions alone, and versions of transformers differ in how they compute them:
+        by a product over one element, or by a multiplication.
+        """
+        layers = result.analysis.layers
+        tables = {
+            layer.id
+            for layer in layers
+            if not layer.group
+            and layer.macs
+            and not self._position_tables.isdisjoint((layer.path, layer.path.rpartition(".")[0]))
+        }
+        if not tables:
+            return result
+        left_out = sum(layers[table].macs or 0 for table in tables)
+        totals = replace(result.info.totals, macs=(result.info.totals.macs or 0) - left_out)
+        rest = tuple([replace(layer, macs=0) if layer.id in tables else layer for layer in layers])
+        analysis = Analysis(replace(result.info, totals=totals), rest)
+        return AnalysisResult.from_analysis(analysis, result.schedule, result.bounds, failure=result.failure)
 
     def count_prompt_layers(self, tokens: int) -> dict[str, int | None]:
         """Returns the multiply-accumulates of a pass over a prompt by path, for the rows that multiply."""

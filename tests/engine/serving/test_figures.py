@@ -56,6 +56,37 @@ def test_llama_3_8b() -> None:
     assert found.cache.passes_weights == found.weight_bytes // 131_072 + 1
 
 
+class Angles(torch.nn.Module):
+    """Rotary angles as a product over one element, or as a multiplication."""
+
+    def __init__(self, plain: torch.nn.Module, *, is_product: bool) -> None:
+        super().__init__()
+        self.register_buffer("frequencies", plain.get_buffer("inv_freq"), persistent=False)
+        self.is_product = is_product
+
+    def forward(self, x: torch.Tensor, position_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        columns, rows = (
+            self.get_buffer("frequencies").float()[None, :, None],
+            position_ids[:, None, :].float(),
+        )
+        angles = columns.expand(len(rows), -1, 1) @ rows if self.is_product else columns * rows
+        both = torch.cat((angles.mT, angles.mT), dim=-1)
+        return both.cos().to(x.dtype), both.sin().to(x.dtype)
+
+
+def test_rotary_angles_count_the_same_however_they_are_computed() -> None:
+    facts = []
+    for is_product in (True, False):
+        with torch.device("meta"):
+            config = AutoConfig.for_model("llama", **TWO_LAYERS)
+            model = AutoModelForCausalLM.from_config(config).eval()
+            model.model.rotary_emb = Angles(model.model.rotary_emb, is_product=is_product)
+        spec = ServingSpec(dtype="bf16", contexts=(40,), batches=(1, 3))
+        facts.append(compute_serving(create_passes(module_cache.find_own_cache(model), spec), spec, None))
+    assert facts[0] == facts[1]
+    assert facts[0].decode_macs.text == f"16384*context+{facts[0].decode.weight_macs + 16384}"
+
+
 def grown(first: int, second: int, layers: int) -> int:
     """A figure of so many layers, from those of the first two: each further one adds as much."""
     return first + (layers - 1) * (second - first)

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 
+from explorer.base.replacement import Replacement
 from explorer.engine.compat.torch import (
     branches_on_device,
     list_text_functions,
@@ -231,11 +232,14 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
         yield torch, name, TensorClass(tensor_class, lambda: _CALLBACK.report is not None)
 
 
+_REPLACEMENT = Replacement(_list_replacements)
+
+
 @contextmanager
 def watch_storages(report: Callable[[str], None]) -> Iterator[None]:
     """Calls `report` with the method's name whenever a model's code in this thread reads a storage."""
     outer_report = _CALLBACK.report
-    with replace_attributes(_list_replacements):
+    with replace_attributes(_REPLACEMENT):
         _CALLBACK.report = report
         try:
             yield

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from explorer.base.replacement import Replacement
 from explorer.engine.costs.torch.model_code import is_called_by_model, replace_globals
 
 DRAWS = 8
@@ -64,9 +65,7 @@ class _Draw(threading.local):
 
 
 _DRAW = _Draw()
-_LOCK = threading.Lock()
-_watchers = 0
-_originals: dict[tuple[Any, str], Any] = {}
+_read_time = time.time
 
 
 def _is_asked() -> bool:
@@ -99,7 +98,7 @@ def _replace_calendar(name: str, calendar: Callable[..., Any]) -> Callable[..., 
         is_present = len(args) == (1 if name == "strftime" else 0)
         if not is_present or not _is_asked() or not _DRAW.number:
             return calendar(*args)
-        seconds = _originals[time, "time"]() + _shift() * 1e-9
+        seconds = _read_time() + _shift() * 1e-9
         present = seconds if name in ("gmtime", "localtime", "ctime") else time.localtime(seconds)
         return calendar(*args, present)
 
@@ -139,6 +138,9 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
     yield os, "urandom", _replace_entropy(os.urandom)
     yield random, "_urandom", _replace_entropy(os.urandom)
     yield random.Random, "seed", _replace_seed(random.Random.seed)
+
+
+_REPLACEMENT = Replacement(_list_replacements)
 
 
 def _temper_inverse(word: int) -> int:
@@ -210,32 +212,20 @@ def watch_draws(modules: Sequence[ModuleType], number: int, report: Callable[[],
         number: 0 for the model's own draws, 1 for the lowest, 2 for the highest; above, for other draws.
         report: Receives that the model draws or reads.
     """
-    global _watchers
     outer = _DRAW.report, _DRAW.number, _DRAW.readings
-    with _LOCK:
-        if not _watchers:
-            for owner, name, replacement in list(_list_replacements()):
-                _originals[owner, name] = vars(owner)[name]
-                setattr(owner, name, replacement)
-        _watchers += 1
-        functions = {id(original): getattr(owner, name) for (owner, name), original in _originals.items()}
     before = _read_states()
     _DRAW.report, _DRAW.number, _DRAW.readings = report, number, 0
     try:
-        _seed_generators()
-        own = _read_states()
-        with replace_globals(modules, functions):
-            yield
-        if not _is_equal(own, _read_states()):
-            report()
+        with _REPLACEMENT.replaced() as originals:
+            functions = {id(original): getattr(owner, name) for (owner, name), original in originals.items()}
+            _seed_generators()
+            own = _read_states()
+            with replace_globals(modules, functions):
+                yield
+            if not _is_equal(own, _read_states()):
+                report()
     finally:
         _DRAW.report, _DRAW.number, _DRAW.readings = outer
         if not _is_equal(before, _read_states()):
             random.setstate(before[0])
             np.random.set_state(before[1])
-        with _LOCK:
-            _watchers -= 1
-            if not _watchers:
-                for (owner, name), original in _originals.items():
-                    setattr(owner, name, original)
-                _originals.clear()

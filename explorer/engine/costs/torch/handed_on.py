@@ -25,6 +25,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
+from explorer.base.replacement import Replacement
 from explorer.engine.costs.torch.model_code import is_called_by_model, replace_globals
 
 _STARTING_METHODS: Sequence[tuple[Any, str]] = (
@@ -79,9 +80,6 @@ class _ThreadCallback(threading.local):
 
 
 _CALLBACK = _ThreadCallback()
-_LOCK = threading.Lock()
-_watchers = 0
-_originals: dict[tuple[Any, str], Any] = {}
 
 
 def _reporting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,6 +143,9 @@ def _list_replacements() -> Iterator[tuple[Any, str, Any]]:
         )
 
 
+_REPLACEMENT = Replacement(_list_replacements)
+
+
 def _list_observers() -> list[Any]:
     """Returns the functions that Python calls at a call, a line, a garbage collection or a signal."""
     handlers = [signal.getsignal(number) for number in signal.valid_signals()]
@@ -162,40 +163,25 @@ def watch_handed_on_work(
         started: Receives that work starts in another thread or process.
         later: Receives that work is registered for a time after the run.
     """
-    global _watchers
     _listen_to_processes()
     outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
-    with _LOCK:
-        if not _watchers:
-            for owner, name, replacement in list(_list_replacements()):
-                _originals[owner, name] = vars(owner).get(name)
-                setattr(owner, name, replacement)
-        _watchers += 1
-        functions = {
-            id(original): getattr(owner, name)
-            for (owner, name), original in _originals.items()
-            if owner in (_thread, atexit)
-        }
     scheduled: dict[object, Any] = {}
     observers = _list_observers()
     _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = started, later, scheduled
     try:
-        with replace_globals(modules, functions):
-            yield
+        with _REPLACEMENT.replaced() as originals:
+            functions = {
+                id(original): getattr(owner, name)
+                for (owner, name), original in originals.items()
+                if owner in (_thread, atexit)
+            }
+            with replace_globals(modules, functions):
+                yield
         is_scheduled = any(not handle.cancelled() for handle in scheduled.values())
         if is_scheduled or any(observer not in observers for observer in _list_observers()):
             later()
     finally:
         _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled = outer
-        with _LOCK:
-            _watchers -= 1
-            if not _watchers:
-                for (owner, name), method in _originals.items():
-                    if method is None:
-                        delattr(owner, name)
-                    else:
-                        setattr(owner, name, method)
-                _originals.clear()
 
 
 @contextmanager

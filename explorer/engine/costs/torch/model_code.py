@@ -23,9 +23,22 @@ def is_standard_library(frame: FrameType) -> bool:
     return name in sys.stdlib_module_names and frame.f_code.co_filename.startswith((_STDLIB, "<frozen"))
 
 
+_LIBRARIES = ("torch", "explorer")
+
+
 def is_library_code(namespace: Mapping[str, Any]) -> bool:
     """Whether the global names of a function or a frame are those of a module of torch or of Explorer."""
-    return str(namespace.get("__name__", "")).partition(".")[0] in ("torch", "explorer")
+    return _read_package(namespace.get("__name__")) in _LIBRARIES
+
+
+def is_library_object(value: Any) -> bool:
+    """Whether the class of an object is one of Python, NumPy, torch or Explorer."""
+    package = _read_package(type(value).__module__)
+    return package in ("numpy", "builtins", *_LIBRARIES) or package in sys.stdlib_module_names
+
+
+def _read_package(module_name: Any) -> str:
+    return str(module_name).partition(".")[0]
 
 
 def is_called_by_model() -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import itertools
 import random
-import sys
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from types import FunctionType, MethodType, ModuleType, SimpleNamespace
@@ -20,6 +19,7 @@ import torch
 from torch import nn
 
 from explorer.engine.compat.torch import buffers_of, is_of_torch
+from explorer.engine.costs.torch.model_code import is_library_object
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque, set, frozenset)
@@ -36,9 +36,6 @@ _MAX_VALUES = 100_000
 
 _OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 """Attributes that every module has; torch changes some of them in each call."""
-
-_LIBRARIES = ("torch", "explorer", "numpy", "builtins")
-"""Packages whose objects hold caches of their own, which no count depends on."""
 
 
 def take_snapshot(
@@ -112,7 +109,10 @@ class _Reader:
             return self.read_names(value, depth)
         if isinstance(value, _SEQUENCES):
             return tuple(self.read(part, depth + 1) for part in list(value))
-        if isinstance(value, SimpleNamespace) or _is_of_user(value):
+        if isinstance(value, SimpleNamespace):
+            return id(value), self.read_names(dict(vars(value)), depth)
+        # objects of libraries hold caches of their own, which no count depends on
+        if hasattr(value, "__dict__") and not is_library_object(value):
             return id(value), self.read_names(dict(vars(value)), depth)
         return _read_state(value)
 
@@ -132,8 +132,3 @@ def _read_state(value: Any) -> Hashable:
     if isinstance(value, _CACHED_FUNCTION):
         return id(value), value.cache_info().currsize
     return id(value)
-
-
-def _is_of_user(value: Any) -> bool:
-    package = type(value).__module__.partition(".")[0]
-    return package not in _LIBRARIES and package not in sys.stdlib_module_names and hasattr(value, "__dict__")
