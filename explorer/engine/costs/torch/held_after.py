@@ -18,7 +18,6 @@ import torch
 from torch import nn
 
 from explorer.engine.costs.torch.model_code import is_library_code
-from explorer.engine.formats.torch_module.modules import find_held_tensors
 
 _CODE_TYPES = (
     *(FunctionType, MethodType, functools.partial, map, filter),
@@ -66,15 +65,17 @@ def is_held_by_code(
     held = [key for key in list_held(tensors) if is_computed(tensors[key])]
     if not held:
         return False
-    _count_references(get_result(), references, set())
-    known = {id(t) for _, t in find_held_tensors(list(given))}
-    surviving = [tensors[key] for key in list_held(held) if key not in known]
-    if not surviving:
+    visited: set[int] = set()
+    _count_references(get_result(), references, visited)
+    for value in given:
+        _count_references(vars(value) if isinstance(value, nn.Module) else value, references, visited)
+    surviving = [tensors[key] for key in list_held(held)[:_MAX_HELD]]
+    if not _find_code(surviving, {id(tensors), id(surviving), *own_groups}, 0):
         return False
-    gc.collect()  # a function that calls itself is garbage that a reference count does not show
-    surviving = surviving[:_MAX_HELD]
-    ignored = {id(tensors), id(surviving), *own_groups}
-    return _find_code(surviving, ignored, 0)
+    # A function that calls itself is garbage that a reference count does not show. The collector is paused
+    # while a model is analyzed, so what the run created is in the youngest generation.
+    gc.collect(0)
+    return _find_code(surviving, {id(tensors), id(surviving), *own_groups}, 0)
 
 
 def _count_references(value: Any, references: Counter[int], visited: set[int]) -> None:

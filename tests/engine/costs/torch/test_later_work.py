@@ -25,6 +25,7 @@ from explorer import Session  # noqa: E402
 from explorer.facts import Totals  # noqa: E402
 
 KEPT: dict[str, Any] = {}
+LOOPS: list[asyncio.AbstractEventLoop] = []
 TASKS: queue.Queue[Any] = queue.Queue()
 SIMPLE_TASKS: queue.SimpleQueue[Any] = queue.SimpleQueue()
 DONE: queue.SimpleQueue[Any] = queue.SimpleQueue()
@@ -63,6 +64,8 @@ def _forget() -> Iterator[None]:
     handler, callbacks = signal.getsignal(signal.SIGUSR1), list(gc.callbacks)
     yield
     KEPT.clear()
+    while LOOPS:
+        LOOPS.pop().close()
     gc.callbacks[:] = callbacks
     signal.signal(signal.SIGUSR1, handler)
 
@@ -81,7 +84,8 @@ def by_signal(model: Two, y: Any) -> None:
 
 
 def in_a_loop(model: Two, y: Any) -> None:
-    loop = KEPT["loop"] = asyncio.new_event_loop()
+    loop = asyncio.new_event_loop()
+    LOOPS.append(loop)
     loop.call_later(9, model.second, torch.ones(6, 4))
 
 
