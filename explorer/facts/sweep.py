@@ -19,7 +19,7 @@ from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
 
 Tile = tuple[Count, Count, Count]
 
-MOST_TILES = 1_000_000
+MOST_TILES = 100_000
 """Largest number of tiles in one sweep. All tiles are listed in memory before the first is evaluated."""
 
 OBJECTIVES = ("cycles", "traffic", "buffer")
@@ -234,6 +234,11 @@ class Sweep(TableFact, frozen=True):
         return find_failed_models(self.rows)
 
 
+def count_combinations(spec: SweepSpec) -> int:
+    """Counts the tilings that `list_combinations` lists, without building them."""
+    return math.prod(len(set(values)) for values in (spec.tiles, spec.edges, spec.forms, spec.grouped))
+
+
 def list_combinations(spec: SweepSpec) -> list[TileSpec]:
     """Lists every requested tiling once. Tiles change slowest."""
     if spec.base.mapping:
@@ -265,20 +270,22 @@ def combine_tiles(
     Raises:
         Misuse: The combinations exceed `MOST_TILES`.
     """
-    count = math.prod(
-        len(sizes) for sizes in (tiles or range(4), rows or (0,), depths or (0,), columns or (0,))
+    sides = [dict.fromkeys(sizes or ()) for sizes in (rows, depths, columns)]
+    # tiles that differ only in replaced sides give the same combinations
+    distinct = dict.fromkeys(
+        tuple(1 if sizes else side for sizes, side in zip(sides, tile, strict=True))
+        for tile in tiles or tuple((size, size, size) for size in (16, 32, 64, 128))
     )
+    count = len(distinct) * math.prod(len(sizes) or 1 for sizes in sides)
     if count > MOST_TILES:
         raise Misuse(f"{count:,} tiles are too many", where="sweep", hint=f"combine at most {MOST_TILES:,}")
-    if rows and depths and columns and tiles is None:
-        tiles = ((1, 1, 1),)  # every side is replaced
     return tuple(
         dict.fromkeys(
             (m, k, n)
-            for tile in tiles or tuple((size, size, size) for size in (16, 32, 64, 128))
-            for m in rows or tile[:1]
-            for k in depths or tile[1:2]
-            for n in columns or tile[2:]
+            for tile in distinct
+            for m in sides[0] or tile[:1]
+            for k in sides[1] or tile[1:2]
+            for n in sides[2] or tile[2:]
         )
     )
 

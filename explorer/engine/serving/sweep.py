@@ -18,7 +18,7 @@ from explorer.base.errors import Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.base.units import rate_text
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.serving.serving import check_spec, resolve_types
-from explorer.engine.sweep import MAX_ROWS, cluster, raise_common_error
+from explorer.engine.sweep import check_count, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import compute_digest
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.store import Store
@@ -194,13 +194,11 @@ def sweep_servings(
         Cancelled: `cancel` returned True.
     """
     began = time.perf_counter()
-    questions = spec.list_questions()
+    check_count(spec.count_questions() * len(subjects), "serving")
     check_spec(spec.base)
+    questions = spec.list_questions()
     for dtype, kv in {(question.dtype, question.kv_dtype) for question in questions}:
         resolve_types(replace(spec.base, dtype=dtype, kv_dtype=kv))
-    if len(questions) * len(subjects) > MAX_ROWS:
-        message = f"these are {len(questions) * len(subjects):,} combinations"
-        raise Misuse(message, where="serving", hint=f"{MAX_ROWS:,} are the most")
     if (scheduler or (workers or 1) > 1) and any(subject.stays for subject in subjects):
         raise Misuse(
             "an nn.Module object stays in its process",

@@ -27,7 +27,7 @@ from explorer.facts import TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import mark_front
 from explorer.facts.quantize import QuantizeRequest
-from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, list_combinations
+from explorer.facts.sweep import Sweep, SweepLayer, SweepRow, SweepSpec, count_combinations, list_combinations
 from explorer.host.output_files import check_target
 
 MAX_ROWS = 100_000
@@ -127,8 +127,8 @@ def sweep(
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
+    check_count(count_combinations(spec) * len(subjects))
     specs = list_combinations(spec)
-    _check_count(len(specs), len(subjects))
     machine = hardware or Hardware()
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(Store(SweepRow, output)) if output is not None else None
@@ -150,12 +150,19 @@ def sweep(
     )
 
 
-def _check_count(specs: int, subjects: int) -> None:
-    if specs * subjects > MAX_ROWS:
-        message = f"these are {specs * subjects:,} combinations"
-        raise Misuse(message, where="sweep", hint=f"{MAX_ROWS:,} are the most")
-    if not specs:
-        raise Misuse("there is no tile", where="--tile", hint="name some: --tile 16,32,64")
+def check_count(count: int, where: str = "sweep", rows: str = "combinations") -> None:
+    """Refuses a sweep of too many rows. Callers count the rows before they build them.
+
+    Args:
+        count: Number of rows.
+        where: Command, for the message.
+        rows: What the rows are, for the message.
+
+    Raises:
+        Misuse: There are more than `MAX_ROWS` rows.
+    """
+    if count > MAX_ROWS:
+        raise Misuse(f"these are {count:,} {rows}", where=where, hint=f"{MAX_ROWS:,} are the most")
 
 
 def check_output(path: str, models: Sequence[str]) -> None:

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
 from explorer.engine.number_formats import format_of
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import MAX_ROWS, Subject, cluster, raise_common_error
+from explorer.engine.sweep import Subject, check_count, cluster, raise_common_error
 from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.mixed_precision import (
@@ -188,7 +188,9 @@ def sweep_formats(
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
-    parts_by_format = {name: parse_parts(name) for name in dict.fromkeys(spec.formats)}
+    formats = dict.fromkeys(spec.formats)
+    check_count(len(formats) * len(subjects), rows="rows")
+    parts_by_format = {name: parse_parts(name) for name in formats}
     if not parts_by_format:
         raise Misuse("there is no format", where="--quantize", hint="name some: --quantize int8,fixed8.4")
     with contextlib.ExitStack() as stack:
@@ -259,12 +261,13 @@ class _Run:
         """Creates the trials of a model. An unreadable model gets rows with the error."""
         work = _ModelState(subject, trials=[], rows=[])
         trials = [FormatTrial("all", name, "", self._spec_with(name)) for name in self.parts_by_format]
+        layers_by_format: dict[str, list[str]] = {}
         try:
             work.files = subject.files()
             report(self.on_progress, None, "reading the model")
             work.content = compute_fingerprint(work.files, self.cancel)
             if self.spec.per_layer or self.spec.bits is not None or self.spec.snr is not None:
-                trials += self._list_layer_trials(subject)
+                layers_by_format = self._find_layers(subject)
         except Cancelled:
             raise
         except ExplorerError as error:
@@ -272,16 +275,18 @@ class _Run:
                 raise
             work.rows = [replace(self._blank(work, trial), error=str(error)) for trial in trials]
             return work
-        if len(trials) > MAX_ROWS:
-            raise Misuse(f"these are {len(trials):,} rows", where="sweep", hint=f"{MAX_ROWS:,} are the most")
-        work.trials = trials
+        trials_per_layer = 2 if self.spec.per_layer else 1
+        layers = sum(map(len, layers_by_format.values()))
+        check_count(len(trials) + trials_per_layer * layers, rows="rows")
+        work.trials = [*trials, *self._list_layer_trials(layers_by_format)]
         return work
 
     def _spec_with(self, name: str) -> QuantizeSpec:
         return replace(self.spec.base, **self.parts_by_format[name])
 
-    def _list_layer_trials(self, subject: Subject) -> Iterator[FormatTrial]:
-        """Yields a trial of each layer alone in each format; with `per_layer`, also of all other layers."""
+    def _find_layers(self, subject: Subject) -> dict[str, list[str]]:
+        """Returns the names of the layers that are tried alone in each format."""
+        layers_by_format: dict[str, list[str]] = {}
         for name in self.parts_by_format:
             spec = self._spec_with(name)
             try:
@@ -295,6 +300,13 @@ class _Run:
             layers = dict.fromkeys(layer.name for layer in choice if not layer.reason)
             if len(layers) == 1 and self.spec.bits is None and self.spec.snr is None:
                 continue  # a trial of the only layer equals the trial of all layers
+            layers_by_format[name] = list(layers)
+        return layers_by_format
+
+    def _list_layer_trials(self, layers_by_format: Mapping[str, Sequence[str]]) -> Iterator[FormatTrial]:
+        """Yields a trial of each layer alone in each format; with `per_layer`, also of all other layers."""
+        for name, layers in layers_by_format.items():
+            spec = self._spec_with(name)
             for layer in layers:
                 yield FormatTrial("only", name, layer, replace(spec, sites=(layer,), ops=()))
             if self.spec.per_layer and len(layers) > 1:

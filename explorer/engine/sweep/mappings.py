@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, ExplorerError, MemoryTooSmall, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
-from explorer.engine.sweep import MAX_ROWS, Subject, cluster
+from explorer.engine.sweep import Subject, check_count, cluster
 from explorer.engine.sweep.fingerprint import compute_digest, compute_fingerprint
 from explorer.engine.sweep.measure import SweepSession, Task
 from explorer.engine.sweep.processes import count_file_bytes, suggest_processes
@@ -90,9 +90,7 @@ def sweep_mappings(
         Cancelled: `cancel` returned True.
     """
     started = time.perf_counter()
-    if len(machines) > MAX_ROWS:
-        message = f"these are {len(machines):,} combinations"
-        raise Misuse(message, where="sweep", hint=f"{MAX_ROWS:,} are the most")
+    check_count(len(machines))
     if stays and (scheduler or (workers or 1) > 1):
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(MappingRow, output) as store:

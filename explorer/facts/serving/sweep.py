@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated, ClassVar
@@ -29,14 +30,24 @@ class ServingSweepSpec(Spec, frozen=True):
     dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
     kv_dtypes: Annotated[tuple[str, ...], Meta(min_length=1)] = ("",)
 
+    def count_questions(self) -> int:
+        """Counts the combinations that `list_questions` lists, without building them."""
+        return math.prod(map(len, self._list_values()))
+
     def list_questions(self) -> list[ServingSpec]:
         """Lists the combinations, each with a single context, batch, device count and pair of types."""
-        base = self.base
-        each = self.dtypes, self.kv_dtypes, base.contexts, base.batches, base.devices
         return [
-            replace(base, dtype=dtype, kv_dtype=kv, contexts=(context,), batches=(batch,), devices=(devices,))
-            for dtype, kv, context, batch, devices in product(*map(dict.fromkeys, each))
+            replace(
+                self.base, dtype=dtype, kv_dtype=kv, contexts=(context,), batches=(batch,), devices=(devices,)
+            )
+            for dtype, kv, context, batch, devices in product(*self._list_values())
         ]
+
+    def _list_values(self) -> list[dict[str, None] | dict[int, None]]:
+        """Lists the values of each setting once: types, cache types, contexts, batches and device counts."""
+        base = self.base
+        settings = self.dtypes, self.kv_dtypes, base.contexts, base.batches, base.devices
+        return [dict.fromkeys(values) for values in settings]
 
 
 class ServingRow(Fact, frozen=True, kw_only=True):

@@ -190,12 +190,14 @@ def sweep_mappings(
 ) -> MappingSweep:
     """Map the session's model to every machine with every size; see `Session.sweep_mappings`."""
     sizes = parse_capacity(capacity) if capacity else []
+    names = dict.fromkeys(machines)
+    engine.check_count(len(names) * max(len(sizes), 1))
     if output is not None:
         engine.check_output(output, [models.source])
     if not session.plan(products_spec("batch", (1, 1, 1), sites), on_progress=on_progress).sites:
         raise Misuse("no matmul here can be mapped", where="--map")
     resized: list[MemoryMachine] = []
-    for machine in map(find_memory_machine, dict.fromkeys(machines)):
+    for machine in map(find_memory_machine, names):
         if len(machine.memories) == 1:
             name = machine.hardware.name
             hint = f"add [[machine.{name}.memory]] with a size"

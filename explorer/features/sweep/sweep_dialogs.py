@@ -15,7 +15,7 @@ from explorer.base.errors import Misuse
 from explorer.facts import Edges, TileSpec
 from explorer.facts.cost import Hardware
 from explorer.facts.quantize import FormatCost, FormatSweepSpec
-from explorer.facts.sweep import SweepSpec, combine_tiles, list_combinations
+from explorer.facts.sweep import SweepSpec, combine_tiles, count_combinations
 from explorer.features.quantize.quantize_dialog import SAMPLES_HINT, format_samples, parse_samples
 from explorer.settings.machines import replace_buffer
 from explorer.settings.parse import parse_sizes, parse_tiles, write_path_word
@@ -106,7 +106,7 @@ class SweepDialog(FormDialog[SweepRequest]):
 
     def meaning(self) -> list[tuple[str, str]]:
         """State the number of tilings."""
-        count = len(list_combinations(self.answer().spec))
+        count = count_combinations(self.answer().spec)
         return [(f"{count:,} tiling{'s' * (count != 1)}", "dim"), (self._machines.complaint, "warn")]
 
     def answer(self) -> SweepRequest:

@@ -54,7 +54,7 @@ def configured(path: Path, **changed: Any) -> str:
 def test_each_row_is_what_its_question_alone_is_answered(tmp_path: Path) -> None:
     source = configured(tmp_path / "model")
     rows = sweep_serving(source, spec=SPEC, machine=CHIP).rows
-    assert len(SPEC.list_questions()) == 24
+    assert len(SPEC.list_questions()) == SPEC.count_questions() == 24
     assert sum(row.layouts for row in rows if row.key.endswith(".0")) == len(rows)
     found: list[tuple[Any, ...]] = []
     with Session(source) as session:
@@ -131,6 +131,15 @@ def test_a_sweep_without_a_context_cannot_be_asked_for() -> None:
         (ServingSweepSpec(BASE, ("bf16", "float7")), "--dtype: there is no number format 'float7'"),
         (ServingSweepSpec(BASE, kv_dtypes=("fp9",)), "--kv-dtype: there is no number format 'fp9'"),
         (ServingSweepSpec(replace(BASE, contexts=tuple(range(1, 60_000)))), "these are 359,994 combinations"),
+        # none of the combinations is built: these fit into no memory
+        (
+            ServingSweepSpec(
+                replace(BASE, contexts=tuple(range(1, 60_000)), batches=tuple(range(1, 40_000))),
+                ("", "int8"),
+                ("fp8", "fp8"),
+            ),
+            "these are 14,399,400,006 combinations",
+        ),
     ],
 )
 def test_what_cannot_be_swept_is_one_line_and_leaves_no_file(

@@ -31,7 +31,16 @@ from explorer.engine.formats.onnx import reader
 from explorer.engine.sweep.fingerprint import list_files
 from explorer.facts.cost import Hardware
 from explorer.facts.pareto_front import mark_front
-from explorer.facts.sweep import SORTS, SweepRow, SweepSpec, combine_tiles, list_combinations, ordered
+from explorer.facts.quantize import FormatSweepSpec
+from explorer.facts.sweep import (
+    SORTS,
+    SweepRow,
+    SweepSpec,
+    combine_tiles,
+    count_combinations,
+    list_combinations,
+    ordered,
+)
 from explorer.session import sweep_files
 from explorer.session.parts.models import Models
 from tests import answers
@@ -120,6 +129,10 @@ def test_every_combination_is_there_once() -> None:
     assert len(combine_tiles(None, [16, 32], [16, 32], [16, 32])) == 8
     assert combine_tiles(None) == ((16, 16, 16), (32, 32, 32), (64, 64, 64), (128, 128, 128))
     assert combine_tiles([(16, 16, 16), (32, 32, 32)], [4], [4], [4]) == ((4, 4, 4),)
+    assert combine_tiles([(16, 8, 4), (16, 8, 5)], None, [2, 2, 3], [1] * 10**6) == ((16, 2, 1), (16, 3, 1))
+    repeated = SweepSpec(((8, 8, 8), (9, 9, 9), (8, 8, 8)), ("ragged", "ragged"), ("auto", "scan", "auto"))
+    assert count_combinations(spec) == len(list_combinations(spec))
+    assert count_combinations(repeated) == len(list_combinations(repeated)) == 4
 
 
 def test_a_row_says_what_the_plan_and_its_cost_say(sample: Sample) -> None:
@@ -169,7 +182,21 @@ def test_a_model_that_is_broken_does_not_stop_the_others(sample: Sample, tmp_pat
 def test_too_many_combinations_are_refused_at_once(sample: Sample) -> None:
     sizes = tuple(range(1, 50))
     with pytest.raises(Misuse, match="117,649"):
-        sweep_files(sample("lenet"), spec=SweepSpec(combine_tiles(None, sizes, sizes, sizes)))
+        combine_tiles(None, sizes, sizes, sizes)
+    tiles = combine_tiles(None, (1, 2, 3), tuple(range(1, 16_001)), (1,))
+    with pytest.raises(Misuse, match="these are 192,000 combinations"):
+        sweep_files(sample("lenet"), spec=SweepSpec(tiles, ("ragged", "padded"), ("auto", "scan")))
+
+
+def test_too_many_combinations_are_counted_and_not_built(sample: Sample) -> None:
+    sizes = tuple(range(1, 50_000))
+    with pytest.raises(Misuse, match="124,992,500,149,999 tiles are too many"):
+        combine_tiles([(1, 2, 3)], sizes, sizes, sizes)
+    formats = tuple(f"fixed{bits}.{whole}" for bits in range(2, 400) for whole in range(2, 400))
+    with pytest.raises(Misuse, match="these are 158,404 rows"), Session(sample("lenet")) as session:
+        session.sweep_formats(FormatSweepSpec(formats))
+    with pytest.raises(Misuse, match="combinations"), Session(sample("lenet")) as session:
+        session.sweep_mappings(("gemmini",), capacity=",".join(map(str, range(1024, 102_000 + 1024))))
 
 
 # what is kept
