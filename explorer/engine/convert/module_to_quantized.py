@@ -21,6 +21,7 @@ from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_module.meta_copy import copy_sharing_values
 from explorer.engine.formats.torch_module.modules import format_dtype, walk_tensors
+from explorer.engine.formats.torch_module.stored_form import read_own_forms
 from explorer.engine.graph.model import Graph, Model, Value
 from explorer.engine.models.torch.module import TorchModel
 from explorer.engine.progress import report
@@ -78,6 +79,8 @@ class ModuleChoice(Struct, frozen=True):
         choices: Choice for each layer, in the same order.
         rows: Layer rows of the analysis, with outputs named after the layers.
         dtype: Type of the module's weights if only their shapes are known, else ''.
+        surplus: Bytes by which the plain tensor of a parameter is larger than its stored form (a tensor
+            subclass, or a quantized weight of a file), by parameter name.
     """
 
     module: nn.Module
@@ -85,14 +88,17 @@ class ModuleChoice(Struct, frozen=True):
     choices: Sequence[LayerChoice]
     rows: Sequence[Layer]
     dtype: str = ""
+    surplus: Mapping[str, int] = {}
 
     def answer(self, weight_bytes: int, spec: QuantizeSpec) -> Quantization:
         """Returns the figures of the choice (formats, bits, BitOPs and bytes), without calibration."""
+        plain_bytes = weight_bytes + sum(self.surplus.values())
         if self.dtype:
             bits = 8 * getattr(torch, self.dtype).itemsize
             quantization = build_answer(
-                self.choices, build_shape_grid, self.rows, weight_bytes, weights=False, float_bits=bits
+                self.choices, build_shape_grid, self.rows, plain_bytes, weights=False, float_bits=bits
             )
+            quantization = self.replace_bytes_before(quantization)
             note = (
                 f"Only the choice, by shapes alone: its weights are {self.dtype}, of which no value was read;"
                 " what can be written is float32."
@@ -101,9 +107,31 @@ class ModuleChoice(Struct, frozen=True):
         grids, bits = Grids({}), spec.accumulator
         choices = exclude_nonfinite(self.choices, grids)
         quantization = build_answer(
-            choices, grids.find_operand_grid, self.rows, weight_bytes, weights=False, accumulator_bits=bits
+            choices, grids.find_operand_grid, self.rows, plain_bytes, weights=False, accumulator_bits=bits
         )
-        return _add_module_figures(quantization, spec, choices, grids)
+        return _add_module_figures(self.replace_bytes_before(quantization), spec, choices, grids)
+
+    def replace_bytes_before(self, quantization: Quantization) -> Quantization:
+        """Replaces the bytes before quantization, which are those of plain tensors, by the stored bytes."""
+        totals = quantization.totals
+        before = totals.weight_bytes.before
+        stored = None if before is None else before - sum(self.surplus.values())
+        rows = tuple(
+            replace(row, weight_bytes_before=row.weight_bytes_before - self._sum_surplus(layer))
+            for row, layer in zip(quantization.layers, self.layers, strict=True)
+        )
+        weight_bytes = replace(totals.weight_bytes, before=stored)
+        return replace(quantization, layers=rows, totals=replace(totals, weight_bytes=weight_bytes))
+
+    def _sum_surplus(self, layer: ModuleLayer) -> int:
+        """Returns the surplus of a layer's weights. A weight that two operands read counts once."""
+        prefix = f"{layer.path}." if layer.path else ""
+        names = {
+            prefix + layer.parameters[operand.input_index]
+            for operand in layer.layer.operands_of("weight")
+            if operand.tensor is not None and operand.input_index in layer.parameters
+        }
+        return sum(self.surplus.get(name, 0) for name in names)
 
 
 def choose_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice | None:
@@ -124,7 +152,7 @@ def choose_on_shapes(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis)
     layers = list_layers_on_shapes(loaded.meta(), analysis.layers)
     rows = _name_rows_by_path(merge_expert_rows(analysis.layers, [layer.path for layer in layers]))
     choices = choose([layer.layer for layer in layers], spec, lambda: rows)
-    return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0])
+    return ModuleChoice(loaded.meta(), layers, choices, rows, kinds[0], _find_surplus(loaded.meta()))
 
 
 def choose_for_module(opened: TorchModel, spec: QuantizeSpec, analysis: Analysis) -> ModuleChoice:
@@ -147,7 +175,18 @@ def _choose_on_samples(
     module = loaded.materialise()
     layers = list_module_layers(module, record_layer_runs(module, run, samples))
     rows = _name_rows_by_path(analysis.layers)
-    return ModuleChoice(module, layers, choose([layer.layer for layer in layers], spec, lambda: rows), rows)
+    choices = choose([layer.layer for layer in layers], spec, lambda: rows)
+    return ModuleChoice(module, layers, choices, rows, surplus=_find_surplus(loaded.meta()))
+
+
+def _find_surplus(module: nn.Module) -> Mapping[str, int]:
+    """Returns by how many bytes the plain tensor of a parameter is larger than its stored form, by name."""
+    forms = {p: form for part in module.modules() for p, form in read_own_forms(part).items()}
+    return {
+        name: parameter.nbytes - forms[parameter].nbytes
+        for name, parameter in module.named_parameters()
+        if parameter in forms and parameter.nbytes != forms[parameter].nbytes
+    }
 
 
 def repeat_quantization(
@@ -227,10 +266,12 @@ def quantize_module(
     if output is not None:
         with output_files.write_atomically(output, overwrite=overwrite) as temporary:
             write_twin(twin, opened.format, replace(job, path=temporary, target=output))
-    weight_bytes, bits = analysis.info.totals.weight_bytes, spec.accumulator
+    plain_bytes = analysis.info.totals.weight_bytes + sum(choice.surplus.values())
+    bits = spec.accumulator
     fact = build_answer(
-        parts[1], grids.find_operand_grid, choice.rows, weight_bytes, accumulator_bits=bits, **measurements
+        parts[1], grids.find_operand_grid, choice.rows, plain_bytes, accumulator_bits=bits, **measurements
     )
+    fact = choice.replace_bytes_before(fact)
     calibration = samples.text if measured or list_range_uses(choice.choices) else ""
     fact = _add_module_figures(fact, spec, parts[1], grids)
     fact = replace(fact, output=output or "", calibration=calibration, seconds=time.perf_counter() - started)

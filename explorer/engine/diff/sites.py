@@ -359,4 +359,5 @@ def _get_trip_count(
     name = node.inputs[-count]
     shape = weights[name].shape if name in weights else shapes.get(name)
     axes = node.attributes.get("scan_input_axes") or (0,)
-    return shape[axes[0]] if shape and axes[0] < len(shape) and shape[axes[0]] >= 0 else None
+    has_axis = shape is not None and -len(shape) <= axes[0] < len(shape)
+    return shape[axes[0]] if shape and has_axis and shape[axes[0]] >= 0 else None

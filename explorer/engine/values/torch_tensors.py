@@ -7,7 +7,7 @@ time, so that statistics and files only handle plain arrays.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from explorer.engine.formats.torch_module.arguments import BoundInputs
     from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+    from explorer.engine.formats.torch_module.stored_form import StoredForm
 
 
 def build_with_weights(loaded: LoadedModule, bind: Callable[[], BoundInputs]) -> nn.Module:
@@ -84,13 +85,21 @@ def _run_first_input(module: nn.Module, bound_inputs: BoundInputs, loaded: Loade
     return module
 
 
-def list_stored(module: nn.Module) -> list[Numbers]:
+def list_stored(module: nn.Module, forms: Mapping[str, StoredForm]) -> list[Numbers]:
     """Returns every parameter and buffer of a module, parameters first, under every name that it has.
 
     The packed weights of quantized layers are unpacked to their stored integers.
+
+    Args:
+        module: The module, with plain tensors.
+        forms: Stored forms of parameters that are stored in another form, by full name.
     """
     tensor_numbers = [
         build_numbers(p, n, trainable=p.requires_grad) for n, p in _list_named(module.named_parameters)
+    ]
+    tensor_numbers = [
+        replace(numbers, nbytes=forms[numbers.name].nbytes) if numbers.name in forms else numbers
+        for numbers in tensor_numbers
     ]
     layer_path = None
     for path, part in module.named_modules():

@@ -69,6 +69,15 @@ def read_stored_forms(module: nn.Module) -> Mapping[str, StoredForm]:
     return {name: StoredForm(dtype, nbytes) for name, dtype, nbytes in vars(module).get(_ATTRIBUTE, ())}
 
 
+def list_stored_forms(module: nn.Module) -> dict[str, StoredForm]:
+    """Returns the attached stored forms of all parameters of a module, by full name."""
+    return {
+        f"{path}.{name}" if path else name: form
+        for path, part in module.named_modules(remove_duplicate=False)
+        for name, form in read_stored_forms(part).items()
+    }
+
+
 def forget(module: nn.Module) -> None:
     """Removes the stored forms attached to a module, so that the types of its tensors are counted."""
     for part in module.modules():

@@ -26,6 +26,7 @@ from explorer.engine.costs.training.step import StepGradients
 from explorer.engine.formats.torch_module import loaded_module as torch_module
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
+from explorer.engine.formats.torch_module.stored_form import list_stored_forms
 from explorer.engine.models.opened_model import OpenOptions
 from explorer.engine.models.torch.program_nodes import compute_node_figures
 from explorer.engine.models.torch.run import run
@@ -153,7 +154,7 @@ class TorchModel:
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         model = torch_tensors.build_with_weights(self.loaded, self._bind_inputs)
-        return torch_tensors.list_stored(model), self.weights_notes
+        return torch_tensors.list_stored(model, list_stored_forms(self.loaded.meta())), self.weights_notes
 
     def activations(self, request: ActivationRequest, layers: Sequence[Layer]) -> ActivationRun:
         """See `OpenedModel`."""

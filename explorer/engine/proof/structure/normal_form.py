@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from explorer.engine.graph.model import Tensor
+from explorer.engine.graph.model import Graph, Tensor
 from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.structure.identities import IDENTITIES
 from explorer.engine.proof.structure.normal_node import Ints, NormalNode, Rule
@@ -292,6 +292,18 @@ def _normalize_recurrent(node: NormalNode) -> None:
 
 
 def _normalize_scan(node: NormalNode) -> None:
+    """Counts the axes from the front, and removes directions and axes of 0, which are the defaults."""
+    scan_inputs, body = node.attributes.get("num_scan_inputs"), node.attributes.get("body")
+    if isinstance(scan_inputs, int) and isinstance(body, Graph):
+        state_count = len(node.inputs) - scan_inputs
+        for name, get_rank in (("scan_input_axes", node.rank), ("scan_output_axes", node.output_rank)):
+            axes = node.attributes.get(name)
+            ranks = [get_rank(state_count + index) for index in range(len(axes or ()))]
+            if isinstance(axes, tuple) and None not in ranks:
+                node.attributes[name] = tuple(
+                    axis + rank if axis < 0 and rank is not None else axis
+                    for axis, rank in zip(axes, ranks, strict=True)
+                )
     for name in ("scan_input_directions", "scan_output_directions", "scan_input_axes", "scan_output_axes"):
         node.remove_trivial(name, _has_only_zeros)
 

@@ -17,7 +17,8 @@ _MAX_ELEMENTS = 64
 
 
 class NormalNode(Struct):
-    """A node during normalization. The functions among its attributes take the index of an input.
+    """A node during normalization. Except `output_rank`, the functions among its attributes take the index
+    of an input.
 
     Attributes:
         domain, op: Domain and operator.
@@ -28,6 +29,7 @@ class NormalNode(Struct):
         outputs: Number of outputs, without unnamed outputs at the end.
         stored: Function that returns the stored tensor of an input, or None for other values.
         rank: Function that returns the rank of an input, or None if unknown.
+        output_rank: Function that returns the rank of the output at an index, or None if unknown.
         size: Function that returns the length of an input along an axis, or None if it is unknown or differs
             between runs.
         dtype: Function that returns the element type of an input, or None if unknown.
@@ -43,6 +45,7 @@ class NormalNode(Struct):
     outputs: int
     stored: Callable[[int], Tensor | None]
     rank: Callable[[int], int | None]
+    output_rank: Callable[[int], int | None]
     size: Callable[[int, int], int | None]
     dtype: Callable[[int], str | None]
     sources: Sources

@@ -369,10 +369,17 @@ class GraphNumbers:
         """Returns the node in normal form."""
         table = self.table
 
-        def info(index: int) -> TensorInfo | None:
-            if self.types is None or index >= len(node.inputs) or not node.inputs[index]:
+        def find_type(names: Sequence[str], index: int) -> TensorInfo | None:
+            if self.types is None or index >= len(names) or not names[index]:
                 return None
-            return self.types(scope.path, node.inputs[index])
+            return self.types(scope.path, names[index])
+
+        def info(index: int) -> TensorInfo | None:
+            return find_type(node.inputs, index)
+
+        def output_rank(index: int) -> int | None:
+            type_info = find_type(node.outputs, index)
+            return len(type_info.shape) if type_info is not None and type_info.shape is not None else None
 
         def rank(index: int) -> int | None:
             tensor = table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None
@@ -408,6 +415,7 @@ class GraphNumbers:
             output_count,
             lambda index: table.tensors.get(input_numbers[index]) if index < len(input_numbers) else None,
             rank,
+            output_rank,
             size,
             dtype,
             table.sources,

@@ -7,6 +7,7 @@ import itertools
 import os
 import random
 import secrets
+import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -131,6 +132,49 @@ def logs_its_time(model: Two) -> bool:
 def test_a_model_whose_calls_do_the_same_work_is_exact(condition: Callable[[Any], Any]) -> None:
     totals = count(condition).totals
     assert (totals.macs, totals.status) == (2 * ONE, "exact")
+
+
+def is_called_by(name: str) -> bool:
+    """Whether a function of this name waits for the result."""
+    frame = sys._getframe()
+    while frame is not None and frame.f_code.co_name != name:
+        frame = frame.f_back  # type: ignore[assignment]
+    return frame is not None
+
+
+def on_behalf_of_an_epoch(condition: Callable[[Any], Any]) -> Info:
+    return count(condition)
+
+
+def test_a_branch_on_the_caller_goes_as_in_this_run() -> None:
+    def condition(model: Two) -> bool:
+        return is_called_by("on_behalf_of_an_epoch")
+
+    totals = [run(condition).totals for run in (count, on_behalf_of_an_epoch)]
+    assert [(total.macs, total.status) for total in totals] == [(ONE, "exact"), (2 * ONE, "exact")]
+
+
+def every_hundredth_call(model: Two) -> bool:
+    model.calls += 1
+    return model.calls % 100 == 0
+
+
+def every_call_but_one_in_thirty(model: Two) -> bool:
+    model.calls += 1
+    return model.calls % 30 != 0
+
+
+@pytest.mark.parametrize(
+    ("condition", "products"), [(every_hundredth_call, 1), (every_call_but_one_in_thirty, 2)]
+)
+def test_work_in_rarer_calls_than_those_that_run_is_not_in_the_count(
+    condition: Callable[[Any], Any], products: int
+) -> None:
+    model = Two(condition)
+    with Session(model, inputs=(torch.rand(6, 4),), cache=False) as session:
+        totals = session.info().totals
+    assert (totals.macs, totals.status) == (products * ONE, "exact")
+    assert {bool(condition(model)) for _ in range(100)} == {True, False}
 
 
 def test_a_run_keeps_the_random_numbers_of_the_user() -> None:

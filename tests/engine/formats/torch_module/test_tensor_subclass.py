@@ -78,6 +78,27 @@ def test_values_are_dequantized() -> None:
     assert (stats["0.weight"].minimum, stats["0.weight"].maximum) == (-18.0, 17.5)
 
 
+def test_weights_shows_the_bytes_of_the_inner_tensors() -> None:
+    model = network()
+    model.shared = model[0]
+    with Session(model, inputs=INPUTS, cache=False) as session:
+        sizes = {entry.tensor.name: entry.bytes for entry in session.weights().tensors}
+    assert (sizes["0.weight"], sizes["2.weight"], sizes["2.bias"]) == (72 + 24, 72, 12)
+
+
+@pytest.mark.parametrize("makes", [False, True])
+def test_quantize_subtracts_the_bytes_that_a_subclass_stores(makes: bool, tmp_path: Path) -> None:
+    spec = QuantizeSpec(weight="int4")
+    with Session(network(), inputs=INPUTS, cache=False) as session:
+        fact = session.quantize(spec, output=str(tmp_path / "made.pt2")) if makes else session.quantize(spec)
+    rows = {row.name: (row.weight_bytes_before, row.weight_bytes) for row in fact.layers}
+    codes_and_scales = {"0": 72 // 2 + 4 * 6, "2": 18 // 2 + 4 * 3}
+    assert rows == {"0": (72 + 24, codes_and_scales["0"]), "2": (72, codes_and_scales["2"])}
+    biases = 4 * (6 + 3)
+    assert fact.totals.weight_bytes.before == 72 + 24 + 72 + biases
+    assert fact.totals.weight_bytes.after == sum(codes_and_scales.values()) + biases
+
+
 VERBS: list[Callable[[Session, Path], Any]] = [
     lambda s, out: s.weights(),
     lambda s, out: s.values("0.weight"),

@@ -742,6 +742,23 @@ def test_directions_of_a_scan_may_be_left_out(tmp_path: Path) -> None:
     assert verify_files(paths[0], paths[2]).verdict_kind == "different"
 
 
+def test_axes_of_a_scan_may_count_from_the_back(tmp_path: Path) -> None:
+    info = [helper.make_tensor_value_info(name, 1, [8, 2]) for name in ("s", "r", "so", "ro")]
+    inner = [node("Add", ["s", "r"], ["so"]), node("Tanh", ["so"], ["ro"])]
+    body = helper.make_graph(inner, "b", info[:2], info[2:])
+    paths = []
+    for at, (taken, joined) in enumerate([(1, 2), (-2, 2), (1, -1), (-2, -1), (-2, -2)]):
+        axes = {"scan_input_axes": [taken], "scan_output_axes": [joined]}
+        nodes = [
+            stored("s0", np.zeros((8, 2), np.float32)),
+            node("Scan", ["s0", "x"], ["last", "y"], body=body, num_scan_inputs=1, **axes),
+        ]
+        paths.append(saved(tmp_path / f"{at}.onnx", nodes, (8, 4, 2)))
+    for path in paths[1:4]:
+        assert verify_files(paths[0], path).verdict.startswith("equal bit for bit")
+    assert verify_files(paths[0], paths[4]).verdict_kind == "different"
+
+
 def test_a_rank_that_a_file_only_claims_is_not_believed(tmp_path: Path) -> None:
     nodes = [
         [
