@@ -69,7 +69,7 @@ class SavedSplit(Struct, frozen=True):
     Attributes:
         state: Index of the state in the history.
         request: Values of the split request, in the order of its fields.
-        places: Number of units before each cut if the user moved cuts; empty for the best cuts.
+        places: Number of operators before each cut if the user moved cuts; empty for the best cuts.
     """
 
     state: _Count

@@ -33,12 +33,12 @@ def open_sessions(
         sessions = [stack.enter_context(Session(source, **options)) for source in sources]
         all_models = [session.parts.models for session in sessions]
         for models in all_models:
-            models.strict = len(all_models) == 1
+            models.strict = len(all_models) == 1  # `_check_names` checks the names of several models
         if not allow_broken:
             for models in all_models:
                 models.open_state(0, on_progress)
         if len(all_models) > 1:
-            _check_sizes(all_models)
+            _check_names(all_models)
         yield sessions
 
 
@@ -56,7 +56,7 @@ def open_pair(
         yield sessions
 
 
-def _check_sizes(all_models: Sequence[Models]) -> None:
+def _check_names(all_models: Sequence[Models]) -> None:
     """Refuses dimensions and inputs that no model has. Skips the check if one of the models is broken."""
     opened = []
     for models in all_models:

@@ -80,7 +80,7 @@ def resolve(
     )
     example = bound_inputs.example
     packed = example is not None and len(input_names) != len(example.args) + len(example.kwargs)
-    if axes_by_input and (bound_inputs.images or packed):
+    if axes_by_input and (bound_inputs.has_image_list or packed):
         raise Misuse("this model takes its inputs packed in lists", where="--dynamic", hint="leave it out")
     sizes = _list_sizes(bound_inputs.inputs, inputs)
     export_inputs = _resize_inputs(
@@ -113,7 +113,7 @@ def build_dynamic_shapes(loaded: LoadedModule, axes: OpenAxes) -> Any:
 
     dims = {name: Dim(name) for name in axes.sizes}
     dims_by_input = [{axis: dims[name] for axis, name in open_axes.items()} for open_axes in axes.inputs]
-    args, kwargs = axes.export_inputs.call(dims_by_input)  # type: ignore[arg-type]
+    args, kwargs = axes.export_inputs.pack_arguments(dims_by_input)  # type: ignore[arg-type]
     return dict(inspect.signature(loaded.meta().forward).bind(*args, **kwargs).arguments)
 
 

@@ -319,7 +319,7 @@ def make_module_runner(module: Any, bound_inputs: BoundInputs, label: str) -> Ca
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
 
     def call(feeds: Feeds) -> list[Array]:
-        args, kwargs = bound_inputs.call(
+        args, kwargs = bound_inputs.pack_arguments(
             [convert_to_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]
         )
         try:

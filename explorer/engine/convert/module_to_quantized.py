@@ -377,7 +377,7 @@ def _read_samples(loaded: LoadedModule, bound_inputs: BoundInputs, request: Quan
 def _run(bound_inputs: BoundInputs, source: str, module: nn.Module, feeds: Feeds) -> list[Any]:
     """Runs a module on a sample."""
     device = next((p.device for p in module.parameters()), torch.device("cpu"))
-    args, kwargs = bound_inputs.call(
+    args, kwargs = bound_inputs.pack_arguments(
         [convert_to_tensor(feeds[info.name]).to(device) for info in bound_inputs.inputs]
     )
     try:

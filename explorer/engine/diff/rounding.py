@@ -279,8 +279,10 @@ def _read_rounding(side: DefUse, i: int, node: Node) -> Rounding | None:
             return Rounding(source, side.stored[source].dtype, (i,), **fields)  # type: ignore[arg-type]
         if producer is not None and place is not None and producer.op == "QuantizeLinear":
             zero_point = side.stored.get(_get_input(producer, 2))
-            kind = _read_element_type(producer, "output_dtype") if zero_point is None else zero_point.dtype
-            return Rounding(producer.inputs[0], kind or "uint8", (place[0], i))
+            code_dtype = (
+                _read_element_type(producer, "output_dtype") if zero_point is None else zero_point.dtype
+            )
+            return Rounding(producer.inputs[0], code_dtype or "uint8", (place[0], i))
         if producer is not None and producer.op in _INTEGER:
             return Rounding(source, _get_code_type(side, zero), (i,))
     if node.op == "QuantizeLinear":
@@ -437,12 +439,12 @@ def _covers_integer_range(node: Node, side: DefUse, limits: tuple[float, float])
         or zero not in side.stored
     ):
         return False
-    kind = side.stored[zero].dtype
-    bits = kind.removeprefix("u").removeprefix("int")
+    code_dtype = side.stored[zero].dtype
+    bits = code_dtype.removeprefix("u").removeprefix("int")
     if not bits.isdigit():
         return False
     half = 2 ** (int(bits) - 1)
-    first = 0 if kind.startswith("u") else -half
+    first = 0 if code_dtype.startswith("u") else -half
     steps, zeros = side.stored[scale].array(), side.stored[zero].array().astype(np.float64)
     with np.errstate(all="ignore"):
         low, high = (np.rint(np.asarray(end, steps.dtype) / steps) + zeros for end in limits)

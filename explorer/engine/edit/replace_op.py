@@ -138,8 +138,8 @@ def _check_types(
         allowed = operator.types[min(index, len(operator.types) - 1)] if operator.types else frozenset()
         if info is None or info.dtype is None or not allowed:
             continue
-        kind = _ONNX_TYPES.get(info.dtype, info.dtype)
-        if f"tensor({kind})" not in allowed:
+        onnx_type = _ONNX_TYPES.get(info.dtype, info.dtype)
+        if f"tensor({onnx_type})" not in allowed:
             raise Misuse(
                 f"{operator.name} takes no {info.dtype}, as '{name}' of '{node.label}'{scope.text} is",
                 where=FLAG,

@@ -277,9 +277,10 @@ def _open_table(path: str, labels: str, inputs: Sequence[str], width: Width) -> 
             row_iterators.extend(tee(_iterate_numbers(path, names, 0 if has_no_header else 1), len(columns)))
         return (row[selection] for row in row_iterators.pop())
 
-    kind = np.dtype(np.float64)
+    dtype = np.dtype(np.float64)
     parts = {
-        name: SampleArray(kind, np.shape(into), partial(iterate_rows, into)) for name, into in columns.items()
+        name: SampleArray(dtype, np.shape(into), partial(iterate_rows, into))
+        for name, into in columns.items()
     }
     return DataFile(path, count, parts, label_name, True, tuple(input_names))
 

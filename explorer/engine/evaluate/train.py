@@ -71,7 +71,7 @@ class _Loop(lightning.LightningModule):
         self.task, self.epochs, self.began = options.task, list[EpochScore](), time.perf_counter()
 
     def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
-        args, kwargs = self.bound.call(inputs)
+        args, kwargs = self.bound.pack_arguments(inputs)
         return next(tensor for _, tensor in walk_tensors(self.model(*args, **kwargs)))
 
     @property

@@ -23,7 +23,7 @@ def is_inside(path: str, folder: str) -> bool:
     )
 
 
-def resolve_inside(location: str, folder: str, model: str = "") -> str:
+def resolve_inside(location: str, folder: str, model_file: str = "") -> str:
     """Resolves the name of another file that a model contains.
 
     The file must be in the folder of the model, in the folder of the file that the model links to, or in the
@@ -32,7 +32,7 @@ def resolve_inside(location: str, folder: str, model: str = "") -> str:
     Args:
         location: File name in the model.
         folder: Folder of the model, as the user named it.
-        model: Path of the model's own file, or '' if the model is the folder.
+        model_file: Path of the model's own file, or '' if the model is the folder.
 
     Returns:
         The path with links resolved, or '' if the file is outside these folders.
@@ -46,7 +46,10 @@ def resolve_inside(location: str, folder: str, model: str = "") -> str:
         target = os.path.realpath(os.path.join(folder, location))
     except ValueError:  # a lone surrogate, which no file name has
         return ""
-    roots = [os.path.realpath(folder), *([os.path.dirname(os.path.realpath(model))] if model else ())]
+    roots = [
+        os.path.realpath(folder),
+        *([os.path.dirname(os.path.realpath(model_file))] if model_file else ()),
+    ]
     return target if any(target == root or is_inside(target, root) for root in roots) else ""
 
 

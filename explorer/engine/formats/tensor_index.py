@@ -156,7 +156,7 @@ class TensorIndex:
         why: Reason for unknown MACs.
         missing: Names of missing files and tensors of the model.
         config: Settings of the architecture, by the keys of config.json or of the file's metadata.
-        unclaimed: (name, reason) of data in the files that belongs to no tensor.
+        extra_data: (name, reason) of data in the files that belongs to no tensor.
         quantization: Quantization of the files, shown to users: 'Q4_K_M', 'gptq, 4 bits'.
     """
 
@@ -172,7 +172,7 @@ class TensorIndex:
     why: str = NO_GRAPH
     missing: Sequence[str] = ()
     config: Mapping[str, Any] = field(default_factory=dict)
-    unclaimed: Sequence[tuple[str, str]] = ()
+    extra_data: Sequence[tuple[str, str]] = ()
     quantization: str = ""
 
 

@@ -367,9 +367,9 @@ def compute_before_rounding(sums: _Array, fused: FusedEpilogue, inputs: RunInput
         offset=_widen(inputs.offset),
         residual=_widen(inputs.residual),
     )
-    kind = np.dtype(np.float64)
+    dtype = np.dtype(np.float64)
     values = np.stack(
-        [finish_sums(part.astype(kind), tuple(wide), real, index, kind) for index, part in enumerate(sums)]
+        [finish_sums(part.astype(dtype), tuple(wide), real, index, dtype) for index, part in enumerate(sums)]
     )
     last = fused.steps[-1]
     if last.kind != "quantize":

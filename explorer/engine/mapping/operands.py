@@ -152,14 +152,14 @@ def draw_dense_operands(site: Site, seed: int) -> RunInputs:
     generator = np.random.default_rng((seed, 5))
 
     def values(dtype: str, shape: tuple[int, int, int]) -> _Array:
-        kind = get_numpy_type(dtype)
-        if kind.kind in "iu":
-            limits = np.iinfo(kind)
-            return generator.integers(limits.min, limits.max, shape, kind, endpoint=True)
-        drawn = kind if kind in (np.float32, np.float64) else np.dtype(np.float32)
+        numpy_type = get_numpy_type(dtype)
+        if numpy_type.kind in "iu":
+            limits = np.iinfo(numpy_type)
+            return generator.integers(limits.min, limits.max, shape, numpy_type, endpoint=True)
+        drawn = numpy_type if numpy_type in (np.float32, np.float64) else np.dtype(np.float32)
         numbers: _Array = generator.random(shape, drawn) - drawn.type(0.5)
         numbers += np.copysign(drawn.type(0.5), numbers)
-        return numbers.astype(kind)
+        return numbers.astype(numpy_type)
 
     return RunInputs(
         values(site.dtype, (site.batch, site.M, site.K)),

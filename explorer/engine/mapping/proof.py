@@ -279,11 +279,11 @@ def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     sums = np.empty((batch, rows, inputs.B.shape[2]), np.int64)
     step = max(1, _ROWS // max(depth, 1))
     largest = depth * _largest(inputs.A, zero_a) * _largest(inputs.B, zero_b)
-    kind = np.dtype(np.float32 if largest <= 1 << 24 else np.float64)
+    dtype = np.dtype(np.float32 if largest <= 1 << 24 else np.float64)
 
     def centered(values: _Array, zero: float) -> _Array:
-        numbers: _Array = values.astype(kind)
-        numbers -= kind.type(zero)
+        numbers: _Array = values.astype(dtype)
+        numbers -= dtype.type(zero)
         return numbers
 
     for index in range(batch):

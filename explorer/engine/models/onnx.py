@@ -60,7 +60,7 @@ class OnnxModel:
             return analyse.examine(
                 self.model,
                 format=self.format,
-                rules=self.options.own,
+                rules=self.options.loaded_rules,
                 observe=self.options.observe,
                 look=look,
                 on_progress=on_progress,
@@ -103,7 +103,9 @@ class OnnxModel:
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
         dims, shapes = self.list_sizes()
-        return training.step(self.model, batch=batch, dims=dims, input_shapes=shapes, rules=self.options.own)
+        return training.step(
+            self.model, batch=batch, dims=dims, input_shapes=shapes, rules=self.options.loaded_rules
+        )
 
     def step_memory(self, optimizer: Optimizer, batch: int | None, checkpoint: Sequence[str]) -> str:
         """Returns a reason, because a graph has no autograd. See `OpenedModel`."""

@@ -52,7 +52,7 @@ class OpenOptions(Struct, frozen=True):
         shapes: Whether the ONNX files that the session writes declare the type and shape of every value.
         prefill: Whether the pass over a text of `past` tokens with an empty cache is analyzed instead of the
             step.
-        own: Rules that the file of `rules` registered, set by `load_rules`.
+        loaded_rules: Rules that the file of `rules` registered, set by `load_rules`.
     """
 
     weights: str | None = None
@@ -66,7 +66,7 @@ class OpenOptions(Struct, frozen=True):
     past: int | None = None
     shapes: bool = False
     prefill: bool = False
-    own: Rules | None = None
+    loaded_rules: Rules | None = None
 
 
 class OpenedModel(Protocol):
@@ -236,8 +236,8 @@ def load_rules(options: OpenOptions) -> OpenOptions:
     Raises:
         Misuse: The file may not run, or fails.
     """
-    if options.rules is None or options.own is not None:
+    if options.rules is None or options.loaded_rules is not None:
         return options
     from explorer.engine.operators import user  # the import takes 11 ms, and few users have own rules
 
-    return replace(options, own=user.load(options.rules, trust=options.trust))
+    return replace(options, loaded_rules=user.load(options.rules, trust=options.trust))

@@ -57,7 +57,7 @@ class TensorFile(StaticModel):
 
     no_graph = "nothing can be tiled, verified or compared node by node"
     no_run = "nothing can be run"
-    no_training = "what a training step computes is not known"
+    no_training = "its training step is unknown"
 
     def __init__(self, contents: TensorIndex, options: OpenOptions) -> None:
         self.contents = contents

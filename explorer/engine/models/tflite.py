@@ -31,57 +31,57 @@ class TfliteModel(StaticModel):
 
     format = "tflite"
     no_graph = "only ONNX graphs are tiled, verified, saved and compared node by node"
-    no_run = "nothing here can run it"
-    no_training = "it is made to be run, and what a training step computes is not known"
+    no_run = "Explorer cannot run it"
+    no_training = "the file format has no training step"
 
     def __init__(self, source: str, options: OpenOptions) -> None:
         self.source = source
         self.options = options
         with pause_garbage_collector():
-            self.read = tflite_graph.read(source)
+            self.file = tflite_graph.read(source)
 
     def names(self) -> tuple[list[str], list[str]]:
         """See `OpenedModel`."""
-        return list(self.read.sizes), [v.name for v in self.read.model.graph.feeds]
+        return list(self.file.sizes), [v.name for v in self.file.model.graph.feeds]
 
     def examine(self, *, on_progress: OnProgress = None, cancel: Cancel = None) -> AnalysisResult:
         """See `OpenedModel`."""
         if self.options.observe:
-            self.refuse("no run can show a size that does not follow")
-        dims = {n: size for n, size in self.options.dims.items() if n in self.read.sizes}
-        inputs = {v.name for v in self.read.model.graph.feeds}
+            self.refuse("a run cannot observe sizes, because Explorer cannot run it")
+        dims = {n: size for n, size in self.options.dims.items() if n in self.file.sizes}
+        inputs = {v.name for v in self.file.model.graph.feeds}
         input_shapes = {n: shape for n, shape in self.options.input_shapes.items() if n in inputs}
         return analyse.examine(
-            self.read.model,
-            shapes=FileShapes(self.read, dims, input_shapes, self._list_notes()),
+            self.file.model,
+            shapes=FileShapes(self.file, dims, input_shapes, self._list_notes()),
             format=self.format,
-            rules=self.options.own,
+            rules=self.options.loaded_rules,
             on_progress=on_progress,
             cancel=cancel,
         )
 
     def _list_notes(self) -> list[str]:
         """Returns notes on the figures."""
-        read = self.read
+        file = self.file
         notes = []
-        if read.quantized:
-            kinds = "; ".join(f"{count:,} of {kind}" for kind, count in sorted(read.quantized.items()))
+        if file.quantized:
+            kinds = "; ".join(f"{count:,} of {kind}" for kind, count in sorted(file.quantized.items()))
             notes.append(f"quantized tensors: {kinds}; weight bytes hold their scales and zero points")
-        if read.states:
-            size = sum(read.states.values())
+        if file.states:
+            size = sum(file.states.values())
             notes.append(
-                f"{len(read.states):,} tensors ({size:,} bytes) keep their values from run to run;"
+                f"{len(file.states):,} tensors ({size:,} bytes) keep their values from run to run;"
                 " they are not activations and not counted"
             )
-        if len(read.signatures) > 1:
-            notes.append(f"{len(read.signatures):,} signatures; counted is the first subgraph")
+        if len(file.signatures) > 1:
+            notes.append(f"{len(file.signatures):,} signatures; the figures are those of the first subgraph")
         return notes
 
     def tensors(self) -> tuple[Sequence[Numbers], tuple[str, ...]]:
         """See `OpenedModel`."""
         from explorer.engine.values import tflite_tensors  # numpy
 
-        return tflite_tensors.list_stored(self.read), ()
+        return tflite_tensors.list_stored(self.file), ()
 
     def rests_on(self, info: Info) -> Sequence[FileRead] | None:
         """Returns the whole file, because its tables may be anywhere in it. See `OpenedModel`."""

@@ -260,14 +260,14 @@ def draw_any_values(generator: np.random.Generator, dtype: str, shape: tuple[int
 
     Floats are normal, 8-bit integers cover their full range, and other integers are 0 or 1.
     """
-    kind = get_numpy_type(dtype)
-    if kind.kind in "iu":
-        info = np.iinfo(kind)
-        low, high = (int(info.min), int(info.max) + 1) if kind.itemsize == 1 else (0, 2)
-        return generator.integers(low, high, shape, dtype=np.int64).astype(kind)
-    if kind.kind == "b":
+    numpy_type = get_numpy_type(dtype)
+    if numpy_type.kind in "iu":
+        info = np.iinfo(numpy_type)
+        low, high = (int(info.min), int(info.max) + 1) if numpy_type.itemsize == 1 else (0, 2)
+        return generator.integers(low, high, shape, dtype=np.int64).astype(numpy_type)
+    if numpy_type.kind == "b":
         return generator.integers(0, 2, shape).astype(bool)
-    return np.asarray(generator.standard_normal(shape)).astype(kind)
+    return np.asarray(generator.standard_normal(shape)).astype(numpy_type)
 
 
 def _table_height(model: Model, name: str) -> int:

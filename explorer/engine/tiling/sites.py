@@ -47,7 +47,9 @@ It takes the builder, the product and the values `Site.inputs`, and returns the 
 
 
 class GatheredRows(Struct, frozen=True):
-    """X (M, K) as an index into the rows of a smaller matrix: each row of X concatenates several of them.
+    """The left matrix X (M, K) of a product, as row indices of a smaller matrix.
+
+    Each row of X concatenates several rows of the smaller matrix.
 
     Attributes:
         places: Value name of the smaller matrix, of shape (places, K / taps).

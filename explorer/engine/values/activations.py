@@ -119,14 +119,14 @@ class ActivationArchive:
         while unique_name in self._names:
             unique_name, number = f"{name}#{number}", number + 1
         self._names.add(unique_name)
-        kind = choose_file_type(numbers.dtype)
-        header = {"descr": kind.str, "fortran_order": False, "shape": numbers.shape}
+        numpy_type = choose_file_type(numbers.dtype)
+        header = {"descr": numpy_type.str, "fortran_order": False, "shape": numbers.shape}
         # entries have a fixed date, so that equal values give equal files
         entry = zipfile.ZipInfo(f"{unique_name}.npy", (1980, 1, 1, 0, 0, 0))
         with self._zip.open(entry, "w", force_zip64=True) as file:
             np.lib.format.write_array_header_2_0(file, header)
             for slab in numbers.slabs():
-                file.write(np.ascontiguousarray(slab.astype(kind, copy=False)).view(np.uint8).data)
+                file.write(np.ascontiguousarray(slab.astype(numpy_type, copy=False)).view(np.uint8).data)
 
 
 class _Collector(Struct):

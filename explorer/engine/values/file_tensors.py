@@ -143,11 +143,11 @@ def _make_strided_slabs(tensor: StoredTensor, stride: Sequence[int]) -> Slabs:
     """Returns a function that yields the slabs of a tensor that is not contiguous, in order."""
 
     def read_slabs() -> Iterator[Array]:
-        kind = get_numpy_type(tensor.dtype)
+        numpy_type = get_numpy_type(tensor.dtype)
         try:
             mapped = input_files.map_file(tensor.path)
-            steps = tuple(step * kind.itemsize for step in stride)
-            view: Array = np.ndarray(tensor.shape, kind, mapped, tensor.offset, steps)
+            steps = tuple(step * numpy_type.itemsize for step in stride)
+            view: Array = np.ndarray(tensor.shape, numpy_type, mapped, tensor.offset, steps)
         except (OSError, ValueError, TypeError) as error:
             raise BadModel(f"'{tensor.name}' is no longer in it", where=tensor.path) from error
         yield from (part.reshape(-1) for part in split_into_slabs(view))

@@ -140,9 +140,9 @@ def choose_file_type(dtype: str) -> np.dtype[Any]:
     Types that numpy lacks become float32 or 8-bit integers.
     """
     try:
-        kind = np.dtype(dtype)  # ml_dtypes registers its types, so they are found, too
-        if kind.isbuiltin != 2:
-            return kind
+        numpy_type = np.dtype(dtype)  # ml_dtypes registers its types, so they are found, too
+        if numpy_type.isbuiltin != 2:
+            return numpy_type
     except TypeError:
         pass
     return np.dtype({"int": np.int8, "uin": np.uint8}.get(dtype[:3], np.float32))

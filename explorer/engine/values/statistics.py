@@ -91,16 +91,16 @@ def compute_figures(
         BadModel: The tensor cannot be read.
     """
     first = next(numbers.slabs(), None)
-    kind = np.dtype(np.float32) if first is None else first.dtype
+    dtype = np.dtype(np.float32) if first is None else first.dtype
     if first is None and not numbers.zeros:
         return dict(NOTHING)
     del first
-    if numbers.dtype == "string" or kind.kind in "cOUSM":
-        return dict(_compute_unordered_figures(numbers, kind, cancel))
+    if numbers.dtype == "string" or dtype.kind in "cOUSM":
+        return dict(_compute_unordered_figures(numbers, dtype, cancel))
     all_shares = sorted({*QUANTILES, *shares})
-    if kind.itemsize <= 2:
-        return compute_from_codes(numbers, kind, bins, all_shares, cancel)
-    return dict(WideStatistics(numbers, kind, bins, all_shares, cancel).compute_figures())
+    if dtype.itemsize <= 2:
+        return compute_from_codes(numbers, dtype, bins, all_shares, cancel)
+    return dict(WideStatistics(numbers, dtype, bins, all_shares, cancel).compute_figures())
 
 
 def _compute_statistics(

@@ -78,7 +78,7 @@ def run(
     runs = (
         [inputs] if request.given is None else _divide_into_batches(inputs, request.batch, request.given.path)
     )
-    calls = [bound_inputs.call([tensor.to(device) for tensor in run]) for run in runs]
+    calls = [bound_inputs.pack_arguments([tensor.to(device) for tensor in run]) for run in runs]
     with loaded.quiet():
         skipped = record(module, calls, request, layers=layers, source=loaded.source)
     runs_text = f", in {len(runs):,} runs" if len(runs) > 1 else ""
@@ -153,7 +153,7 @@ def read_inputs(
     ]
     arrays = arrays_of_file.fit(specs)
     sizes = {i.name: (i.dtype, arrays[i.name].shape) for i in bound_inputs.inputs}
-    if not bound_inputs.images:
+    if not bound_inputs.has_image_list:
         bound_inputs = bind(loaded, {**shapes, **sizes}, {})
     elif len(kinds := set(sizes.values())) == 1:
         # the analysis treats images of one size as a batch

@@ -102,10 +102,10 @@ def _compute_start(
         target = torch.randint(classes, class_shape, generator=generator).to(first.device)
     else:
         target_classes = torch.as_tensor(_select_run_part(backward.target, len(first), previous_samples))
-        shape, kind = tuple(target_classes.shape), target_classes.dtype
-        if shape != class_shape or kind.is_floating_point:
+        shape, class_dtype = tuple(target_classes.shape), target_classes.dtype
+        if shape != class_shape or class_dtype.is_floating_point:
             raise Misuse(
-                f"the classes are {str(kind)[6:]} {shape_text(shape)} there, and int64"
+                f"the classes are {str(class_dtype)[6:]} {shape_text(shape)} there, and int64"
                 f" {shape_text(class_shape)} are needed",
                 where="--target",
             )

@@ -33,8 +33,10 @@ _TORCHINFO_COLUMNS = {
 """Names of columns by their names in torchinfo. `trainable` is the same in both."""
 
 _COLUMNS = ("output", "params", "macs", "share")
-_STORED_COLUMNS = ("params", "weights")
-_STORED_NOTE = "the inputs are unknown, so that only parameters are counted; pass input_size=(1, 3, 224, 224)"
+_PARAMETER_COLUMNS = ("params", "weights")
+_PARAMETERS_ONLY_NOTE = (
+    "the inputs are unknown, so that only parameters are counted; pass input_size=(1, 3, 224, 224)"
+)
 
 
 def summary(
@@ -74,11 +76,11 @@ def summary(
         dtypes: Element types of `input_size`, one for each input. None for the types that the model needs.
         mode: Mode of the modules. 'train' counts the forward pass with dropout, batch statistics and
             auxiliary outputs; `Session.training` counts a whole training step.
-        row_settings: Names of the rows in torchinfo's form, such as '├─Linear (fc): 1-2': the type, with
-            'var_names' also the name in its parent, with 'depth' also the level and the row's number in it.
-            Functions such as `add` are rows, too. 'ascii_only' draws the table in ASCII.
-            'hide_recursive_layers' changes nothing, because a module that is called again has one row with
-            the number of calls. None for a column of names and a column of types.
+        row_settings: Parts of the row names, as in torchinfo's '├─Linear (fc): 1-2'. Each name has the type.
+            'var_names' adds the name in the parent, '(fc)'. 'depth' adds the level and the row's number in
+            the level, '1-2'. 'ascii_only' draws the table in ASCII. 'hide_recursive_layers' has no effect,
+            because a module that is called again has one row with the number of calls. Functions such as
+            `add` are rows, too. None for a column of names and a column of types.
         verbose: 0 prints nothing, 1 prints the table, 2 also prints the tensors of each layer. None prints
             the table in a script, and nothing in an interactive session, which shows the result itself.
         **kwargs: Keyword arguments of the model's `forward`.
@@ -89,13 +91,13 @@ def summary(
     """
     names = [_TORCHINFO_COLUMNS.get(name, name) for name in col_names or ()]
     chosen = [column.name for column in find_columns(names, where="summary(col_names)")]
-    # kept analyses are those of evaluation
+    # the cache has only analyses of evaluation mode
     cache = mode == "eval"
     with _open(model, input_size, input_data, batch_dim, device, dtypes, kwargs, cache=cache) as session:
         if mode == "train":
-            _use_training_mode(session)
-        analysis, is_stored = _analyze(session)
-    columns = tuple(chosen) or (_STORED_COLUMNS if is_stored else _COLUMNS)
+            _set_training_mode(session)
+        analysis, has_only_parameters = _analyze(session)
+    columns = tuple(chosen) or (_PARAMETER_COLUMNS if has_only_parameters else _COLUMNS)
     fact = Summary(
         analysis.info,
         analysis.layers,
@@ -164,20 +166,22 @@ def _open(
         Misuse: The arguments contradict each other.
     """
     if input_size is not None and input_data is not None:
-        raise Misuse("the inputs have sizes and data", where="input_size, input_data", hint="leave one out")
+        raise Misuse(
+            "the inputs have both sizes and data", where="input_size, input_data", hint="leave one out"
+        )
     sizes = None if input_size is None else _read_sizes(input_size, batch_dim)
     if isinstance(model, (str, os.PathLike)):
         if input_data is not None or kwargs:
             raise Misuse(
-                "input data goes with an nn.Module object",
+                "only an nn.Module object takes input data",
                 where="input_data" if input_data is not None else next(iter(kwargs)),
                 hint="pass input_size=(1, 3, 224, 224)",
             )
-        shapes = None if sizes is None else _name_shapes(sizes, dtypes)
+        shapes = None if sizes is None else _build_unnamed_shape(sizes, dtypes)
         return Session(model, input_shapes=shapes, dims=dims, cache=cache)
     if device is not None:
         _check_device(device)
-    if sizes is not None and not dtypes and not kwargs and (named := _name_positions(model, sizes)):
+    if sizes is not None and not dtypes and not kwargs and (named := _name_shapes_by_argument(model, sizes)):
         return Session(model, input_shapes=named, dims=dims)
     inputs = input_data if sizes is None else _build_inputs(sizes, dtypes)
     return Session(model, inputs=inputs, kwargs=kwargs or None, dims=dims)
@@ -206,12 +210,16 @@ def _read_sizes(
         return shapes
     for shape in shapes:
         if batch_dim > len(shape):
-            raise Misuse(f"{shape} has no place {batch_dim} for a batch", where="batch_dim", hint="write 0")
+            raise Misuse(
+                f"{shape} has no position {batch_dim} for a batch", where="batch_dim", hint="write 0"
+            )
     return [(*shape[:batch_dim], 1, *shape[batch_dim:]) for shape in shapes]
 
 
-def _name_shapes(sizes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None) -> InputShapes:
-    """Return the shape of the only input of a file or a named model.
+def _build_unnamed_shape(
+    sizes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype] | None
+) -> InputShapes:
+    """Return the shape of a model's only input under the name '', which stands for that input.
 
     Raises:
         Misuse: There are several shapes.
@@ -225,8 +233,8 @@ def _name_shapes(sizes: Sequence[tuple[int, ...]], dtypes: Sequence[torch.dtype]
     return {"": (str(dtypes[0]).removeprefix("torch.") if dtypes else None, sizes[0])}
 
 
-def _name_positions(model: nn.Module, sizes: Sequence[tuple[int, ...]]) -> InputShapes:
-    """Return the shapes by the names of the arguments of `forward`, or {} if it names too few.
+def _name_shapes_by_argument(model: nn.Module, sizes: Sequence[tuple[int, ...]]) -> InputShapes:
+    """Return the shapes by the names of the arguments of `forward`, or {} if there are fewer arguments.
 
     The types of these inputs are those that the model needs, such as integers for an embedding.
     """
@@ -265,19 +273,20 @@ def _build_inputs(
     """
     import torch  # imported on demand: takes a second, and a model file needs no torch
 
-    kinds = list(dtypes) if dtypes else [torch.float32] * len(sizes)
-    if len(kinds) != len(sizes):
+    element_types = list(dtypes) if dtypes else [torch.float32] * len(sizes)
+    if len(element_types) != len(sizes):
         raise Misuse(
-            f"there are {len(kinds):,} types for {len(sizes):,} inputs",
+            f"there are {len(element_types):,} types for {len(sizes):,} inputs",
             where="dtypes",
             hint="write a type for each shape: dtypes=[torch.float32]",
         )
     return tuple(
-        torch.empty(size, dtype=kind, device="meta") for size, kind in zip(sizes, kinds, strict=True)
+        torch.empty(size, dtype=dtype, device="meta")
+        for size, dtype in zip(sizes, element_types, strict=True)
     )
 
 
-def _use_training_mode(session: Session) -> None:
+def _set_training_mode(session: Session) -> None:
     """Make the analysis run the modules in training mode.
 
     Raises:
@@ -302,11 +311,11 @@ def _analyze(session: Session) -> tuple[Analysis, bool]:
     except UnknownShape:
         opened: Any = session.parts.models.open_state()
         info = session.stored()
-        info = replace(info, model=replace(info.model, notes=(*info.model.notes, _STORED_NOTE)))
-        return Analysis(info, _list_stored_rows(opened.loaded.meta())), True
+        info = replace(info, model=replace(info.model, notes=(*info.model.notes, _PARAMETERS_ONLY_NOTE)))
+        return Analysis(info, _list_parameter_rows(opened.loaded.meta())), True
 
 
-def _list_stored_rows(module: nn.Module) -> tuple[Layer, ...]:
+def _list_parameter_rows(module: nn.Module) -> tuple[Layer, ...]:
     """Return a row for each module with its parameters; each parameter of a row counts once."""
     rows: list[Layer] = []
 

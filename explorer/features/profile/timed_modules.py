@@ -51,7 +51,7 @@ def prepare_module(
             raise
         problem = "its sizes are fixed, and the batch with them"
         raise Misuse(problem, where="--batch", hint=error.hint) from None
-    args, kwargs = binding.call(tensors)
+    args, kwargs = binding.pack_arguments(tensors)
     if batch is None and not sizes:
         analysis = models.examine(state_index, on_progress, cancel).analysis
     else:

@@ -68,7 +68,7 @@ def run_pipeline(
 
     Raises:
         Misuse: There is no such folder, an input does not fit, or a number is out of range.
-        BadModel: The named stage cannot run, or its file is missing or changed.
+        BadModel: A stage cannot run, or its file is missing or changed; the message names it.
         EngineDied: The process or worker of a stage ended. The remaining processes are stopped.
         Cancelled: `cancel` returned True.
     """

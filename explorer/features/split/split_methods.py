@@ -41,7 +41,7 @@ def split(
 
     Args:
         spec: Number of stages, the cost to balance, and the layers where cuts are permitted.
-        machines: Machines that predict times: one for all stages or one for each (see
+        machines: Machines for which times are predicted: one for all stages, or one for each stage (see
             `explorer.settings.machines`).
         output: Folder for the stages and stages.json, or None to write nothing.
         overwrite: Whether to replace stages in the folder.
@@ -89,14 +89,14 @@ def split_module(
 
     Args:
         spec: Settings as for `split`.
-        devices: Device of each stage, such as 'cuda:0'; one for all; none for the CPU.
+        devices: Device of each stage, such as 'cuda:0', or one device for all stages. Empty for the CPU.
         machines: Machines as for `split`.
         seed: Seed of the random inputs with which the outputs are compared.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Returns:
-        A module that runs all stages, with the list `stages`, and the figures of the split.
+        A module that runs all stages (its list `stages` has the modules), and the figures of the split.
 
     Raises:
         Misuse: The model is not an nn.Module, the stages are not possible, or there is no such device.
@@ -123,14 +123,14 @@ def split_draft(
     Args:
         spec: Settings as for `split`. The search for the last `spec` is kept, so that calls with other cuts
             are fast.
-        places: Number of units before each cut, or None for the best cuts for `spec`.
+        places: Number of operators before each cut, in the order of the file. None for the best cuts.
         machines: Machines as for `split`.
         index: Index of the state in the history, or None for the current state.
         on_progress: Callback that receives the progress.
         cancel: Callback that is polled regularly; the work stops when it returns True.
 
     Returns:
-        Figures of the stages. If `places` is None or `spec` is new, also the places where cuts are possible.
+        Figures of the stages. If `places` is None or `spec` is new, also all places where a cut is possible.
 
     Raises:
         Misuse: The stages are not possible, or a size is unknown.
@@ -154,14 +154,15 @@ def run_stages(
 
     Args:
         folder: Folder with the stages and stages.json.
-        micro_batches: Number of random micro-batches. None runs as many as fit in one second, but 16 to 512.
+        micro_batches: Number of random micro-batches. None runs 16 to 512 of them: as many
+            as fit in one second.
         threads: Number of operator threads in each stage.
         on_progress: Callback that receives the number of completed micro-batches.
         cancel: Callback that is polled many times per second. If it returns True, all processes end.
 
     Raises:
         Misuse: There is no such folder, a number is out of range, or a size is unknown.
-        BadModel: The named stage cannot run, or its file is missing or changed.
+        BadModel: A stage cannot run, or its file is missing or changed; the message names it.
         EngineDied: The process of a stage ended. The remaining processes are stopped.
         Cancelled: `cancel` returned True.
     """

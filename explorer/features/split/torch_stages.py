@@ -93,7 +93,7 @@ class TorchSplitter:
         chosen = _choose_devices(devices, len(parts.stages))
         report(self._on_progress, self._cancel, "comparing the outputs")
         feeds, _ = draw_inputs(self._opened.loaded, inputs, seed)
-        args, kwargs = inputs.call(feeds)
+        args, kwargs = inputs.pack_arguments(feeds)
         exact = None
         with self._opened.loaded.quiet(), torch.no_grad():
             if not find_random_calls(program.graph.nodes):
@@ -257,7 +257,7 @@ class TorchSplitter:
             )
 
         def call(batch: Values) -> Any:
-            args, kwargs = inputs.call([batch[name] for name in parts.inputs])
+            args, kwargs = inputs.pack_arguments([batch[name] for name in parts.inputs])
             return module(*args, **kwargs)
 
         files = [stage.file for stage in fact.stages]

@@ -62,7 +62,7 @@ SWEEP_KEYS = key_group(
     ("sweep_sort", ("s",), "s", "Sort by the next figure", "Cycles, traffic, buffer, tile matmuls, ..."),
     ("sweep_sort(-1)", ("S",), "S", "Sort by the previous figure", "The figures of s in reverse order"),
     ("sweep_reverse", ("r",), "r", "Reverse", "The worst first, or the best again"),
-    ("mark", ("space",), "Space", "Mark", "Marks a tiling, or takes its mark away; as many as you like"),
+    ("mark", ("space",), "Space", "Mark", "Mark any number of tilings, or remove a mark"),
     ("sweep_figures", ("t",), "t", "Table", "Figures of the marked tilings beside each other"),
     ("sweep_front", ("f",), "f", "Only the Pareto front", "Tilings that no other beats, or all"),
     ("sweep_axes", ("x",), "x", "Other axes", "Cycles over buffer, traffic over buffer, ..."),

@@ -752,8 +752,8 @@ class Models:
 
     def _open_options(self) -> OpenOptions:
         """Returns options with the rules that the user's file registers. The file runs once."""
-        options = load_rules(OpenOptions(**self.options, own=self.rules))
-        self.rules = options.own
+        options = load_rules(OpenOptions(**self.options, loaded_rules=self.rules))
+        self.rules = options.loaded_rules
         return options
 
     def _state_options(self, dims: Mapping[str, int]) -> OpenOptions:

@@ -27,7 +27,7 @@ OPEN_KEYS = key_group(
     ("close", ("x", "delete"), "x Del", "Close it", "Asks first if a change is not saved"),
     ("open", ("O",), "O", "Open another…", "From the chooser"),
     ("pair", ("equals_sign",), "=", "Side by side", "The one under the cursor, as opened, and that on show"),
-    ("mark", ("space",), "Space", "Mark", "Mark it to compare its figures"),
+    ("mark", ("space",), "Space", "Mark", "Mark the model to compare its figures"),
     ("figures", ("t",), "t", "Figures", "Of the one on show and of those marked, as opened, in a table"),
 )
 # fmt: on

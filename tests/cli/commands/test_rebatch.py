@@ -197,7 +197,7 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
 @pytest.mark.parametrize(
     ("inputs", "nodes", "out", "stored", "says"),
     [
-        ({"x": (2, 6)}, [node("Reshape", ["x", "to"], ["y"])], (3, 4), {"to": [3, 4]}, "mixed"),
+        ({"x": (2, 6)}, [node("Reshape", ["x", "to"], ["y"])], (3, 4), {"to": [3, 4]}, "merged"),
         ({"x": (2, 6)}, [node("ReduceMean", ["x"], ["y"], axes=[0])], (1, 6), {}, "reduces over"),
         ({"x": (2, 6)}, [node("Softmax", ["x"], ["y"], axis=0)], (2, 6), {}, "along the batch"),
         (
@@ -207,7 +207,13 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
             {"by": np.array([1.5, 1], np.float32)},
             "resizes the batch",
         ),
-        ({"x": (2, 6)}, [node("Concat", ["x", "x"], ["y"], axis=0)], (4, 6), {}, "behind the batch"),
+        (
+            {"x": (2, 6)},
+            [node("Concat", ["x", "x"], ["y"], axis=0)],
+            (4, 6),
+            {},
+            "concatenates along the batch",
+        ),
         ({"x": (2, 6)}, [node("Gather", ["x", "to"], ["y"])], (1, 6), {"to": [1]}, "out of the batch"),
         (
             {"x": (2, 6), "z": (3, 6)},

@@ -123,7 +123,7 @@ def padded_with_ones(made: Model) -> Model:
     ones = build_tensor("ones", np.asarray(1, np.float32))
 
     def node(old: Node) -> Node:
-        if old.op != "Pad" or not old.outputs[0].endswith("images_around"):
+        if old.op != "Pad" or not old.outputs[0].endswith("images_padded"):
             return old
         return t.node_like(old, inputs=[*old.inputs[:2], "ones"])
 
@@ -184,7 +184,7 @@ FAULTS: dict[str, tuple[Spoil, str]] = {
     "two positions exchanged": (changed("places_0", exchanged), "of the input"),
     "ones around the image": (padded_with_ones, "pads with another number than zero"),
     "one row of padding moved": (
-        changed("images_around_sizes", lambda a: a + np.array([0, 0, 1, 0, 0, 0, -1, 0])),
+        changed("images_padded_sizes", lambda a: a + np.array([0, 0, 1, 0, 0, 0, -1, 0])),
         "of the input",
     ),
     "two output channels exchanged": (columns_exchanged, "not its slice of the weight"),
@@ -272,7 +272,7 @@ def packs_exchanged(made: Model) -> Model:
         (first_pack(stray), "1 of .* elements differ"),
         (first_pack(minus), "not its slice of the weight"),
         (packs_exchanged, "not its slice of the weight"),
-        (turned("met_turned", (1, 4, 0, 2, 3, 5)), ""),
+        (turned("unfolded_stacked", (1, 4, 0, 2, 3, 5)), ""),
     ],
     ids=[
         "a block shifted",
@@ -297,7 +297,7 @@ STRIDED = Case((1, 3, 5, 4), (3, 4, 3, 3), {"strides": [2, 2], "pads": [1, 1, 1,
     "spoil",
     [
         changed("places_1", one_more),
-        turned("made_joined", (3, 4, 1, 5, 0, 2, 6)),
+        turned("products_joined", (3, 4, 1, 5, 0, 2, 6)),
         lambda made: t.with_array(made, "w/0/tile_0_0", lambda w: w[::-1]),
     ],
     ids=["an input beside the one that is due", "two phases exchanged", "taps reversed"],

@@ -212,18 +212,18 @@ def _load_tensor(tensor: Tensor, maps: dict[int, mmap.mmap]) -> torch.Tensor:
 
     Tensors that are unaligned or packed are copied.
     """
-    kind = get_torch_dtype(tensor.dtype)
+    torch_dtype = get_torch_dtype(tensor.dtype)
     payload = tensor.payload
     if payload is None or tensor.dtype in ("int4", "uint4", "int2", "uint2"):
-        return torch.from_numpy(np.array(tensor.array())).to(kind)
+        return torch.from_numpy(np.array(tensor.array())).to(torch_dtype)
     if tensor.elements == 0:
-        return torch.empty(tensor.shape, dtype=kind)
+        return torch.empty(tensor.shape, dtype=torch_dtype)
     if payload.size != tensor.nbytes:
         raise BadModel(f"tensor '{printable(tensor.name)}' comes with {payload.size:,} bytes")
-    if isinstance(payload, FileSpan) and payload.offset % kind.itemsize == 0:
+    if isinstance(payload, FileSpan) and payload.offset % torch_dtype.itemsize == 0:
         key = id(payload.source)
         if key not in maps:
             maps[key] = input_files.map_file(payload.source.path, private=True)
-        flat = torch.frombuffer(maps[key], dtype=kind, count=tensor.elements, offset=payload.offset)
+        flat = torch.frombuffer(maps[key], dtype=torch_dtype, count=tensor.elements, offset=payload.offset)
         return flat.reshape(tensor.shape)
-    return torch.frombuffer(bytearray(payload.view()), dtype=kind).reshape(tensor.shape)
+    return torch.frombuffer(bytearray(payload.view()), dtype=torch_dtype).reshape(tensor.shape)

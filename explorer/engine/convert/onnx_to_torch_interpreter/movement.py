@@ -187,14 +187,14 @@ def _constant_of_shape(call: OperatorCall, shape: Any) -> Tensor:
     if value is None:
         return torch.zeros(sizes, device=call.device)
     array = value.array().reshape(-1)
-    kind = call.tensor(array).dtype
-    return torch.full(sizes, array[0].item(), dtype=kind, device=call.device)
+    dtype = call.tensor(array).dtype
+    return torch.full(sizes, array[0].item(), dtype=dtype, device=call.device)
 
 
 def _range(call: OperatorCall, start: Any, end: Any, step: Any) -> Tensor:
-    kinds = [a.dtype for a in (start, end, step) if isinstance(a, Tensor)]
+    dtypes = [a.dtype for a in (start, end, step) if isinstance(a, Tensor)]
     values = [call.number(a) for a in (start, end, step)]
-    return torch.arange(*values, dtype=kinds[0] if kinds else torch.int64, device=call.device)
+    return torch.arange(*values, dtype=dtypes[0] if dtypes else torch.int64, device=call.device)
 
 
 def _encode_one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
@@ -211,10 +211,10 @@ def _trilu(call: OperatorCall, x: Tensor, k: Any = None) -> Tensor:
 
 
 def _eye_like(call: OperatorCall, x: Tensor) -> Tensor:
-    kind = call.dtype(call.get("dtype")) if call.get("dtype") is not None else x.dtype
+    dtype = call.dtype(call.get("dtype")) if call.get("dtype") is not None else x.dtype
     rows = torch.arange(x.shape[0], device=x.device).unsqueeze(1)
     columns = torch.arange(x.shape[1], device=x.device)
-    eye: Tensor = (columns - rows == call.get("k", 0)).to(kind)
+    eye: Tensor = (columns - rows == call.get("k", 0)).to(dtype)
     return eye
 
 

@@ -37,15 +37,15 @@ def _broadcast(scale: Tensor, x: Tensor, axis: int, block: int = 0) -> Tensor:
 
 def _quantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:
     code = call.get("output_dtype", 0) or (2 if zero is None else 0)
-    kind = call.dtype(code) if code or zero is None else zero.dtype
-    limits = _LIMITS.get(code or _CODES.get(kind, 0))
+    code_dtype = call.dtype(code) if code or zero is None else zero.dtype
+    limits = _LIMITS.get(code or _CODES.get(code_dtype, 0))
     if limits is None:
-        raise BadModel(f"torch cannot quantize to {str(kind).removeprefix('torch.')} here")
+        raise BadModel(f"torch cannot quantize to {str(code_dtype).removeprefix('torch.')} here")
     axis, block = call.get("axis", 1), call.get("block_size", 0)
     steps = torch.round(x / _broadcast(scale, x, axis, block).to(x.dtype))
     if zero is not None:
         steps = steps + _broadcast(zero, x, axis, block).to(x.dtype)
-    return steps.clamp(*limits).to(kind)
+    return steps.clamp(*limits).to(code_dtype)
 
 
 def _dequantize(call: OperatorCall, x: Tensor, scale: Tensor, zero: Tensor | None = None) -> Tensor:

@@ -53,8 +53,8 @@ class Rewriting(Struct):
     """State of a graph while its batch is traced through its nodes.
 
     Attributes:
-        old: Batch size in the file.
-        new: New batch size, or the name of an open batch dimension.
+        old_batch: Batch size in the file.
+        new_batch: New batch size, or the name of an open batch dimension.
         shapes: Shapes in the original model.
         batched: Batch axis of each value that has one.
         initializers: Stored tensors, including new ones.
@@ -68,8 +68,8 @@ class Rewriting(Struct):
         opset: Operator set version of the model.
     """
 
-    old: int
-    new: int | str
+    old_batch: int
+    new_batch: int | str
     shapes: Shapes
     batched: dict[str, BatchAxis]
     initializers: dict[str, Tensor]
@@ -86,7 +86,7 @@ class Rewriting(Struct):
         """Raises a `RewriteError`."""
         raise RewriteError(why)
 
-    def shape(self, name: str) -> Shape:
+    def get_shape(self, name: str) -> Shape:
         """Returns the shape of a value in the original model.
 
         Raises:
@@ -99,96 +99,98 @@ class Rewriting(Struct):
             self.refuse(f"the shape of '{name}' is not known")
         return inferred.shape
 
-    def product(self, sizes: Sequence[Dim]) -> int:
-        """Product of sizes, all of which must be integers.
+    def multiply_sizes(self, sizes: Sequence[Dim]) -> int:
+        """Returns the product of sizes, all of which must be integers.
 
         Raises:
             RewriteError: A size is open.
         """
         if not all(isinstance(size, int) for size in sizes):
-            self.refuse("a size beside the batch is open (--dim binds it)")
+            self.refuse("a size other than the batch is open: bind it with --dim")
         return math.prod(size for size in sizes if isinstance(size, int))
 
-    def contents(self, name: str) -> Array | None:
-        """Returns the contents of a small value, or None if unknown."""
+    def read_array(self, name: str) -> Array | None:
+        """Returns the array of a small constant, or None if the value is no small constant."""
         array = self.shapes.constants.get(name) if name else None
         if array is None and name in self.initializers:
             tensor = self.initializers[name]
             array = tensor.array() if tensor.elements <= 1024 and tensor.payload is not None else None
         return array
 
-    def numbers(self, name: str) -> list[int] | None:
-        """Integers in a value, or None for an omitted input.
+    def read_integers(self, name: str) -> list[int] | None:
+        """Returns the integers in a value, or None for an omitted input.
 
         Raises:
             RewriteError: The value is computed at run time.
         """
         if not name:
             return None
-        array = self.contents(name)
+        array = self.read_array(name)
         if array is None:
             self.refuse(f"'{name}' is computed when the model runs")
         return [int(v) for v in array.reshape(-1).tolist()]
 
-    def fresh(self, base: str) -> str:
+    def create_name(self, base: str) -> str:
         """Returns an unused name that begins with `base`."""
         return create_free_name(f"{base}_rebatched", self.used_names)
 
-    def store(self, values: Sequence[int], base_name: str) -> str:
+    def add_constant(self, values: Sequence[int], base_name: str) -> str:
         """Stores a list of integers as a new initializer, and returns its name."""
-        name = self.fresh(base_name)
+        name = self.create_name(base_name)
         self.initializers[name] = build_int64_tensor(name, values)
         return name
 
-    def sizes(self, values: Sequence[int | None], multiple: int, base_name: str) -> str:
+    def add_sizes(self, values: Sequence[int | None], multiple: int, base_name: str) -> str:
         """Stores a list of sizes in which None is the batch times `multiple`; returns the name.
 
         For an open batch, the list is computed at run time.
         """
-        if isinstance(self.new, int):
-            return self.store([self.new * multiple if v is None else v for v in values], base_name)
-        batch = self._open_size(multiple, base_name)
+        if isinstance(self.new_batch, int):
+            return self.add_constant(
+                [self.new_batch * multiple if v is None else v for v in values], base_name
+            )
+        batch = self._add_open_size(multiple, base_name)
         open_position = list(values).index(None)
         halves = (
             [v for v in half if v is not None]
             for half in (values[:open_position], values[open_position + 1 :])
         )
-        leading, trailing = ([self.store(half, base_name)] if half else [] for half in halves)
+        leading, trailing = ([self.add_constant(half, base_name)] if half else [] for half in halves)
         parts = [*leading, batch, *trailing]
         if len(parts) == 1:
             return batch
-        name = self.fresh(base_name)
+        name = self.create_name(base_name)
         self.nodes.append(Node("Concat", parts, [name], name=name, attributes={"axis": 0}))
         return name
 
-    def _open_size(self, multiple: int, base_name: str) -> str:
+    def _add_open_size(self, multiple: int, base_name: str) -> str:
         """Adds nodes that compute the open batch size from the shape of an input.
 
         Returns the name of the list.
         """
         input_axis = self.batched[self.source]
-        shape, size = self.fresh(f"{self.source}_shape"), self.fresh(f"{self.source}_batch")
+        shape, size = self.create_name(f"{self.source}_shape"), self.create_name(f"{self.source}_batch")
         self.nodes.append(Node("Shape", [self.source], [shape], name=shape))
-        axis_index = self.store([input_axis.axis], base_name)
+        axis_index = self.add_constant([input_axis.axis], base_name)
         self.nodes.append(Node("Gather", [shape, axis_index], [size], name=size, attributes={"axis": 0}))
         if multiple == 1:
             return size
-        scaled, factor = self.fresh(base_name), self.store([multiple], base_name)
+        scaled, factor = self.create_name(base_name), self.add_constant([multiple], base_name)
         self.nodes.append(Node("Mul", [size, factor], [scaled], name=scaled))
         return scaled
 
-    def spread(self, name: str, axis: int) -> str:
-        """Adds a batch to a value without one: repeats its first row along an axis for every example.
+    def expand_to_batch(self, name: str, axis: int) -> str:
+        """Adds nodes that repeat the first row of a value without a batch for every example of the batch.
 
         Raises:
             RewriteError: The rows of the value differ, or the axis does not have the batch size.
         """
-        shape = self.shape(name)
-        if axis >= len(shape) or shape[axis] != self.old:
-            self.refuse(f"'{name}' has no axis {axis} of {self.old}")
+        shape = self.get_shape(name)
+        if axis >= len(shape) or shape[axis] != self.old_batch:
+            self.refuse(f"'{name}' has no axis {axis} of {self.old_batch}")
         row = self.take_first_row(name, axis)
-        expanded = self.fresh(name)
-        target = self.sizes([None if position == axis else 1 for position in range(len(shape))], 1, name)
+        expanded = self.create_name(name)
+        target = self.add_sizes([None if position == axis else 1 for position in range(len(shape))], 1, name)
         self.nodes.append(Node("Expand", [row, target], [expanded], name=expanded))
         self.changed.append(name)
         return expanded
@@ -199,30 +201,30 @@ class Rewriting(Struct):
         Raises:
             RewriteError: The rows of the value differ.
         """
-        if self.old == 1:
+        if self.old_batch == 1:
             return name
         self._check_rows(name, axis)
-        row = self.fresh(name)
-        bounds = [self.store([v], name) for v in (0, 1, axis)]
+        row = self.create_name(name)
+        bounds = [self.add_constant([v], name) for v in (0, 1, axis)]
         self.nodes.append(Node("Slice", [name, *bounds], [row], name=row))
         self.changed.append(name)
         return row
 
     def _check_rows(self, name: str, axis: int) -> None:
         tensor = self.initializers.get(name)
-        array = tensor.array() if tensor is not None and tensor.payload is not None else self.contents(name)
+        array = tensor.array() if tensor is not None and tensor.payload is not None else self.read_array(name)
         if array is None:
             return  # the value is computed at run time: the proof shows whether its rows are equal
         rows = np.moveaxis(array, axis, 0)
         if rows.tobytes() != np.ascontiguousarray(np.broadcast_to(rows[:1], rows.shape)).tobytes():
             self.refuse(f"the rows of '{name}' differ: they may or may not be the examples of the batch")
 
-    def declared(self, name: str, shape: Shape) -> Shape:
+    def compute_new_shape(self, name: str, shape: Shape) -> Shape:
         """Returns the shape of a value in the new model."""
         batch_axis = self.batched.get(name)
         if batch_axis is None or batch_axis.axis >= len(shape):
             return shape
-        size: Dim = dims.multiply(batch_axis.outer * batch_axis.inner, self.new)
+        size: Dim = dims.multiply(batch_axis.outer * batch_axis.inner, self.new_batch)
         return tuple(size if position == batch_axis.axis else d for position, d in enumerate(shape))
 
 

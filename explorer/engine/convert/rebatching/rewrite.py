@@ -123,7 +123,7 @@ def _run(model: Model, rewriting: Rewriting) -> RebatchedModel:
     )
     return RebatchedModel(
         replace(model, graph=rewritten, path=""),
-        rewriting.old,
+        rewriting.old_batch,
         rewriting.batched,
         tuple(dict.fromkeys(rewriting.changed)),
     )
@@ -155,22 +155,22 @@ def _replace_known_sizes(rewriting: Rewriting, node: Node) -> Node:
     """
     if not any(name in rewriting.size_values for name in node.inputs):
         return node
-    all_known = all(rewriting.contents(name) is not None for name in node.outputs if name)
+    all_known = all(rewriting.read_array(name) is not None for name in node.outputs if name)
     if all_known and not any(name in rewriting.batched for name in node.inputs):
         return node
     inputs = list(node.inputs)
     for index, name in enumerate(inputs):
         if name in rewriting.size_values:
-            array = rewriting.contents(name)
+            array = rewriting.read_array(name)
             if array is None:
                 rewriting.refuse(f"'{name}' is computed from the size of the batch")
-            inputs[index] = rewriting.fresh(name)
+            inputs[index] = rewriting.create_name(name)
             rewriting.initializers[inputs[index]] = build_tensor(inputs[index], array)
     return node.replace_values(inputs, node.outputs)
 
 
 def _update_shape(rewriting: Rewriting, value: Value) -> Value:
-    shape = None if value.shape is None else rewriting.declared(value.name, value.shape)
+    shape = None if value.shape is None else rewriting.compute_new_shape(value.name, value.shape)
     return value if shape == value.shape else Value(value.name, value.dtype, shape)
 
 

@@ -24,11 +24,13 @@ def _require_batch_axis(rewriting: Rewriting, node: Node, index: int, axis: int)
     """Returns the batch of an input, which must be exactly the axis `axis`."""
     batch = _get_batch(rewriting, node, index)
     if batch is None or batch.axis != axis or not batch.is_unmerged:
-        rewriting.refuse(f"the batch of '{node.inputs[index]}' would have to be axis {axis}, alone")
+        rewriting.refuse(
+            f"the batch of '{node.inputs[index]}' must be axis {axis}, not merged with another axis"
+        )
     return batch
 
 
-def _check_others(rewriting: Rewriting, node: Node, *allowed: int) -> None:
+def _refuse_other_batches(rewriting: Rewriting, node: Node, *allowed: int) -> None:
     """Refuses a node if an input outside `allowed` has a batch."""
     for index, name in enumerate(node.inputs):
         if name in rewriting.batched and index not in allowed:
@@ -37,18 +39,20 @@ def _check_others(rewriting: Rewriting, node: Node, *allowed: int) -> None:
 
 def _find_first_input_batch(rewriting: Rewriting, node: Node) -> BatchAxis:
     """Returns the batch of the first input, and refuses a batch in any other input."""
-    _check_others(rewriting, node, 0)
+    _refuse_other_batches(rewriting, node, 0)
     return rewriting.batched[node.inputs[0]]
 
 
 def _broadcast_input(rewriting: Rewriting, node: Node, index: int, axis: int, batch: BatchAxis) -> Node:
     """Makes an input without a batch fit a batched input: keeps only its first row along the batch axis."""
     name = node.inputs[index]
-    shape = rewriting.shape(name)
+    shape = rewriting.get_shape(name)
     if axis < 0 or shape[axis] == 1:
         return node
-    if not batch.is_unmerged or shape[axis] != rewriting.old:
-        rewriting.refuse(f"'{name}' meets the batch with an axis of {shape[axis]}")
+    if not batch.is_unmerged or shape[axis] != rewriting.old_batch:
+        rewriting.refuse(
+            f"axis {axis} of '{name}' has size {shape[axis]}, not the batch size {rewriting.old_batch}"
+        )
     return _replace_input(node, index, rewriting.take_first_row(name, axis))
 
 
@@ -71,19 +75,19 @@ def _replace_input(node: Node, index: int, name: str) -> Node:
 
 def _elementwise(rewriting: Rewriting, node: Node) -> Node:
     """Elementwise operators: all batches must be on the same axis, counted from the last."""
-    rank = max(len(rewriting.shape(name)) for name in node.inputs if name)
+    rank = max(len(rewriting.get_shape(name)) for name in node.inputs if name)
     batches = {
-        batch.move_to(batch.axis + rank - len(rewriting.shape(n)))
+        batch.move_to(batch.axis + rank - len(rewriting.get_shape(n)))
         for n in node.inputs
         if n and (batch := rewriting.batched.get(n))
     }
     if len(batches) != 1:
-        rewriting.refuse("two batches meet on different axes")
+        rewriting.refuse("its inputs have the batch on different axes")
     batch = batches.pop()
     for index, name in enumerate(node.inputs):
         if name and name not in rewriting.batched:
             node = _broadcast_input(
-                rewriting, node, index, batch.axis - rank + len(rewriting.shape(name)), batch
+                rewriting, node, index, batch.axis - rank + len(rewriting.get_shape(name)), batch
             )
     return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
@@ -92,7 +96,7 @@ def _rewrite_first_axis(rewriting: Rewriting, node: Node) -> Node:
     """Operators on images and similar: the batch is the first axis of the first input and of the output."""
     batch = _find_first_input_batch(rewriting, node)
     if batch.axis != 0:
-        rewriting.refuse(f"the batch of '{node.inputs[0]}' would have to be its first axis")
+        rewriting.refuse(f"the batch of '{node.inputs[0]}' must be its first axis")
     return _set_outputs(rewriting, node, batch)
 
 
@@ -104,20 +108,23 @@ def _fused(rewriting: Rewriting, node: Node) -> Node:
     return _set_outputs(rewriting, node, *(BatchAxis(0) for _ in node.outputs))
 
 
-def _build_axis_rule(default: int, *, coerced: int = 0) -> Rule:
-    """Rule for operators along one axis, which must not be the batch.
+def _build_one_axis_rule(default: int, *, one_axis_since: int = 0) -> Rule:
+    """Builds a rule for operators along one axis, which must not be the batch.
 
-    Before opset `coerced`, such an operator also runs over all later axes.
+    Args:
+        default: Axis of an operator without the attribute `axis`.
+        one_axis_since: First opset in which the operator covers only this axis. In earlier opsets, it also
+            covers all later axes, and the default axis is 1.
     """
 
     def rule(rewriting: Rewriting, node: Node) -> Node:
         batch = _find_first_input_batch(rewriting, node)
-        rank = len(rewriting.shape(node.inputs[0]))
-        is_old_opset = rewriting.opset < coerced
+        rank = len(rewriting.get_shape(node.inputs[0]))
+        is_old_opset = rewriting.opset < one_axis_since
         axis = _read_axis(node, rank, 1 if is_old_opset else default)
-        covers_later_axes = node.op in _NORMALISE or is_old_opset
+        covers_later_axes = node.op in _NORMALIZATIONS or is_old_opset
         if batch.axis == axis or (covers_later_axes and batch.axis > axis):
-            rewriting.refuse("it works along the batch")
+            rewriting.refuse("it computes along the batch")
         return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
     return rule
@@ -125,10 +132,10 @@ def _build_axis_rule(default: int, *, coerced: int = 0) -> Rule:
 
 def _reduce(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    rank = len(rewriting.shape(node.inputs[0]))
+    rank = len(rewriting.get_shape(node.inputs[0]))
     listed_axes = node.attributes.get("axes")
     if listed_axes is None and len(node.inputs) > 1:
-        listed_axes = rewriting.numbers(node.inputs[1])
+        listed_axes = rewriting.read_integers(node.inputs[1])
     if not listed_axes and node.attributes.get("noop_with_empty_axes"):
         return _set_outputs(rewriting, node, batch)
     if node.op in ("ArgMax", "ArgMin"):
@@ -141,17 +148,17 @@ def _reduce(rewriting: Rewriting, node: Node) -> Node:
 
 
 def _matmul(rewriting: Rewriting, node: Node) -> Node:
-    second = _SECOND.get(node.op, 1)
-    _check_others(rewriting, node, 0, second)
-    ranks = [len(rewriting.shape(node.inputs[index])) for index in (0, second)]
+    second = _SECOND_MATRIX_INPUTS.get(node.op, 1)
+    _refuse_other_batches(rewriting, node, 0, second)
+    ranks = [len(rewriting.get_shape(node.inputs[index])) for index in (0, second)]
     rank = max(*ranks, 2)
     batches: set[BatchAxis] = set()
-    for index, own_rank, depth in ((0, ranks[0], -1), (second, ranks[1], -2)):
+    for index, own_rank, contracted_axis in ((0, ranks[0], -1), (second, ranks[1], -2)):
         batch = _get_batch(rewriting, node, index)
         if batch is None:
             continue
-        if own_rank == 1 or batch.axis - own_rank == depth:
-            rewriting.refuse("it multiplies over the batch")
+        if own_rank == 1 or batch.axis - own_rank == contracted_axis:
+            rewriting.refuse("it sums products over the batch")
         batches.add(batch.move_to(batch.axis + rank - own_rank))
         other_index, other_rank = (second, ranks[1]) if index == 0 else (0, ranks[0])
         if batch.axis - own_rank < -2 and _get_batch(rewriting, node, other_index) is None:
@@ -159,7 +166,7 @@ def _matmul(rewriting: Rewriting, node: Node) -> Node:
     if len(batches) != 1 or (
         all(_get_batch(rewriting, node, index) for index in (0, second)) and min(batches).axis >= rank - 2
     ):
-        rewriting.refuse("two batches meet on different axes")
+        rewriting.refuse("its inputs have the batch on different axes")
     batch = batches.pop()
     # a vector operand has no axis in the result
     if ranks[1] == 1 and ranks[0] > 1:
@@ -171,22 +178,22 @@ def _matmul(rewriting: Rewriting, node: Node) -> Node:
 
 def _gemm(rewriting: Rewriting, node: Node) -> Node:
     batches = set()
-    for index, depth in (
+    for index, contracted_axis in (
         (0, 0 if node.attributes.get("transA", 0) else 1),
         (1, 1 if node.attributes.get("transB", 0) else 0),
     ):
         batch = _get_batch(rewriting, node, index)
-        if batch is not None and batch.axis == depth:
-            rewriting.refuse("it multiplies over the batch")
+        if batch is not None and batch.axis == contracted_axis:
+            rewriting.refuse("it sums products over the batch")
         if batch is not None:
             batches.add(batch.move_to(index))
     if len(batches) != 1:
-        rewriting.refuse("two batches meet on different axes")
+        rewriting.refuse("its inputs have the batch on different axes")
     batch = batches.pop()
     if len(node.inputs) > 2 and node.inputs[2]:
-        shape, bias = rewriting.shape(node.inputs[2]), _get_batch(rewriting, node, 2)
+        shape, bias = rewriting.get_shape(node.inputs[2]), _get_batch(rewriting, node, 2)
         if bias is not None and bias.move_to(bias.axis + 2 - len(shape)) != batch:
-            rewriting.refuse("two batches meet on different axes")
+            rewriting.refuse("its inputs have the batch on different axes")
         if bias is None:
             node = _broadcast_input(rewriting, node, 2, batch.axis - 2 + len(shape), batch)
     return _set_outputs(rewriting, node, batch)
@@ -194,7 +201,7 @@ def _gemm(rewriting: Rewriting, node: Node) -> Node:
 
 def _transpose(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    rank = len(rewriting.shape(node.inputs[0]))
+    rank = len(rewriting.get_shape(node.inputs[0]))
     order = list(node.attributes.get("perm") or range(rank)[::-1])
     return _set_outputs(rewriting, node, batch.move_to(order.index(batch.axis)))
 
@@ -206,7 +213,7 @@ def _list_possible_batches(
 
     The number of elements before the batch does not change. For a batch of 1, several axes can match.
     """
-    leading_size = rewriting.product(source[: batch.axis]) * batch.outer
+    leading_size = rewriting.multiply_sizes(source[: batch.axis]) * batch.outer
     candidates, leading_product = [], 1
     for axis, size in enumerate(target):
         if not isinstance(size, int):
@@ -214,10 +221,10 @@ def _list_possible_batches(
         if (
             leading_size % leading_product == 0
             and size
-            and size % (leading_size // leading_product * rewriting.old) == 0
+            and size % (leading_size // leading_product * rewriting.old_batch) == 0
         ):
             outer = leading_size // leading_product
-            candidates.append(BatchAxis(axis, outer, size // (outer * rewriting.old)))
+            candidates.append(BatchAxis(axis, outer, size // (outer * rewriting.old_batch)))
         leading_product *= size
     return sorted(
         candidates,
@@ -232,20 +239,20 @@ def _list_possible_batches(
 
 def _choose_batch(rewriting: Rewriting, candidates: Sequence[BatchAxis], shape: Sequence[Dim]) -> BatchAxis:
     if not candidates:
-        rewriting.refuse(f"the batch is mixed with another axis: no axis of {list(shape)} can hold it")
+        rewriting.refuse(f"the batch is merged with another axis: no axis of {list(shape)} can hold it")
     if len(candidates) == 1:
         return candidates[0]
-    turn = len(rewriting.option_counts)
+    reshape_index = len(rewriting.option_counts)
     rewriting.option_counts.append(len(candidates))
-    return candidates[rewriting.choices[turn] if turn < len(rewriting.choices) else 0]
+    return candidates[rewriting.choices[reshape_index] if reshape_index < len(rewriting.choices) else 0]
 
 
 def _reshape(rewriting: Rewriting, node: Node) -> Node:
     source_batch = _find_first_input_batch(rewriting, node)
-    source, target = rewriting.shape(node.inputs[0]), rewriting.shape(node.outputs[0])
+    source, target = rewriting.get_shape(node.inputs[0]), rewriting.get_shape(node.outputs[0])
     batch = _choose_batch(rewriting, _list_possible_batches(rewriting, source_batch, source, target), target)
     _set_outputs(rewriting, node, batch)
-    requested = list(node.attributes.get("shape") or ()) or rewriting.numbers(node.inputs[1]) or []
+    requested = list(node.attributes.get("shape") or ()) or rewriting.read_integers(node.inputs[1]) or []
     copied_axes = {
         index for index, size in enumerate(requested) if size == 0 and not node.attributes.get("allowzero", 0)
     }
@@ -255,32 +262,32 @@ def _reshape(rewriting: Rewriting, node: Node) -> Node:
         *(index for index in copied_axes if index != source_batch.axis),
     }:
         return node
-    # sizes that were open or copied become numbers where known
+    # -1 (inferred) and 0 (copied) become the sizes of the original model where they are known
     sizes: list[Dim] = [
         target[index] if size == -1 or index in copied_axes else size for index, size in enumerate(requested)
     ]
     multiple = batch.outer * batch.inner
-    sizes[batch.axis] = rewriting.new * multiple if isinstance(rewriting.new, int) else -1
+    sizes[batch.axis] = rewriting.new_batch * multiple if isinstance(rewriting.new_batch, int) else -1
     numbers = [
         size if isinstance(size, int) else 0 if index in copied_axes else -1
         for index, size in enumerate(sizes)
     ]
     if numbers.count(-1) > 1:
-        rewriting.refuse("a size beside the batch is open (--dim binds it)")
+        rewriting.refuse("a size other than the batch is open: bind it with --dim")
     rewriting.changed.append(node.label)
     if "shape" in node.attributes:
         return node.replace_attributes({**node.attributes, "shape": tuple(numbers)})
-    return _replace_input(node, 1, rewriting.store(numbers, node.label))
+    return _replace_input(node, 1, rewriting.add_constant(numbers, node.label))
 
 
 def _flatten(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    source = rewriting.shape(node.inputs[0])
+    source = rewriting.get_shape(node.inputs[0])
     axis = node.attributes.get("axis", 1)
     axis = axis + len(source) if axis < 0 else axis
     start, stop, output_axis = (0, axis, 0) if batch.axis < axis else (axis, len(source), 1)
-    outer = rewriting.product(source[start : batch.axis]) * batch.outer
-    inner = batch.inner * rewriting.product(source[batch.axis + 1 : stop])
+    outer = rewriting.multiply_sizes(source[start : batch.axis]) * batch.outer
+    inner = batch.inner * rewriting.multiply_sizes(source[batch.axis + 1 : stop])
     return _set_outputs(rewriting, node, BatchAxis(output_axis, outer, inner))
 
 
@@ -289,8 +296,8 @@ def _change_rank(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
     axes = node.attributes.get("axes")
     if axes is None and len(node.inputs) > 1:
-        axes = rewriting.numbers(node.inputs[1])
-    shape = rewriting.shape(node.inputs[0])
+        axes = rewriting.read_integers(node.inputs[1])
+    shape = rewriting.get_shape(node.inputs[0])
     if node.op == "Unsqueeze":
         rank = len(shape) + len(axes or ())
         new = {axis % rank for axis in axes or ()}
@@ -309,23 +316,21 @@ def _change_rank(rewriting: Rewriting, node: Node) -> Node:
 def _concat(rewriting: Rewriting, node: Node) -> Node:
     batches = {rewriting.batched[name] for name in node.inputs if name in rewriting.batched}
     if len(batches) != 1:
-        rewriting.refuse("two batches meet on different axes")
+        rewriting.refuse("its inputs have the batch on different axes")
     batch = batches.pop()
-    if batch.axis == _read_axis(node, len(rewriting.shape(node.outputs[0])), 0):
-        rewriting.refuse("it puts something behind the batch, along its axis")
+    if batch.axis == _read_axis(node, len(rewriting.get_shape(node.outputs[0])), 0):
+        rewriting.refuse("it concatenates along the batch")
     for index, name in enumerate(node.inputs):
         if name not in rewriting.batched:
             if not batch.is_unmerged:
-                rewriting.refuse(
-                    f"'{name}' has no batch, and stands beside one that is mixed with another axis"
-                )
-            node = _replace_input(node, index, rewriting.spread(name, batch.axis))
+                rewriting.refuse(f"'{name}' has no batch, but other inputs merge the batch with another axis")
+            node = _replace_input(node, index, rewriting.expand_to_batch(name, batch.axis))
     return _set_outputs(rewriting, node, batch)
 
 
 def _slice(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    rank = len(rewriting.shape(node.inputs[0]))
+    rank = len(rewriting.get_shape(node.inputs[0]))
     attributes = node.attributes
     if "starts" in attributes:
         starts, ends, steps = (
@@ -335,14 +340,19 @@ def _slice(rewriting: Rewriting, node: Node) -> Node:
         )
         axes = list(attributes.get("axes") or range(len(starts)))
     else:
-        starts, ends = rewriting.numbers(node.inputs[1]) or [], rewriting.numbers(node.inputs[2]) or []
-        axes = (rewriting.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(
+        starts, ends = (
+            rewriting.read_integers(node.inputs[1]) or [],
+            rewriting.read_integers(node.inputs[2]) or [],
+        )
+        axes = (rewriting.read_integers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(
             range(len(starts))
         )
-        steps = (rewriting.numbers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(starts)
+        steps = (rewriting.read_integers(node.inputs[4]) if len(node.inputs) > 4 else None) or [1] * len(
+            starts
+        )
     index = next((i for i, axis in enumerate(axes) if axis % rank == batch.axis), None)
     if index is not None:
-        size = rewriting.shape(node.inputs[0])[batch.axis]
+        size = rewriting.get_shape(node.inputs[0])[batch.axis]
         if starts[index] != 0 or steps[index] != 1 or not isinstance(size, int) or ends[index] < size:
             rewriting.refuse("it takes a part of the batch")
         if ends[index] < _END:
@@ -351,28 +361,28 @@ def _slice(rewriting: Rewriting, node: Node) -> Node:
             if "starts" in attributes:
                 node = node.replace_attributes({**attributes, "ends": tuple(ends)})
             else:
-                node = _replace_input(node, 2, rewriting.store(ends, node.label))
+                node = _replace_input(node, 2, rewriting.add_constant(ends, node.label))
     return _set_outputs(rewriting, node, batch)
 
 
 def _split(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    if batch.axis == _read_axis(node, len(rewriting.shape(node.inputs[0])), 0):
+    if batch.axis == _read_axis(node, len(rewriting.get_shape(node.inputs[0])), 0):
         rewriting.refuse("it splits the batch")
     return _set_outputs(rewriting, node, *(batch for _ in node.outputs))
 
 
 def _gather(rewriting: Rewriting, node: Node) -> Node:
     table_batch, index_batch = _get_batch(rewriting, node, 0), _get_batch(rewriting, node, 1)
-    axis = _read_axis(node, len(rewriting.shape(node.inputs[0])), 0)
+    axis = _read_axis(node, len(rewriting.get_shape(node.inputs[0])), 0)
     if table_batch is not None and index_batch is not None:
-        rewriting.refuse("table and indices both hold the batch")
+        rewriting.refuse("the table and the indices both have the batch")
     if index_batch is not None:
         return _set_outputs(rewriting, node, index_batch.move_to(index_batch.axis + axis))
     assert table_batch is not None
     if table_batch.axis == axis:
         rewriting.refuse("it takes rows out of the batch")
-    rank = len(rewriting.shape(node.inputs[1]))
+    rank = len(rewriting.get_shape(node.inputs[1]))
     return _set_outputs(
         rewriting, node, table_batch.move_to(table_batch.axis + (rank - 1 if table_batch.axis > axis else 0))
     )
@@ -380,9 +390,9 @@ def _gather(rewriting: Rewriting, node: Node) -> Node:
 
 def _pad(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    rank = len(rewriting.shape(node.inputs[0]))
-    pads = list(node.attributes.get("pads") or ()) or rewriting.numbers(node.inputs[1]) or []
-    axes = (rewriting.numbers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
+    rank = len(rewriting.get_shape(node.inputs[0]))
+    pads = list(node.attributes.get("pads") or ()) or rewriting.read_integers(node.inputs[1]) or []
+    axes = (rewriting.read_integers(node.inputs[3]) if len(node.inputs) > 3 else None) or list(range(rank))
     for index, axis in enumerate(axes):
         if axis % rank == batch.axis and (pads[index] or pads[index + len(axes)]):
             rewriting.refuse("it pads the batch")
@@ -391,47 +401,51 @@ def _pad(rewriting: Rewriting, node: Node) -> Node:
 
 def _tile(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    if (rewriting.numbers(node.inputs[1]) or [])[batch.axis] != 1:
+    if (rewriting.read_integers(node.inputs[1]) or [])[batch.axis] != 1:
         rewriting.refuse("it repeats the batch")
     return _set_outputs(rewriting, node, batch)
 
 
 def _expand(rewriting: Rewriting, node: Node) -> Node:
     batch = _find_first_input_batch(rewriting, node)
-    target, rank = rewriting.numbers(node.inputs[1]) or [], len(rewriting.shape(node.inputs[0]))
+    target, rank = rewriting.read_integers(node.inputs[1]) or [], len(rewriting.get_shape(node.inputs[0]))
     shift = max(len(target) - rank, 0)
     position = batch.axis - rank + len(target)
     if position >= 0 and target[position] != 1:
-        if target[position] != rewriting.shape(node.inputs[0])[batch.axis]:
+        if target[position] != rewriting.get_shape(node.inputs[0])[batch.axis]:
             rewriting.refuse("it repeats the batch")
         rewriting.changed.append(node.label)
         # an axis of 1 stays 1
         node = _replace_input(
             node,
             1,
-            rewriting.store([1 if index == position else v for index, v in enumerate(target)], node.label),
+            rewriting.add_constant(
+                [1 if index == position else v for index, v in enumerate(target)], node.label
+            ),
         )
     return _set_outputs(rewriting, node, batch.move_to(batch.axis + shift))
 
 
 def _resize(rewriting: Rewriting, node: Node) -> Node:
-    _check_others(rewriting, node, 0)
+    _refuse_other_batches(rewriting, node, 0)
     batch = _require_batch_axis(rewriting, node, 0, 0)
-    sizes = rewriting.numbers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
+    sizes = rewriting.read_integers(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
     listed_axes = node.attributes.get("axes")
-    axes = [axis % len(rewriting.shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
+    axes = [axis % len(rewriting.get_shape(node.inputs[0])) for axis in listed_axes] if listed_axes else None
     index = 0 if axes is None else axes.index(0) if 0 in axes else None
     if index is not None and sizes is None:
         scale_inputs = node.inputs[1:3][-1:]  # up to opset 10 the second input, then the third
-        scales = rewriting.contents(scale_inputs[0]) if scale_inputs else None
+        scales = rewriting.read_array(scale_inputs[0]) if scale_inputs else None
         if scales is None or scales.size <= index or scales.reshape(-1)[index] != 1:
             rewriting.refuse("it resizes the batch")
     elif index is not None and sizes is not None:
-        if sizes[index] != rewriting.old:
+        if sizes[index] != rewriting.old_batch:
             rewriting.refuse("it resizes the batch")
         rewriting.changed.append(node.label)
         node = _replace_input(
-            node, 3, rewriting.sizes([None if i == index else v for i, v in enumerate(sizes)], 1, node.label)
+            node,
+            3,
+            rewriting.add_sizes([None if i == index else v for i, v in enumerate(sizes)], 1, node.label),
         )
     return _set_outputs(rewriting, node, batch)
 
@@ -439,14 +453,14 @@ def _resize(rewriting: Rewriting, node: Node) -> Node:
 def _recurrent(rewriting: Rewriting, node: Node) -> Node:
     """RNN, GRU, LSTM: axes are sequence, batch, features; with `layout`, the batch comes first."""
     has_batch_first = bool(node.attributes.get("layout", 0))
-    _check_others(rewriting, node, 0, 4, 5, 6)
+    _refuse_other_batches(rewriting, node, 0, 4, 5, 6)
     _require_batch_axis(rewriting, node, 0, 0 if has_batch_first else 1)
     for index, axis in ((4, 0), (5, 0 if has_batch_first else 1), (6, 0 if has_batch_first else 1)):
         if index < len(node.inputs) and node.inputs[index]:
             if node.inputs[index] in rewriting.batched:
                 _require_batch_axis(rewriting, node, index, axis)
             else:
-                node = _replace_input(node, index, rewriting.spread(node.inputs[index], axis))
+                node = _replace_input(node, index, rewriting.expand_to_batch(node.inputs[index], axis))
     batch = BatchAxis(0 if has_batch_first else 1)
     return _set_outputs(rewriting, node, BatchAxis(0 if has_batch_first else 2), batch, batch)
 
@@ -461,21 +475,23 @@ def _einsum(rewriting: Rewriting, node: Node) -> Node:
         terms[index][s.axis]: s for index, n in enumerate(node.inputs) if (s := rewriting.batched.get(n))
     }
     if len(batch_by_letter) != 1 or next(iter(batch_by_letter)) not in output_term:
-        rewriting.refuse("it sums over the batch, or mixes two")
+        rewriting.refuse("it sums over the batch, or its inputs have the batch on different axes")
     letter, batch = next(iter(batch_by_letter.items()))
     if any(
         letter in term and name not in rewriting.batched
         for term, name in zip(terms, node.inputs, strict=True)
     ):
-        rewriting.refuse("something without a batch stands beside it")
+        rewriting.refuse("an operand without a batch also has the axis of the batch")
     return _set_outputs(rewriting, node, batch.move_to(output_term.index(letter)))
 
 
 _END = (1 << 63) - 1
-_SECOND = {"QLinearMatMul": 3}
-_NORMALISE = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+_SECOND_MATRIX_INPUTS = {"QLinearMatMul": 3}
+"""Index of the second matrix among the inputs; 1 for other operators."""
 
-_SHARED: Mapping[Rule, str] = {
+_NORMALIZATIONS = ("LayerNormalization", "RMSNormalization", "SimplifiedLayerNormalization")
+
+_SHARED_RULES: Mapping[Rule, str] = {
     _rewrite_first_axis: "Conv ConvTranspose ConvInteger QLinearConv FusedConv AveragePool MaxPool LpPool"
     " GlobalAveragePool GlobalMaxPool GlobalLpPool BatchNormalization InstanceNormalization"
     " GroupNormalization LRN DepthToSpace SpaceToDepth QLinearAveragePool QLinearGlobalAveragePool",
@@ -486,14 +502,14 @@ _SHARED: Mapping[Rule, str] = {
     _matmul: "MatMul MatMulInteger QLinearMatMul",
     _change_rank: "Squeeze Unsqueeze",
     _recurrent: "RNN GRU LSTM",
-    _build_axis_rule(-1, coerced=13): "Softmax LogSoftmax Hardmax",
-    _build_axis_rule(-1): " ".join((*_NORMALISE, "LpNormalization", "TopK")),
-    _build_axis_rule(0): "CumSum",
+    _build_one_axis_rule(-1, one_axis_since=13): "Softmax LogSoftmax Hardmax",
+    _build_one_axis_rule(-1): " ".join((*_NORMALIZATIONS, "LpNormalization", "TopK")),
+    _build_one_axis_rule(0): "CumSum",
 }
 
 RULES: Mapping[str, Rule] = {
     **dict.fromkeys((op for op, operator in BY_NAME.items() if operator.position == "each"), _elementwise),
-    **{op: rule for rule, ops in _SHARED.items() for op in ops.split()},
+    **{op: rule for rule, ops in _SHARED_RULES.items() for op in ops.split()},
     "Gemm": _gemm,
     "Transpose": _transpose,
     "Reshape": _reshape,

@@ -141,7 +141,7 @@ def collect(job: ConversionJob) -> StateDict:
     metadata: dict[str, str] = {}
     strides: dict[str, Sequence[int]] = {}
     notes: list[str] = []
-    unknown = list(contents.unclaimed)
+    unknown = list(contents.extra_data)
     for path in contents.files:
         if path.endswith(".safetensors") or job.opened.format == "safetensors":
             header = safetensors.read(path)
@@ -211,7 +211,7 @@ def read_checkpoint(path: str) -> StateDict:
         metadata={**state_dict.metadata, **texts},
         versions=convert_to_plain(attributes.get("_metadata")) or state_dict.versions,
         notes=[*notes, *other_values.notes, *state_dict.notes],
-        unknown=(*saved_tensors.unclaimed, *other_values.unknown),
+        unknown=(*saved_tensors.extra_data, *other_values.unknown),
         left_count=count,
     )
 

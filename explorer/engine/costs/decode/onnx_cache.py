@@ -84,7 +84,7 @@ def find_cache(model: Model) -> Cache:
     """Finds the cache inputs of a graph, also those that only a branch or loop uses."""
     feeds = {v.name: v for v in model.graph.feeds}
     slots: dict[str, Slot] = {}
-    results = {v.name for v in model.graph.outputs}
+    output_names = {v.name for v in model.graph.outputs}
     sources: dict[str, str] = {}
     for node in _list_nodes(model.graph):
         # exporters may leave a Concat of a single input
@@ -93,11 +93,11 @@ def find_cache(model: Model) -> Cache:
             source = sources.get(node.inputs[0], node.inputs[0])
             if source in feeds:
                 sources[node.outputs[0]] = source
-        for place, present, axis in _CACHE_ARGUMENTS.get((node.domain, node.op), ()):
-            name = node.inputs[place] if place < len(node.inputs) else ""
+        for input_index, output_index, axis in _CACHE_ARGUMENTS.get((node.domain, node.op), ()):
+            name = node.inputs[input_index] if input_index < len(node.inputs) else ""
             name = sources.get(name, name)
             if name in feeds and name not in slots:
-                present_name = node.outputs[present] if present < len(node.outputs) else ""
+                present_name = node.outputs[output_index] if output_index < len(node.outputs) else ""
                 slots[name] = Slot(feeds[name], axis, present_name)
         if node.op in _WRITERS and not node.domain and node.inputs:
             name = sources.get(node.inputs[0], node.inputs[0])
@@ -108,7 +108,7 @@ def find_cache(model: Model) -> Cache:
                 continue
             if not (value.dtype or "").startswith(("float", "bfloat", "int8", "uint8")):
                 continue
-            if _CACHE_NAME.search(name) or node.outputs[0] in results:
+            if _CACHE_NAME.search(name) or node.outputs[0] in output_names:
                 axis = int(node.attributes.get("axis", _WRITERS[node.op])) % len(value.shape)
                 slots[name] = Slot(value, axis, node.outputs[0])
     for name, value in feeds.items():
@@ -190,9 +190,10 @@ def bind_step(
     for value in model.graph.feeds:
         declared = input_shapes.get(value.name, (None, value.shape))
         shape = _get_shape(value, input_shapes)
-        mask = len(shape) - 1 if "mask" in value.name.lower() else 0  # the axis of all positions, if not 0
+        # the last axis of a mask covers all positions, unless it is the batch
+        total_axis = len(shape) - 1 if "mask" in value.name.lower() and len(shape) > 1 else None
         bound_shape = tuple(
-            sizes.get(dim, value.name, total=past + new, mask=0 < mask == axis)
+            sizes.get(dim, value.name, total=past + new, is_total=axis == total_axis)
             for axis, dim in enumerate(shape)
         )
         step_inputs[value.name] = declared[0], bound_shape
@@ -242,7 +243,7 @@ def compute_text_shapes(
         value.name: (
             input_shapes.get(value.name, (None, ()))[0],
             tuple(
-                sizes.get(dim, value.name, total=tokens, mask="mask" in value.name.lower())
+                sizes.get(dim, value.name, total=tokens, is_total="mask" in value.name.lower())
                 for dim in _get_shape(value, {})
             ),
         )
@@ -315,15 +316,25 @@ class _Sizes:
             code="drop_option",
         )
 
-    def get(self, dim: Dim, name: str, *, total: int, mask: bool) -> int:
-        """Returns the size of a dimension of input `name`."""
+    def get(self, dim: Dim, name: str, *, total: int, is_total: bool) -> int:
+        """Returns the size of a dimension.
+
+        Args:
+            dim: Name of the dimension, its fixed size, or None.
+            name: Name of the input.
+            total: Number of cached and new tokens.
+            is_total: Whether the dimension has this size if it is unknown otherwise.
+
+        Raises:
+            Misuse: The size is unknown.
+        """
         if isinstance(dim, int):
             return dim
         if isinstance(dim, str):
             size = self.evaluate(dim)
             if size is not None:
                 return size
-            if mask or "total" in dim:
+            if is_total or "total" in dim:
                 return self.known.setdefault(dim, total)
         label = dim or "?"
         hint = f"give --dim {dim}=SIZE" if dim else f"give --input-shape {name}:SHAPE"
@@ -384,7 +395,8 @@ def add_cache_to_analysis(analysis: Analysis, cache: Cache, step: DecodeStep, pa
     totals = replace(analysis.info.totals, kv_cache_bytes=sum_if_all_known(sizes.values()))
     kind = "buffers, written in place" if step.buffers else "their outputs are one token longer"
     description = (
-        f"{len(sizes):,} cache inputs with {past:,} tokens each ({kind}; {checked:,} checked), one new token"
+        f"{len(sizes):,} cache inputs with {past:,} tokens each"
+        f" ({kind}; {checked:,} output lengths checked), one new token"
     )
     decode = {"past": past, "tokens": 1, "how": "; ".join((description, *step.assumed))}
     info = replace(analysis.info, totals=totals, assumptions={**analysis.info.assumptions, "decode": decode})

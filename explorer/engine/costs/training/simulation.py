@@ -111,7 +111,7 @@ def measure_step_memory(
     model, failure = loaded.meta(), ""
     modes: tuple[Literal["train", "eval"], ...] = ("train", "eval")
     for mode in modes:
-        args, kwargs = bound_inputs.build_arguments(device="meta", kept_elements=_MAX_KEPT_ELEMENTS)
+        args, kwargs = bound_inputs.build_arguments(device="meta", max_kept_elements=_MAX_KEPT_ELEMENTS)
         input_tensors = [t for _, t in walk_tensors([args, kwargs])]
         if any(map(jagged.is_strided, input_tensors)):
             raise SimulationError(jagged.STRIDED)

@@ -401,7 +401,7 @@ def _encode_value(value: Value) -> bytes:
 
 def encode_tensor_type(dtype: str, shape: Shape | None) -> bytes:
     """Encodes the TypeProto of a tensor."""
-    kind = encode_tagged_varint(1, get_dtype_code(dtype))
+    tensor_type = encode_tagged_varint(1, get_dtype_code(dtype))
     if shape is not None:
         dims = b""
         for dim in shape:
@@ -411,8 +411,8 @@ def encode_tensor_type(dtype: str, shape: Shape | None) -> bytes:
             elif dim is not None:
                 inner = encode_length_delimited(2, dim.encode())
             dims += encode_length_delimited(1, inner)
-        kind += encode_length_delimited(2, dims)
-    return encode_length_delimited(1, kind)
+        tensor_type += encode_length_delimited(2, dims)
+    return encode_length_delimited(1, tensor_type)
 
 
 def _keep(_: Tensor) -> None:

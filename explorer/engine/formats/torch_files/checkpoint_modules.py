@@ -84,7 +84,7 @@ class Checkpoint:
         notes: Note on each tensor, by name.
         roles: Role of each tensor outside the model, by name.
         wrapped: Tensors that are stored as several inner tensors, by path.
-        unclaimed: (name, reason) of data in the file that belongs to no tensor.
+        extra_data: (name, reason) of data in the file that belongs to no tensor.
         renamed: Names that differ from the path in the file, because the path is too long or not unique.
         swapped: Whether the file and this machine differ in byte order.
         form: Form of the file: 'zip', 'legacy' or 'pickle' (see `parse_checkpoint`).
@@ -97,7 +97,7 @@ class Checkpoint:
     notes: dict[str, str] = field(default_factory=dict)
     roles: dict[str, str] = field(default_factory=dict)
     wrapped: dict[str, WrappedTensor] = field(default_factory=dict)
-    unclaimed: list[tuple[str, str]] = field(default_factory=list)
+    extra_data: list[tuple[str, str]] = field(default_factory=list)
     renamed: list[str] = field(default_factory=list)
     swapped: bool = False
     form: str = ""
@@ -167,7 +167,7 @@ class _ContentReader:
                 levels.append(("", role, depth, False, True))
             elif isinstance(value, StorageRef):
                 self.bare_storages.add(value.key)
-                self.checkpoint.unclaimed.append((path or "storage", "a storage without a tensor"))
+                self.checkpoint.extra_data.append((path or "storage", "a storage without a tensor"))
             elif isinstance(value, (*PLAIN, Global, Device, ByteSpan)):
                 self.record_value(path, value)
             elif id(value) in self.visited and value:
@@ -184,16 +184,16 @@ class _ContentReader:
                     is_module = _is_module(value)
                     member_depth = depth + 1 if path and is_module else depth
                     levels.append((path, role, member_depth, keys_give_roles and not is_module, attribute))
-        self.add_unclaimed_storages()
+        self.add_extra_storages()
         mark_overlaps(self.tensors, self.views)
 
-    def add_unclaimed_storages(self) -> None:
+    def add_extra_storages(self) -> None:
         """Records the storages of the pickle that belong to no tensor."""
         for key, (dtype, elements) in self.saved.storages.items():
             if key in self.storages or key in self.bare_storages:
                 continue
             size = bytes_text(elements * BYTES.get(dtype, 1))
-            self.checkpoint.unclaimed.append((f"storage {key}", f"{size} of {dtype} without a tensor"))
+            self.checkpoint.extra_data.append((f"storage {key}", f"{size} of {dtype} without a tensor"))
 
     def open_value(self, path: str, value: Any, role: str, depth: int) -> Iterable[tuple[str, Any]] | None:
         """Visits a container, module or object.
@@ -633,7 +633,7 @@ def parse_checkpoint(saved: SavedFile, format: str) -> Checkpoint:
         notes=tuple(_list_notes(reader)),
         kinds={part.path: part.kind for part in parsed.parts if part.kind},
         why=PICKLED if parsed.whole else NO_GRAPH,
-        unclaimed=parsed.unclaimed,
+        extra_data=parsed.extra_data,
     )
     return parsed
 
@@ -684,9 +684,9 @@ def _list_notes(reader: _ContentReader) -> Iterator[str]:
             f"{many_text(len(names), 'tensor')} of {kind} stored as other tensors: {format_names(names)};"
             " parameters are counted for the outer tensors, bytes for the stored tensors"
         )
-    if reader.checkpoint.unclaimed:
-        unclaimed = [f"{name} ({why})" for name, why in reader.checkpoint.unclaimed]
-        yield f"data that is not understood: {format_names(unclaimed)}"
+    if reader.checkpoint.extra_data:
+        extra_data = [f"{name} ({why})" for name, why in reader.checkpoint.extra_data]
+        yield f"data that is not understood: {format_names(extra_data)}"
     tied = [f"{name} {reader.checkpoint.notes[name]}" for name in dict.fromkeys(reader.tied)]
     if tied:
         yield f"{len(tied):,} tied tensors: {format_names(tied)}"

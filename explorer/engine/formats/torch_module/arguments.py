@@ -32,31 +32,33 @@ class BoundInputs(Struct, frozen=True):
         inputs: Inputs in the order of the arguments.
         dims: Size of each named dimension, such as {'batch': 1}.
         notes: Notes on guesses, shown to users.
-        positional: Number of inputs that are passed by position; the others are passed by name.
-        images: Whether the model has a list of images as its argument (detection); each image is one input.
+        positional_count: Number of inputs that are passed by position; the others are passed by name.
+        has_image_list: Whether the only argument is a list of images (detection). Each image is one input.
         example: Arguments from the user, or None. If set, the inputs describe the tensors in these arguments.
     """
 
     inputs: tuple[TensorInfo, ...]
     dims: Mapping[str, int]
     notes: tuple[str, ...] = ()
-    positional: int = 0
-    images: bool = False
+    positional_count: int = 0
+    has_image_list: bool = False
     example: Example | None = None
 
     def build_arguments(
-        self, *, device: str, seed: int = 0, kept_elements: int = 0
+        self, *, device: str, seed: int = 0, max_kept_elements: int = 0
     ) -> tuple[list[Any], dict[str, Any]]:
         """Creates positional and keyword arguments for a call of the model.
 
-        On the device 'meta', tensors have no values. Only the user's short integer tensors, such as lengths
-        and positions, keep theirs, and integer tensors with at most `kept_elements` elements. On 'cpu',
-        tensors are random; tensors from the user are used unchanged if they have the bound shape.
+        On the device 'meta', tensors have no values. There are two exceptions: short vectors of integers from
+        the user, which may be lengths or positions, and the user's integer tensors with at most
+        `max_kept_elements` elements. On 'cpu', tensors from the user are used if they have the bound shape,
+        and other tensors are random.
 
         Args:
             device: Device of the tensors: 'meta' or 'cpu'.
             seed: Seed of the random values.
-            kept_elements: Maximum number of elements of an integer or boolean tensor that keeps its values.
+            max_kept_elements: Maximum number of elements of an integer or boolean tensor that keeps its
+                values.
         """
         arguments: list[torch.Tensor] = []
         generator = torch.Generator().manual_seed(seed)
@@ -66,8 +68,12 @@ class BoundInputs(Struct, frozen=True):
         for info, example in zip(self.inputs, example_tensors, strict=True):
             if (
                 example is not None
-                and _may_be_input(example, info)
-                and (device == "cpu" or _is_length_or_count(example) or _is_kept(example, kept_elements))
+                and _matches_input(example, info)
+                and (
+                    device == "cpu"
+                    or _may_be_length_or_count(example)
+                    or _keeps_values(example, max_kept_elements)
+                )
             ):
                 arguments.append(example.detach().to("cpu"))
                 continue
@@ -77,25 +83,25 @@ class BoundInputs(Struct, frozen=True):
                     jagged.copy_without_values(example) if jagged.is_jagged(example) else example
                 )
                 continue
-            kind = getattr(torch, info.dtype or "float32")
+            dtype = getattr(torch, info.dtype or "float32")
             shape = [int(d) for d in info.shape or () if isinstance(d, int)]
             if device == "meta":
-                empty = torch.empty(shape, dtype=kind, device="meta")
+                empty = torch.empty(shape, dtype=dtype, device="meta")
                 arguments.append(empty if example is None else sparse.mark_sparse(empty, example))
-            elif kind.is_floating_point or kind.is_complex:
-                arguments.append(torch.rand(shape, generator=generator, dtype=torch.float32).to(kind))
+            elif dtype.is_floating_point or dtype.is_complex:
+                arguments.append(torch.rand(shape, generator=generator, dtype=torch.float32).to(dtype))
             else:
-                arguments.append(torch.randint(0, 2, shape, generator=generator).to(kind))
-        return self.call(arguments)
+                arguments.append(torch.randint(0, 2, shape, generator=generator).to(dtype))
+        return self.pack_arguments(arguments)
 
-    def call(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
+    def pack_arguments(self, tensors: Sequence[torch.Tensor]) -> tuple[list[Any], dict[str, Any]]:
         """Packs tensors, one for each input, into positional and keyword arguments."""
         if self.example is not None:
             return self.example.fill_arguments(tensors)
-        if self.images:
+        if self.has_image_list:
             return [list(tensors)], {}
-        named = zip(self.inputs[self.positional :], tensors[self.positional :], strict=True)
-        return list(tensors[: self.positional]), {info.name: tensor for info, tensor in named}
+        named = zip(self.inputs[self.positional_count :], tensors[self.positional_count :], strict=True)
+        return list(tensors[: self.positional_count]), {info.name: tensor for info, tensor in named}
 
 
 class Example(Struct, frozen=True):
@@ -180,18 +186,18 @@ def move_to_device(arguments: Any, device: torch.device | None) -> Any:
     )
 
 
-def _may_be_input(tensor: Any, info: TensorInfo) -> bool:
+def _matches_input(tensor: Any, info: TensorInfo) -> bool:
     return shape_of(tensor) == info.shape and format_dtype(tensor.dtype) == info.dtype and not tensor.is_meta
 
 
-def _is_kept(tensor: torch.Tensor, most_elements: int) -> bool:
+def _keeps_values(tensor: torch.Tensor, max_elements: int) -> bool:
     """Whether a tensor is a plain tensor of few integers or booleans."""
     if tensor.is_nested or tensor.is_meta or tensor.layout is not torch.strided:
         return False
-    return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= most_elements
+    return not (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() <= max_elements
 
 
-def _is_length_or_count(tensor: Any) -> bool:
+def _may_be_length_or_count(tensor: Any) -> bool:
     """Whether a tensor may hold lengths or counts: it is short and has integers or booleans."""
     return (
         not tensor.is_nested

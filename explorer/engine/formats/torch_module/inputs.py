@@ -104,7 +104,7 @@ def bind(
     batch = inputs[0].shape[0] if inputs and inputs[0].shape and has_assumed_batch else None
     images = loaded.torchvision and part_of(model) == "detection"
     indices = _find_index_inputs(
-        loaded, model, BoundInputs(inputs, {}, positional=prefix, images=images), untyped
+        loaded, model, BoundInputs(inputs, {}, positional_count=prefix, has_image_list=images), untyped
     )
     inputs = tuple(replace(i, dtype="int64") if i.name in indices else i for i in inputs)
     notes += tuple(
@@ -136,8 +136,8 @@ def _apply_input_shapes(
     default_dtype = _find_floating_type(model)
     for name, (dtype, shape) in input_shapes.items():
         declared = {**dict(_list_example_tensors(_find_dummy_inputs(model), required)), **infos}
-        kind = _choose_dtype(name, dtype, declared, default_dtype)
-        infos[name] = TensorInfo(name, kind, _shape(name, shape), "declared")
+        chosen_dtype = _choose_dtype(name, dtype, declared, default_dtype)
+        infos[name] = TensorInfo(name, chosen_dtype, _shape(name, shape), "declared")
     return infos, untyped
 
 

@@ -44,14 +44,14 @@ class Storages(Struct):
             check_spec(spec)
         except (ValueError, TypeError, AttributeError) as error:
             raise BadModel(f"it describes an impossible tensor: {error}", where=self.archive.path) from error
-        kind = getattr(torch, spec.dtype, None)
-        if not isinstance(kind, torch.dtype):
+        dtype = getattr(torch, spec.dtype, None)
+        if not isinstance(dtype, torch.dtype):
             raise BadModel(f"torch has no type '{printable(spec.dtype)}'", where=self.archive.path)
         storage = self._load_storage(spec.storage)
-        if spec.extent * kind.itemsize > storage.nbytes():
+        if spec.extent * dtype.itemsize > storage.nbytes():
             raise BadModel("a tensor is larger than its storage", where=self.archive.path)
         device = "meta" if self.meta else "cpu"
-        empty = torch.empty(0, dtype=kind, device=device)
+        empty = torch.empty(0, dtype=dtype, device=device)
         return empty.set_(storage, spec.offset, spec.shape, spec.stride)
 
     def _load_storage(self, ref: StorageRef) -> Any:

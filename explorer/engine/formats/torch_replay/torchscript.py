@@ -88,11 +88,11 @@ def _read_traced_inputs(archive: ZipArchive, root_class: ScriptClass) -> dict[st
     names = [a.arg for a in root_class.methods["forward"].args.args[1:]]
     example = {}
     for name, spec in zip(names, specs, strict=False):
-        kind = getattr(torch, spec.dtype, None) if isinstance(spec, TensorSpec) else None
-        if not isinstance(spec, TensorSpec) or not isinstance(kind, torch.dtype):
+        torch_dtype = getattr(torch, spec.dtype, None) if isinstance(spec, TensorSpec) else None
+        if not isinstance(spec, TensorSpec) or not isinstance(torch_dtype, torch.dtype):
             return None
         try:
-            example[name] = torch.empty(spec.shape, dtype=kind, device="meta")
+            example[name] = torch.empty(spec.shape, dtype=torch_dtype, device="meta")
         except (RuntimeError, TypeError) as error:
             raise BadModel("it was traced with an input that is not a tensor", where=archive.path) from error
     return example

@@ -208,7 +208,7 @@ def _record_match(
         weights: Weights of the files.
     """
     size = sum(weight.nbytes for weight in weights)
-    kinds = list(dict.fromkeys(weight.dtype for weight in weights))
+    dtypes = list(dict.fromkeys(weight.dtype for weight in weights))
     names = tuple(tensor.name for weight in weights for tensor in weight.tensors)
     stored_elements = [weight.elements for weight in weights if weight.elements is not None]
     total = sum(parameters[name].numel() for name in shapes if name in parameters) or 1
@@ -232,7 +232,7 @@ def _record_match(
             )
         share = bytes_left if index == len(shapes) - 1 else size * target.numel() // total
         bytes_left -= share
-        name_match.stored[name] = StoredForm(", ".join(kinds), share)
+        name_match.stored[name] = StoredForm(", ".join(dtypes), share)
         name_match.names[name] = names
 
 

@@ -44,15 +44,15 @@ file, which may be left over from an older version."""
 
 _CONFIGS = ("config.json", "adapter_config.json")
 
-_INDEX_BYTES = 32 << 20
+_MAX_INDEX_BYTES = 32 << 20
 """Maximum bytes of an index; the index of 92,000 tensors has nine million."""
 
-_CONFIG_BYTES = 4 << 20
-_FILES = 10_000
+_MAX_CONFIG_BYTES = 4 << 20
+_MAX_FILES = 10_000
 """Maximum number of files of a model, and of folder entries that are examined."""
 
 NO_WEIGHTS = "no weights are in this folder"
-_MODELS = (
+_WEIGHT_ENDINGS = (
     *(".safetensors", ".bin", ".gguf", ".onnx", ".pt", ".pth", ".pt2", ".ckpt", ".tflite", ".h5"),
     *(".pb", ".npz"),
     *(".msgpack", ".pkl", ".ot", ".mlmodel", INDEX),
@@ -70,19 +70,26 @@ def read_contents(source: str) -> TensorIndex:
     Raises:
         BadModel: A file or the index is broken, or the folder has neither weights nor a model_type.
     """
-    folder, name = (source, _find_main_file(source)) if os.path.isdir(source) else os.path.split(source)
-    folder, model = folder or ".", "" if os.path.isdir(source) else source
+    if os.path.isdir(source):
+        folder, name, model_file = source, _find_main_file(source), ""
+    else:
+        folder, name = os.path.split(source)
+        folder, model_file = folder or ".", source
     notes: list[str] = []
     missing_names: list[str] = []
-    unclaimed: list[tuple[str, str]] = []
+    extra_data: list[tuple[str, str]] = []
     if name.endswith(INDEX):
-        tensors, files, metadata = _read_indexed_tensors(folder, name, model, notes, missing_names, unclaimed)
+        tensors, files, metadata = _read_indexed_tensors(
+            folder, name, model_file, notes, missing_names, extra_data
+        )
     else:
         files = [name] if name else _find_only_weights(folder)
-        if not files and _is_bare(folder):
+        if not files and _has_only_configuration(folder):
             tensors, metadata = [], {}
         else:
-            tensors, metadata = _read_unindexed_tensors(folder, files, model, notes, missing_names, unclaimed)
+            tensors, metadata = _read_unindexed_tensors(
+                folder, files, model_file, notes, missing_names, extra_data
+            )
     paths = [os.path.join(folder, file) for file in files]
     if not paths:
         notes.append(NO_WEIGHTS)
@@ -93,11 +100,11 @@ def read_contents(source: str) -> TensorIndex:
     facts = [
         (key, shorten_text(text)) for key, text in (*_flatten_settings(config, "", 0), *metadata.items())
     ]
-    tied = safetensors.describe_tied_names(tensors, metadata)
+    tied_notes = safetensors.describe_tied_names(tensors, metadata)
     if paths:
         notes += [
-            *tied,
-            *_list_contradictions(config, tensors, bool(tied)),
+            *tied_notes,
+            *_list_contradictions(config, tensors, bool(tied_notes)),
             *safetensors.note_packing(tensors),
         ]
     others = [n for n in _find_other_weights(folder, name) if n not in files]
@@ -117,7 +124,7 @@ def read_contents(source: str) -> TensorIndex:
         producer=shorten_text(_format_json(architecture[:3])) if isinstance(architecture, list) else "",
         missing=missing_names,
         config=config,
-        unclaimed=unclaimed,
+        extra_data=extra_data,
         quantization=_describe_quantization(config),
     )
 
@@ -139,7 +146,7 @@ def _list_names(folder: str, endings: tuple[str, ...]) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
-                if number >= _FILES:
+                if number >= _MAX_FILES:
                     break
                 if entry.name.endswith(endings):
                     yield entry.name
@@ -153,19 +160,19 @@ def _find_other_weights(folder: str, name: str) -> list[str]:
     return sorted(n for n in other_names if not n.endswith(".bin") or n.startswith(_STEMS))
 
 
-def _resolve_path_inside(folder: str, name: str, model: str = "") -> str:
+def _resolve_path_inside(folder: str, name: str, model_file: str = "") -> str:
     """Returns the path of a file of the model, which must be in the model's folder (see `resolve_inside`).
 
     Args:
         folder: Folder, as the user named it.
         name: Name of the file.
-        model: File that the user named, or '' if the user named the folder.
+        model_file: Weights or index file that the user named, or '' if the user named the folder.
 
     Raises:
         BadModel: The name has a folder, or is a link to a file outside the allowed folders.
     """
     is_file_name = name == os.path.basename(name) and name not in (".", "..")
-    if not is_file_name or not resolve_inside(name, folder, model):
+    if not is_file_name or not resolve_inside(name, folder, model_file):
         raise BadModel(f"'{printable(name)}' is outside the model's folder", where=folder)
     return os.path.join(folder, name)
 
@@ -174,14 +181,14 @@ def _resolve_path_inside(folder: str, name: str, model: str = "") -> str:
 
 
 def _read_file_tensors(
-    path: str, notes: list[str], unclaimed: list[tuple[str, str]]
+    path: str, notes: list[str], extra_data: list[tuple[str, str]]
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """Reads the tensors and the metadata of one file.
 
     Args:
         path: Path of the file.
         notes: List to which notes are added.
-        unclaimed: List to which (name, reason) of data outside tensors is added.
+        extra_data: List to which (name, reason) of data that is not part of the model is added.
     """
     if path.endswith(".safetensors"):
         header = safetensors.read(path)
@@ -191,7 +198,7 @@ def _read_file_tensors(
 
     checkpoint = read_checkpoint(path, FORMAT.name)
     notes += [note for note in checkpoint.contents.notes if note not in notes]
-    unclaimed += checkpoint.unclaimed
+    extra_data += checkpoint.extra_data
     for tensor in checkpoint.contents.tensors:
         if tensor.name in checkpoint.strides and not tensor.unread:
             tensor.unread = "its values are not contiguous in the file"
@@ -208,20 +215,20 @@ def _read_file_tensors(
 def _read_unindexed_tensors(
     folder: str,
     files: Sequence[str],
-    model: str,
+    model_file: str,
     notes: list[str],
     missing_names: list[str],
-    unclaimed: list[tuple[str, str]],
+    extra_data: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], Mapping[str, str]]:
     """Reads the tensors and the metadata of files without an index.
 
     Args:
         folder: Folder, as the user named it.
         files: Names of the files.
-        model: File that the user named, or '' if the user named the folder.
+        model_file: Weights or index file that the user named, or '' if the user named the folder.
         notes: List to which notes are added.
         missing_names: List to which the names of missing parts are added.
-        unclaimed: List to which (name, reason) of data outside tensors is added.
+        extra_data: List to which (name, reason) of data that is not part of the model is added.
 
     Raises:
         BadModel: There are no files, a file is broken, or two files contain the same tensor.
@@ -238,7 +245,9 @@ def _read_unindexed_tensors(
     by_name: dict[str, StoredTensor] = {}
     metadata: Mapping[str, str] = {}
     for file in files:
-        tensors, metadata = _read_file_tensors(_resolve_path_inside(folder, file, model), notes, unclaimed)
+        tensors, metadata = _read_file_tensors(
+            _resolve_path_inside(folder, file, model_file), notes, extra_data
+        )
         for tensor in tensors:
             if tensor.name in by_name:
                 raise BadModel(f"'{printable(tensor.name)}' is in two of its files", where=folder)
@@ -249,20 +258,20 @@ def _read_unindexed_tensors(
 def _read_indexed_tensors(
     folder: str,
     name: str,
-    model: str,
+    model_file: str,
     notes: list[str],
     missing_names: list[str],
-    unclaimed: list[tuple[str, str]],
+    extra_data: list[tuple[str, str]],
 ) -> tuple[list[StoredTensor], list[str], Mapping[str, str]]:
     """Reads the tensors of all files in an index.
 
     Args:
         folder: Folder, as the user named it.
         name: Name of the index.
-        model: File that the user named, or '' if the user named the folder.
+        model_file: Weights or index file that the user named, or '' if the user named the folder.
         notes: List to which notes are added.
         missing_names: List to which the names of missing files and tensors are added.
-        unclaimed: List to which (name, reason) of data outside tensors is added.
+        extra_data: List to which (name, reason) of data that is not part of the model is added.
 
     Returns:
         The tensors, the names of the files that are present, and the metadata of the index.
@@ -270,18 +279,18 @@ def _read_indexed_tensors(
     Raises:
         BadModel: The index or a file is broken, or no file is present.
     """
-    path = _resolve_path_inside(folder, name, model)
-    index = _read_json(path, _INDEX_BYTES)
+    path = _resolve_path_inside(folder, name, model_file)
+    index = _read_json(path, _MAX_INDEX_BYTES)
     file_by_tensor = index.get("weight_map")
     if not isinstance(file_by_tensor, dict) or not all(
         isinstance(file, str) for file in file_by_tensor.values()
     ):
         raise BadModel("is not an index: it does not say which tensor is in which file", where=path)
     files = list(dict.fromkeys(file_by_tensor.values()))
-    if len(files) > _FILES:
+    if len(files) > _MAX_FILES:
         raise BadModel(f"names {len(files):,} files", where=path)
     # check all names before opening a file
-    paths = {file: _resolve_path_inside(folder, file, model) for file in files}
+    paths = {file: _resolve_path_inside(folder, file, model_file) for file in files}
     absent = [file for file in files if not os.path.lexists(paths[file])]
     present = [file for file in files if os.path.lexists(paths[file])]
     if not present:
@@ -289,10 +298,12 @@ def _read_indexed_tensors(
     by_name: dict[str, StoredTensor] = {}
     extra: list[str] = []
     for file in present:
-        for tensor in _read_file_tensors(paths[file], notes, unclaimed)[0]:
+        for tensor in _read_file_tensors(paths[file], notes, extra_data)[0]:
             if file_by_tensor.get(tensor.name, file) != file:
                 extra.append(f"{tensor.name} in {file}")
-                unclaimed.append((f"{tensor.name} in {file}", "the index says that it is in another file"))
+                extra_data.append(
+                    (f"{tensor.name} in {file}", "the index names another file for this tensor")
+                )
                 continue
             if tensor.name not in file_by_tensor:
                 extra.append(tensor.name)
@@ -368,13 +379,15 @@ def _read_json(path: str, max_bytes: int) -> dict[str, Any]:
         os.close(descriptor)
     try:
         # an empty list has 3 bytes in the file and 60 in memory
-        if raw.count(b"[") + raw.count(b"{") > _VALUES:
-            raise ValueError(f"it has more than {_VALUES:,} lists and objects")
+        if raw.count(b"[") + raw.count(b"{") > _MAX_CONTAINERS:
+            raise ValueError(f"it has more than {_MAX_CONTAINERS:,} lists and objects")
         decoded = json.loads(raw)
     except (ValueError, RecursionError) as error:
         raise BadModel(f"is not a JSON object: {_describe_json_error(raw, error)}", where=path) from None
     if not isinstance(decoded, dict):
-        raise BadModel(f"is not a JSON object: it is {_KINDS.get(type(decoded), 'a number')}", where=path)
+        raise BadModel(
+            f"is not a JSON object: it is {_JSON_TYPE_NAMES.get(type(decoded), 'a number')}", where=path
+        )
     return decoded
 
 
@@ -396,8 +409,9 @@ def _describe_json_error(raw: bytes, error: ValueError | RecursionError) -> str:
     return f"line {getattr(error, 'lineno', 0):,}, column {getattr(error, 'colno', 0):,}: {message}"
 
 
-_KINDS: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
-_VALUES = 100_000
+_JSON_TYPE_NAMES: dict[type, str] = {list: "a list", str: "a text", bool: "true or false", type(None): "null"}
+_MAX_CONTAINERS = 100_000
+"""Maximum number of lists and objects in a JSON file."""
 
 
 # config.json
@@ -414,14 +428,14 @@ def read_configuration(folder: str, names: Sequence[str] = _CONFIGS) -> tuple[st
     for name in names:
         if os.path.lexists(os.path.join(folder, name)):
             try:
-                return name, _read_json(_resolve_path_inside(folder, name), _CONFIG_BYTES), ""
+                return name, _read_json(_resolve_path_inside(folder, name), _MAX_CONFIG_BYTES), ""
             except BadModel as error:
                 return name, {}, f"{name} {error.what}"
     return "", {}, ""
 
 
 def explain_missing_type(folder: str) -> str:
-    """The reason why the configuration of a folder has no model_type; '' if it has one, or without a file."""
+    """The reason why a folder's configuration has no model_type, or '' if it has one or does not exist."""
     name, config, config_error = read_configuration(folder)
     if not name or isinstance(config.get("model_type"), str):
         return ""
@@ -431,9 +445,9 @@ def explain_missing_type(folder: str) -> str:
 def _flatten_settings(value: Mapping[str, Any], prefix: str, depth: int) -> Iterator[tuple[str, str]]:
     """Returns the (key, text) of each setting; keys in an inner configuration are prefixed with its name."""
     for key, setting in value.items():
-        if isinstance(setting, dict) and depth < 2 and len(setting) <= _PARTS:
+        if isinstance(setting, dict) and depth < 2 and len(setting) <= _MAX_LISTED:
             yield from _flatten_settings(setting, f"{prefix}{key}.", depth + 1)
-        elif isinstance(setting, (dict, list)) and len(setting) > _PARTS:
+        elif isinstance(setting, (dict, list)) and len(setting) > _MAX_LISTED:
             yield f"{prefix}{key}", f"{len(setting):,} entries"
         elif setting is not None:
             yield f"{prefix}{key}", _format_json(setting)
@@ -447,18 +461,18 @@ def _format_json(value: Any) -> str:
         return "lists that are nested too deeply"
 
 
-_PARTS = 32
+_MAX_LISTED = 32
 """Maximum number of entries of an inner configuration that are listed; class labels may have thousands."""
 
-_LAYERS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
-_VOCABULARY = ("vocab_size",)
-_WIDTH = ("hidden_size", "n_embd", "d_model", "dim")
-_EMBEDDINGS = (
+_LAYER_COUNT_SETTINGS = ("num_hidden_layers", "n_layer", "num_layers", "n_layers")
+_VOCABULARY_SETTINGS = ("vocab_size",)
+_WIDTH_SETTINGS = ("hidden_size", "n_embd", "d_model", "dim")
+_EMBEDDING_ENDINGS = (
     "embed_tokens.weight", "wte.weight", "word_embeddings.weight", "tok_embeddings.weight",
     "shared.weight",
 )  # fmt: skip
-_HEADS = ("lm_head.weight", "output.weight", "embed_out.weight", "lm_head.decoder.weight")
-_DTYPES = ("dtype", "torch_dtype")
+_HEAD_ENDINGS = ("lm_head.weight", "output.weight", "embed_out.weight", "lm_head.decoder.weight")
+_DTYPE_SETTINGS = ("dtype", "torch_dtype")
 
 
 def _find_setting(config: Mapping[str, Any], names: Sequence[str], kind: type) -> Any:
@@ -499,16 +513,19 @@ def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTens
         tied: Whether another note already lists the tied weights.
     """
     notes = []
-    embedding = next((t for t in tensors if t.name.endswith(_EMBEDDINGS) and len(t.shape) == 2), None)
-    rows, width = _find_setting(config, _VOCABULARY, int), _find_setting(config, _WIDTH, int)
-    added = _ROWS_BESIDE.get(str(config.get("model_type")), 0)
-    if embedding is not None and rows and width and embedding.shape != (rows + added, width):
+    embedding = next((t for t in tensors if t.name.endswith(_EMBEDDING_ENDINGS) and len(t.shape) == 2), None)
+    rows, width = (
+        _find_setting(config, _VOCABULARY_SETTINGS, int),
+        _find_setting(config, _WIDTH_SETTINGS, int),
+    )
+    special_rows = _SPECIAL_ROWS.get(str(config.get("model_type")), 0)
+    special_text = f" (and {special_rows} special rows)" if special_rows else ""
+    if embedding is not None and rows and width and embedding.shape != (rows + special_rows, width):
         notes.append(
-            f"config.json declares a vocabulary of {rows:,}{f' (and {added} beside it)' if added else ''}"
-            f" and a width of {width:,};"
+            f"config.json declares a vocabulary of {rows:,}{special_text} and a width of {width:,};"
             f" {embedding.name} is {list(embedding.shape)}"
         )
-    head = next((t for t in tensors if t.name.endswith(_HEADS)), None)
+    head = next((t for t in tensors if t.name.endswith(_HEAD_ENDINGS)), None)
     if _find_setting(config, ("tie_word_embeddings",), bool) and embedding is not None and not tied:
         if head is None:
             notes.append(
@@ -520,14 +537,14 @@ def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTens
                 f"config.json ties the head to the embedding, and both are stored: {head.name} and"
                 f" {embedding.name}; both are counted"
             )
-    notes += _note_layer_count(_find_setting(config, _LAYERS, int), tensors)
-    dtype = _find_setting(config, _DTYPES, str)
-    kinds = {t.dtype for t in tensors if "float" in t.dtype}
-    if dtype is not None and kinds and dtype.removeprefix("torch.") not in kinds:
-        notes.append(f"config.json says {shorten_text(dtype)}, the tensors are {', '.join(sorted(kinds))}")
+    notes += _note_layer_count(_find_setting(config, _LAYER_COUNT_SETTINGS, int), tensors)
+    dtype = _find_setting(config, _DTYPE_SETTINGS, str)
+    dtypes = {t.dtype for t in tensors if "float" in t.dtype}
+    if dtype is not None and dtypes and dtype.removeprefix("torch.") not in dtypes:
+        notes.append(f"config.json says {shorten_text(dtype)}, the tensors are {', '.join(sorted(dtypes))}")
     if quantization := _describe_quantization(config):
         bits = _read_quantized_bits(config)
-        packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED))
+        packed = sum(t.elements for t in tensors if t.dtype == "int32" and t.name.endswith(_PACKED_ENDINGS))
         weights = (
             f"; {packed:,} integers stand for {packed * 32 // bits:,} weights" if bits and packed else ""
         )
@@ -536,10 +553,10 @@ def _list_contradictions(config: Mapping[str, Any], tensors: Sequence[StoredTens
     return notes
 
 
-_ROWS_BESIDE = {"mllama": 8, "mllama_text_model": 8, "moshi": 1}
+_SPECIAL_ROWS = {"mllama": 8, "mllama_text_model": 8, "moshi": 1}
 """Number of embedding rows beyond the vocabulary, by architecture."""
 
-_PACKED = (".qweight", ".weight_packed")
+_PACKED_ENDINGS = (".qweight", ".weight_packed")
 """Endings of names of packed weights. Each int32 contains 32 // bits weights."""
 
 
@@ -581,7 +598,7 @@ _LIST_NAMES = ("layers", "layer", "h", "blocks", "block")
 
 
 def _reword_parameter_note(note: str) -> str:
-    """Changes a note on stored integers and scales for an outline with the model's number of parameters."""
+    """Removes 'parameters' from a note that figures are those of stored integers; keeps other notes."""
     if isinstance(note, CountNote) and note.counted == "stored":
         return CountNote(note.plain, "types stored", note.rest)
     return note
@@ -616,16 +633,18 @@ def _recognise(probe: SourceProbe) -> bool:
     if name.endswith(INDEX):
         return True
     has_config = any(os.path.exists(os.path.join(probe.source, config)) for config in _CONFIGS)
-    return has_config and bool(name or _find_only_weights(probe.source) or _is_bare(probe.source))
+    return has_config and bool(
+        name or _find_only_weights(probe.source) or _has_only_configuration(probe.source)
+    )
 
 
-def _is_bare(folder: str) -> bool:
+def _has_only_configuration(folder: str) -> bool:
     """Whether a folder has a configuration with a model_type, no weights, and no inner folders."""
     try:
         with os.scandir(folder) as entries:
             for number, entry in enumerate(entries):
                 is_inner_folder = entry.is_dir() and not entry.name.startswith(".")
-                if number >= _FILES or is_inner_folder or entry.name.lower().endswith(_MODELS):
+                if number >= _MAX_FILES or is_inner_folder or entry.name.lower().endswith(_WEIGHT_ENDINGS):
                     return False
     except OSError:
         return False
@@ -647,6 +666,6 @@ FORMAT = Format(
     tensors=read_contents,
     outline=_outline,
     endings=(f".safetensors{INDEX}", f".bin{INDEX}"),
-    recognised="config.json or an index beside the weights, or alone a config.json with a model_type",
-    shows="the shards as one model: tensors by module, what config.json says; with transformers its module",
+    recognised="config.json or an index beside the weights, or only a config.json with a model_type",
+    shows="the shards as one model: tensors by module, settings of config.json; with transformers, layers",
 )

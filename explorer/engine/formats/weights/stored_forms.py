@@ -149,8 +149,8 @@ def _measure(weight: LogicalTensor, quantization: Mapping[str, Any]) -> None:
         _unpack_blocks(weight, main)
     elif main.last in ("qweight", "weight_packed") and main.dtype in _PACKING:
         bits = _read_bits(quantization)
-        kind = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
-        weight.dtype = kind if bits else "packed"
+        code_dtype = "float4_e2m1fn" if main.dtype == "uint8" and bits == 4 else f"int{bits}"
+        weight.dtype = code_dtype if bits else "packed"
         _unpack(weight, main, bits, quantization.get("quant_method") == "awq")
     elif main.shape and main.dtype == "uint8" and any(t.last == "weight_scale_2" for t in weight.tensors):
         weight.dtype = "float4_e2m1fn"

@@ -155,7 +155,7 @@ def export(
         if replaces_first:
             os.replace(target, path)
             break
-        if bound_inputs.images or not _has_branches(path):
+        if bound_inputs.has_image_list or not _has_branches(path):
             break
     if result is None:
         # a failed trace says nothing about the other exporter, so its reason is not reported first

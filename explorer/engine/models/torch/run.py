@@ -29,7 +29,7 @@ def run(loaded: LoadedModule, bound_inputs: BoundInputs, inputs: Sequence[np.nda
     model = loaded.materialise()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     input_tensors = [convert_to_tensor(array).to(device) for array in inputs]
-    args, kwargs = bound_inputs.call(input_tensors)
+    args, kwargs = bound_inputs.pack_arguments(input_tensors)
     try:
         with loaded.quiet(), torch.no_grad():
             result = model(*args, **kwargs)

@@ -71,8 +71,8 @@ def _get_gguf_function(dtype: str) -> Callable[[_Blocks], Array]:
     # the import takes a tenth of a second, and few models have such types
     from gguf import GGMLQuantizationType, quants
 
-    kind = GGMLQuantizationType[dtype]
-    return lambda blocks: quants.dequantize(blocks.reshape(-1), kind)
+    ggml_type = GGMLQuantizationType[dtype]
+    return lambda blocks: quants.dequantize(blocks.reshape(-1), ggml_type)
 
 
 def _dequantize_q1_0(blocks: _Blocks) -> Array:

@@ -16,8 +16,8 @@ def compute_ulps(before: Array, after: Array) -> Array | None:
     if before.dtype != after.dtype and {before.dtype.kind, after.dtype.kind} <= set("fV"):
         wider = np.float64 if np.float64 in (before.dtype, after.dtype) else np.float32
         before, after = before.astype(wider), after.astype(wider)
-    kind = before.dtype
-    if kind != after.dtype or kind.kind not in "fV" or kind.itemsize not in (1, 2, 4, 8):
+    dtype = before.dtype
+    if dtype != after.dtype or dtype.kind not in "fV" or dtype.itemsize not in (1, 2, 4, 8):
         return None
     ranks = [_rank_numbers(values) for values in (before, after)]
     is_finite = np.isfinite(before.astype(np.float64)) & np.isfinite(after.astype(np.float64))

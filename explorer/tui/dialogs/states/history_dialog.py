@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 HISTORY_KEYS = key_group(
     "In the history",
     ("go", ("enter",), "Enter", "Go there", "The state becomes the current model"),
-    ("mark", ("space",), "Space", "Mark", "Marks a state, or takes its mark away; as many as you like"),
+    ("mark", ("space",), "Space", "Mark", "Mark any number of states, or remove a mark"),
     ("figures", ("t",), "t", "Table",
         "Compare the marked states and show the best of each figure (one state: with the original)"),
-    ("compare", ("c",), "c", "Compare", "Marks a state; on a second one, shows what changed between the two"),
+    ("compare", ("c",), "c", "Compare", "Mark a state; on a second state, show what changed between the two"),
     ("prove", ("v",), "v", "Prove",
-        "Prove that it computes the same as the first marked state, or as the original"),
-    ("rename", ("n",), "n", "Name", "What to call the state"),
+        "Prove that the state computes the same as the first marked state, or as the original"),
+    ("rename", ("n",), "n", "Name", "Name the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
     ("script_all", ("S",), "S", "Script of all…", "The commands that make every state of every branch"),
     ("copy_command", ("y",), "y", "Copy", "Send the command that made the state to the terminal"),
@@ -169,14 +169,15 @@ class HistoryScreen(SubScreen[HistoryRequest]):
             f", {branch_count:,} branches" if branch_count > 1 else ""
         )
         counts += f", {redoable_count:,} to redo" if redoable_count else ""
-        marks = [escape_name(state_name(history.entries[place], place)) for place in rows.marked]
-        about = "Nothing is lost: changing an earlier state begins a branch"
-        if marks:
-            hint = f"compare {marks[0]} with: c (what changed), t (figures)"
-            about = hint if len(marks) == 1 else f"t compares {', '.join(marks)}"
+        marked_names = [escape_name(state_name(history.entries[marked], marked)) for marked in rows.marked]
+        hint = "Nothing is lost: changing an earlier state begins a branch"
+        if len(marked_names) == 1:
+            hint = f"compare {marked_names[0]} with: c (what changed), t (figures)"
+        elif marked_names:
+            hint = f"t compares {', '.join(marked_names)}"
 
         def head(width: int) -> tuple[Line, ...]:
-            return ((" History", "strong"), (f"  {counts}", "dim")), ((fit(f" {about}", width), "dim"),)
+            return ((" History", "strong"), (f"  {counts}", "dim")), ((fit(f" {hint}", width), "dim"),)
 
         self.query_one(TitleBar).show(head)
         page = self.query_one("#state", LineView)
@@ -209,13 +210,13 @@ class HistoryScreen(SubScreen[HistoryRequest]):
     def action_figures(self) -> None:
         """Compare the figures of the marked states, or of one marked state and the state under the cursor."""
         rows = self.query_one(_StateList)
-        places = rows.marked or [0]
-        if len(places) == 1:
-            places = list(dict.fromkeys((*places, rows.current_state)))
-        if len(places) == 1:
+        compared_states = rows.marked or [0]
+        if len(compared_states) == 1:
+            compared_states = list(dict.fromkeys((*compared_states, rows.current_state)))
+        if len(compared_states) == 1:
             self._refuse("no other state to compare with: mark one with Space")
         else:
-            self.dismiss(HistoryRequest("figures", rows.current_state, marked=tuple(places)))
+            self.dismiss(HistoryRequest("figures", rows.current_state, marked=tuple(compared_states)))
 
     def action_prove(self) -> None:
         """Prove that the state is equivalent to the marked one, or to the model as opened."""
@@ -267,7 +268,7 @@ class HistoryScreen(SubScreen[HistoryRequest]):
                 self.run_worker(rename(name), exit_on_error=False)
 
         name = "as opened" if state == 0 else escape_name(entry.label)
-        question = f"What to call '{name}'; nothing takes its name away"
+        question = f"Name of '{name}'; an empty name removes it"
         texts = {"placeholder": "no name", "hint": "name this state"}
         dialog = EntryDialog("Name", entry.name, question, **texts, required=False)
         self.app.push_screen(dialog, handle_answer)

@@ -150,7 +150,9 @@ def test_rows_that_an_architecture_adds_to_its_vocabulary_contradict_nothing(
     config = CONFIG | {"model_type": kind, "vocab_size": 32 - rows}
     assert notes(folder(tmp_path / "m", config=config)) == ""
     config["vocab_size"] = 32
-    said = f"a vocabulary of 32 (and {rows} beside it) and a width of 8; model.embed_tokens.weight is [32, 8]"
+    said = (
+        f"a vocabulary of 32 (and {rows} special rows) and a width of 8; model.embed_tokens.weight is [32, 8]"
+    )
     assert said in notes(folder(tmp_path / "m", config=config))
 
 

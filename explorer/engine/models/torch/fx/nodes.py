@@ -70,7 +70,7 @@ def build_fx_graph(
         build_with_weights(
             loaded, lambda: bound_inputs
         )  # raises if there are no values, or not enough memory
-        args, kwargs = bound_inputs.call(values)
+        args, kwargs = bound_inputs.pack_arguments(values)
     graph = trace_module(loaded, bound_inputs, args, kwargs, real=bool(choices))
     run = _Run(graph.module, choices, on_progress, cancel)
     run.run_all(graph, loaded)
