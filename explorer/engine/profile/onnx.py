@@ -241,7 +241,7 @@ class _MeasuredGraph(Struct):
             raise BadModel("one run has more kernels than onnxruntime's profiler keeps")
         os.unlink(path)
 
-    def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
+    def build_timed_model(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measurement`."""
         threads, measured_machine = spec.threads or self.threads, self.measured_machine
         notes = _list_notes(spec, self.level, self.providers, len(self.flat.model.graph.nodes))

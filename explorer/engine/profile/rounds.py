@@ -60,11 +60,11 @@ class Measurement(Protocol):
     def take(self) -> None:
         """Adds the times of the loaded model, and releases it."""
 
-    def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
+    def build_timed_model(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """Builds the profile, with the rows and their samples."""
 
 
-def timed(
+def time_models(
     measurements: Sequence[Measurement],
     spec: ProfileSpec,
     *,
@@ -108,7 +108,7 @@ def timed(
             for measurement in measurements:
                 measurement.take()
     assert watch is not None
-    return [measurement.timed(spec, watch, machine) for measurement in measurements]
+    return [measurement.build_timed_model(spec, watch, machine) for measurement in measurements]
 
 
 def _alternate(

@@ -16,7 +16,7 @@ from explorer.engine.number_formats.number_format import Array
 from explorer.engine.quantize.functions import microscaling, qonnx
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.values.numbers import Numbers, StoredCodes, make_slabs
-from explorer.engine.values.slices.heat import build_whole
+from explorer.engine.values.slices.heat import build_real_tensor
 from explorer.engine.values.slices.table import SlicedTensor
 
 
@@ -125,6 +125,6 @@ def make_weight_decoder(model: Model | None) -> Callable[[Numbers], Numbers]:
         if model is not None and numbers.name in rounder_nodes:
             return round_weight(model, rounder_nodes[numbers.name], numbers)
         opened = numbers if numbers.opened is None else numbers.opened()
-        return opened if opened.scales is None else build_whole(SlicedTensor(opened, "", "weight"))
+        return opened if opened.scales is None else build_real_tensor(SlicedTensor(opened, "", "weight"))
 
     return decode

@@ -1,8 +1,8 @@
 """Edits of a mapping: another tile, another order of the loops, another operand that stays whole.
 
-Each edit returns a mapping that is valid for the machine: tiles are multiples of the unit, and no tile is
-larger than the tile outside of it. A mapping that is too large for a memory is valid, so that the screen can
-show the bytes that are missing.
+Each edit returns a mapping that is valid for the machine: tiles are multiples of the machine's smallest
+product, and no tile is larger than the tile outside of it. A mapping that is too large for a memory is valid,
+so that the screen can show the bytes that are missing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def resize(mapping: SiteMapping, level: int, axis: str, step: int, unit: Sizes) 
         level: Index of the level.
         axis: 'm', 'k' or 'n'.
         step: 1 for a larger tile, -1 for a smaller one.
-        unit: M, K and N of the unit of the machine.
+        unit: M, K and N of the smallest product that the machine's matrix unit computes.
 
     Returns:
         The mapping, or None if the tile has no next size. The array's tile never changes.
@@ -72,7 +72,7 @@ def reorder(mapping: SiteMapping, level: int, step: int) -> SiteMapping:
 
 
 def keep_next(mapping: SiteMapping, operands: str) -> SiteMapping | None:
-    """Keep the next operand whole in the memories of the first level: none, then each of `operands`.
+    """Change the operand that the memories of the first level hold whole: none, then each of `operands`.
 
     Returns:
         The mapping, or None if the level divides its tiles among cores, or is the array.
@@ -92,7 +92,7 @@ def _with_level(mapping: SiteMapping, index: int, **fields: str) -> SiteMapping:
 
 
 def tiled_site(site: SitePlan, level: NestLevel) -> SitePlan:
-    """Return a site that is tiled as a level of a mapping walks over it."""
+    """Return the site with the tile of a level of its mapping."""
     sizes = site.M, site.K, site.N
     m, k, n = (-(-size // length) for size, length in zip(sizes, level.tile, strict=True))
     products = site.batch * m * k * n

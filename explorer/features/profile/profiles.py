@@ -13,7 +13,7 @@ from explorer.engine.diff import compare_trees
 from explorer.engine.graph.model import Model
 from explorer.engine.profile.compare import compare_timed
 from explorer.engine.profile.onnx import TimedGraph, prepare_measurement
-from explorer.engine.profile.rounds import Measurement, timed
+from explorer.engine.profile.rounds import Measurement, time_models
 from explorer.engine.progress import report
 from explorer.engine.runtime.input_files import InputSpec, read_input
 from explorer.engine.runtime.random_inputs import (
@@ -29,7 +29,7 @@ from explorer.facts.profile.comparison import ProfileComparison
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
 from explorer.session.methods.facade import Facade
-from explorer.session.parts import history as states
+from explorer.session.parts.history import amend
 from explorer.session.parts.models import Cancel, Models, OnProgress, State
 from explorer.settings.machines import find_measured
 
@@ -99,9 +99,10 @@ def compare_profiles(
         BadModel: One of the models cannot run.
         Cancelled: `cancel` returned True.
     """
-    where = session.parts.models.resolve_index(before), session.parts.find_second_model(after, other)
+    first = session.parts.models.resolve_index(before)
+    second = session.parts.find_second_model(after, other)
     return session.parts.get_part(Profiler).compare(
-        *where, spec or ProfileSpec(), batches, machine, on_progress, cancel
+        first, second, spec or ProfileSpec(), batches, machine, on_progress, cancel
     )
 
 
@@ -123,7 +124,7 @@ class Profiler:
         """Time one state."""
         check(spec)
         models, state_index = self._models, self._models.resolve_index(index)
-        (measurement,) = timed(
+        (timed_model,) = time_models(
             [self._prepare(models, state_index, spec, batch, find_measured(machine), on_progress, cancel)[0]],
             spec,
             scratch=models.workdir,
@@ -131,7 +132,7 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        return self._record(models, state_index, measurement.profile, find_measured(machine))
+        return self._record(models, state_index, timed_model.profile, find_measured(machine))
 
     def compare(
         self,
@@ -165,7 +166,7 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        measurements = timed(
+        timed_models = time_models(
             [measurement for measurement, _ in subjects],
             spec,
             scratch=self._models.workdir,
@@ -173,9 +174,9 @@ class Profiler:
             on_progress=on_progress,
             cancel=cancel,
         )
-        for (models, index), measurement in zip(state_pair, measurements, strict=True):
-            self._record(models, index, measurement.profile, measured_machine)
-        comparison = compare_timed(measurements[0], measurements[1], tree)
+        for (models, index), timed_model in zip(state_pair, timed_models, strict=True):
+            self._record(models, index, timed_model.profile, measured_machine)
+        comparison = compare_timed(timed_models[0], timed_models[1], tree)
         return replace(comparison, names=(state_pair[0][0].label(before), after[0].label(after[1])))
 
     def _prepare(
@@ -208,10 +209,9 @@ class Profiler:
     ) -> Profile:
         notes = [] if measured_machine is None else _machine_notes(profile, measured_machine)
         kept_profile = replace(profile, notes=(*models.list_weight_notes(), *profile.notes, *notes))
-        models.history = states.amend(
-            models.history, state_index, profile=replace(kept_profile, recording=())
-        )
-        models.keep_profile(state_index, replace(kept_profile, recording=()))
+        without_recording = replace(kept_profile, recording=())
+        models.history = amend(models.history, state_index, profile=without_recording)
+        models.keep_profile(state_index, without_recording)
         return kept_profile
 
 
@@ -264,23 +264,23 @@ def prepare_graph(
             hint="run explorer convert MODEL -o OUT.onnx, and profile OUT.onnx",
         )
     model, opened = models.load_graph(state_index, on_progress), models.open_state(state_index, on_progress)
-    own_options = opened.options
+    options = opened.options
     dims, shapes = models.find_sizes(state_index, model)
     if batch is not None:
         dims, shapes = choose_batch_sizes(model, batch, dims, shapes)
     if spec.input is not None:
-        drawn = _inputs_from_file(model, spec.input, batch, shapes)
+        input_specs = _inputs_from_file(model, spec.input, batch, shapes)
     else:
-        drawn = _random_inputs(model, dims, shapes, batch)
-    sizes = sizes_of(model, drawn)
-    declarations = {drawn_input.name: (drawn_input.dtype, drawn_input.shape) for drawn_input in drawn}
-    if not sizes and not own_options.dims and not shapes and opened.options.past is None:
+        input_specs = _random_inputs(model, dims, shapes, batch)
+    sizes = sizes_of(model, input_specs)
+    declarations = {input_spec.name: (input_spec.dtype, input_spec.shape) for input_spec in input_specs}
+    if not sizes and not options.dims and not shapes and options.past is None:
         analysis = models.examine(state_index, on_progress, cancel).analysis
     else:
-        all_sizes = {**own_options.dims, **sizes}
+        all_sizes = {**options.dims, **sizes}
         analysis = models.analyze_with(state_index, all_sizes, declarations, on_progress, cancel).analysis
-    feeds = draw(drawn, spec.seed)
-    return TimedGraph(model, analysis, feeds, tuple([drawn_input.text() for drawn_input in drawn]), batch)
+    feeds = draw(input_specs, spec.seed)
+    return TimedGraph(model, analysis, feeds, tuple([input_spec.text() for input_spec in input_specs]), batch)
 
 
 def _random_inputs(
@@ -291,7 +291,7 @@ def _random_inputs(
     except ContradictsDeclaration as error:
         if batch is None:
             raise
-        hint = f"explorer rebatch MODEL {batch} -o OUT.onnx makes one that has it"
+        hint = f"explorer rebatch MODEL {batch} -o OUT.onnx makes a model with this batch"
         raise Misuse(error.what, where="--batch", hint=hint) from None
 
 

@@ -17,22 +17,22 @@ from explorer.tui.text.plot import draw_columns, framed, lines_of, log_ticks, po
 
 _TICK_DISTANCE = 8
 """Minimum distance of two labels under an axis, in cells."""
-_WIDE, _TALL = 100, 22
+_MIN_WIDTH_OF_TWO_COLUMNS, _MIN_HEIGHT_OF_ALL_FIGURES = 100, 22
 """Minimum width of a page, in cells, for two columns of plots; minimum height, in lines, for all figures."""
 _MIN_ROWS = 4
 """Minimum number of rows of a plot."""
 _PLOT_EDGE_LINES = 3
 """Number of lines that a plot needs besides its rows: title, axis and labels."""
 
-Sign = tuple[CurveName, str, str, str]
-"""Name of a curve, character that draws it ('' fills the area below), its role and its label."""
+CurveStyle = tuple[CurveName, str, str, str]
+"""Name of a curve, character that draws it ('' fills the area below), its color role and its label."""
 
 
 class _Plot(NamedTuple):
     """Curves with common axes, and the units of the vertical axis with their factors."""
 
     title: str
-    signs: tuple[Sign, ...]
+    styles: tuple[CurveStyle, ...]
     units: Mapping[str, float]
 
 
@@ -66,15 +66,19 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
     figures = build_fields_at(fact, index)
     curves = zip(fact.curves, figures.rows, strict=True)
     visible_figures = Fields(
-        [row for curve, row in curves if height >= _TALL or curve.name not in _OPTIONAL_CURVES]
+        [
+            row
+            for curve, row in curves
+            if height >= _MIN_HEIGHT_OF_ALL_FIGURES or curve.name not in _OPTIONAL_CURVES
+        ]
     )
-    lines = [*_slider_lines(fact, index, width), *draw_side_by_side(visible_figures, width)]
+    lines = [*_draw_slider(fact, index, width), *draw_side_by_side(visible_figures, width)]
     room = height - len(lines)
     crossing_lines = [cut_line(line, width) for line in _build_crossing_lines(fact, index)]
     crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _MIN_ROWS - _PLOT_EDGE_LINES))]
     room -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
-    if width >= _WIDE and room >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
+    if width >= _MIN_WIDTH_OF_TWO_COLUMNS and room >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
         half = width // 2
         left_plots = _stack_plots(fact, index, plots[:1], half - 1, room)
         right = _stack_plots(fact, index, plots[1:], width - half, room)
@@ -87,13 +91,13 @@ _OPTIONAL_CURVES = ("moved", "compute", "memory")
 """Curves whose figures are hidden on a screen of little height."""
 
 
-def _slider_lines(fact: SizeCurves, index: int, width: int) -> list[Line]:
+def _draw_slider(fact: SizeCurves, index: int, width: int) -> list[Line]:
     """Draw the slider with the size, its place in the range, and marks at the crossings."""
     size, room = fact.sizes[index], max(8, width - len(f" {fact.low:,}  {fact.high:,} "))
     track = ["─"] * room
     for crossing in fact.crossings:
-        track[_column_of(fact, crossing.size, room)] = "┼"
-    slider_column = _column_of(fact, size, room)
+        track[_find_column(fact, crossing.size, room)] = "┼"
+    slider_column = _find_column(fact, size, room)
     current_note = " as the model is now" if size == fact.at else ""
     others_note = f"  with {escape_name(dims_text(fact.others))}" if fact.others else ""
     return [
@@ -116,18 +120,18 @@ def _slider_lines(fact: SizeCurves, index: int, width: int) -> list[Line]:
     ]
 
 
-def _column_of(fact: SizeCurves, size: int, across: int) -> int:
+def _find_column(fact: SizeCurves, size: int, column_count: int) -> int:
     """Return the column of a size on a logarithmic axis over the range."""
     if fact.high == fact.low:
         return 0
     share = math.log(size / fact.low) / math.log(fact.high / fact.low)
-    return max(0, min(across - 1, round(share * (across - 1))))
+    return max(0, min(column_count - 1, round(share * (column_count - 1))))
 
 
 def _build_crossing_lines(fact: SizeCurves, index: int) -> list[Line]:
     """Return a line for each crossing. Its mark is filled once the slider's size has reached it."""
     if not fact.crossings:
-        return [((" no figure passes another in this range", "dim"),)]
+        return [((" no two figures cross in this range", "dim"),)]
     return [
         (
             (" ◆ " if crossing.size <= fact.sizes[index] else " ◇ ", "warn"),
@@ -145,18 +149,18 @@ def _stack_plots(fact: SizeCurves, index: int, plots: Sequence[_Plot], width: in
 
 
 def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int) -> list[Line]:
-    """Draw one plot with logarithmic axes: sizes across, figures upwards."""
-    drawn_curves = [(curve, sign) for sign in plot.signs if (curve := fact.curve(sign[0])) is not None]
+    """Draw one plot with logarithmic axes: sizes from left to right, figures upwards."""
+    drawn_curves = [(curve, style) for style in plot.styles if (curve := fact.curve(style[0])) is not None]
     values = [value for curve, _ in drawn_curves for value in curve.values if value > 0]
     if not values:
         return [((fit(f" {plot.title}: no figures to plot", width), "dim"),)]
     low, high = math.log10(min(values)) - 0.15, math.log10(max(values)) + 0.05
-    unit, unit_log = _unit(plot, max(values))
+    unit, unit_log = _choose_unit(plot, max(values))
     ticks = log_ticks(low - unit_log, high - unit_log, max(2, rows // 2))
-    words = {power: power_text(power) for power in ticks}
-    margin = max(map(len, words.values()), default=0)
-    across = max(4, width - margin - 2)
-    slider_column = _column_of(fact, fact.sizes[index], across)
+    power_texts = {power: power_text(power) for power in ticks}
+    margin = max(map(len, power_texts.values()), default=0)
+    column_count = max(4, width - margin - 2)
+    slider_column = _find_column(fact, fact.sizes[index], column_count)
 
     def share(value: float) -> float:
         return (math.log10(value) - low) / (high - low) if value > 0 else 0.0
@@ -164,31 +168,32 @@ def _draw_plot(fact: SizeCurves, index: int, plot: _Plot, width: int, rows: int)
     def row(value: float) -> int:
         return rows - 1 - max(0, min(rows - 1, int(share(value) * rows)))
 
-    roles = ["bar"] * across
+    roles = ["bar"] * column_count
     roles[slider_column] = "accent"
-    columns = [_size_at(fact, x, across) for x in range(across)]
-    cells = draw_columns([share(drawn_curves[0][0].values[n]) for n in columns], rows, roles)
+    size_indices = [_find_size_index(fact, x, column_count) for x in range(column_count)]
+    cells = draw_columns([share(drawn_curves[0][0].values[i]) for i in size_indices], rows, roles)
     for curve, (_, sign, role, _) in drawn_curves[1:]:
-        for x, n in enumerate(columns):
-            put_text(cells, x, row(curve.values[n]), sign, role)
+        for x, size_index in enumerate(size_indices):
+            put_text(cells, x, row(curve.values[size_index]), sign, role)
     for crossing in fact.crossings:
         crossed = fact.curve(crossing.below)
         if crossed is not None and {crossing.above, crossing.below} <= {
             curve.name for curve, _ in drawn_curves
         }:
             value = crossed.values[fact.sizes.index(crossing.size)]
-            put_text(cells, _column_of(fact, crossing.size, across), row(value), "◆", "strong")
+            put_text(cells, _find_column(fact, crossing.size, column_count), row(value), "◆", "strong")
     labels = {
-        row(10.0 ** (power + unit_log)): fit(words[power], margin, right=True) for power in reversed(ticks)
+        row(10.0 ** (power + unit_log)): fit(power_texts[power], margin, right=True)
+        for power in reversed(ticks)
     }
-    below = [(_column_of(fact, n, across), f"{n:,}") for n in _ticks(fact, across)]
+    below = [(_find_column(fact, n, column_count), f"{n:,}") for n in _list_ticks(fact, column_count)]
     return [
-        _title(unit, drawn_curves, margin, width),
+        _build_title(unit, drawn_curves, margin, width),
         *framed(lines_of(cells), labels, below, mark=slider_column),
     ]
 
 
-def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
+def _choose_unit(plot: _Plot, largest: float) -> tuple[str, float]:
     """Choose the unit of an axis by its largest value; return its name and decimal logarithm."""
     units = [(name, factor) for name, factor in plot.units.items() if factor <= largest] or list(
         plot.units.items()
@@ -196,7 +201,7 @@ def _unit(plot: _Plot, largest: float) -> tuple[str, float]:
     return units[-1][0], math.log10(units[-1][1])
 
 
-def _title(unit: str, curves: Sequence[tuple[SizeCurve, Sign]], margin: int, width: int) -> Line:
+def _build_title(unit: str, curves: Sequence[tuple[SizeCurve, CurveStyle]], margin: int, width: int) -> Line:
     """Build the title of a plot: the unit, and the character of each curve."""
     spans: list[tuple[str, str]] = [(" " * (margin + 2) + unit + " " * bool(unit), "dim")]
     for _, (_, sign, role, name) in curves:
@@ -204,20 +209,20 @@ def _title(unit: str, curves: Sequence[tuple[SizeCurve, Sign]], margin: int, wid
     return cut_line(spans, width)
 
 
-def _size_at(fact: SizeCurves, x: int, across: int) -> int:
+def _find_size_index(fact: SizeCurves, x: int, column_count: int) -> int:
     """Return the index of the size for a column: the last size at or left of it."""
-    share = (x + 0.5) / across
+    share = (x + 0.5) / column_count
     size = fact.low * (fact.high / fact.low) ** share
     return max(0, bisect_right(fact.sizes, size) - 1)
 
 
-def _ticks(fact: SizeCurves, across: int) -> list[int]:
+def _list_ticks(fact: SizeCurves, column_count: int) -> list[int]:
     """Return the powers of two that fit as labels under an axis."""
     powers = [n for n in fact.sizes if not n & (n - 1)]
-    step = max(1, -(-len(powers) * _TICK_DISTANCE // max(1, across)))
+    step = max(1, -(-len(powers) * _TICK_DISTANCE // max(1, column_count)))
     return [*powers[::step], *([fact.high] if fact.high not in powers[::step] else [])]
 
 
-def reason_lines(reason: str, width: int) -> list[Line]:
+def draw_reason(reason: str, width: int) -> list[Line]:
     """Explain why there are no curves."""
     return [BLANK, *wrap(((f" {escape_name(reason)}", "warn"),), width - 1, 1)]

@@ -15,7 +15,7 @@ from textual.widgets import Input
 from explorer.base import units
 from explorer.base.errors import Cancelled, ExplorerError
 from explorer.features.sizes.serving_screen import AskMachine, serving
-from explorer.features.sizes.sizes_page import reason_lines, sizes_page
+from explorer.features.sizes.sizes_page import draw_reason, sizes_page
 from explorer.features.sizes.sizes_words import sizes_blocks
 from explorer.report.present.look.info import list_dimension_sizes
 from explorer.settings.parse import parse_count
@@ -140,7 +140,7 @@ class SizesView(SubScreen[SizeChoice]):
 
     def _page(self, width: int, height: int) -> list[Line]:
         if width < 16 or height < 4:
-            return reason_lines("the terminal is too small", width)
+            return draw_reason("the terminal is too small", width)
         return sizes_page(self.fact, self.at, width, height)
 
     def page_blocks(self) -> list[Block]:

@@ -78,11 +78,11 @@ TILE_KEYS = key_group(
         "Of the batch: heads, groups"),
     ("tile_step('batch', 1)", ("full_stop",), ".", "Next matmul",
         "Of the batch: heads, groups"),
-    ("tile_site(1)", ("n",), "n", "Next layer", "Of those that are tiled together"),
-    ("tile_site(-1)", ("p",), "p", "Layer before", "Of those that are tiled together"),
+    ("tile_site(1)", ("n",), "n", "Next layer", "In the layers of this tiling"),
+    ("tile_site(-1)", ("p",), "p", "Layer before", "In the layers of this tiling"),
     ("tile_play", ("space",), "Space", "Play", "Step after step in the order of the loops, or stop"),
     ("tile_loop(1)", ("s",), "s", "Next step", "The tile matmul that comes next in the order of the loops"),
-    ("tile_loop(-1)", ("S",), "S", "Step before", "The one before"),
+    ("tile_loop(-1)", ("S",), "S", "Step before", "The previous step in the order of the loops"),
     ("tile_speed(1)", ("plus",), "+", "Faster", "Twice as many steps a second"),
     ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many"),
     ("tile_order", ("o",), "o", "Order of the loops", "The next of the six loop orders, with its traffic"),
@@ -93,7 +93,7 @@ TILE_KEYS = key_group(
 
 AskSteps = Callable[..., Awaitable[TileSteps]]
 _NO_STEPS = TileSteps("", "mnk", "output-stationary", 0, 0, ())
-_INNER = 3
+_MAX_INNER_LINES = 3
 """Maximum number of lines about the inner loops."""
 _COPIED_STEPS = 16
 """Number of steps in a copy of the page."""
@@ -127,7 +127,7 @@ class TileView(SubScreen[None]):
         start: Index of the first site to show.
         operands: Names of the operands 'A' and 'B', by the name of a site's output, where known.
         ask: Async function that returns steps of a site (`Session.tile_steps`), or None without an engine.
-        planned: Whether the model is not tiled yet.
+        is_planned: Whether the tiles are only planned: the file is not tiled yet.
         order: Order of the loops to show first, or 'best'.
         inner: Loops inside each tile, which the view plays, too; or None for one level.
     """
@@ -147,12 +147,12 @@ class TileView(SubScreen[None]):
         *,
         operands: Mapping[str, Mapping[str, str]] | None = None,
         ask: AskSteps | None = None,
-        planned: bool = False,
+        is_planned: bool = False,
         order: str = "best",
         inner: InnerLoops | None = None,
     ) -> None:
         super().__init__()
-        self._planned = planned
+        self._is_planned = is_planned
         self._inner, self._inner_step = inner, 0
         self._ask, self._order, self._steps = ask, order, _NO_STEPS
         self._speed = 2
@@ -203,7 +203,7 @@ class TileView(SubScreen[None]):
     def verb_words(self, source: str) -> list[str]:
         """Return the command that prints the same steps; empty for a file that is already tiled."""
         site, next_steps = self.site, self._next_steps
-        if not self._planned or not next_steps.steps:
+        if not self._is_planned or not next_steps.steps:
             return []
         words = ["plan", source, "--tile", sizes_text(site.tile), "--site", escape(site.name)]
         words += ["--edges", site.edges, "--form", site.form, "--order", next_steps.order]
@@ -230,9 +230,9 @@ class TileView(SubScreen[None]):
     @property
     def _is_last(self) -> bool:
         """Whether the displayed step is the last one."""
-        inside = self._inner.grid(self._blocks, self.place).products if self._inner is not None else 1
+        inner_count = self._inner.grid(self._blocks, self.place).products if self._inner is not None else 1
         is_last = self._blocks.find_step(self.place, self._steps.order) == self._steps.count - 1
-        return is_last and self._inner_step == inside - 1
+        return is_last and self._inner_step == inner_count - 1
 
     # the loops
 
@@ -252,11 +252,12 @@ class TileView(SubScreen[None]):
         playing = f"▶ {self._speed:,}/s" if self._timer is not None else ""
         if self._inner is None:
             return step_lines(self._steps, step, playing, width, room)
-        inner_room = 1 if room < _INNER + FULL else _INNER
-        inner_room = 2 if 3 <= room < _INNER + FULL else inner_room
+        inner_room = _MAX_INNER_LINES
+        if room < _MAX_INNER_LINES + FULL:
+            inner_room = 1 if room < 3 else 2
         grid = self._inner.grid(self._blocks, self.place)
         inner_lines = self._inner.lines(grid, self._inner_step, width, inner_room)
-        if room < 3:  # one line: the inner steps say that the tile changes
+        if room < 3:  # room for one line: the inner lines also tell when the tile changes
             return inner_lines
         return [*step_lines(self._steps, step, playing, width, room - inner_room), *inner_lines]
 
@@ -391,7 +392,7 @@ class TileViewCommand(SiteCommand):
         """
         ask = partial(self.jobs.ask, "tile_steps")
         loops = InnerLoops(*inner) if inner is not None else None
-        view = TileView([site], ask=ask, planned=True, order=order, inner=loops)
+        view = TileView([site], ask=ask, is_planned=True, order=order, inner=loops)
         self.context.app.push_screen(view)
 
     def open(
@@ -402,7 +403,7 @@ class TileViewCommand(SiteCommand):
         layers = self.tree.model.layers
         operands = list_operands(layers if len(layers) <= MAX_WITHOUT_PAUSE else chosen_layers)
         ask = partial(self.jobs.ask, "tile_steps")
-        view = TileView(sites, index, operands=operands, ask=ask, planned=is_planned)
+        view = TileView(sites, index, operands=operands, ask=ask, is_planned=is_planned)
         self.context.app.push_screen(view)
 
     async def sites(self) -> tuple[list[SitePlan], Plan | None]:

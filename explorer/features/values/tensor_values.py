@@ -289,7 +289,7 @@ def _build_map(
 
 
 def _add_figures(fact: HeatMap, sliced: SlicedTensor, cancel: Cancel) -> HeatMap:
-    numbers = heat.build_whole(sliced)
+    numbers = heat.build_real_tensor(sliced)
     shape = sliced.numbers.shape
     stats = measure(numbers, choices=parse_statistics("min,max"), axis=0 if shape else None, cancel=cancel)
     ranges = stats.chosen

@@ -13,9 +13,9 @@ import subprocess
 import threading
 from collections.abc import Callable, Mapping
 
-_PIECE = 240
+_MAX_PIECE = 240
 """Maximum characters in a device control string of GNU screen. Old versions allow 256."""
-_PATIENCE = 5.0
+_TIMEOUT_SECONDS = 5.0
 
 
 def send(text: str, environment: Mapping[str, str], write: Callable[[str], object]) -> None:
@@ -27,13 +27,13 @@ def send(text: str, environment: Mapping[str, str], write: Callable[[str], objec
         write: Thread-safe function that writes to the terminal.
     """
     if not environment.get("TMUX"):
-        write(sequence(text, environment))
+        write(build_sequence(text, environment))
         return
 
     def load() -> None:
         # tmux supports this since 3.2; older versions forward wrapped sequences
         if not _run_with_input(["tmux", "load-buffer", "-w", "-"], text, environment):
-            write(sequence(text, environment))
+            write(build_sequence(text, environment))
 
     threading.Thread(target=load, name="clipboard", daemon=True).start()
 
@@ -41,24 +41,24 @@ def send(text: str, environment: Mapping[str, str], write: Callable[[str], objec
 def _run_with_input(words: list[str], text: str, environment: Mapping[str, str]) -> bool:
     try:
         process = subprocess.run(
-            words, input=text.encode(), env=dict(environment), capture_output=True, timeout=_PATIENCE
+            words, input=text.encode(), env=dict(environment), capture_output=True, timeout=_TIMEOUT_SECONDS
         )
     except (OSError, subprocess.SubprocessError):
         return False
     return process.returncode == 0
 
 
-def sequence(text: str, environment: Mapping[str, str]) -> str:
+def build_sequence(text: str, environment: Mapping[str, str]) -> str:
     """Return the sequence that copies `text`, wrapped for the multiplexer.
 
     Over SSH, only TERM identifies a multiplexer. 'screen' can mean either one. A terminal with GNU screen
     would print a sequence that is wrapped for tmux, so the unwrapped sequence is used.
     """
     code = base64.b64encode(text.encode("utf-8", "replace")).decode("ascii")
-    bare = f"\x1b]52;c;{code}\x07"
+    unwrapped = f"\x1b]52;c;{code}\x07"
     if environment.get("TMUX") or environment.get("TERM", "").startswith("tmux"):
-        return f"{bare}\x1bPtmux;\x1b{bare}\x1b\\"
+        return f"{unwrapped}\x1bPtmux;\x1b{unwrapped}\x1b\\"
     if environment.get("STY"):
-        pieces = (bare[start : start + _PIECE] for start in range(0, len(bare), _PIECE))
+        pieces = (unwrapped[start : start + _MAX_PIECE] for start in range(0, len(unwrapped), _MAX_PIECE))
         return "".join(f"\x1bP{part}\x1b\\" for part in pieces)
-    return bare
+    return unwrapped

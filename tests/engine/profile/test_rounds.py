@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from explorer.engine.profile.compare import TimedModel
-from explorer.engine.profile.rounds import timed
+from explorer.engine.profile.rounds import time_models
 from explorer.engine.profile.runs import TimedRuns
 from explorer.facts.profile.profile import ProfileSpec, Stopped
 
@@ -44,7 +44,7 @@ class _Model:
     def take(self) -> None:
         self.wall += self._runs.wall
 
-    def timed(self, *_: Any) -> TimedModel:
+    def build_timed_model(self, *_: Any) -> TimedModel:
         return None  # type: ignore[return-value]
 
 
@@ -53,6 +53,6 @@ def test_each_of_two_models_runs_as_often_as_was_asked_however_long_the_other_ta
     repeat: int, tmp_path: Path
 ) -> None:
     short, long = _Model(0.001), _Model(0.3)
-    timed([short, long], ProfileSpec(steps=3, repeat=repeat, time_limit=1e6), scratch=str(tmp_path))
+    time_models([short, long], ProfileSpec(steps=3, repeat=repeat, time_limit=1e6), scratch=str(tmp_path))
     assert [len(short.wall), len(long.wall)] == [3 * repeat, 3 * repeat]
     assert {short.stopped, long.stopped} == {"steps"}

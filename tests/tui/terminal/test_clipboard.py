@@ -17,17 +17,17 @@ BARE = f"\x1b]52;c;{CODE}\x07"
 
 
 def test_a_terminal_gets_the_bare_sequence() -> None:
-    assert clipboard.sequence(TEXT, {"TERM": "xterm-256color"}) == BARE
+    assert clipboard.build_sequence(TEXT, {"TERM": "xterm-256color"}) == BARE
 
 
 def test_a_multiplexer_on_the_near_side_of_ssh_is_known_by_its_terminal() -> None:
-    assert clipboard.sequence(TEXT, {"TERM": "tmux-256color"}) == f"{BARE}\x1bPtmux;\x1b{BARE}\x1b\\"
+    assert clipboard.build_sequence(TEXT, {"TERM": "tmux-256color"}) == f"{BARE}\x1bPtmux;\x1b{BARE}\x1b\\"
     # GNU screen's terminal would print what is wrapped for tmux
-    assert clipboard.sequence(TEXT, {"TERM": "screen-256color"}) == BARE
+    assert clipboard.build_sequence(TEXT, {"TERM": "screen-256color"}) == BARE
 
 
 def test_gnu_screen_hands_short_pieces_through() -> None:
-    sent = clipboard.sequence(TEXT, {"TERM": "screen", "STY": "123.pts-0.host"})
+    sent = clipboard.build_sequence(TEXT, {"TERM": "screen", "STY": "123.pts-0.host"})
     pieces = sent.split("\x1bP")[1:]
     assert all(len(piece) <= 256 and piece.endswith("\x1b\\") for piece in pieces)
     assert "".join(piece.removesuffix("\x1b\\") for piece in pieces) == BARE

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-PAIRS = 4_000_000
+MAX_PAIRS = 4_000_000
 """Maximum number of block pairs that are live together for which placement by size is tried (about 1 s)."""
 
-LARGEST = 1 << 62
+MAX_TOTAL_BYTES = 1 << 62
 """Maximum total bytes for which offsets fit numpy's integers; only a corrupt file exceeds it."""
 
 
@@ -50,7 +50,7 @@ def place_blocks(blocks: Sequence[ArenaBlock]) -> Arena:
         Offsets at which no two blocks that are live at the same step overlap.
     """
     by_birth, peak, pairs = _place_by_birth(blocks)
-    if by_birth.size == peak or pairs > PAIRS or sum(b.size for b in blocks) > LARGEST:
+    if by_birth.size == peak or pairs > MAX_PAIRS or sum(b.size for b in blocks) > MAX_TOTAL_BYTES:
         return by_birth
     by_size = _place_by_size(blocks)
     return by_size if by_size.size < by_birth.size else by_birth
@@ -77,13 +77,13 @@ def _place_by_birth(blocks: Sequence[ArenaBlock]) -> tuple[Arena, int, int]:
         count += 1
         alive += block.size
         peak = max(peak, alive)
-        for spot, (start, stop) in enumerate(holes):
+        for hole_index, (start, stop) in enumerate(holes):
             if stop - start >= block.size:
                 offsets[index] = start
                 if stop - start == block.size:
-                    del holes[spot]
+                    del holes[hole_index]
                 else:
-                    holes[spot] = start + block.size, stop
+                    holes[hole_index] = start + block.size, stop
                 break
         else:
             offsets[index] = top
@@ -109,8 +109,8 @@ def _place_by_size(blocks: Sequence[ArenaBlock]) -> Arena:
     """Places blocks by decreasing size, each at the lowest offset that is free during its lifetime."""
     rank = [0] * len(blocks)
     order = sorted(range(len(blocks)), key=lambda i: (-blocks[i].size, blocks[i].born - blocks[i].dies, i))
-    for place_in_order, index in enumerate(order):
-        rank[index] = place_in_order
+    for position, index in enumerate(order):
+        rank[index] = position
     earlier: list[list[int]] = [[] for _ in blocks]
     alive: list[int] = []
     for index, block in enumerate(blocks):

@@ -329,7 +329,7 @@ class _MeasuredModule(Struct):
         for name, took in runs.phases.items():
             self.phases.setdefault(name, []).extend(took[-len(runs.wall) :])
 
-    def timed(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
+    def build_timed_model(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
         """See `Measurement`."""
         layers = self.subject.analysis.layers
         samples_by_row = _samples([run.rows for run in self.runs])

@@ -30,14 +30,14 @@ class Judge:
     """Turns the measurements of two models into a verdict for each layer.
 
     Args:
-        probing: Measurements of the two models.
+        layer_probe: Measurements of the two models.
         growth_by_output: Factor by which rounding errors may grow in a tiled site, by output name.
     """
 
-    def __init__(self, probing: LayerProbe, growth_by_output: Mapping[str, float]) -> None:
-        self.before, self.after = probing.before, probing.after
-        self.compared_values = probing.compared_values
-        self.original_names = probing.original_names
+    def __init__(self, layer_probe: LayerProbe, growth_by_output: Mapping[str, float]) -> None:
+        self.before, self.after = layer_probe.before, layer_probe.after
+        self.compared_values = layer_probe.compared_values
+        self.original_names = layer_probe.original_names
         self.growth_by_output = growth_by_output
         self.depth = estimate_depth(self.before.model)
         self.coarse: dict[int, tuple[float, str]] = {}

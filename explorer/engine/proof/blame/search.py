@@ -4,8 +4,8 @@ Both models run on the same inputs with their common values exposed. This shows 
 its origin: after a fault, every value is wrong. So each layer of the second model also runs on the values of
 the first model. A layer introduces an error if the error appears there. All other error is inherited.
 
-The judge of the proof (`compare`) decides both: an error must exceed the original's own error against
-float64. A layer with coarser number types may be off by the rounding of those types.
+The test of the proof (`compare`) decides whether a difference is an error: it must exceed the original's own
+error against float64. A layer with coarser number types may be off by the rounding of those types.
 """
 
 from __future__ import annotations
@@ -184,23 +184,23 @@ def _probe_at_sizes(
     ]
 
     def probe_layers(exclusions: Mapping[str, str]) -> tuple[LayerProbe, tuple[Probe, ...]]:
-        probing = build_probe(inputs_to_draw, feeds, excluded=exclusions)
-        probing.run()
+        layer_probe = build_probe(inputs_to_draw, feeds, excluded=exclusions)
+        layer_probe.run()
         outputs = {pair.before for pair in output_pairs}
-        return probing, tuple(Judge(probing, growth_by_output).build_probes(outputs))
+        return layer_probe, tuple(Judge(layer_probe, growth_by_output).build_probes(outputs))
 
-    probing, probes = probe_layers({})
-    renamed_values = _find_renamed_values(probing, probes)
+    layer_probe, probes = probe_layers({})
+    renamed_values = _find_renamed_values(layer_probe, probes)
     if renamed_values:
         second_probe = probe_layers(dict.fromkeys(renamed_values, _RENAMED))
         if sum(p.state == "introduced" for p in second_probe[1]) < sum(
             p.state == "introduced" for p in probes
         ):
-            probing, probes = second_probe
+            layer_probe, probes = second_probe
     texts = (
         d.text() + (f", rounded to {coarser[d.name]}" if d.name in coarser else "") for d in inputs_to_draw
     )
-    return _build_answer(probing, probes, seeds, tuple(texts))
+    return _build_answer(layer_probe, probes, seeds, tuple(texts))
 
 
 def _can_hold(wide: str | None, narrow: str) -> bool:
@@ -231,7 +231,7 @@ def _find_fixed_sizes(before: Model, after: Model, inputs: Mapping[str, str]) ->
     }
 
 
-def _find_renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[str]:
+def _find_renamed_values(layer_probe: LayerProbe, probes: Sequence[Probe]) -> list[str]:
     """Finds values whose name means another value in the second model, although that model is right.
 
     Example: the second model folded a normalization into the convolution before it. The output of the
@@ -239,19 +239,19 @@ def _find_renamed_values(probing: LayerProbe, probes: Sequence[Probe]) -> list[s
     as a whole is right.
     """
     readers: dict[str, list[Probe]] = {}
-    for place, probe in zip(probing.compared_values, probes, strict=True):
-        for name in place.before.inputs:
+    for compared, probe in zip(layer_probe.compared_values, probes, strict=True):
+        for name in compared.before.inputs:
             readers.setdefault(name, []).append(probe)
     renamed_values = []
-    for place, probe in zip(probing.compared_values, probes, strict=True):
-        reading_probes = readers.get(place.pair.before, [])
+    for compared, probe in zip(layer_probe.compared_values, probes, strict=True):
+        reading_probes = readers.get(compared.pair.before, [])
         is_fault = probe.state == "introduced" and probe.departs and not probe.output
         if (
             is_fault
             and reading_probes
             and all(p.state == "introduced" and not p.departs for p in reading_probes)
         ):
-            renamed_values.append(place.pair.before)
+            renamed_values.append(compared.pair.before)
     return renamed_values
 
 
@@ -279,7 +279,7 @@ def _build_mismatch(before: Model, after: Model, why: str, seconds: float) -> Bl
 
 
 def _build_answer(
-    probing: LayerProbe,
+    layer_probe: LayerProbe,
     probes: tuple[Probe, ...],
     seeds: tuple[int, ...],
     inputs: tuple[str, ...],
@@ -288,7 +288,9 @@ def _build_answer(
     faulty_indices = [i for i, p in enumerate(probes) if p.state == "introduced"]
     coarser_indices = [i for i, p in enumerate(probes) if p.state == "coarser"]
     weighted_indices = [
-        i for i, place in enumerate(probing.compared_values) if _has_weights(probing.before, place.before)
+        i
+        for i, compared in enumerate(layer_probe.compared_values)
+        if _has_weights(layer_probe.before, compared.before)
     ]
     kind = _decide_kind(probes, faulty_indices, coarser_indices, len(weighted_indices))
     first = next(iter(faulty_indices or coarser_indices), None)
@@ -299,18 +301,18 @@ def _build_answer(
         same=kind in ("equal", "rounding"),
         verdict=_write_verdict(kind, probes, faulty_indices, coarser_indices, len(weighted_indices), largest),
         criterion=CRITERION,
-        before=probing.before.model.path,
-        after=probing.after.model.path,
+        before=layer_probe.before.model.path,
+        after=layer_probe.after.model.path,
         first=first,
         worst=worst,
         most=largest,
         probes=probes,
-        unpaired=tuple(probing.unpaired.items())[:_MAX_LISTED],
-        unpaired_count=len(probing.unpaired),
+        unpaired=tuple(layer_probe.unpaired.items())[:_MAX_LISTED],
+        unpaired_count=len(layer_probe.unpaired),
         seeds=seeds,
         inputs=inputs,
-        chunks=probing.group_count,
-        held_bytes=probing.peak_bytes,
+        chunks=layer_probe.group_count,
+        held_bytes=layer_probe.peak_bytes,
         seconds=0.0,
     )
 
@@ -366,8 +368,8 @@ def _write_verdict(
     if kind == "amplified":
         departing = next(p for p in probes if p.departs)
         return (
-            f"departs, though no layer introduces more than rounding: first beyond the original's noise at"
-            f" {_name_probe(departing)}; the model amplifies it"
+            "departs, but no layer introduces more than rounding, which the model amplifies: first beyond"
+            f" the rounding of the original at {_name_probe(departing)}"
         )
     if kind == "undecided":
         departing = next(p for p in probes if p.departs)

@@ -20,14 +20,14 @@ from explorer.engine.quantize.functions import MIN_OPSET
 from explorer.engine.quantize.layers import Part
 from explorer.host import output_files, scratch
 
-_OF_TYPES = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 13}
+_TYPE_OPSETS = {"int8": 10, "uint8": 10, "int32": 10, "float16": 6, "bfloat16": 13}
 """Lowest operator set in which QuantizeLinear and DequantizeLinear, or Cast, support an element type."""
 
-_CHANNELS, _FLOAT8, _NARROW = 13, 19, 21
-"""Lowest operator sets with scales along an axis, with float8, and with 4 and 16 bits and blocks."""
+_CHANNEL_OPSET, _FLOAT8_OPSET, _NARROW_OPSET = 13, 19, 21
+"""Lowest operator sets with scales along an axis; with float8; with blocks and integers of 4 or 16 bits."""
 
 
-_KEPT = 1024
+_MIN_WITHHELD_BYTES = 1024
 """Size in bytes from which a tensor is withheld from the converter."""
 
 
@@ -38,18 +38,22 @@ def find_lowest_opset(choices: Sequence[LayerChoice]) -> int:
 
 def _find_lowest_opset(choice: LayerChoice) -> int:
     parts: tuple[Part, ...] = ("weight", "input", "bias")
-    blocks = choice.form == "nbits"
-    needed = _CHANNELS if choice.weight is not None and choice.granularity == "channel" and not blocks else 0
+    has_nbits_weight = choice.form == "nbits"
+    needed = (
+        _CHANNEL_OPSET
+        if choice.weight is not None and choice.granularity == "channel" and not has_nbits_weight
+        else 0
+    )
     for part in parts:
         fmt = getattr(choice, part)
-        if fmt is None or (blocks and part == "weight"):
+        if fmt is None or (has_nbits_weight and part == "weight"):
             continue
         if is_function_call(choice, part):
             needed = max(needed, MIN_OPSET)
         else:
-            otherwise = _FLOAT8 if fmt.element_type.startswith("float8") else _NARROW
-            needed = max(needed, _OF_TYPES.get(fmt.element_type, otherwise))
-    return max(needed, _NARROW if choice.block and choice.form in ("qdq", "chain") else 0)
+            default_opset = _FLOAT8_OPSET if fmt.element_type.startswith("float8") else _NARROW_OPSET
+            needed = max(needed, _TYPE_OPSETS.get(fmt.element_type, default_opset))
+    return max(needed, _NARROW_OPSET if choice.block and choice.form in ("qdq", "chain") else 0)
 
 
 def raise_opset(model: Model, opset: int) -> Model:
@@ -64,20 +68,20 @@ def raise_opset(model: Model, opset: int) -> Model:
 
     model = inline_calls(model, OPERATORS)
     problem = f"these formats need opset {opset}, the model has {model.opset}"
-    later = "export it with a later one"
+    hint = "export it with a later opset"
     if model.functions:
-        raise Misuse(f"{problem} and functions of its own, which cannot be raised", hint=later)
+        raise Misuse(f"{problem} and functions of its own, which cannot be raised", hint=hint)
     if any(
-        tensor.nbytes >= _KEPT
+        tensor.nbytes >= _MIN_WITHHELD_BYTES
         for body in [*list_graphs(model.graph)][1:]
         for tensor in body.initializers.values()
     ):
-        raise Misuse(f"{problem} and weights in the body of a node, which cannot be raised", hint=later)
+        raise Misuse(f"{problem} and weights in the body of a node, which cannot be raised", hint=hint)
     try:
         converted = version_converter.convert_version(writer.encode_skeleton(model), opset)
     except (version_converter.ConvertError, RuntimeError) as error:
         reason = " ".join(str(error).split())[:200]
-        raise Misuse(f"{problem}, and cannot be raised to it: {reason}", hint=later) from None
+        raise Misuse(f"{problem}, and cannot be raised to it: {reason}", hint=hint) from None
     with scratch.create_folder() as folder:
         path = f"{folder}/raised.onnx"
         with output_files.open_binary(path) as file:

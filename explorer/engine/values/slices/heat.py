@@ -35,7 +35,9 @@ def locate_matrix(shape: tuple[int, ...], place: Sequence[int]) -> tuple[tuple[r
     if len(place) > len(outer) or any(
         not 0 <= index < size for index, size in zip(place, outer, strict=False)
     ):
-        raise Misuse(f"{list(place)} is not a place before the last two axes of {list(shape)}", where="--at")
+        raise Misuse(
+            f"{list(place)} is not a position on the axes before the last two of {list(shape)}", where="--at"
+        )
     indices = (*place, *(0,) * (len(outer) - len(place)))
     return tuple(range(index, index + 1) for index in indices), (rows, columns)
 
@@ -45,8 +47,8 @@ def compute_cells(
     outer: tuple[range, ...],
     rows: range,
     columns: range,
-    heights: int,
-    widths: int,
+    cell_rows: int,
+    cell_columns: int,
     cancel: Cancel = None,
 ) -> Array:
     """Returns the finite number with the largest magnitude in each cell, or NaN for a cell without numbers.
@@ -56,13 +58,13 @@ def compute_cells(
         outer: Position of the matrix: one index of each axis before the last two.
         rows: Rows that are drawn.
         columns: Columns that are drawn.
-        heights: Number of cells from top to bottom; at most the number of rows.
-        widths: Number of cells from left to right.
+        cell_rows: Number of cells from top to bottom; at most the number of rows.
+        cell_columns: Number of cells from left to right.
         cancel: Function called at every part; True cancels.
     """
-    largest = np.full((heights, widths), np.nan)
+    largest = np.full((cell_rows, cell_columns), np.nan)
     rank = len(sliced.numbers.shape)
-    cell_of_column = np.arange(len(columns)) * widths // max(len(columns), 1)
+    cell_of_column = np.arange(len(columns)) * cell_columns // max(len(columns), 1)
     starts = np.flatnonzero(np.diff(cell_of_column, prepend=-1))
     for part in split_selection(Selection((rows, columns))):
         stop_if(cancel)
@@ -77,10 +79,10 @@ def compute_cells(
         greatest = np.fmax.reduceat(values, boundaries, 1)
         extremes = np.where(np.fmax(-smallest, greatest) == greatest, greatest, smallest)
         for row_index, row in zip(part.indices[0], extremes, strict=True):
-            cell_row = largest[(row_index - rows[0]) * heights // len(rows)]
-            old = cell_row[cell_indices]
+            cell_row_values = largest[(row_index - rows[0]) * cell_rows // len(rows)]
+            old = cell_row_values[cell_indices]
             is_larger = np.isnan(old) | (np.abs(row) > np.abs(old))
-            cell_row[cell_indices] = np.where(is_larger, row, old)
+            cell_row_values[cell_indices] = np.where(is_larger, row, old)
     return largest
 
 
@@ -102,6 +104,7 @@ def find_outliers(
     if mean is None:
         return ()
     shape = sliced.numbers.shape
+    # (distance, negated flat position, value): the negation sorts equal distances by position
     best: list[tuple[float, int, float]] = []
     position = 0
     for part in split_selection(Selection(tuple(range(size) for size in shape))):
@@ -123,15 +126,15 @@ def find_outliers(
         position += values.size
     return tuple(
         Outlier(
-            tuple(int(i) for i in np.unravel_index(-place, shape)) if shape else (),
+            tuple(int(i) for i in np.unravel_index(-negated_position, shape)) if shape else (),
             value,
             distance / std if std else None,
         )
-        for distance, place, value in best
+        for distance, negated_position, value in best
     )
 
 
-def build_whole(sliced: SlicedTensor) -> Numbers:
+def build_real_tensor(sliced: SlicedTensor) -> Numbers:
     """Returns the complete tensor with dequantized numbers, or with magnitudes of complex numbers.
 
     The statistics of the tensor are computed from them.

@@ -126,7 +126,7 @@ def test_small_arenas_against_brute_force(blocks: list[ArenaBlock]) -> None:
 
 @pytest.mark.parametrize("pairs", [0, 10**9])
 def test_too_many_pairs_fall_back_to_birth_order(monkeypatch: pytest.MonkeyPatch, pairs: int) -> None:
-    monkeypatch.setattr(arena, "PAIRS", pairs)
+    monkeypatch.setattr(arena, "MAX_PAIRS", pairs)
     blocks = [ArenaBlock(2, 0, 0), ArenaBlock(2, 0, 1), ArenaBlock(4, 1, 1)]
     assert place_blocks(blocks).size == (8 if pairs == 0 else 6)
 
