@@ -411,13 +411,13 @@ def build_document(about: Info, fact: Struct, tool: str, sha256: str | None = No
     return {**info(about, tool, sha256), **to_json(fact)}
 
 
-def fx_graph(about: Info, fact: FxGraph, tool: str, sha256: str | None = None) -> Document:
+def fx_graph(info: Info, fact: FxGraph, tool: str, sha256: str | None = None) -> Document:
     """Return the document of `explorer ops --fx`: the document of `info`, counts, nodes with statistics."""
     nodes = []
     for node in fact.nodes:
         record = record_of(node)
         nodes.append({**record, **record["values"]})  # both forms are documented, and scripts use both
-    return {**build_document(about, fact, tool, sha256), "nodes": nodes}
+    return {**build_document(info, fact, tool, sha256), "nodes": nodes}
 
 
 def history(

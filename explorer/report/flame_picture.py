@@ -71,10 +71,10 @@ def flame_of(
     return Flame(create_counted_figure(by, structure, info.totals), layers, top)
 
 
-def flame(axes: Axes, about: Info, fact: Flame) -> None:
+def flame(axes: Axes, info: Info, fact: Flame) -> None:
     """Draw the groups and layers as boxes. Rows too narrow to be visible are merged."""
     figure, layers, profile = fact.figure, fact.layers, fact.profile
-    model = printable(os.path.basename(about.model.source))
+    model = printable(os.path.basename(info.model.source))
     span = None if fact.top is None else (fact.top, figure.weights.end[fact.top])
     boxes = icicle(figure.weights, span, _CELLS, _DEEP)
     labels = [label_of(box, layers, model) for box in boxes]

@@ -84,7 +84,7 @@ def _keep_fonts() -> None:
         os.environ.setdefault("MPLCONFIGDIR", os.path.join(folder, "matplotlib"))
 
 
-def write(picture: str, about: Info | None, fact: Any, path: str) -> None:
+def write(picture: str, info: Info | None, fact: Any, path: str) -> None:
     """Draw a fact to a file.
 
     Args:
@@ -92,18 +92,18 @@ def write(picture: str, about: Info | None, fact: Any, path: str) -> None:
             `Profile`), 'operators' (a tuple of `OpStat`), 'blame' (a `Blame`), 'scatter' (a `Scatter`),
             'flame' (a `Flame`), 'pipeline' (a `Split`), 'serving' (a `Serving`), 'time' or 'timeline' (a
             `Profile` and the rows), or another name that a feature adds.
-        about: Facts about the model, or None for pictures of two models or with their own titles.
+        info: Facts about the model, or None for pictures of two models or with their own titles.
         fact: Fact to draw.
         path: Output path, ending in .svg or .png.
     """
-    with _draw_figure(picture, about, fact) as figure:
+    with _draw_figure(picture, info, fact) as figure:
         figure.savefig(path, **_save_options(path))
 
 
-def svg(picture: str, about: Info | None, fact: Any) -> str:
+def svg(picture: str, info: Info | None, fact: Any) -> str:
     """Return the picture as an `<svg>` element for a page."""
     text = io.StringIO()
-    with _draw_figure(picture, about, fact) as figure:
+    with _draw_figure(picture, info, fact) as figure:
         figure.savefig(text, **_save_options(".svg"))
     svg_text = text.getvalue()
     return svg_text[svg_text.index("<svg") :]
@@ -116,7 +116,7 @@ def _save_options(path: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _draw_figure(picture: str, about: Info | None, fact: Any) -> Iterator[Figure]:
+def _draw_figure(picture: str, info: Info | None, fact: Any) -> Iterator[Figure]:
     _keep_fonts()
     import matplotlib
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -136,7 +136,7 @@ def _draw_figure(picture: str, about: Info | None, fact: Any) -> Iterator[Figure
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(9, 4.5), layout="constrained")
         FigureCanvasAgg(figure)
-        (_DRAW.get(picture) or load("pictures", picture))(figure.add_subplot(), about, fact)
+        (_DRAW.get(picture) or load("pictures", picture))(figure.add_subplot(), info, fact)
         yield figure
 
 
@@ -148,12 +148,12 @@ def _bytes_axis(axes: Axes, top: float) -> None:
     axes.set_yticks([tick * index for index in range(int(top / tick) + 1)])
 
 
-def _memory(axes: Axes, about: Info, fact: Memory) -> None:
+def _memory(axes: Axes, info: Info, fact: Memory) -> None:
     steps = range(len(fact.steps))
     live = [float(step.live_bytes) for step in fact.steps]  # numpy integers are limited to 2^63
     axes.fill_between(steps, live, step="mid", color=_BLUE, alpha=0.35, linewidth=0)
     axes.step(steps, live, where="mid", color=_BLUE, linewidth=1)
-    axes.set_title(f"Activation memory of {_name(about)}")
+    axes.set_title(f"Activation memory of {_name(info)}")
     axes.set_xlabel("step of the execution order")
     axes.set_ylabel("live bytes")
     axes.set_xlim(-0.5, max(len(live) - 0.5, 0.5))
@@ -208,7 +208,7 @@ def _marks(fact: Roofline) -> list[_Mark]:
     return sorted(marks, key=lambda mark: -mark.share)
 
 
-def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
+def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]) -> None:
     fact, profile = drawn if isinstance(drawn, tuple) else (drawn, None)
     machine, marks = fact.machine, _marks(fact)
     measured = () if profile is None else build_measured_points(profile)
@@ -261,7 +261,7 @@ def _roofline(axes: Axes, about: Info, drawn: Roofline | tuple[Roofline, Profile
     unknown = sum(point.seconds is None for point in fact.points)
     without = f" without {many_text(unknown, 'layer')} whose work is not known" if unknown else ""
     axes.set_title(
-        f"Roofline of {_name(about)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
+        f"Roofline of {_name(info)}: {rate_text(machine.peak_macs, 'MAC/s')}, "
         f"{rate_text(machine.bandwidth, 'B/s')}; at least {seconds_text(fact.seconds)}{without}"
         + ("" if profile is None else f", measured {seconds_text(profile.wall_seconds)}")
     )
@@ -285,7 +285,7 @@ def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
             axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
 
 
-def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
+def _operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
     """Draw operator counts as bars, each with its MACs."""
     drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
     bars = axes.barh(
@@ -296,7 +296,7 @@ def _operators(axes: Axes, about: Info, stats: Sequence[OpStat]) -> None:
         for stat in drawn_stats
     ]
     axes.bar_label(bars, labels, padding=3, fontsize=8)
-    axes.set_title(f"Operators of {_name(about)}")
+    axes.set_title(f"Operators of {_name(info)}")
     axes.set_xlabel(
         "how many" + (f" ({_BARS} of {len(stats)} types)" if len(drawn_stats) < len(stats) else "")
     )
@@ -350,7 +350,7 @@ _MARKS = {"·": ("o", "", 10), "○": ("o", "none", 24)}
 """Shape, fill and size of each mark that is not a diamond."""
 
 
-def _scatter(axes: Axes, about: Info | None, fact: Scatter) -> None:
+def _scatter(axes: Axes, info: Info | None, fact: Scatter) -> None:
     """Draw dots between two axes, with a color per role."""
     colors = {"good": _GREEN, "warning": _ORANGE, "quiet": _GRAY}
     if fact.path:
@@ -406,7 +406,7 @@ def _set_few_ticks(plot_axis: Any, values: Sequence[float]) -> None:
 _STACK_COLORS = (_GRAY, "#8f6fb5", _GREEN, _BLUE, _RED, _ORANGE)
 
 
-def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
+def _training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
     """Draw the memory of the first step, stacked by kind. Other batch sizes are lines."""
     first = fact.steps[0]
     kinds = get_args(Holding)
@@ -428,7 +428,7 @@ def _training(axes: Axes, about: Info | None, fact: TrainingMemory) -> None:
     where = shorten_name(peak_moment.path) or peak_moment.phase
     title = f"Training step, batch {first.batch}, {fact.optimizer}"
     axes.set_title(
-        f"{title}{f' of {_name(about)}' if about else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
+        f"{title}{f' of {_name(info)}' if info else ''}: peak {bytes_text(first.peak_bytes)}, {where}"
     )
     axes.set_xlabel("modules: forward, backward, step")
     axes.set_ylabel("live bytes")
@@ -453,7 +453,7 @@ def _draw_measured(axes: Axes, step: StepMemory) -> None:
     axes.plot(places, values, color="black", linewidth=0.9, label="measured on the CPU")
 
 
-def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
+def _pipeline(axes: Axes, info: Info, fact: Split) -> None:
     """Draw the schedule of a pipeline with one lane per stage: inference above, a training step below."""
     forecast, timed = fact.forecast or fact.by_macs, fact.forecast is not None
     if forecast is None:
@@ -463,7 +463,7 @@ def _pipeline(axes: Axes, about: Info, fact: Split) -> None:
     upper, lower = figure.subplots(2, 1)
     rate = f", {rate_text(forecast.throughput, 'runs/s')}" if timed else ""
     titles = (
-        f"Pipeline of {_name(about)}: {lanes:,} stages by {fact.by},"
+        f"Pipeline of {_name(info)}: {lanes:,} stages by {fact.by},"
         f" {forecast.micro_batches:,} micro-batches, bubble {forecast.bubble:.1%}{rate}",
         f"Training step, {forecast.schedule}, backward twice forward: bubble {forecast.training_bubble:.1%}",
     )
@@ -507,8 +507,8 @@ _DRAW: dict[str, Callable[[Any, Any, Any], None]] = {
 }
 
 
-def _name(about: Info) -> str:
-    return printable(os.path.basename(about.model.source))
+def _name(info: Info) -> str:
+    return printable(os.path.basename(info.model.source))
 
 
 def _draw_reached(axes: Axes, measured: Sequence[MeasuredPoint], roof: Callable[[float], float]) -> None:

@@ -197,7 +197,7 @@ def test_a_model_without_known_inputs_has_its_parameters_alone(torch: Any) -> No
         ({"input_size": (3, 8), "device": "gpu"}, "knows no device 'gpu'"),
         ({"input_size": (3, 8), "dtypes": []}, None),
         ({"input_size": [(3, 8), (3, 8)], "dtypes": ["float32"]}, "1 types for 2 inputs"),
-        ({"input_size": (8,), "batch_dim": 3}, "no place 3 for a batch"),
+        ({"input_size": (8,), "batch_dim": 3}, "no position 3 for a batch"),
     ],
 )
 def test_a_wrong_argument_of_summary_is_one_line(

@@ -78,7 +78,7 @@ class _Scope:
     Attributes:
         nodes: The nodes of the original graph.
         after: The optimized graph.
-        original_names: Original value name by the name of the value before its layout is changed back.
+        original_names: Name of each original value that a layout change produces, by that node's input.
         index_by_name: Index of each original node, by name.
         edges: The value names that connect the original nodes.
         maker: Index of the original node that produces each value.
@@ -103,12 +103,12 @@ class _Scope:
 
     def map_kernels(self) -> dict[str, list[Node]]:
         """Returns the original nodes of each optimized node, by name."""
-        ends = {id(node): self._outputs_in_original(node) for node in self.after.nodes}
-        known_values = {value for values in ends.values() for value in values}
+        outputs_by_node = {id(node): self._find_original_outputs(node) for node in self.after.nodes}
+        known_values = {value for values in outputs_by_node.values() for value in values}
         known_values |= {strip_precision(value) for node in self.after.nodes for value in node.inputs}
         kernel_by_node: dict[int, Node] = {}
         for node in self.after.nodes:
-            for index in self.edges.find_nodes_between(ends[id(node)], known_values):
+            for index in self.edges.find_nodes_between(outputs_by_node[id(node)], known_values):
                 kernel_by_node.setdefault(index, node)
         nodes_by_name: dict[str, set[int]] = {}
         for index, node in kernel_by_node.items():
@@ -117,10 +117,10 @@ class _Scope:
         for name, index in self._split_nodes(kernel_by_node):
             nodes_by_name.setdefault(name, set()).add(index)
         return {
-            name: [self.nodes[index] for index in sorted(places)] for name, places in nodes_by_name.items()
+            name: [self.nodes[index] for index in sorted(indices)] for name, indices in nodes_by_name.items()
         }
 
-    def _outputs_in_original(self, node: Node) -> list[str]:
+    def _find_original_outputs(self, node: Node) -> list[str]:
         """Returns the original values that an optimized node produces, even under other names."""
         if _is_layout_change(node):
             return []
@@ -132,10 +132,10 @@ class _Scope:
             return [value for value in self.nodes[self.index_by_name[node.name]].outputs if value]
         for blocked in map(strip_precision, list_blocked_values(node.name)):
             if blocked in self.maker:
-                return [self._fused_output(node, blocked)]
+                return [self._find_fused_output(node, blocked)]
         return []
 
-    def _fused_output(self, node: Node, value: str) -> str:
+    def _find_fused_output(self, node: Node, value: str) -> str:
         """Returns the original value that a blocked node produces after its fused sum and activation.
 
         Args:
@@ -144,13 +144,13 @@ class _Scope:
         """
         if node.domain == BLOCKED_DOMAIN and node.op == "Conv":
             if len(node.inputs) > 3 and node.inputs[3]:
-                value = self._output_of_only_reader(value, _SUMS)
+                value = self._follow_only_reader(value, _SUMS)
             activation = node.attributes.get("activation")
             if isinstance(activation, str) and self.nodes[self.maker[value]].op != activation:
-                value = self._output_of_only_reader(value, (activation,))
+                value = self._follow_only_reader(value, (activation,))
         return value
 
-    def _output_of_only_reader(self, value: str, ops: Sequence[str]) -> str:
+    def _follow_only_reader(self, value: str, ops: Sequence[str]) -> str:
         """Returns the output of a value's only reader if its operator is in `ops`, else the value."""
         readers = self.readers.get(value, [])
         if len(readers) == 1 and self.nodes[readers[0]].op in ops and self.nodes[readers[0]].outputs[0]:

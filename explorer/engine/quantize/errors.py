@@ -20,7 +20,7 @@ from explorer.engine.proof.outputs.quantization import add_float_outputs
 from explorer.engine.proof.structure.probes import GraphProducers, build_region_model
 from explorer.engine.quantize.choice import LayerChoice
 from explorer.engine.quantize.layers import Operand
-from explorer.engine.quantize.runs import sample_infos
+from explorer.engine.quantize.runs import get_sample_infos
 from explorer.engine.quantize.weights import convert_to_layer_dtype, iterate_slabs
 from explorer.engine.runtime.batching import split_into_batches
 from explorer.engine.runtime.observer import BUDGET, Observer, estimate_bytes
@@ -115,7 +115,7 @@ def run_errors(
         original, quantized_model, [choice for choice in choices if not choice.reason]
     )
     info_by_name = {
-        info.name: info for info in sample_infos(original, {*subgraphs.values, *output_names}, samples)
+        info.name: info for info in get_sample_infos(original, {*subgraphs.values, *output_names}, samples)
     }
     parts = list(
         split_into_batches(

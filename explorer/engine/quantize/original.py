@@ -13,7 +13,7 @@ from explorer.engine.quantize.errors import add_outputs
 from explorer.engine.quantize.integers.bias_correction import read_axes
 from explorer.engine.quantize.integers.channel_means import ChannelMeans
 from explorer.engine.quantize.layers import FLOATS, find_layers
-from explorer.engine.quantize.runs import observe_values, sample_infos
+from explorer.engine.quantize.runs import get_sample_infos, observe_values
 from explorer.engine.runtime.onnxruntime import RuntimeSession
 from explorer.engine.runtime.samples import Samples
 from explorer.engine.values.agreement import Agreement
@@ -52,7 +52,7 @@ class OriginalRuns:
         self.means = ChannelMeans(read_axes(layers))
         self._distributions = {name: ValueDistribution(fine=fine) for name in sorted(read)}
         self._outputs: dict[str, list[Any]] = {value.name: [] for value in model.graph.outputs}
-        for info in sample_infos(model, [*self._distributions], samples):
+        for info in get_sample_infos(model, [*self._distributions], samples):
             if info.dtype not in FLOATS:
                 del self._distributions[info.name]
         value_names = dict.fromkeys((*self._distributions, *self._outputs))

@@ -49,11 +49,11 @@ def quantize_model(
     """
     additions, graph = Additions(model, shapes), model.graph
     choice_by_node = {id(choice.layer.node): choice for choice in choices if not choice.reason}
-    rounded = {value: choice for choice in choice_by_node.values() for value in choice.rounds}
+    choice_by_rounded_value = {value: choice for choice in choice_by_node.values() for value in choice.rounds}
     for node in list_stored_nodes(graph.nodes):
         choice = choice_by_node.get(id(node))
         if choice is None:
-            additions.nodes.append(_read_rounded_inputs(node, rounded, grids, additions))
+            additions.nodes.append(_read_rounded_inputs(node, choice_by_rounded_value, grids, additions))
         else:
             _WRITERS.get(choice.form, qdq.write)(choice, grids, additions)
     bypassed = {
@@ -65,7 +65,7 @@ def quantize_model(
         for name, tensor in {**graph.initializers, **additions.stored}.items()
         if name in used_names
     }
-    listed = tuple(
+    kept_inputs = tuple(
         value
         for value in graph.inputs
         if value.name not in graph.initializers or (value.name in used_names and value.name in model.defaults)
@@ -73,28 +73,30 @@ def quantize_model(
     values = (*graph.values, *additions.values)
     if additions.functions:
         values += _declare_missing_values(graph, nodes, values, shapes)
-    needed = max((ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version)
+    needed_ir_version = max(
+        (ir for opset, ir in _IR_VERSIONS if model.opset >= opset), default=model.ir_version
+    )
     return replace(
         model,
         graph=replace(
-            graph, nodes=combine_nodes(nodes), inputs=listed, initializers=initializers, values=values
+            graph, nodes=combine_nodes(nodes), inputs=kept_inputs, initializers=initializers, values=values
         ),
         opsets={**additions.opsets, **model.opsets},
-        ir_version=max(model.ir_version, needed, 8 if additions.functions else 0),
+        ir_version=max(model.ir_version, needed_ir_version, 8 if additions.functions else 0),
         functions={**additions.functions, **model.functions},
         path="",
     )
 
 
 def _read_rounded_inputs(
-    node: Node, rounded: Mapping[str, LayerChoice], grids: Grids, additions: Additions
+    node: Node, choice_by_rounded_value: Mapping[str, LayerChoice], grids: Grids, additions: Additions
 ) -> Node:
     """Make a node between two layers of a chain read the rounded values."""
-    if isinstance(node, NodeRun) or rounded.keys().isdisjoint(node.inputs):
+    if isinstance(node, NodeRun) or choice_by_rounded_value.keys().isdisjoint(node.inputs):
         return node
     inputs = list(node.inputs)
     for index, value in enumerate(inputs):
-        choice = rounded.get(value)
+        choice = choice_by_rounded_value.get(value)
         if choice is not None and choice.input is not None:
             grid = grids.find_value_grid(choice, value)
             inputs[index] = qdq.write_activation(

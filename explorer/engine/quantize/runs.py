@@ -42,7 +42,7 @@ class _Stage(Struct, frozen=True):
     read_later: frozenset[str]
 
 
-def sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
+def get_sample_infos(model: Model, names: Iterable[str], samples: Samples) -> list[TensorInfo]:
     """Return the types and shapes of values on the first sample. An unknown type or shape is None."""
     info_by_name = _get_value_infos(model, samples)
     return [info_by_name.get(name, TensorInfo(name, None, None)) for name in names]
@@ -110,21 +110,25 @@ def _split_into_stages(
     if not value_names <= wiring.live:
         return []
 
-    def walk_producers(starts: Iterable[int], live: bool) -> Iterator[int]:
-        """Yield the given nodes and their producers; without `live`, only producers of constants."""
+    def walk_producers(starts: Iterable[int], follow_all: bool) -> Iterator[int]:
+        """Yield the given nodes and their producers; without `follow_all`, only producers of constants."""
         visited, queue = set(starts), list(starts)
         while queue:
             node_index = queue.pop()
             yield node_index
             for name in wiring.reads[node_index]:
                 producer = wiring.producer.get(name)
-                if producer is not None and producer not in visited and (live or name not in wiring.live):
+                if (
+                    producer is not None
+                    and producer not in visited
+                    and (follow_all or name not in wiring.live)
+                ):
                     visited.add(producer)
                     queue.append(producer)
 
     def count_stage_bytes(node_index: int) -> int:
         read_names = {
-            name for node in walk_producers([node_index], live=False) for name in wiring.reads[node]
+            name for node in walk_producers([node_index], follow_all=False) for name in wiring.reads[node]
         }
         observed = [
             info_by_name[name]
@@ -136,12 +140,12 @@ def _split_into_stages(
         )
 
     needed_indices = walk_producers(
-        [wiring.producer[name] for name in value_names if name in wiring.producer], live=True
+        [wiring.producer[name] for name in value_names if name in wiring.producer], follow_all=True
     )
     live_indices = [
-        at for at in sorted(needed_indices) if not wiring.live.isdisjoint(wiring.nodes[at].outputs)
+        index for index in sorted(needed_indices) if not wiring.live.isdisjoint(wiring.nodes[index].outputs)
     ]
-    sizes = {at: count_stage_bytes(at) for at in live_indices}
+    sizes = {index: count_stage_bytes(index) for index in live_indices}
     groups = list(
         split_into_batches(
             live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES
@@ -153,9 +157,11 @@ def _split_into_stages(
     names_read_later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
-        nodes = [wiring.nodes[at] for at in sorted(walk_producers(group, live=False))]
-        read_names = {name for at in walk_producers(group, live=False) for name in wiring.reads[at]}
-        produced = {name for at in group for name in wiring.nodes[at].outputs if name}
+        nodes = [wiring.nodes[index] for index in sorted(walk_producers(group, follow_all=False))]
+        read_names = {
+            name for index in walk_producers(group, follow_all=False) for name in wiring.reads[index]
+        }
+        produced = {name for index in group for name in wiring.nodes[index].outputs if name}
         received = (read_names & wiring.live) - produced
         values = [
             info_by_name.get(name, TensorInfo(name, None, None))

@@ -47,28 +47,28 @@ class ExtractedModule(Struct, frozen=True):
     Attributes:
         module: The part. It takes its inputs as positional arguments and returns a tensor or a tuple of
             tensors.
-        reads, makes: Names of the part's inputs and outputs.
+        input_names, output_names: Names of the part's inputs and outputs.
         rows: Row ids of the part's calls, in order; a module that is called twice appears twice.
-        calls: Number of calls in the part and in the original module.
-        stored: The part's parameters and buffers, by their names in the original module.
-        given, made: Values of the part's inputs and outputs in one run of the original module.
-        faithful: Whether the exported program reproduced the module's outputs bit for bit.
-        drawn: Names of the outputs that depend on random numbers drawn in the part.
-        attends: Whether the original module has attention modules, for which torch has inference-only
+        call_counts: Number of calls in the part and in the original module.
+        state: The part's parameters and buffers, by their names in the original module.
+        input_values, output_values: Values of the part's inputs and outputs in a run of the original module.
+        is_reproduced: Whether the exported program reproduced the module's outputs bit for bit.
+        random_outputs: Names of the outputs that depend on random numbers drawn in the part.
+        has_attention: Whether the original module has attention modules, for which torch has inference-only
             kernels.
     """
 
     module: nn.Module
-    reads: tuple[str, ...]
-    makes: tuple[str, ...]
+    input_names: tuple[str, ...]
+    output_names: tuple[str, ...]
     rows: tuple[int, ...]
-    calls: tuple[int, int]
-    stored: Tensors
-    given: tuple[torch.Tensor, ...]
-    made: tuple[torch.Tensor, ...]
-    faithful: bool
-    drawn: tuple[str, ...]
-    attends: bool
+    call_counts: tuple[int, int]
+    state: Tensors
+    input_values: tuple[torch.Tensor, ...]
+    output_values: tuple[torch.Tensor, ...]
+    is_reproduced: bool
+    random_outputs: tuple[str, ...]
+    has_attention: bool
 
 
 def extract_module_part(
@@ -118,16 +118,16 @@ def extract_module_part(
     random = find_random_calls(calls)
     return ExtractedModule(
         module=part,
-        reads=tuple([names[node] for node in input_nodes]),
-        makes=tuple([names[node] for node in output_nodes]),
+        input_names=tuple([names[node] for node in input_nodes]),
+        output_names=tuple([names[node] for node in output_nodes]),
         rows=tuple([row for at in sorted(part_units) if (row := rows[at]) is not None]),
-        calls=(len(part_units), len(units)),
-        stored=_build_part_state(model, program, calls),
-        given=tuple([values[node.name] for node in input_nodes]),
-        made=tuple([values[node.name] for node in output_nodes]),
-        faithful=len(outputs) == len(module_outputs) and all(map(is_identical, outputs, module_outputs)),
-        drawn=tuple([names[node] for node in output_nodes if node in random]),
-        attends=any(isinstance(submodule, _ATTENTION) for submodule in model.modules()),
+        call_counts=(len(part_units), len(units)),
+        state=_build_part_state(model, program, calls),
+        input_values=tuple([values[node.name] for node in input_nodes]),
+        output_values=tuple([values[node.name] for node in output_nodes]),
+        is_reproduced=len(outputs) == len(module_outputs) and all(map(is_identical, outputs, module_outputs)),
+        random_outputs=tuple([names[node] for node in output_nodes if node in random]),
+        has_attention=any(isinstance(submodule, _ATTENTION) for submodule in model.modules()),
     )
 
 
@@ -299,10 +299,10 @@ def save(part: ExtractedModule, path: str) -> None:
     The program is written without its example inputs, because torch would pickle them.
     """
     if not path.lower().endswith(".pt2"):
-        torch.save({name: tensor.detach().clone() for name, tensor in part.stored.items()}, path)
+        torch.save({name: tensor.detach().clone() for name, tensor in part.state.items()}, path)
         return
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        program = torch.export.export(part.module, part.given, strict=False)
+        program = torch.export.export(part.module, part.input_values, strict=False)
     program.example_inputs = None
     torch.export.save(program, path)
 
@@ -313,7 +313,7 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
         if path.lower().endswith(".pt2"):
             with input_files.open_binary(path) as file:
                 program = torch.export.load(file)
-            return tuple(leaves(program.module()(*part.given)))
+            return tuple(leaves(program.module()(*part.input_values)))
         with input_files.open_binary(path) as file:
             state = torch.load(file, weights_only=True)
         tensors_by_name = dict(part.module.named_parameters()) | dict(part.module.named_buffers())
@@ -323,4 +323,4 @@ def read_back(part: ExtractedModule, path: str) -> tuple[torch.Tensor, ...]:
             for name, tensor in tensors_by_name.items()
             if name in state
         }
-        return tuple(leaves(torch.func.functional_call(part.module, call, part.given)))
+        return tuple(leaves(torch.func.functional_call(part.module, call, part.input_values)))

@@ -55,8 +55,8 @@ class Decode(TableFact, frozen=True):
         kv_bytes_per_token: Bytes of the cache per token, over all layers and the full batch.
         kv_passes_weights: Smallest number of tokens at which the cache is larger than the weights, or None if
             the model has no cache.
-        checked: Whether the decode step was analyzed at that number of tokens and at one less, and confirms
-            it.
+        checked: Whether analyses of the decode step with `kv_passes_weights` tokens, and with one token less,
+            confirm that number.
         unchecked: Reason why it could not be checked, such as a position table that is too short, or ''.
     """
 

@@ -32,9 +32,9 @@ _USUAL_LIMIT = 8
 _ROLES: dict[str, Role] = {"evidence": "good", "different": "bad"}
 
 
-def emission(about: Info, fact: CodeProof) -> list[Block]:
+def emission(info: Info, fact: CodeProof) -> list[Block]:
     """Build the output of `explorer emit`: the verdict, and one row for each kind of site."""
-    return [*title(about.model), *code_proof(fact)]
+    return [*title(info.model), *code_proof(fact)]
 
 
 def code_proof(fact: CodeProof) -> list[Block]:

@@ -16,9 +16,9 @@ _MAX_ITEMS, _MAX_CHARACTERS = 8, 40
 """Maximum items of a list in a cell, and maximum characters of an attribute's value."""
 
 
-def nodes(about: Info, fact: NodeTable) -> list[Block]:
+def nodes(info: Info, fact: NodeTable) -> list[Block]:
     """Return the answer of `explorer nodes`."""
-    return [*title(about.model), Line(), *nodes_blocks(fact)]
+    return [*title(info.model), Line(), *nodes_blocks(fact)]
 
 
 def nodes_blocks(fact: NodeTable) -> list[Block]:

@@ -38,9 +38,9 @@ def _with_outer_rate(machine: MemoryMachine) -> Hardware:
     return replace(hardware, bytes_per_cycle=hardware.bytes_per_cycle or outermost.bytes_per_cycle)
 
 
-def model_mapping(about: Info, fact: ModelMapping) -> list[Block]:
+def model_mapping(info: Info, fact: ModelMapping) -> list[Block]:
     """Build the output of `explorer map`: totals, one row for each kind of site, and the largest site."""
-    return [*title(about.model), *mapping_blocks(fact)]
+    return [*title(info.model), *mapping_blocks(fact)]
 
 
 def mapping_blocks(fact: ModelMapping) -> list[Block]:

@@ -33,7 +33,7 @@ _COLORS = ("#3b6fb5", "#d98032", "#3d8f5f", "#8f6bb0", "#5aa5b0", "#b8913f")
 _GREY = "#8a8f98"
 
 
-def time(axes: Axes, about: Info, fact: Timed) -> None:
+def time(axes: Axes, info: Info, fact: Timed) -> None:
     """Draw the slowest layers as bars, with lines from the 10th to the 90th percentile of the runs."""
     profile, _ = fact
     timed = [layer for layer in ordered(profile.layers) if layer.seconds is not None]
@@ -45,10 +45,10 @@ def time(axes: Axes, about: Info, fact: Timed) -> None:
     axes.barh(places, medians, xerr=[low, high], color=_COLORS[0], ecolor=_GREY, error_kw={"elinewidth": 1})
     axes.set_yticks(places, shorten_names([layer.path for layer in bars]), fontsize=7)
     axes.set_xlabel(f"time of a run; lines from p10 to p90 ({len(bars):,} of {len(timed):,} layers)")
-    _heading(axes, about, profile, "Time")
+    _heading(axes, info, profile, "Time")
 
 
-def timeline(axes: Axes, about: Info, fact: Timed) -> None:
+def timeline(axes: Axes, info: Info, fact: Timed) -> None:
     """Draw a median run from left to right, with one lane per kind of kernel, the most expensive on top."""
     profile, rows = fact
     lanes: dict[str, list[Frame]] = {}
@@ -64,11 +64,11 @@ def timeline(axes: Axes, about: Info, fact: Timed) -> None:
     axes.set_yticks(range(len(names)), shorten_names(names), fontsize=7)
     axes.invert_yaxis()
     axes.set_xlabel("medians, end to end in the order of the layers: no recording")
-    _heading(axes, about, profile, "A run")
+    _heading(axes, info, profile, "A run")
 
 
-def _heading(axes: Axes, about: Info, profile: Profile, subject: str) -> None:
-    model = run_title(profile, printable(os.path.basename(about.model.source)))
+def _heading(axes: Axes, info: Info, profile: Profile, subject: str) -> None:
+    model = run_title(profile, printable(os.path.basename(info.model.source)))
     slowed = "; its kernels as the profiler slows them" if profile.slowed_seconds else ""
     remarks = slowed + ("; the machine was loaded" if profile.loaded else "")
     axes.set_title(

@@ -28,9 +28,9 @@ _OPERATORS = 10
 _LAYERS = 20
 
 
-def profile(about: Info, fact: Profile, limit: int) -> list[Block]:
+def profile(info: Info, fact: Profile, limit: int) -> list[Block]:
     """Build the output of `explorer profile`, with at most `limit` layers."""
-    return [*title(about.model), Line(), *profile_blocks(fact, limit)]
+    return [*title(info.model), Line(), *profile_blocks(fact, limit)]
 
 
 def summary_blocks(fact: Profile) -> list[Block]:
@@ -38,12 +38,12 @@ def summary_blocks(fact: Profile) -> list[Block]:
     return profile_blocks(fact, _LAYERS)
 
 
-def profiles(about: Info, fact: ProfileSeries, limit: int) -> list[Block]:
+def profiles(info: Info, fact: ProfileSeries, limit: int) -> list[Block]:
     """Build the output of `explorer profile --batch 1,8,32`: a table of the batches, then each profile."""
     blocks: list[Block] = [_build_batch_table(fact)]
     for batch_profile in fact.profiles:
         blocks += [Line(), Heading(f"Batch {batch_profile.batch:,}"), *profile_blocks(batch_profile, limit)]
-    return [*title(about.model), Line(), *blocks]
+    return [*title(info.model), Line(), *blocks]
 
 
 def profile_blocks(fact: Profile, limit: int) -> list[Block]:

@@ -48,9 +48,9 @@ from explorer.report.present.look.info import title
 from explorer.report.present.row_groups import group_rows, list_first_names
 
 
-def quantize(about: Info, fact: Quantization) -> list[Block]:
+def quantize(info: Info, fact: Quantization) -> list[Block]:
     """Build the output of `explorer quantize`."""
-    return [*title(about.model), Line(), *quantize_blocks(fact)]
+    return [*title(info.model), Line(), *quantize_blocks(fact)]
 
 
 def quantize_blocks(fact: Quantization) -> list[Block]:
@@ -73,16 +73,23 @@ def quantize_blocks(fact: Quantization) -> list[Block]:
 
 def build_without_layers(fact: Quantization) -> list[Block]:
     """Build the same blocks without the table of layers, for the screen that lists them itself."""
-    narrow = _overflows(fact)
-    ends = [Line(), count_by_operator(fact), *narrow, Line(), *_source_notes(fact)]
-    return [totals(fact), *_build_comparison(fact), *report_integer_kernels(fact), *ends]
+    return [
+        totals(fact),
+        *_build_comparison(fact),
+        *report_integer_kernels(fact),
+        Line(),
+        count_by_operator(fact),
+        *_overflows(fact),
+        Line(),
+        *_source_notes(fact),
+    ]
 
 
 def report_integer_kernels(fact: Quantization) -> list[Block]:
     """Report how many layers onnxruntime runs with integer kernels, and the run times of both models."""
     if fact.kernels is None:
         return []
-    blocks: list[Block] = [Line(), Heading("in onnxruntime", _machine(fact.kernels))]
+    blocks: list[Block] = [Line(), Heading("in onnxruntime", _machine_text(fact.kernels))]
     blocks.append(Paragraph(_kernels_text(fact.kernels), "warning" if fact.kernels.problem else ""))
     if fact.times is not None:
         blocks += [run_times(fact.times), Line((Span(_rounds_text(fact.times), "quiet"),), 2)]
@@ -91,7 +98,7 @@ def report_integer_kernels(fact: Quantization) -> list[Block]:
     return blocks
 
 
-def _machine(kernels: RuntimeKernels) -> str:
+def _machine_text(kernels: RuntimeKernels) -> str:
     return ", ".join(word for word in (kernels.runtime, kernels.instructions) if word)
 
 
@@ -253,16 +260,16 @@ def _format_saturated(share: float | None) -> Cell:
     return Span(share_text(share, 1), "warning" if share > 0.01 else "", value=share)
 
 
-def _accumulator(sums: Accumulator | None) -> Cell:
+def _accumulator(accumulator: Accumulator | None) -> Cell:
     """Format the accumulator bits that the stored weights need, and the bits that any weights could need."""
-    if sums is None:
+    if accumulator is None:
         return ""
-    return Span(f"{sums.bits} of {sums.bits_any}", value=sums.bits)
+    return Span(f"{accumulator.bits} of {accumulator.bits_any}", value=accumulator.bits)
 
 
 def _overflows(fact: Quantization) -> list[Block]:
-    sums = {layer.name: layer.accumulator for layer in fact.layers if layer.accumulator}
-    return overflows(fact.accumulator_bits, sums)
+    accumulators = {layer.name: layer.accumulator for layer in fact.layers if layer.accumulator}
+    return overflows(fact.accumulator_bits, accumulators)
 
 
 def _name_worst(fact: Quantization, changed: Sequence[QuantizedLayer]) -> list[Block]:
@@ -282,10 +289,10 @@ def _unchanged_table(fact: Quantization) -> Table:
         (
             (
                 Column("left as it was", shrink=True),
-                lambda some: printable(list_first_names([layer.name for layer in some])),
+                lambda rows: printable(list_first_names([layer.name for layer in rows])),
             ),
-            (Column("operator", role="quiet"), lambda some: some[0].op),
-            (Column("why"), lambda some: Span(printable(some[0].reason), "warning")),
+            (Column("operator", role="quiet"), lambda rows: rows[0].op),
+            (Column("why"), lambda rows: Span(printable(rows[0].reason), "warning")),
         ),
     )
 
@@ -310,7 +317,7 @@ def _share(pair: BeforeAfter) -> Cell:
 
 def outputs(agreements: Sequence[OutputAgreement]) -> Table:
     """Build a table that compares the outputs of both models."""
-    ranked, five = (
+    has_top1, has_top5 = (
         any(getattr(output, name) is not None for output in agreements) for name in ("top1", "top5")
     )
     columns: list[tuple[Column, Callable[[OutputAgreement], Cell]]] = [
@@ -321,11 +328,11 @@ def outputs(agreements: Sequence[OutputAgreement]) -> Table:
             lambda output: "?" if output.cosine is None else f"{output.cosine:.6f}",
         ),
     ]
-    if ranked:
+    if has_top1:
         columns.append((Column("top-1 agrees", "right"), lambda output: _share_of(output.top1)))
-    if five:
+    if has_top5:
         columns.append((Column("top-5", "right"), lambda output: _share_of(output.top5)))
-    if ranked:
+    if has_top1:
         columns.append((Column("rows", "right", drop=2), lambda output: plain(output.samples)))
     return table_of(agreements, columns)
 
@@ -358,12 +365,12 @@ _SETTINGS_COLUMNS = (
 )
 
 
-def quantize_settings(about: Info, fact: QuantizeSettings) -> list[Block]:
+def quantize_settings(info: Info, fact: QuantizeSettings) -> list[Block]:
     """Build a table with a row for every layer: each setting and its source."""
     quantized_count = sum(not layer.reason for layer in fact.layers)
     head = f"   {quantized_count:,} of {len(fact.layers):,} layers take a number format"
     return [
-        Line((Span(about.model.source, "strong"), Span(head, "quiet"))),
+        Line((Span(info.model.source, "strong"), Span(head, "quiet"))),
         Line(),
         Table(_SETTINGS_COLUMNS, [_settings_row(layer) for layer in fact.layers]),
         Line(),

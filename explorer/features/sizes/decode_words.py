@@ -9,9 +9,9 @@ from explorer.report.present.figures import bytes_field, count, dash_zero, plain
 from explorer.report.present.look.info import title
 
 
-def decode(about: Info, fact: Decode) -> list[Block]:
+def decode(info: Info, fact: Decode) -> list[Block]:
     """Build the output of `explorer decode`."""
-    return [*title(about.model), Line(), *decode_blocks(fact)]
+    return [*title(info.model), Line(), *decode_blocks(fact)]
 
 
 def decode_blocks(fact: Decode) -> list[Block]:

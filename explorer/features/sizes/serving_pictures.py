@@ -23,7 +23,7 @@ _CONTEXT_COUNT = 60
 """Number of points of each memory curve."""
 
 
-def serving(axes: Axes, about: Info, fact: Serving) -> None:
+def serving(axes: Axes, info: Info, fact: Serving) -> None:
     """Draw weights plus cache over the context, one line per batch; next to it tokens per second, or MACs."""
     figure = axes.figure
     axes.remove()
@@ -33,7 +33,7 @@ def serving(axes: Axes, about: Info, fact: Serving) -> None:
         _rates(right, fact)
     else:
         _macs(right, fact)
-    name = printable(os.path.basename(about.model.source.rstrip(os.sep)))
+    name = printable(os.path.basename(info.model.source.rstrip(os.sep)))
     memory_axes.set_title(f"{name}: weights and cache")
 
 

@@ -17,7 +17,7 @@ from explorer.tui.text.plot import draw_columns, framed, lines_of, log_ticks, po
 
 _TICK_DISTANCE = 8
 """Minimum distance of two labels under an axis, in cells."""
-_MIN_WIDTH_OF_TWO_COLUMNS, _MIN_HEIGHT_OF_ALL_FIGURES = 100, 22
+_WIDE_CELLS, _TALL_LINES = 100, 22
 """Minimum width of a page, in cells, for two columns of plots; minimum height, in lines, for all figures."""
 _MIN_ROWS = 4
 """Minimum number of rows of a plot."""
@@ -66,11 +66,7 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
     figures = build_fields_at(fact, index)
     curves = zip(fact.curves, figures.rows, strict=True)
     visible_figures = Fields(
-        [
-            row
-            for curve, row in curves
-            if height >= _MIN_HEIGHT_OF_ALL_FIGURES or curve.name not in _OPTIONAL_CURVES
-        ]
+        [row for curve, row in curves if height >= _TALL_LINES or curve.name not in _OPTIONAL_CURVES]
     )
     lines = [*_draw_slider(fact, index, width), *draw_side_by_side(visible_figures, width)]
     room = height - len(lines)
@@ -78,7 +74,7 @@ def sizes_page(fact: SizeCurves, index: int, width: int, height: int) -> list[Li
     crossing_lines = crossing_lines[: max(1, min(len(crossing_lines), room - _MIN_ROWS - _PLOT_EDGE_LINES))]
     room -= len(crossing_lines)
     plots = [MEMORY, MACS, *([TIME] if fact.machine is not None else [])]
-    if width >= _MIN_WIDTH_OF_TWO_COLUMNS and room >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
+    if width >= _WIDE_CELLS and room >= 2 * (_MIN_ROWS + _PLOT_EDGE_LINES):
         half = width // 2
         left_plots = _stack_plots(fact, index, plots[:1], half - 1, room)
         right = _stack_plots(fact, index, plots[1:], width - half, room)

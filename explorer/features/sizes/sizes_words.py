@@ -42,9 +42,9 @@ _COLUMNS: Mapping[CurveName, str] = {
 }
 
 
-def sizes(about: Info, fact: SizeCurves) -> list[Block]:
+def sizes(info: Info, fact: SizeCurves) -> list[Block]:
     """Build the output of `explorer sizes`."""
-    return [*title(about.model), Line(), *sizes_blocks(fact)]
+    return [*title(info.model), Line(), *sizes_blocks(fact)]
 
 
 def sizes_blocks(fact: SizeCurves) -> list[Block]:

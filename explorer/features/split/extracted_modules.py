@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 import torch
 from msgspec.structs import replace
@@ -13,14 +12,17 @@ from explorer.engine.convert.job import ConversionJob, get_module
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.formats.torch_module.modules import describe_tensors
 from explorer.engine.progress import Cancel, OnProgress, report
-from explorer.engine.split import module_part as parts
+from explorer.engine.split.module_part import (
+    ExtractedModule,
+    extract_module_part,
+    is_identical,
+    read_back,
+    save,
+)
 from explorer.facts import Layer, TensorInfo
 from explorer.facts.split.part import Extraction, PartSpec
 from explorer.host import output_files
 from explorer.session.parts.models import Models
-
-if TYPE_CHECKING:
-    from explorer.engine.split.module_part import ExtractedModule
 
 
 def extract(
@@ -53,14 +55,14 @@ def extract(
     report(on_progress, cancel, "exporting (torch.export)")
     inputs = bind(loaded, options["input_shapes"], options["dims"])
     layers = models.examine(state_index, on_progress, cancel).analysis.layers
-    part = parts.extract_module_part(loaded, inputs, layers, spec, seed)
+    part = extract_module_part(loaded, inputs, layers, spec, seed)
     fact = _describe(part, layers, models)
     with output_files.write_atomically(output, overwrite=overwrite) as temporary:
         report(on_progress, cancel, "writing")
-        ConversionJob(target=output, path=temporary).write(part.module, lambda: parts.save(part, temporary))
+        ConversionJob(target=output, path=temporary).write(part.module, lambda: save(part, temporary))
         if verify:
             report(on_progress, cancel, "running the part")
-            fact = replace(fact, exact=_compare_values(part, parts.read_back(part, temporary)))
+            fact = replace(fact, exact=_compare_values(part, read_back(part, temporary)))
             if fact.exact is False:
                 raise output_files.Discard
     path = output if fact.exact is not False else ""
@@ -72,11 +74,11 @@ def _compare_values(part: ExtractedModule, values: tuple[torch.Tensor, ...]) -> 
 
     Values drawn at random are skipped; if all values are, return None.
     """
-    if not part.faithful or len(values) != len(part.made):
+    if not part.is_reproduced or len(values) != len(part.output_values):
         return False
-    pairs = zip(part.makes, values, part.made, strict=True)
+    pairs = zip(part.output_names, values, part.output_values, strict=True)
     matches = [
-        parts.is_identical(value, expected) for name, value, expected in pairs if name not in part.drawn
+        is_identical(value, expected) for name, value, expected in pairs if name not in part.random_outputs
     ]
     return all(matches) if matches else None
 
@@ -87,19 +89,19 @@ def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) 
     macs = [row.macs for row in leaves]
     parameters = dict(part.module.named_parameters())
     notes = [*models.list_weight_notes()]
-    if part.drawn:
-        notes.append(f"not compared, because it depends on random numbers: {', '.join(part.drawn)}")
-    if part.attends:
+    if part.random_outputs:
+        notes.append(f"not compared, because it depends on random numbers: {', '.join(part.random_outputs)}")
+    if part.has_attention:
         notes.append(
             "compared without torch's inference-only attention kernels, which an exported program lacks"
         )
     return Extraction(
-        inputs=_infos(part.reads, part.given),
-        outputs=_infos(part.makes, part.made),
+        inputs=_describe_values(part.input_names, part.input_values),
+        outputs=_describe_values(part.output_names, part.output_values),
         first=rows[0].path if rows else "",
         last=rows[-1].path if rows else "",
-        layers=part.calls[0],
-        layers_whole=part.calls[1],
+        layers=part.call_counts[0],
+        layers_whole=part.call_counts[1],
         params=sum(parameter.numel() for parameter in parameters.values()),
         macs=None if None in macs else sum(count or 0 for count in macs),
         weight_bytes=sum(parameter.nbytes for parameter in parameters.values()),
@@ -108,7 +110,7 @@ def _describe(part: ExtractedModule, layers: tuple[Layer, ...], models: Models) 
     )
 
 
-def _infos(names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> tuple[TensorInfo, ...]:
+def _describe_values(names: tuple[str, ...], values: tuple[torch.Tensor, ...]) -> tuple[TensorInfo, ...]:
     return tuple(
         [info for name, value in zip(names, values, strict=True) for info in describe_tensors(value, name)]
     )

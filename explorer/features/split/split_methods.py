@@ -154,8 +154,7 @@ def run_stages(
 
     Args:
         folder: Folder with the stages and stages.json.
-        micro_batches: Number of random micro-batches. None runs 16 to 512 of them: as many
-            as fit in one second.
+        micro_batches: Number of random micro-batches. None runs 16 to 512, as many as fit in one second.
         threads: Number of operator threads in each stage.
         on_progress: Callback that receives the number of completed micro-batches.
         cancel: Callback that is polled many times per second. If it returns True, all processes end.

@@ -46,16 +46,16 @@ _GANTT_WIDTH = 64
 """Width of a schedule, in cells."""
 
 
-def split(about: Info, fact: Split, *, proved: bool = True, plot: str = "") -> list[Block]:
+def split(info: Info, fact: Split, *, proved: bool = True, plot: str = "") -> list[Block]:
     """Build the output of `explorer split`.
 
     Args:
-        about: Information about the model.
+        info: Information about the model.
         fact: Stages of the model.
         proved: Whether a proof was requested.
         plot: Path of the picture that was drawn, or '' if none was.
     """
-    blocks = [*title(about.model), Line(), *split_blocks(fact)]
+    blocks = [*title(info.model), Line(), *split_blocks(fact)]
     if fact.verification is not None:
         blocks += [Line(), *proof_blocks(fact)]
     if fact.output:

@@ -53,12 +53,12 @@ _MAX_FORMULAS = 200
 _BOUND: Mapping[str, Role] = {"compute": "good", "memory": "warning", "": "quiet"}
 
 
-def plan_cost(about: Info, fact: PlanCost) -> list[Block]:
+def plan_cost(info: Info, fact: PlanCost) -> list[Block]:
     """Build the output of `explorer plan`: totals, loop orders, sites, formulas and assumptions."""
     return [
-        *title(about.model),
+        *title(info.model),
         *cost_blocks(fact),
-        *([] if about.model.is_graph else [Paragraph(_NAMES, "quiet")]),
+        *([] if info.model.is_graph else [Paragraph(_NAMES, "quiet")]),
         *([Paragraph(why, "warning")] if (why := explain_missing_time(fact)) else []),
     ]
 

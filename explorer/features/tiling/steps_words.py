@@ -10,9 +10,9 @@ from explorer.report.present.figures import plain, share_text, size
 from explorer.report.present.look.info import title
 
 
-def steps(about: Info, fact: TileSteps) -> list[Block]:
+def steps(info: Info, fact: TileSteps) -> list[Block]:
     """Build the output of `explorer plan --steps`."""
-    return [*title(about.model), Line(), *steps_blocks(fact)]
+    return [*title(info.model), Line(), *steps_blocks(fact)]
 
 
 def steps_blocks(fact: TileSteps) -> list[Block]:

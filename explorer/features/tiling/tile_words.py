@@ -376,12 +376,12 @@ def state_fields(record: TilingRecord) -> list[Field]:
     return [Field("tiled", Span(f"{prefix}{', '.join(names[:3])}{', …' if len(names) > 3 else ''}"))]
 
 
-def settings(about: Info, fact: Settings) -> list[Block]:
+def settings(info: Info, fact: Settings) -> list[Block]:
     """Build the output of `explorer settings`: a row for each site with each value and its source."""
     tiled_count = sum(site.on for site in fact.sites)
     grouped = f"{fact.grouped}{origin_text(fact.grouped_origin)}"
     head = f"   {tiled_count:,} of {len(fact.sites):,} matmuls are tiled; grouped convolutions: {grouped}"
-    blocks: list[Block] = [Line((Span(about.model.source, "strong"), Span(head, "quiet"))), Line()]
+    blocks: list[Block] = [Line((Span(info.model.source, "strong"), Span(head, "quiet"))), Line()]
     columns = (
         Column("matmul", shrink=True),
         Column("operator", drop=2, role="quiet"),

@@ -42,13 +42,13 @@ from explorer.report.present.figures import (
 from explorer.report.present.look.info import symbolic_hint, title
 
 
-def training(about: Info, fact: Training) -> list[Block]:
+def training(info: Info, fact: Training) -> list[Block]:
     """Build the output of `explorer training`."""
-    hint = symbolic_hint(about) if fact.coverage < 1 else []  # a batch may bind all open sizes
-    return [*title(about.model), Line(), *training_blocks(about, fact), *hint]
+    hint = symbolic_hint(info) if fact.coverage < 1 else []  # a batch may bind all open sizes
+    return [*title(info.model), Line(), *training_blocks(info, fact), *hint]
 
 
-def training_blocks(about: Info, fact: Training) -> list[Block]:
+def training_blocks(info: Info, fact: Training) -> list[Block]:
     """Build the work and memory of one step, in total and for each layer."""
     table = table_of(
         fact.layers,
@@ -67,13 +67,13 @@ def training_blocks(about: Info, fact: Training) -> list[Block]:
         what="layers",
     )
     return [
-        build_step_fields(about, fact),
+        build_step_fields(info, fact),
         Line(),
         table,
         *([Line()] if fact.notes else []),
         *(Paragraph(note, "warning") for note in fact.notes),
         *(memory_blocks(fact.memory) if fact.memory is not None else []),
-        *build_output_fields(about, fact),
+        *build_output_fields(info, fact),
     ]
 
 
@@ -195,26 +195,26 @@ def _draw_stack(parts: Sequence[int], largest: int) -> str:
     return "".join(kind[0] * (end - start) for kind, end, start in pairs)
 
 
-def build_step_fields(about: Info, fact: Training) -> Fields:
+def build_step_fields(info: Info, fact: Training) -> Fields:
     """Build the fields for work and memory of one step of the whole model."""
-    sign = _find_sign(about, fact)
-    step = None
+    sign = _find_sign(info, fact)
+    step_macs = None
     if fact.forward_macs is not None and fact.backward_macs is not None:
-        step = fact.forward_macs + fact.backward_macs
+        step_macs = fact.forward_macs + fact.backward_macs
     gradients = "gradients of inputs and of weights"
     first = _find_shown_step(fact)
     if first is None:
-        kept_field = _outputs_field(about, fact, "of every layer, for backward")
+        kept_field = _build_outputs_field(info, fact, "of every layer, for backward")
         total = bytes_field(
             "Memory, sum", fact.sum_bytes, sign, "input, outputs, weights, gradients, optimizer"
         )
     else:
         by_torch = first.counted == "autograd"
-        sign_of_bound = "" if by_torch else sign
+        memory_sign = "" if by_torch else sign
         name = "Kept by autograd" if by_torch else "Kept outputs"
-        kept_field = bytes_field(name, first.kept_bytes, sign_of_bound, "for backward")
+        kept_field = bytes_field(name, first.kept_bytes, memory_sign, "for backward")
         peak = first.moments[first.peak]
-        total = bytes_field("Memory, peak", first.peak_bytes, sign_of_bound, f"at {_format_moment(peak)}")
+        total = bytes_field("Memory, peak", first.peak_bytes, memory_sign, f"at {_format_moment(peak)}")
     return Fields(
         [
             Field("Batch", plain(fact.batch)),
@@ -222,7 +222,7 @@ def build_step_fields(about: Info, fact: Training) -> Fields:
             total,
             count_field("MACs, forward", fact.forward_macs, sign),
             count_field("MACs, backward", fact.backward_macs, sign, gradients),
-            count_field("MACs, step", step, sign),
+            count_field("MACs, step", step_macs, sign),
             count_field("Elementwise operations, forward", fact.elementwise_ops, sign, "", "elementwise"),
             count_field(
                 *("Elementwise operations, backward", fact.backward_elementwise_ops, sign),
@@ -236,20 +236,20 @@ def build_step_fields(about: Info, fact: Training) -> Fields:
     )
 
 
-def _find_sign(about: Info, fact: Training) -> str:
+def _find_sign(info: Info, fact: Training) -> str:
     """Return the sign of bounds: '>= ', '<= ', or '' for exact figures."""
     # an upper bound of the forward figures also bounds the backward figures: both depend on the same sizes
-    sign = ">= " if fact.coverage < 1 else about.totals.sign
-    if about.totals.coverage < 1 <= fact.coverage:  # the batch binds the open sizes
+    sign = ">= " if fact.coverage < 1 else info.totals.sign
+    if info.totals.coverage < 1 <= fact.coverage:  # the batch binds the open sizes
         sign = "<= " if any(row.status == "bound" for row in fact.layers) else ""
     return sign
 
 
-def _outputs_field(about: Info, fact: Training, remark: str) -> Field:
-    return bytes_field("Kept outputs", fact.activation_bytes, _find_sign(about, fact), remark)
+def _build_outputs_field(info: Info, fact: Training, remark: str) -> Field:
+    return bytes_field("Kept outputs", fact.activation_bytes, _find_sign(info, fact), remark)
 
 
-def build_output_fields(about: Info, fact: Training) -> list[Block]:
+def build_output_fields(info: Info, fact: Training) -> list[Block]:
     """Build the memory of a step that keeps every layer's output; empty if other fields already show it."""
     first = _find_shown_step(fact)
     if first is None or first.counted != "autograd":
@@ -262,7 +262,7 @@ def build_output_fields(about: Info, fact: Training) -> list[Block]:
         Line(),
         Heading("Outputs of all layers"),
         Paragraph(remark, "quiet"),
-        Fields([_outputs_field(about, fact, "not what torch keeps")]),
+        Fields([_build_outputs_field(info, fact, "not what torch keeps")]),
     ]
 
 

@@ -29,9 +29,9 @@ _CELLS = 16
 _LEVELS = " ▁▂▃▄▅▆▇█"
 
 
-def weights(about: Info, fact: Weights) -> list[Block]:
+def weights(info: Info, fact: Weights) -> list[Block]:
     """Build the output of `explorer weights`."""
-    return [*title(about.model), *weights_blocks(fact)]
+    return [*title(info.model), *weights_blocks(fact)]
 
 
 def weights_blocks(fact: Weights) -> list[Block]:
@@ -55,9 +55,9 @@ def weights_blocks(fact: Weights) -> list[Block]:
     return blocks
 
 
-def activations(about: Info, fact: Activations) -> list[Block]:
+def activations(info: Info, fact: Activations) -> list[Block]:
     """Build the output of `explorer activations`: inputs, statistics, layers without values."""
-    return [*title(about.model), *activations_blocks(fact)]
+    return [*title(info.model), *activations_blocks(fact)]
 
 
 def activations_blocks(fact: Activations) -> list[Block]:

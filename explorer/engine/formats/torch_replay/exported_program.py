@@ -57,7 +57,7 @@ def _evaluate(text: str, values: Mapping[str, int]) -> int:
     Raises:
         ValueError: The text is not such an expression.
     """
-    return _number(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
+    return _evaluate_node(ast.parse(SYMBOL.sub(r"\1", text), mode="eval").body, values)
 
 
 _ARITHMETIC: dict[type, Callable[[int, int], int]] = {
@@ -79,35 +79,37 @@ _FUNCTIONS: dict[str, Callable[..., int]] = {
 }
 
 
-def _number(node: ast.expr, values: Mapping[str, int]) -> int:
+def _evaluate_node(node: ast.expr, values: Mapping[str, int]) -> int:
     if isinstance(node, ast.Constant) and isinstance(node.value, int):
         return node.value
     if isinstance(node, ast.Name):
         return values[node.id]
     if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        return -_number(node.operand, values)
+        return -_evaluate_node(node.operand, values)
     if isinstance(node, ast.BinOp) and type(node.op) in _ARITHMETIC:
-        return _ARITHMETIC[type(node.op)](_number(node.left, values), _number(node.right, values))
+        return _ARITHMETIC[type(node.op)](
+            _evaluate_node(node.left, values), _evaluate_node(node.right, values)
+        )
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS:
-        return _FUNCTIONS[node.func.id](*(_number(a, values) for a in node.args))
+        return _FUNCTIONS[node.func.id](*(_evaluate_node(a, values) for a in node.args))
     raise ValueError("not an expression of sizes")
 
 
-def _open_dims(program: Program) -> dict[str, tuple[str, int]]:
+def _find_open_dims(program: Program) -> dict[str, tuple[str, int]]:
     """Returns the dimensions that a user can bind: (symbol, value at export) by name.
 
     If all inputs have a common dynamic first dimension, it has the name 'batch'.
     """
     open_dims: dict[str, tuple[str, int]] = {}
-    firsts = set()
+    first_symbols = set()
     for program_input in program.inputs:
         for axis, size in enumerate(program_input.sizes):
             symbol = None if isinstance(size, int) else extract_symbol(size[0])
             if not axis:
-                firsts.add(symbol)
+                first_symbols.add(symbol)
             if symbol is not None and not isinstance(size, int) and symbol.isidentifier():
                 open_dims.setdefault(symbol, (symbol, size[1]))
-    common = find_batch_symbol(firsts, open_dims)
+    common = find_batch_symbol(first_symbols, open_dims)
     if common is not None:
         open_dims = {"batch": open_dims[common], **{n: s for n, s in open_dims.items() if n != common}}
     return open_dims
@@ -126,7 +128,7 @@ def _bind(
     Raises:
         Misuse: A size is fixed in the program or outside its range, or the dimension does not exist.
     """
-    open_dims = _open_dims(program)
+    open_dims = _find_open_dims(program)
     values = dict(open_dims.values())
     for name, size in dims.items():
         symbol = open_dims[name][0] if name in open_dims else name if name in values else None
@@ -134,12 +136,12 @@ def _bind(
             hint = suggest_name(name, open_dims) or "all sizes of this program are fixed"
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
         values[symbol] = size
-    named = {program_input.name: program_input for program_input in program.inputs}
+    input_by_name = {program_input.name: program_input for program_input in program.inputs}
     for name, (dtype, shape) in input_shapes.items():
-        declared = named.get(name)
+        declared = input_by_name.get(name)
         if declared is None:
             raise Misuse(
-                f"no input is called '{name}'", where="--input-shape", hint=suggest_name(name, named)
+                f"no input is called '{name}'", where="--input-shape", hint=suggest_name(name, input_by_name)
             )
         sizes = tuple(shape)
         fixed = [s for s in declared.sizes if isinstance(s, int)]
@@ -163,23 +165,28 @@ def _bind(
                 (name for name, (dim_symbol, _) in open_dims.items() if dim_symbol == symbol), symbol
             )
             raise Misuse(
-                f"the program takes {lower} to {upper} there, not {size}", where=f"--dim {dimension}"
+                f"the program takes sizes from {lower} to {upper}, not {size}", where=f"--dim {dimension}"
             )
     inputs = tuple(
-        TensorInfo(g.name, g.dtype, tuple(_size(s, values) for s in g.sizes), "declared")
-        for g in program.inputs
+        TensorInfo(
+            program_input.name,
+            program_input.dtype,
+            tuple(_evaluate_size(size, values) for size in program_input.sizes),
+            "declared",
+        )
+        for program_input in program.inputs
     )
     if any(math.prod(i.shape or ()) >= LARGEST for i in inputs):  # type: ignore[arg-type]
         raise Misuse("its inputs would have impossible sizes", where="--dim")
     notes = tuple(
-        _note(name, symbol, values[symbol], program, values[symbol] == before)
-        for name, (symbol, before) in open_dims.items()
+        _describe_dim(name, symbol, values[symbol], program, values[symbol] == exported_size)
+        for name, (symbol, exported_size) in open_dims.items()
     )
     bound_dims = {name: values[symbol] for name, (symbol, _) in open_dims.items()}
     return BoundInputs(inputs, bound_dims, notes, len(inputs))
 
 
-def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
+def _evaluate_size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
     if isinstance(size, int):
         return size
     try:
@@ -189,7 +196,7 @@ def _size(size: int | tuple[str, int], values: Mapping[str, int]) -> int:
         return size[1]
 
 
-def _note(name: str, symbol: str, size: int, program: Program, is_exported_size: bool) -> str:
+def _describe_dim(name: str, symbol: str, size: int, program: Program, is_exported_size: bool) -> str:
     """Returns the note on a dynamic dimension; `is_exported_size` says whether its size is that at export."""
     lower, upper = program.ranges.get(symbol, (None, None))
     range_text = f" ({lower} to {upper})" if lower is not None and upper is not None else ""
@@ -209,7 +216,7 @@ def load(path: str) -> LoadedModule:
     archive = ZipArchive(path)
     program = read(archive)
     try:
-        weights = {fqn: (entry, described) for fqn, entry, described in list_stored_entries(archive)}
+        weights = {fqn: (entry, description) for fqn, entry, description in list_stored_entries(archive)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise BadModel("its list of weights is broken", where=path) from error
     version = printable(program.version.partition("+")[0])
@@ -232,9 +239,9 @@ def _build(
     def find_twin(path: str) -> ReplayModule:
         twin = twins.get(path)
         if twin is None:
-            kind = program.kinds.get(path) or "Module"
+            class_name = program.kinds.get(path) or "Module"
             arguments = tuple(g.name for g in program.inputs) if not path else ()
-            twin = twins[path] = create_twin(kind, arguments, replay.run)
+            twin = twins[path] = create_twin(class_name, arguments, replay.run)
             if path:
                 parent, _, name = path.rpartition(".")
                 find_twin(parent).add_module(name, twin)
@@ -244,11 +251,11 @@ def _build(
     for path in program.kinds:
         find_twin(path)
     tied: dict[Any, torch.Tensor | None] = {}
-    for fqn, (entry, described) in weights.items():
+    for fqn, (entry, description) in weights.items():
         owner, _, name = fqn.rpartition(".")
-        spec = _describe_tensor(archive, fqn, entry, described)
-        trained = bool((described.get("tensor_meta") or {}).get("requires_grad"))
-        parameter = bool(described.get("is_param"))
+        spec = _describe_tensor(archive, fqn, entry, description)
+        trained = bool((description.get("tensor_meta") or {}).get("requires_grad"))
+        parameter = bool(description.get("is_param"))
         tensor = tied.get(spec.identity)
         tensor = storages.build_tensor(spec) if tensor is None else tensor
         add_tensor(find_twin(owner), name, tensor, parameter=parameter, trained=trained)
@@ -262,20 +269,20 @@ def _build(
     return root
 
 
-def _describe_tensor(archive: ZipArchive, fqn: str, entry: str, described: Mapping[str, Any]) -> TensorSpec:
+def _describe_tensor(archive: ZipArchive, fqn: str, entry: str, description: Mapping[str, Any]) -> TensorSpec:
     """Describes a stored tensor.
 
     Args:
         archive: Archive of the program.
         fqn: Name in the state_dict.
         entry: Name of the archive entry with the data.
-        described: Description of the tensor in the archive.
+        description: Description of the tensor in the archive.
 
     Raises:
         BadModel: The tensor is stored as a pickle.
     """
-    meta = described.get("tensor_meta")
-    if described.get("use_pickle") or not meta:
+    meta = description.get("tensor_meta")
+    if description.get("use_pickle") or not meta:
         raise BadModel(
             f"'{printable(fqn)}' is stored as a pickle, which runs code and was not run",
             where=archive.path,

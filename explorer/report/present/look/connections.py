@@ -28,7 +28,7 @@ _LEADS = {"input": "input ", "stored": "stored "}
 """Words before the name of a tensor that no layer makes."""
 
 
-def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> list[Block]:
+def layer(info: Info, fact: Connections, overlay: Overlay | None = None) -> list[Block]:
     """Return the answer of `explorer layers --layer`, with external figures if there are any."""
     row = fact.layer
     tables: list[Block] = []
@@ -37,11 +37,11 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
             tables += [Line(), Heading(name, _NOTES[name]), table]
     tables += conflicts(fact)
     parts = layer_parts(row, tensors=bool(fact.unknown))
-    dims = about.assumptions.get("dims")
+    dims = info.assumptions.get("dims")
     bound_sizes: list[Block] = []
     if dims:
         bound_sizes = [Line(), Paragraph(f"sizes that were bound: {dims_text(dims)}", "quiet")]
-    figures = layer_blocks(row, about.totals, build_overlay_fields(overlay, row.id))
+    figures = layer_blocks(row, info.totals, build_overlay_fields(overlay, row.id))
     matched = [] if overlay is None else overlay_blocks(overlay)
     named = describe_same_names(row.path, fact.same_name)
     twins: list[Block] = [Paragraph(f"{named}.", "warning", 0), Line()] if named else []
@@ -55,7 +55,7 @@ def layer(about: Info, fact: Connections, overlay: Overlay | None = None) -> lis
         *parts,
         *matched,
     ]
-    return answer(about, page)
+    return answer(info, page)
 
 
 _NOTES = {"Inputs": "and the layers that make them", "Outputs": "and the layers that read them"}

@@ -10,7 +10,7 @@ from explorer.report.present.figures import plain
 from explorer.report.present.look.info import title
 
 
-def fx_graph(about: Info, fact: FxGraph) -> list[Block]:
+def fx_graph(info: Info, fact: FxGraph) -> list[Block]:
     """Return the answer of `explorer ops --fx`: counts by kind and by module type, then all nodes."""
     labels = list(next((node.values for node in fact.nodes if node.values), {}))
     columns = (
@@ -27,7 +27,7 @@ def fx_graph(about: Info, fact: FxGraph) -> list[Block]:
     modules: list[Block] = [Line(), Table((Column("module"), Column("calls", "right")), calls, 0)]
     untraced = f"torch.fx cannot trace it: {fact.reason}; these are the nodes of torch.export"
     return [
-        *title(about.model),
+        *title(info.model),
         *([Paragraph(printable(untraced), "warning")] if fact.reason else []),
         *(Paragraph(printable(text), "quiet") for text in fact.inputs_from),
         Line(),

@@ -33,9 +33,9 @@ from explorer.report.present.figures import (
 from explorer.session.headers import label
 
 
-def answer(about: Info, blocks: Sequence[Block]) -> list[Block]:
+def answer(info: Info, blocks: Sequence[Block]) -> list[Block]:
     """Return an answer about one model: its title, `blocks`, and a hint if dimensions are unbound."""
-    return [*title(about.model), Line(), *blocks, *symbolic_hint(about)]
+    return [*title(info.model), Line(), *blocks, *symbolic_hint(info)]
 
 
 def info(fact: Info) -> list[Block]:

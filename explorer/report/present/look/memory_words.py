@@ -23,9 +23,9 @@ from explorer.report.present.figures import bar_text, bytes_field, plain, share_
 from explorer.report.present.look.info import answer
 
 
-def memory(about: Info, fact: Memory) -> list[Block]:
+def memory(info: Info, fact: Memory) -> list[Block]:
     """Return the answer of `explorer memory`."""
-    return answer(about, memory_blocks(fact))
+    return answer(info, memory_blocks(fact))
 
 
 def memory_blocks(fact: Memory) -> list[Block]:

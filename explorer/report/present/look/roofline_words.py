@@ -31,9 +31,9 @@ def format_machine(machine: Machine) -> str:
     return f"{name}{rate_text(machine.peak_macs, 'MAC/s')}, {rate_text(machine.bandwidth, 'B/s')}"
 
 
-def roofline(about: Info, fact: Roofline) -> list[Block]:
+def roofline(info: Info, fact: Roofline) -> list[Block]:
     """Return the answer of `explorer roofline`."""
-    return answer(about, roofline_blocks(fact))
+    return answer(info, roofline_blocks(fact))
 
 
 def roofline_blocks(fact: Roofline) -> list[Block]:

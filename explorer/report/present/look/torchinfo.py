@@ -12,12 +12,12 @@ from explorer.report.present.look.info import title
 from explorer.report.present.look.table import layers
 
 
-def torchinfo(about: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
+def torchinfo(info: Info, fact: TorchinfoTable, analysis: Analysis | None, compared: bool) -> list[Block]:
     """Return the table of torchinfo, or Explorer's own one, and with `compared` the differences explained."""
     blocks: list[Block] = []
     if analysis is None:
         blocks = [
-            *title(about.model),
+            *title(info.model),
             Line(Span(f"made by torchinfo {fact.version}", "quiet")),
             *(Line(line) for line in fact.text.splitlines()),
         ]
