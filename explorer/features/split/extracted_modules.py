@@ -39,8 +39,7 @@ def extract(
 ) -> Extraction:
     """Write a part of a state that is an nn.Module.
 
-    With `verify`, the part must give the values that the whole module computes; otherwise the file is
-    discarded.
+    With `verify`, a part whose values differ from those of the whole module is not written.
     """
     started = time.perf_counter()
     models.refuse_shapes()
