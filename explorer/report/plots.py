@@ -272,13 +272,13 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
     _rate_ticks(axes, high / low, 8 * flops / lowest)
 
 
-def _rate_ticks(axes: Axes, across: float, upwards: float) -> None:
+def _rate_ticks(axes: Axes, x_span: float, y_span: float) -> None:
     """Format axes of intensities and rates that span the given ratios."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     axes.yaxis.set_major_formatter(lambda value, _: rate_text(value, "").replace(".00", ""))
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
-    for axis, span in ((axes.xaxis, across), (axes.yaxis, upwards)):
+    for axis, span in ((axes.xaxis, x_span), (axes.yaxis, y_span)):
         # on a short axis, matplotlib would label minor ticks with its own markup
         axis.set_minor_formatter(NullFormatter())
         if span < _MAX_SHORT_SPAN:
@@ -321,9 +321,9 @@ def _blame(axes: Axes, about: None, fact: Blame) -> None:
         axes.plot(logged, label=label, color=color, linestyle=line, marker=marker, markersize=4, linewidth=1)
     guilty = [(i, p.introduced) for i, p in enumerate(probes) if p.state == "introduced" and p.introduced]
     if guilty:
-        across, upwards = zip(*guilty, strict=True)
+        x_values, y_values = zip(*guilty, strict=True)
         label = f"beyond rounding: {len(guilty):,} layer{'s' if len(guilty) > 1 else ''}"
-        axes.plot(across, upwards, "o", color=_RED, markersize=5, label=label)
+        axes.plot(x_values, y_values, "o", color=_RED, markersize=5, label=label)
     if fact.worst is not None and (size := probes[fact.worst].relative):
         axes.plot([fact.worst], [size], "v", color=_ORANGE, markersize=7, label=f"largest: {size:.1e}")
     if fact.first is not None and (size := probes[fact.first].introduced or probes[fact.first].relative):
@@ -360,10 +360,10 @@ def _scatter(axes: Axes, info: Info | None, fact: Scatter) -> None:
         if places:
             shape, face, size = _MARKS.get(mark, ("D", "", 26))
             color = colors.get(role, _BLUE)
-            across, upwards = zip(*places, strict=True)
+            x_values, y_values = zip(*places, strict=True)
             edge = _ORANGE if mark == "◈" else color
             axes.scatter(
-                *(across, upwards),
+                *(x_values, y_values),
                 s=size,
                 marker=shape,
                 facecolor=face or color,
@@ -411,15 +411,17 @@ def _training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
     first = fact.steps[0]
     kinds = get_args(Holding)
     layers = [[float(getattr(moment, kind)) for moment in first.moments] for kind in kinds]
-    across = range(len(first.moments))
-    axes.stackplot(across, layers, labels=kinds, colors=_STACK_COLORS, alpha=0.6, linewidth=0, step="mid")
+    moment_indices = range(len(first.moments))
+    axes.stackplot(
+        moment_indices, layers, labels=kinds, colors=_STACK_COLORS, alpha=0.6, linewidth=0, step="mid"
+    )
     for step in fact.steps[1:]:
         live = [float(moment.live_bytes) for moment in step.moments]
-        places = [index * (len(across) - 1) / max(1, len(live) - 1) for index in range(len(live))]
+        places = [index * (len(moment_indices) - 1) / max(1, len(live) - 1) for index in range(len(live))]
         axes.plot(places, live, linewidth=1, label=f"batch {step.batch}, all")
     _draw_measured(axes, first)
     for phase in ("backward", "step"):
-        begins = next((index for index in across if first.moments[index].phase == phase), None)
+        begins = next((index for index in moment_indices if first.moments[index].phase == phase), None)
         if begins is not None:
             axes.axvline(begins - 0.5, color=_GRAY, linewidth=0.6, linestyle=":")
             axes.annotate(phase, (begins, 1), xycoords=("data", "axes fraction"), color=_GRAY, va="top")
@@ -432,7 +434,7 @@ def _training(axes: Axes, info: Info | None, fact: TrainingMemory) -> None:
     )
     axes.set_xlabel("modules: forward, backward, step")
     axes.set_ylabel("live bytes")
-    axes.set_xlim(-0.5, max(len(across) - 0.5, 0.5))
+    axes.set_xlim(-0.5, max(len(moment_indices) - 0.5, 0.5))
     peaks = [max(step.peak_bytes, step.measured.peak_bytes if step.measured else 0) for step in fact.steps]
     _bytes_axis(axes, max(1, *peaks) * 1.05)
     axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))

@@ -1,4 +1,7 @@
-"""Finds the matmuls of a graph. Each node's kind (see `kinds`) returns a site, or the reason why not."""
+"""Finds the matmuls of a graph.
+
+For each node, the function of its operator (see `kinds`) returns a site, or raises `NoSite` with the reason.
+"""
 
 from __future__ import annotations
 
@@ -49,17 +52,17 @@ def find_sites(
     tiled: set[str] = set()
     for node in model.graph.nodes if graph_nodes is None else graph_nodes:
         tiled_site = node.metadata.get(SITE_KEY)
-        kind = KINDS.get((node.domain, node.op))
+        build_site = KINDS.get((node.domain, node.op))
         if tiled_site is not None:
             if tiled_site not in tiled:
                 skipped.append(SkippedSite(tiled_site, node.op, "tiled already", runs(node).macs))
             tiled.add(tiled_site)
-        elif kind is not None and node.key not in model.functions:
-            context.constants.replaceable = False
+        elif build_site is not None and node.key not in model.functions:
+            context.constants.replaceable = False  # becomes True if the function reads such a constant
             try:
                 if any(isinstance(value, AttributeRef) for value in node.attributes.values()):
                     raise NoSite("its attributes depend on the call of the function that contains it")
-                site = kind(node, context)
+                site = build_site(node, context)
                 if context.constants.replaceable:
                     raise NoSite
                 sites.append(replace(site, place=tuple(place), runs=runs(node)))

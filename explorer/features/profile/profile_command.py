@@ -28,30 +28,30 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.session import Session
 
-_LIMIT = 10
+_DEFAULT_TOP = 10
 """Number of layers in the table without `--top`."""
 
 _OPTIONS = (
     *list_options(ProfileSpec, "optimize", "threads"),
     Option(
         "--batch",
-        "size of the open first dimension, or several, such as 1,8,32: one profile each",
+        "size of the open first dimension, or several sizes, such as 1,8,32, for one profile each",
         "N,...",
         reads="sizes",
-        manual="size of the open first dimension, or several, such as `1,8,32`: one profile each",
+        manual="size of the open first dimension, or several sizes, such as `1,8,32`, for one profile each",
     ),
     *list_options(ProfileSpec, "warmup", "steps", "repeat", "time_limit", "device"),
     *list_options(ProfileViewSpec),
     *list_options(ProfileSpec, "train", "optimizer"),
     Option(
         "--trace",
-        "a Chrome trace of three runs as they were recorded, which Perfetto opens: groups, layers,\n"
-        "kernels, a lane a thread",
+        "write a Chrome trace of three recorded runs, which Perfetto opens, with groups, layers and\n"
+        "kernels, and one lane for each thread",
         "FILE.json",
     ),
     Option("--tensorboard", "write times as scalars and a histogram into a folder for TensorBoard", "FOLDER"),
 )
-_RECORDED = 3
+_TRACED_RUNS = 3
 """Number of recorded runs in a trace."""
 _ENDINGS = (".csv", ".json", ".folded")
 """File extensions of `--output`."""
@@ -63,7 +63,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
         for option in ("output", "trace", "tensorboard"):
             if getattr(args, option):
                 raise Misuse(
-                    "a file is of one model", where=f"--{option}", hint="--json prints two side by side"
+                    "a file has the profile of one model",
+                    where=f"--{option}",
+                    hint="--json prints two side by side",
                 )
         return _compare(args, machine, progress)
     has_batches = len(args.batch or ()) > 1
@@ -78,15 +80,15 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             ordered,
         )  # imported late: msgspec records load slowly
 
-        spec = _spec(args)
+        spec = _build_spec(args)
         profiles = [
             session.profile(spec, batch=batch, machine=machine, on_progress=progress)
             for batch in args.batch or (None,)
         ]
-        sorted_ = [
+        sorted_profiles = [
             replace(profile, layers=ordered(profile.layers, args.sort), recording=()) for profile in profiles
         ]
-        fact = combine_profiles(sorted_) if has_batches else sorted_[0]
+        fact = combine_profiles(sorted_profiles) if has_batches else sorted_profiles[0]
         if paths:
             table_source = document().build_document(info, fact, name_tool(), session.sha256()), rows
             paths[:] = _write(args, profiles, session.analysis().layers, table_source)
@@ -94,7 +96,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
 
     def blocks(info: Info, fact: Any) -> list[Block]:
         words = load_presenter("profile_words", __package__)
-        profiles: list[Block] = getattr(words, name)(info, fact, args.top or _LIMIT)
+        profiles: list[Block] = getattr(words, name)(info, fact, args.top or _DEFAULT_TOP)
         return [
             *profiles,
             *(line for path in paths for line in load_presenter("figures").report_written(path)),
@@ -111,7 +113,7 @@ def _files_to_write(args: ParsedArgs) -> list[str]:
         Misuse: A file exists, is also an input, or has an extension of another format.
         MissingExtra: The package that writes TensorBoard files is not installed.
     """
-    read = [path for path in (args.input, args.weights_file, args.rules) if path]
+    input_paths = [path for path in (args.input, args.weights_file, args.rules) if path]
     files = [path for path in (args.output, args.trace) if path]
     for path, endings in ((args.output, _ENDINGS), (args.trace, (".json",))):
         if path and not path.lower().endswith(endings):
@@ -121,10 +123,15 @@ def _files_to_write(args: ParsedArgs) -> list[str]:
         if path:
             where = args.tensorboard or ""
             check_target(
-                path, overwrite=args.force, models=args.models, weights=(), inputs=read, new_folder=where
+                path,
+                overwrite=args.force,
+                models=args.models,
+                weights=(),
+                inputs=input_paths,
+                new_folder=where,
             )
     if len(files) == 2 and os.path.realpath(files[0]) == os.path.realpath(files[1]):
-        raise Misuse("two files of one name", where=files[0], hint="choose another for one of them")
+        raise Misuse("two outputs have the same file name", where=files[0], hint="change one of the names")
     if args.tensorboard:
         from explorer.features.profile.profile_files import check_tensorboard  # help imports this file
 
@@ -167,20 +174,22 @@ def _compare(args: ParsedArgs, machine: Machine | None, progress: ProgressLine) 
     with explorer.Session(args.models[0], **args.opening) as session:
         fact = session.compare_profiles(
             other=args.models[1],
-            spec=_spec(args),
+            spec=_build_spec(args),
             batches=(batches[0], batches[-1]),
             machine=machine,
             on_progress=progress,
         )
     return Answer(
         lambda: build_plain_document(fact),
-        lambda: load_presenter("profile_comparison_words", __package__).comparison(fact, args.top or _LIMIT),
+        lambda: load_presenter("profile_comparison_words", __package__).comparison(
+            fact, args.top or _DEFAULT_TOP
+        ),
         "layers",
     )
 
 
-def _spec(args: ParsedArgs) -> ProfileSpec:
-    return record_of(args, ProfileSpec, record=_RECORDED if args.trace else 0)
+def _build_spec(args: ParsedArgs) -> ProfileSpec:
+    return record_of(args, ProfileSpec, record=_TRACED_RUNS if args.trace else 0)
 
 
 COMMAND = Command(

@@ -106,10 +106,11 @@ def passes_table(fact: Serving) -> Table:
     """Build a table of the work for the prompt and for one decode step of one sequence."""
 
     def row(label: str, name: str, kind: str) -> tuple[Cell, ...]:
-        make = count if kind == "count" else size
+        format_figure = count if kind == "count" else size
         passes: tuple[PassFigures, ...] = (fact.prefill, fact.decode)
         return label, *[
-            dash_zero(make(getattr(figures, name), figures.sign * (kind == "count"))) for figures in passes
+            dash_zero(format_figure(getattr(figures, name), figures.sign * (kind == "count")))
+            for figures in passes
         ]
 
     rows = [
@@ -130,12 +131,12 @@ def passes_table(fact: Serving) -> Table:
 def forms(fact: Serving) -> list[Block]:
     """List the closed forms of MACs and cache bytes, and the sizes at which they were checked."""
     lines: list[Block] = []
-    named = (
+    labeled_forms = (
         ("prompt ", fact.prefill_macs, fact.prefill.sign),
         ("a token", fact.decode_macs, fact.decode.sign),
         ("cache  ", fact.cache.bytes, ""),
     )
-    for label, form, sign in named:
+    for label, form, sign in labeled_forms:
         if form.pieces:
             sizes = ", ".join(f"{checked_size:,}" for checked_size in form.checked)
             unit = "bytes" if label.startswith("cache") else "MACs"
@@ -151,7 +152,7 @@ def cache_figures(fact: Serving) -> Fields:
     cache, context = fact.cache, fact.spec.contexts[0]
     sequence_bytes = cache.bytes.at(context)
     rows = [
-        bytes_field("A token", cache.token_bytes, "", "that every growing layer adds", "KV/token"),
+        bytes_field("A token", cache.token_bytes, "", "added for each further token", "KV/token"),
         bytes_field("A sequence", sequence_bytes, "", f"of {context:,} tokens", "KV cache"),
     ]
     if cache.state_bytes:
@@ -192,14 +193,14 @@ def _times_title(fact: Serving) -> str:
 def times_table(fact: Serving) -> Table:
     """Build a table of memory and least times with a row for each context and batch."""
     predicted = any(time.token_predicted is not None for time in fact.times)
-    timed_columns = [time for time in _TIMED if predicted or time not in _PREDICTIONS]
+    time_columns = [time for time in _TIME_COLUMNS if predicted or time not in _PREDICTIONS]
     return table_of(
         fact.times,
         (
             (Column("context", "right"), lambda time: plain(time.context)),
             (Column("batch", "right"), lambda time: plain(time.batch)),
             (Column("memory", "right"), lambda time: _memory_cell(time.memory, time.fits)),
-            *(timed_columns if fact.machine is not None else ()),
+            *(time_columns if fact.machine is not None else ()),
             (Column(""), lambda time: _fit_cell(time.fits)),
         ),
         what="batches",
@@ -222,7 +223,7 @@ _PREDICTIONS: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
     (Column("predicted", "right"), lambda time: seconds(time.first_token_predicted)),
     (Column("predicted", "right"), lambda time: seconds(time.token_predicted)),
 )
-_TIMED: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
+_TIME_COLUMNS: Sequence[tuple[Column, Callable[[ServingTime], Cell]]] = (
     (Column("first token", "right"), lambda time: seconds(time.first_token)),
     (Column("bound by", drop=2), lambda time: Span(LIMITS[time.first_limit], "quiet")),
     _PREDICTIONS[0],
@@ -313,11 +314,11 @@ def build_device_table(fact: Serving) -> list[Block]:
     Layouts without a pipeline give every device the same share, and need no table.
     """
     context, batch = max(fact.spec.contexts), max(fact.spec.batches)
-    staged: dict[int, DeviceLayout] = {}
+    layout_by_devices: dict[int, DeviceLayout] = {}
     for layout in fact.layouts:
         if len(layout.shares) > 1 and (layout.context, layout.batch) == (context, batch):
-            staged.setdefault(layout.devices, layout)
-    if not staged:
+            layout_by_devices.setdefault(layout.devices, layout)
+    if not layout_by_devices:
         return []
 
     def row(pair: tuple[DeviceLayout, int]) -> tuple[Cell, ...]:
@@ -348,8 +349,8 @@ def build_device_table(fact: Serving) -> list[Block]:
         Column("busy a step", "right"),
         Column("bound by", drop=5),
     )
-    pairs = [(layout, at) for layout in staged.values() for at in range(len(layout.shares))]
-    heading = Heading(f"Devices of layouts in stages: behind {context:,} tokens, batch {batch:,}")
+    pairs = [(layout, index) for layout in layout_by_devices.values() for index in range(len(layout.shares))]
+    heading = Heading(f"Devices of pipeline layouts: after {context:,} tokens, batch {batch:,}")
     return [Line(), heading, Table(columns, Rows(row, pairs), what="stages")]
 
 
@@ -397,8 +398,8 @@ def build_comparison(models: Sequence[tuple[Info, Serving]]) -> list[Block]:
         label = f"Largest batch, {context:,} tokens"
         rows.append(row(label, lambda fact, index=index: _limit_cell(fact, fact.largest_batch[index][1])))
     rows += _layout_rows(facts)
-    columns = (Column(""), *[Column(about.model.source, "right", shrink=True) for about, _ in models])
-    notes = [f"{about.model.source}: {note}" for about, fact in models for note in fact.notes]
+    columns = (Column(""), *[Column(info.model.source, "right", shrink=True) for info, _ in models])
+    notes = [f"{info.model.source}: {note}" for info, fact in models for note in fact.notes]
     blocks: list[Block] = [Table(columns, rows)]
     if any(map(_index_first_layouts, facts)):
         blocks += [Line(), Paragraph(f"layouts: {LAYOUT_AXES}", "quiet")]

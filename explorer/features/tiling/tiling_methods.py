@@ -176,7 +176,7 @@ def tile_module(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> tuple[nn.Module, TileResult]:
-    """Return a copy of the opened nn.Module whose layers multiply by tiles.
+    """Return a copy of the opened nn.Module whose layers compute their matmuls tile by tile.
 
     Layers keep their names, parameters, hooks and devices, so a state_dict fits both modules. If the session
     was opened with a module object, the copy has its own tensors.
@@ -238,7 +238,7 @@ def command(session: Facade, spec: TileSpec, output: PathText | None = None) -> 
 def keep_choices(
     session: Facade, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None
 ) -> str:
-    """Write the tilings so far as a file for `--config`, with a rule for every site by name.
+    """Write the tilings of the session to a file for `--config`, with one rule for each site, by its name.
 
     Returns:
         The path of the file.

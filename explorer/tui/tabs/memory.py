@@ -126,21 +126,21 @@ def _draw_timeline(memory: Memory, step_index: int, width: int, rows: int, stack
     return [_draw_peak_label(memory, scale + 2, plot_width, stacked), *lines]
 
 
-def _draw_peak_label(memory: Memory, margin: int, across: int, stacked: bool) -> Line:
+def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool) -> Line:
     """Draw the label of the peak above its column, and the hint for the `+` key."""
-    columns = columns_of(memory.peak_step, len(memory.steps), across)
+    columns = columns_of(memory.peak_step, len(memory.steps), plot_width)
     hint = "+ hides the weights" if stacked else "+ shows them on the weights"
     caption = f"peak {units.bytes_text(memory.peak_bytes)}"
     if stacked:
         caption += f", with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
     x = columns[len(columns) // 2]
-    text = f"▼ {caption}" if x + len(caption) + 2 <= across else f"{caption} ▼"
+    text = f"▼ {caption}" if x + len(caption) + 2 <= plot_width else f"{caption} ▼"
     start = x if text[0] == "▼" else max(0, x + 1 - len(text))
     line: Line = ((" " * (margin + start), "text"), (text, "warn"))
-    room = margin + across - line_width(line)
+    room = margin + plot_width - line_width(line)
     if memory.weight_bytes and room > len(hint) + 2:
         line = (*line, (fit(hint, room, right=True), "dim"))
-    return cut_line(line, margin + across)
+    return cut_line(line, margin + plot_width)
 
 
 def _compute_plot_width(memory: Memory, width: int) -> int:

@@ -100,9 +100,9 @@ class RooflineTab(PlotTab):
 def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoints:
     """Sort the layers by time, and compute their positions on the intensity axis."""
     points, measured = sort_by_time(roofline), () if profile is None else build_measured_points(profile)
-    places = (round(STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
+    intensity_steps = (round(STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
     table = build_layer_table(roofline, points, profile)
-    return RankedPoints(roofline, tuple(points), tuple(places), table, profile, measured)
+    return RankedPoints(roofline, tuple(points), tuple(intensity_steps), table, profile, measured)
 
 
 def find_points(points: Sequence[RooflinePoint], first: int, last: int) -> list[int]:

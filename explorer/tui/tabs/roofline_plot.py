@@ -44,8 +44,8 @@ class RankedPoints(Struct, frozen=True):
     Attributes:
         roofline: Answer of the engine.
         points: Layers sorted by time, slowest first; layers of unknown time come last.
-        places: Logarithm of the intensity of each layer in steps of 1 / `STEPS`, or None without intensity.
-            Rounding reduces 20,000 layers to a few dozen positions.
+        intensity_steps: Logarithm of the intensity of each layer in steps of 1 / `STEPS`, or None without
+            intensity. Rounding reduces 20,000 layers to a few dozen positions.
         table: Table with one row per point.
         profile: Profile of the model, or None if it was not profiled.
         measured: Layers with a measured rate, slowest last.
@@ -53,7 +53,7 @@ class RankedPoints(Struct, frozen=True):
 
     roofline: Roofline
     points: tuple[RooflinePoint, ...]
-    places: tuple[int | None, ...]
+    intensity_steps: tuple[int | None, ...]
     table: Table
     profile: Profile | None = None
     measured: tuple[MeasuredPoint, ...] = ()
@@ -66,7 +66,7 @@ class _Scale(Struct, frozen=True):
         ridge: Logarithm of the intensity at the ridge, in FLOPs per byte.
         ceiling: Logarithm of the peak rate, in FLOPs per second.
         low, high: Logarithms of the intensities at the ends of the horizontal axis.
-        across: Width of the plot in cells.
+        column_count: Width of the plot in cells.
         rows: Height of the plot in rows.
         slowest, fastest: Logarithms of the rates that the vertical axis must include.
     """
@@ -75,7 +75,7 @@ class _Scale(Struct, frozen=True):
     ceiling: float
     low: float
     high: float
-    across: int
+    column_count: int
     rows: int
     slowest: float
     fastest: float
@@ -92,11 +92,11 @@ class _Scale(Struct, frozen=True):
 
     def column(self, x: float) -> int:
         """Return the column of the logarithm of an intensity."""
-        return map_to_axis(x, self.low, self.high, self.across)
+        return map_to_axis(x, self.low, self.high, self.column_count)
 
     def share(self, column: int) -> float:
         """Return the height of the roof in a column, as a share of the plot's height."""
-        x = self.low + (self.high - self.low) * column / max(1, self.across - 1)
+        x = self.low + (self.high - self.low) * column / max(1, self.column_count - 1)
         return (min(self.ceiling, self.ceiling - (self.ridge - x)) - self.floor) / (self.top - self.floor)
 
     def row(self, y: float) -> int:
@@ -122,7 +122,7 @@ def draw_roof_plot(
     Measured rates are drawn below the roof, each with a line to its predicted rate, or to the roof.
     """
     ridge, peak = math.log10(ranked.roofline.ridge), math.log10(2 * ranked.roofline.machine.peak_macs)
-    intensities = [place / STEPS for place in ranked.places if place is not None] + [ridge]
+    intensities = [step / STEPS for step in ranked.intensity_steps if step is not None] + [ridge]
     intensities += [math.log10(point.intensity) for point in ranked.measured]
     rates = [math.log10(point.flops) for point in ranked.measured]
     rates += [math.log10(point.predicted_flops) for point in ranked.measured if point.predicted_flops]
@@ -132,26 +132,28 @@ def draw_roof_plot(
     ticks = log_ticks(scale.floor, scale.top, max(2, rows // 2))
     unit = 3 * max(0, min(len(_PREFIXES) - 1, math.floor(max(ticks, default=0) / 3)))
     margin = max((len(power_text(power - unit)) for power in ticks), default=0)
-    scale = replace(scale, across=max(8, width - margin - 2))
-    cursor_place = ranked.places[cursor]
-    roles = ["track"] * scale.across
-    if cursor_place is not None:
-        roles[scale.column(cursor_place / STEPS)] = "accent"
-    cells = draw_columns([max(0.0, scale.share(x)) for x in range(scale.across)], rows, roles)
-    places = _put_layers(cells, scale, ranked, marked)
+    scale = replace(scale, column_count=max(8, width - margin - 2))
+    cursor_step = ranked.intensity_steps[cursor]
+    roles = ["track"] * scale.column_count
+    if cursor_step is not None:
+        roles[scale.column(cursor_step / STEPS)] = "accent"
+    cells = draw_columns([max(0.0, scale.share(x)) for x in range(scale.column_count)], rows, roles)
+    groups = _put_layers(cells, scale, ranked, marked)
     _put_measured(cells, scale, ranked.measured, {ranked.points[i].layer for i in marked})
-    _put_names(cells, scale, ranked, places)
-    if cursor_place is not None:
-        x = scale.column(cursor_place / STEPS)
+    _put_names(cells, scale, ranked, groups)
+    if cursor_step is not None:
+        x = scale.column(cursor_step / STEPS)
         put_text(cells, x, scale.roof(x), "◆", "accent")
     labels = {
         scale.row(power): fit(power_text(power - unit), margin, right=True) for power in reversed(ticks)
     }
-    below = [(scale.column(power), power_text(power)) for power in log_ticks(low, high, scale.across // 8)]
+    below = [
+        (scale.column(power), power_text(power)) for power in log_ticks(low, high, scale.column_count // 8)
+    ]
     caption = f"{_PREFIXES[unit // 3]}FLOPs/s over FLOPs a byte"
-    if all(ranked.places[index] is None for index in marked):  # 0 has no logarithm
+    if all(ranked.intensity_steps[index] is None for index in marked):  # 0 has no logarithm
         has_no_macs = all(ranked.points[index].macs == 0 for index in marked)
-        words = "this layer has no MACs", "this layer is not known"
+        words = "this layer has no MACs", "the MACs of this layer are not known"
         if len(marked) > 1:
             words = "these layers have no MACs", "the MACs of these layers are not known"
         caption = words[0] if has_no_macs else words[1]
@@ -170,28 +172,28 @@ def draw_roof_plot(
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E")
 
 
-_Places = Sequence[tuple[int, Sequence[int]]]
+_LayerGroups = Sequence[tuple[int, Sequence[int]]]
 """Pairs of a column and the indices of the points there, slowest last."""
 
 
-def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Collection[int]) -> _Places:
+def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Collection[int]) -> _LayerGroups:
     """Draw each position on the roof once, the slowest last."""
     layers_at: dict[tuple[int, str], list[int]] = {}
-    for i, place in enumerate(ranked.places):
-        if place is not None:
-            layers_at.setdefault((scale.column(place / STEPS), ranked.points[i].limit), []).append(i)
-    places = sorted(layers_at.items(), key=lambda item: sum(ranked.points[i].share for i in item[1]))
-    for (x, limit), layers in places:
+    for i, step in enumerate(ranked.intensity_steps):
+        if step is not None:
+            layers_at.setdefault((scale.column(step / STEPS), ranked.points[i].limit), []).append(i)
+    groups = sorted(layers_at.items(), key=lambda item: sum(ranked.points[i].share for i in item[1]))
+    for (x, limit), layers in groups:
         share = sum(ranked.points[i].share for i in layers)
-        sign = next(sign for least, sign in _SIZES if share >= least)
+        sign = next(sign for min_share, sign in _SIZES if share >= min_share)
         is_marked = any(i in marked for i in layers)
         put_text(cells, x, scale.roof(x), "◆" if is_marked else sign, ROLES[LIMITS[limit]])
-    return [(x, layers) for (x, _), layers in places]
+    return [(x, layers) for (x, _), layers in groups]
 
 
-def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, places: _Places) -> None:
+def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, groups: _LayerGroups) -> None:
     """Label the slowest positions with layer names, where there is room."""
-    for x, layers in places[: -_MAX_NAMES - 1 : -1]:
+    for x, layers in groups[: -_MAX_NAMES - 1 : -1]:
         suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
         _write_name_above(
             cells, x, scale.roof(x), shorten_name(escape_name(ranked.points[layers[0]].path), 24) + suffix
@@ -202,21 +204,21 @@ def _put_measured(
     cells: Cells, scale: _Scale, measured: Sequence[MeasuredPoint], marked_layers: Collection[int]
 ) -> None:
     """Draw the measured rates, sized by their share of the run, and the lines to the predicted rates."""
-    places = [
+    drawn_points = [
         (scale.column(math.log10(point.intensity)), scale.row(math.log10(point.flops)), point)
         for point in measured
     ]
-    for x, y, point in places:
+    for x, y, point in drawn_points:
         predicted = point.predicted_flops
-        goal = scale.row(math.log10(predicted)) if predicted else scale.roof(x)
+        target_row = scale.row(math.log10(predicted)) if predicted else scale.roof(x)
         role = "accent" if point.layer in marked_layers else "dim"
         if point.share >= _SIZES[1][0] or point.layer in marked_layers:
-            for between in range(min(y, goal) + 1, max(y, goal)):
-                put_text(cells, x, between, "│", role)
-        if predicted and goal != y:
-            put_text(cells, x, goal, "×", role)
-    for x, y, point in [*places, *(place for place in places if place[2].layer in marked_layers)]:
-        sign = next(sign for least, sign in _SIZES if point.share >= least)
+            for row_between in range(min(y, target_row) + 1, max(y, target_row)):
+                put_text(cells, x, row_between, "│", role)
+        if predicted and target_row != y:
+            put_text(cells, x, target_row, "×", role)
+    for x, y, point in [*drawn_points, *(drawn for drawn in drawn_points if drawn[2].layer in marked_layers)]:
+        sign = next(sign for min_share, sign in _SIZES if point.share >= min_share)
         is_marked = point.layer in marked_layers
         put_text(cells, x, y, "◆" if is_marked else sign, "accent" if is_marked else "strong")
 
@@ -234,8 +236,8 @@ def _write_name_above(cells: Cells, x: int, y: int, name: str) -> None:
                 cells[row][column][0] == " " for column in nearby_columns
             ):
                 put_text(cells, first, row, name, "text")
-                for between in range(row + 1, y):
-                    put_text(cells, x, between, "│", "track")
+                for row_between in range(row + 1, y):
+                    put_text(cells, x, row_between, "│", "track")
                 return
         if cells[row][x][0] != " ":
             return

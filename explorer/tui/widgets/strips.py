@@ -17,7 +17,7 @@ from explorer.tui.widgets.line_view import RoleLines
 def render_uniform_lines(render: Callable[[Region], list[Strip]], crop: Region) -> list[Strip]:
     """Render one line of a container and repeat it, because its children cover all lines.
 
-    Textual would render each line of each container, half of the lines of the first paint.
+    Textual would render each line of each container. That is half of the lines that the first paint renders.
     """
     return render(Region(crop.x, crop.y, crop.width, 1)) * crop.height
 

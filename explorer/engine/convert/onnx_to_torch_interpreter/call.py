@@ -17,14 +17,14 @@ Rule = Callable[..., Any]
 
 
 def get_torch_dtype(name: str) -> torch.dtype:
-    """Torch's type for an element type in numpy's spelling.
+    """Returns torch's type for an element type in numpy's spelling.
 
     Raises:
         BadModel: Torch has no such type.
     """
-    dtype = getattr(torch, {"float4_e2m1fn": "none"}.get(name, name), None)
     if name in ("int4", "uint4", "int2", "uint2"):
         return torch.int8 if name.startswith("int") else torch.uint8
+    dtype = None if name == "float4_e2m1fn" else getattr(torch, name, None)
     if not isinstance(dtype, torch.dtype):
         raise BadModel(f"torch has no tensors of {name}")
     return dtype
@@ -53,7 +53,7 @@ class OperatorCall(Struct):
         return self.attributes.get(name, default)
 
     def dtype(self, code: int) -> torch.dtype:
-        """Torch's type for ONNX's type code."""
+        """Returns torch's type for ONNX's type code."""
         return get_torch_dtype(DTYPES[code].name)
 
     def tensor(self, value: Any) -> torch.Tensor:
@@ -61,18 +61,18 @@ class OperatorCall(Struct):
         result: torch.Tensor = convert_to_tensor(value, self.device)
         return result
 
-    def ints(self, value: Any) -> list[Any]:
-        """Numbers of a value, as Python numbers or torch symbols."""
+    def read_numbers(self, value: Any) -> list[Any]:
+        """Returns the numbers of a value, as Python numbers or torch symbols."""
         if isinstance(value, torch.Tensor):
             return list(value.reshape(-1).tolist())
         return [v.item() if isinstance(v, np.generic) else v for v in np.asarray(value).reshape(-1)]
 
-    def number(self, value: Any) -> Any:
-        """First number of a value."""
-        return self.ints(value)[0]
+    def read_number(self, value: Any) -> Any:
+        """Returns the first number of a value."""
+        return self.read_numbers(value)[0]
 
     @property
-    def outputs(self) -> int:
+    def output_count(self) -> int:
         """Number of outputs that the node names."""
         return len(self.node.outputs)
 

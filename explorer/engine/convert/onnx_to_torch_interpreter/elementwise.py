@@ -76,7 +76,7 @@ def _cast_to(x: Tensor, kind: torch.dtype) -> Tensor:
 
 def _read_axes(call: OperatorCall, args: tuple[Any, ...]) -> list[int] | None:
     if args and args[0] is not None:
-        return call.ints(args[0])
+        return call.read_numbers(args[0])
     axes = call.get("axes")
     return None if axes is None else list(axes)
 
@@ -149,7 +149,7 @@ def _make_softmax_rule(function: Callable[..., Tensor]) -> Rule:
 
 
 def _sum_cumulatively(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
-    axis_number = call.number(axis)
+    axis_number = call.read_number(axis)
     is_reversed, exclusive = call.get("reverse", 0), call.get("exclusive", 0)
     x = x.flip(axis_number) if is_reversed else x
     total = torch.cumsum(x, axis_number, dtype=x.dtype)
@@ -159,9 +159,9 @@ def _sum_cumulatively(call: OperatorCall, x: Tensor, axis: Any) -> Tensor:
 
 def _dropout(call: OperatorCall, x: Tensor, ratio: Any = None, training: Any = None) -> Any:
     call.get("ratio")
-    if training is not None and call.number(training) and (ratio is None or call.number(ratio)):
+    if training is not None and call.read_number(training) and (ratio is None or call.read_number(ratio)):
         raise BadModel("torch cannot drop the elements that another runtime drops: Dropout in training")
-    return (x, torch.ones_like(x, dtype=torch.bool))[: call.outputs]
+    return (x, torch.ones_like(x, dtype=torch.bool))[: call.output_count]
 
 
 def _fold_rule(function: Callable[[Tensor, Tensor], Tensor]) -> Rule:

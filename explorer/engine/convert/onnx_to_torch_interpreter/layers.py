@@ -161,7 +161,7 @@ def _max_pool(call: OperatorCall, x: Tensor) -> Any:
     floats = x if x.is_floating_point() else x.to(torch.float64)
     filled = _pad(floats, pad_before, pad_after, float(low))
     pool = _MAX_POOL[_get_spatial_rank(x) - 1]
-    if call.outputs < 2 or not call.node.outputs[1]:
+    if call.output_count < 2 or not call.node.outputs[1]:
         return pool(filled, kernel, strides, 0, dilations).to(x.dtype)
     values, indices = pool(filled, kernel, strides, 0, dilations, return_indices=True)
     return values.to(x.dtype), _remove_padding_from_indices(call, indices, filled, x, pad_before)
@@ -259,13 +259,17 @@ def _batch_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor, mean
 def _layer_norm(call: OperatorCall, x: Tensor, scale: Tensor, bias: Tensor | None = None) -> Any:
     axis, epsilon = call.get("axis", -1) % x.dim(), call.get("epsilon", 1e-5)
     axes = list(range(axis, x.dim()))
-    if call.outputs == 1 and scale.shape == x.shape[axis:] and (bias is None or bias.shape == scale.shape):
+    if (
+        call.output_count == 1
+        and scale.shape == x.shape[axis:]
+        and (bias is None or bias.shape == scale.shape)
+    ):
         return functional.layer_norm(x, list(x.shape[axis:]), scale, bias, epsilon)
     wide = x.to(torch.float32) if x.dtype in (torch.float16, torch.bfloat16) else x
     mean = wide.mean(axes, keepdim=True)
     inverse = torch.rsqrt(((wide - mean) ** 2).mean(axes, keepdim=True) + epsilon)
     y = ((wide - mean) * inverse).to(x.dtype) * scale
-    return (y if bias is None else y + bias, mean, inverse)[: call.outputs]
+    return (y if bias is None else y + bias, mean, inverse)[: call.output_count]
 
 
 def _rms_norm(call: OperatorCall, x: Tensor, scale: Tensor) -> Tensor:
@@ -331,10 +335,10 @@ def _resize(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
         raise BadModel("torch cannot crop and resize here")
     axes = list(call.get("axes", range(x.dim())))
     if sizes is not None:
-        targets = call.ints(sizes)
+        targets = call.read_numbers(sizes)
         factors = [n / x.shape[a] for n, a in zip(targets, axes, strict=True)]
     else:
-        factors = [float(s) for s in (call.ints(scales) if not isinstance(scales, tuple) else scales)]
+        factors = [float(s) for s in (call.read_numbers(scales) if not isinstance(scales, tuple) else scales)]
         targets = [math.floor(x.shape[a] * f) for f, a in zip(factors, axes, strict=True)]
     rounding = (
         "floor"
@@ -395,7 +399,7 @@ def _skip_layer_norm(
     total = x + skip
     total = total if bias is None else total + bias
     y = functional.layer_norm(total, [x.shape[-1]], gamma, beta, call.get("epsilon", 1e-12))
-    if call.outputs > 3:
+    if call.output_count > 3:
         return y, None, None, total
     return y
 
@@ -403,7 +407,7 @@ def _skip_layer_norm(
 def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) -> Any:
     """Attention of opset 23, without soft cap, lengths, or an output of the scores."""
     mask, past_k, past_v, lengths = (*rest, *(None,) * 4)[:4]
-    has_score_output = call.get("qk_matmul_output_mode", 0) or call.outputs > 3
+    has_score_output = call.get("qk_matmul_output_mode", 0) or call.output_count > 3
     if call.get("softcap", 0.0) or has_score_output or lengths is not None:
         raise BadModel("torch cannot run Attention with a soft cap, lengths, or its inner scores here")
     call.get("softmax_precision")
@@ -434,7 +438,7 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
     )
     if is_flat:
         y = y.transpose(1, 2).flatten(2)
-    return (y, *present)[: call.outputs] if call.outputs > 1 else y
+    return (y, *present)[: call.output_count] if call.output_count > 1 else y
 
 
 TABLE: Mapping[str, Rule] = {

@@ -14,7 +14,7 @@ from explorer.engine.convert.onnx_to_torch_interpreter.call import OperatorCall,
 
 
 def _reshape(call: OperatorCall, x: Tensor, shape: Any = None) -> Tensor:
-    sizes = call.ints(shape) if shape is not None else list(call.get("shape"))
+    sizes = call.read_numbers(shape) if shape is not None else list(call.get("shape"))
     if not call.get("allowzero", 0):
         sizes = [x.shape[index] if _is_number(s, 0) else s for index, s in enumerate(sizes)]
     return x.reshape(sizes)
@@ -32,9 +32,9 @@ def _transpose(call: OperatorCall, x: Tensor) -> Tensor:
 
 def _split(call: OperatorCall, x: Tensor, sizes: Any = None) -> Sequence[Tensor]:
     axis = call.get("axis", 0)
-    lengths = call.ints(sizes) if sizes is not None else call.get("split")
+    lengths = call.read_numbers(sizes) if sizes is not None else call.get("split")
     if lengths is None:
-        count = call.get("num_outputs", call.outputs)
+        count = call.get("num_outputs", call.output_count)
         return _split_axis(x, -(-x.shape[axis] // count), axis)
     return _split_axis(x, list(lengths), axis)
 
@@ -46,9 +46,13 @@ def _split_axis(x: Tensor, sizes: Any, axis: int) -> list[Tensor]:
 
 def _slice(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
     if inputs:
-        starts, ends = call.ints(inputs[0]), call.ints(inputs[1])
-        axes = call.ints(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else range(len(starts))
-        steps = call.ints(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else [1] * len(starts)
+        starts, ends = call.read_numbers(inputs[0]), call.read_numbers(inputs[1])
+        axes = (
+            call.read_numbers(inputs[2]) if len(inputs) > 2 and inputs[2] is not None else range(len(starts))
+        )
+        steps = (
+            call.read_numbers(inputs[3]) if len(inputs) > 3 and inputs[3] is not None else [1] * len(starts)
+        )
     else:
         starts, ends = list(call.get("starts")), list(call.get("ends"))
         axes, steps = call.get("axes", range(len(starts))), [1] * len(starts)
@@ -68,12 +72,12 @@ def _slice(call: OperatorCall, x: Tensor, *inputs: Any) -> Tensor:
 
 
 def _squeeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
-    axes_to_remove = call.ints(axes) if axes is not None else call.get("axes")
+    axes_to_remove = call.read_numbers(axes) if axes is not None else call.get("axes")
     return x.squeeze() if axes_to_remove is None else x.squeeze(tuple(axes_to_remove))
 
 
 def _unsqueeze(call: OperatorCall, x: Tensor, axes: Any = None) -> Tensor:
-    axes_to_add = list(call.ints(axes) if axes is not None else call.get("axes"))
+    axes_to_add = list(call.read_numbers(axes) if axes is not None else call.get("axes"))
     rank = x.dim() + len(axes_to_add)
     for axis in sorted(a % rank for a in axes_to_add):
         x = x.unsqueeze(axis)
@@ -87,7 +91,7 @@ def _flatten(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _expand(call: OperatorCall, x: Tensor, shape: Any) -> Tensor:
-    sizes = call.ints(shape)
+    sizes = call.read_numbers(shape)
     full_shape = [1] * (len(sizes) - x.dim()) + list(x.shape)
     sizes = [1] * (len(full_shape) - len(sizes)) + sizes
     # a 1 in the target shape keeps the size of the axis
@@ -155,10 +159,10 @@ def _scatter_nd(call: OperatorCall, x: Tensor, index: Tensor, updates: Tensor) -
 
 
 def _pad(call: OperatorCall, x: Tensor, pads: Any = None, value: Any = None, axes: Any = None) -> Tensor:
-    sizes = call.ints(pads) if pads is not None else list(call.get("pads"))
+    sizes = call.read_numbers(pads) if pads is not None else list(call.get("pads"))
     count = len(sizes) // 2
-    padded_axes = [a % x.dim() for a in (call.ints(axes) if axes is not None else range(count))]
-    fill = call.number(value) if value is not None else call.get("value", 0.0)
+    padded_axes = [a % x.dim() for a in (call.read_numbers(axes) if axes is not None else range(count))]
+    fill = call.read_number(value) if value is not None else call.get("value", 0.0)
     mode = call.get("mode", "constant")
     padding_by_axis = {axis: (sizes[index], sizes[index + count]) for index, axis in enumerate(padded_axes)}
     if mode == "constant":
@@ -183,7 +187,7 @@ def _pad(call: OperatorCall, x: Tensor, pads: Any = None, value: Any = None, axe
 
 def _constant_of_shape(call: OperatorCall, shape: Any) -> Tensor:
     value = call.get("value")
-    sizes = call.ints(shape)
+    sizes = call.read_numbers(shape)
     if value is None:
         return torch.zeros(sizes, device=call.device)
     array = value.array().reshape(-1)
@@ -193,12 +197,12 @@ def _constant_of_shape(call: OperatorCall, shape: Any) -> Tensor:
 
 def _range(call: OperatorCall, start: Any, end: Any, step: Any) -> Tensor:
     dtypes = [a.dtype for a in (start, end, step) if isinstance(a, Tensor)]
-    values = [call.number(a) for a in (start, end, step)]
+    values = [call.read_number(a) for a in (start, end, step)]
     return torch.arange(*values, dtype=dtypes[0] if dtypes else torch.int64, device=call.device)
 
 
 def _encode_one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tensor) -> Tensor:
-    count, axis = int(call.number(depth)), call.get("axis", -1)
+    count, axis = int(call.read_number(depth)), call.get("axis", -1)
     indices = _make_positive(index.long(), count)
     classes = torch.arange(count, device=index.device)
     is_hot = (indices.unsqueeze(-1) == classes).movedim(-1, axis)
@@ -206,7 +210,7 @@ def _encode_one_hot(call: OperatorCall, index: Tensor, depth: Any, values: Tenso
 
 
 def _trilu(call: OperatorCall, x: Tensor, k: Any = None) -> Tensor:
-    diagonal = 0 if k is None else int(call.number(k))
+    diagonal = 0 if k is None else int(call.read_number(k))
     return torch.triu(x, diagonal) if call.get("upper", 1) else torch.tril(x, diagonal)
 
 
@@ -219,7 +223,7 @@ def _eye_like(call: OperatorCall, x: Tensor) -> Tensor:
 
 
 def _top_k(call: OperatorCall, x: Tensor, k: Any = None) -> tuple[Tensor, Tensor]:
-    count = int(call.number(k)) if k is not None else call.get("k")
+    count = int(call.read_number(k)) if k is not None else call.get("k")
     largest, axis = bool(call.get("largest", 1)), call.get("axis", -1)
     # ONNX returns equal elements in their order; a stable sort does too, but torch's topk may not
     values, indices = torch.sort(x, dim=axis, descending=largest, stable=True)
@@ -265,14 +269,14 @@ def _sequence_insert(
     call: OperatorCall, sequence: list[Tensor], x: Tensor, index: Any = None
 ) -> list[Tensor]:
     extended = list(sequence)
-    position = len(extended) if index is None else int(call.number(index))
+    position = len(extended) if index is None else int(call.read_number(index))
     extended.insert(position + len(extended) if position < 0 else position, x)
     return extended
 
 
 def _sequence_erase(call: OperatorCall, sequence: list[Tensor], index: Any = None) -> list[Tensor]:
     shortened = list(sequence)
-    del shortened[-1 if index is None else int(call.number(index))]
+    del shortened[-1 if index is None else int(call.read_number(index))]
     return shortened
 
 
@@ -281,7 +285,7 @@ def _split_to_sequence(call: OperatorCall, x: Tensor, sizes: Any = None) -> list
     if sizes is None:
         parts = _split_axis(x, 1, axis)
         return [p if call.get("keepdims", 1) else p.squeeze(axis) for p in parts]
-    lengths = call.ints(sizes)
+    lengths = call.read_numbers(sizes)
     scalar = isinstance(sizes, Tensor) and sizes.dim() == 0
     return _split_axis(x, lengths[0] if scalar else lengths, axis)
 
@@ -322,7 +326,7 @@ TABLE: Mapping[str, Rule] = {
     "ReverseSequence": _reverse_sequence,
     "ScatterElements": _scatter_elements,
     "ScatterND": _scatter_nd,
-    "SequenceAt": lambda call, sequence, index: sequence[int(call.number(index))],
+    "SequenceAt": lambda call, sequence, index: sequence[int(call.read_number(index))],
     "SequenceConstruct": lambda call, *args: list(args),
     "SequenceEmpty": lambda call: [],
     "SequenceErase": _sequence_erase,
@@ -335,7 +339,7 @@ TABLE: Mapping[str, Rule] = {
     "Split": _split,
     "SplitToSequence": _split_to_sequence,
     "Squeeze": _squeeze,
-    "Tile": lambda call, x, repeats: x.repeat(*call.ints(repeats)) if x.dim() else x,
+    "Tile": lambda call, x, repeats: x.repeat(*call.read_numbers(repeats)) if x.dim() else x,
     "TopK": _top_k,
     "Transpose": _transpose,
     "Trilu": _trilu,

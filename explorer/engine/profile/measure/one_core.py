@@ -14,24 +14,26 @@ _SIDES = (256, 512)
 """Sides of the matmuls of one thread; the faster one counts."""
 _RUNS = 25
 """Timed runs of each kernel. The fastest counts, because other work can only slow a run down."""
-_BYTES_PER_RUN = 16 << 20
-"""Bytes that one timed run copies at least, so that the time of a call does not matter."""
-_SHARE = 4
-"""Each of both arrays has one part in so many of the cache that holds them."""
+_MIN_BYTES_PER_RUN = 16 << 20
+"""Minimum bytes that one timed run copies, so that the time of a call does not matter."""
+_CACHE_DIVISOR = 4
+"""Size of a cache, divided by the size of each of the two arrays that a copy in it uses."""
 
 
 def measure_core(
-    caches: Sequence[tuple[int, int, int]], largest: int, clock: Callable[[], float] = time.perf_counter
+    caches: Sequence[tuple[int, int, int]],
+    max_array_bytes: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> MeasuredCore:
     """Measures one core.
 
     Args:
         caches: Level, size in bytes, and number of processors that share it, for each cache.
-        largest: Maximum size of an array in bytes.
+        max_array_bytes: Maximum size of an array in bytes.
         clock: Returns seconds.
     """
     rate, side = max(_matmul_rates(clock))
-    return MeasuredCore(rate, (side,) * 3, tuple(_copy_rates(caches, largest, clock)))
+    return MeasuredCore(rate, (side,) * 3, tuple(_copy_rates(caches, max_array_bytes, clock)))
 
 
 def _matmul_rates(clock: Callable[[], float]) -> Iterator[tuple[float, int]]:
@@ -42,22 +44,22 @@ def _matmul_rates(clock: Callable[[], float]) -> Iterator[tuple[float, int]]:
 
 
 def _copy_rates(
-    caches: Sequence[tuple[int, int, int]], largest: int, clock: Callable[[], float]
+    caches: Sequence[tuple[int, int, int]], max_array_bytes: int, clock: Callable[[], float]
 ) -> Iterator[CopyRate]:
     """Yields the rate of each cache, with arrays larger than the nearer cache, then that of the memory."""
-    nearer = last = 0
+    nearer_size = largest_size = 0
     for level, size, _ in caches:
-        array = min(size // _SHARE, largest)
-        if 2 * array > nearer:
-            yield CopyRate(level, 2 * array, _copy_rate(array, clock))
-        nearer, last = size, max(last, size)
-    array = min(largest, max(64 << 20, 2 * last))
-    yield CopyRate(0, 2 * array, _copy_rate(array, clock))
+        array_bytes = min(size // _CACHE_DIVISOR, max_array_bytes)
+        if 2 * array_bytes > nearer_size:
+            yield CopyRate(level, 2 * array_bytes, _copy_rate(array_bytes, clock))
+        nearer_size, largest_size = size, max(largest_size, size)
+    array_bytes = min(max_array_bytes, max(64 << 20, 2 * largest_size))
+    yield CopyRate(0, 2 * array_bytes, _copy_rate(array_bytes, clock))
 
 
 def _copy_rate(size: int, clock: Callable[[], float]) -> float:
-    """Returns the bytes per second that a copy of `size` bytes reads, and writes as many."""
-    elements, rows = max(size // 4, 1), max(_BYTES_PER_RUN // size, 1)
+    """Returns the bytes per second that a copy of `size` bytes reads. It writes as many bytes per second."""
+    elements, rows = max(size // 4, 1), max(_MIN_BYTES_PER_RUN // size, 1)
     source, target = np.ones(elements, np.float32), np.zeros(elements, np.float32)
     # views that repeat the arrays: NumPy copies them again and again within one call
     repeated = np.broadcast_to(source, (rows, elements))
