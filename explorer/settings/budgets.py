@@ -63,11 +63,11 @@ def parse_budget(value: Any, unit: BudgetUnit, where: str) -> Budget:
         text = str(value).strip()
         is_unsigned = unit != "share" and _PERCENT.fullmatch(text) is not None
         if is_unsigned:
-            hint = f"write +{text} for that much more than the baseline"
+            hint = f"write +{text} to allow a growth of {text} since the baseline"
             raise Misuse(f"'{value}' has no sign", where=where, hint=hint)
         raise Misuse(f"'{value}' is not a limit", where=where, hint=_EXAMPLES[unit])
     if unit == "share" and not budget.is_change and budget.number > 1:
-        raise Misuse(f"'{value}' is more than all nodes", where=where, hint=_EXAMPLES[unit])
+        raise Misuse(f"'{value}' is more than 100 % of the nodes", where=where, hint=_EXAMPLES[unit])
     return budget
 
 

@@ -340,7 +340,7 @@ GRAPH_FOOTER = (
     ("m f", "mark two, follow"),
     ("1-4", "around it"),
     ("/", "find"),
-    ("a", "about it"),
+    ("a", "details"),
     ("0", "whole model"),
     ("i o", "into, out"),
     ("Esc", "back"),

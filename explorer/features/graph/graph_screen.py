@@ -58,32 +58,32 @@ Draw = Callable[[GraphRequest], Awaitable["GraphDrawing"]]
 # fmt: off
 GRAPH_KEYS = key_group(
     "In the graph view",
-    ("graph_step('down')", ("down", "j"), "↓ j", "To a reader", "Down along an edge, the straightest"),
-    ("graph_step('up')", ("up", "k"), "↑ k", "To a maker", "Up along an edge, the straightest"),
+    ("graph_step('down')", ("down", "j"), "↓ j", "To a consumer", "Go down along the straightest edge"),
+    ("graph_step('up')", ("up", "k"), "↑ k", "To a producer", "Go up along the straightest edge"),
     ("graph_step('left')", ("left", "h"), "← h", "Box to the left", "In the same rank"),
     ("graph_step('right')", ("right", "l"), "→ l", "Box to the right", "In the same rank"),
-    ("graph_edge(0)", ("home", "g"), "Home g", "First box", "Where the data comes in"),
-    ("graph_edge(1)", ("end", "G"), "End G", "Last box", "Where it goes out"),
-    ("graph_to_tree", ("enter",), "Enter", "To the layer in the tree", "Backspace comes back from there"),
-    ("graph_unfold", ("plus",), "+", "Unfold the box", "What stands in it, in its place"),
-    ("graph_fold", ("minus",), "-", "Fold what the box stands in", "Nothing is unfolded: out of the group"),
-    ("graph_into", ("i",), "i", "Into the group", "Draws only what stands in the chosen box"),
-    ("graph_out", ("o",), "o", "Out of the group", "Draws what is around it"),
-    ("graph_whole", ("0",), "0", "The whole model", "At the level of its modules"),
-    ("graph_around(1)", ("1",), "1 - 4", "What is around the box", "So many edges away"),
-    ("graph_mark", ("m", "space"), "m Space", "Mark a layer, or not", "The ends of a path, at most two"),
-    ("graph_follow", ("f",), "f", "Follow the path", "Between two marks, or one and the chosen box"),
-    ("graph_find", ("slash",), "/", "Find a layer", "Wherever it stands: what is around it is unfolded"),
-    ("graph_next(1)", ("n",), "n", "The next that was found", "Of those that / meant"),
-    ("graph_next(-1)", ("N",), "N", "The one before", "Of those that / meant"),
-    ("graph_about", ("a",), "a", "About the box, or not", "Its attributes, tensors and figures, beside"),
-    ("graph_scroll(1)", ("pagedown",), "PgDn", "Further down the page about it", "Where it is long"),
-    ("graph_scroll(-1)", ("pageup",), "PgUp", "Up the page about it", "Where it is long"),
-    ("graph_compact", ("c",), "c", "Compact, or boxes", "A line for each box; ← → go along the rails"),
-    ("graph_map", ("v",), "v", "The map, or not", "Where the view stands in a large drawing"),
-    ("graph_back", ("backspace",), "Backspace", "The drawing before", "With the box that was chosen in it"),
+    ("graph_edge(0)", ("home", "g"), "Home g", "First box", "Go to the box of the inputs"),
+    ("graph_edge(1)", ("end", "G"), "End G", "Last box", "Go to the box of the outputs"),
+    ("graph_to_tree", ("enter",), "Enter", "To the layer in the tree", "Backspace returns to the graph"),
+    ("graph_unfold", ("plus",), "+", "Unfold the box", "Replace the box by the boxes inside it"),
+    ("graph_fold", ("minus",), "-", "Fold", "Fold the unfolded box around it, or leave the group"),
+    ("graph_into", ("i",), "i", "Into the group", "Draw only the layers inside the chosen box"),
+    ("graph_out", ("o",), "o", "Out of the group", "Draw the group around this one"),
+    ("graph_whole", ("0",), "0", "The whole model", "Draw the modules of the whole model"),
+    ("graph_around(1)", ("1",), "1 - 4", "Neighborhood", "Draw the boxes that many edges away"),
+    ("graph_mark", ("m", "space"), "m Space", "Mark", "Mark or unmark an end of a path, at most two"),
+    ("graph_follow", ("f",), "f", "Follow the path", "Draw the path between the marks, or to the box"),
+    ("graph_find", ("slash",), "/", "Find a layer", "Find a layer and unfold the groups around it"),
+    ("graph_next(1)", ("n",), "n", "Next match", "Go to the next layer that / found"),
+    ("graph_next(-1)", ("N",), "N", "Previous match", "Go to the previous layer that / found"),
+    ("graph_about", ("a",), "a", "Details", "Show or hide the facts about the box"),
+    ("graph_scroll(1)", ("pagedown",), "PgDn", "Scroll down", "Scroll the details down"),
+    ("graph_scroll(-1)", ("pageup",), "PgUp", "Scroll up", "Scroll the details up"),
+    ("graph_compact", ("c",), "c", "Compact form", "Draw a line for each box; ← → go along the rails"),
+    ("graph_map", ("v",), "v", "Map", "Show or hide the map of a large drawing"),
+    ("graph_back", ("backspace",), "Backspace", "Previous drawing", "Return to the previous drawing"),
 )
-_STEPS = key_group("", *((f"graph_around({n})", (str(n),), str(n), "What is around", "") for n in (2, 3, 4)))
+_STEPS = key_group("", *((f"graph_around({n})", (str(n),), str(n), "Neighborhood", "") for n in (2, 3, 4)))
 # fmt: on
 
 
@@ -117,13 +117,13 @@ class GraphView(SubScreen[int]):
         self._marks: list[int] = []
         self._earlier: list[tuple[GraphRequest, int | None]] = []
         self._matches: list[int] = []
-        self._map = True
-        self._beside: bool | None = None
+        self._shows_map = True
+        self._shows_details: bool | None = None
         self._is_compact = False
         self._rails: RailPage | None = None
-        self._take(drawing, request, chosen_row)
+        self._set_drawing(drawing, request, chosen_row)
 
-    def _take(self, drawing: GraphDrawing, request: GraphRequest, chosen_row: int | None) -> None:
+    def _set_drawing(self, drawing: GraphDrawing, request: GraphRequest, chosen_row: int | None) -> None:
         self.request = request._replace(unfold=drawing.unfolded)
         self.drawing, self._canvas = drawing, GraphCanvas(drawing, self._marks)
         self._rails = None
@@ -181,13 +181,13 @@ class GraphView(SubScreen[int]):
         has_room = self.size.width >= _WIDE and not self.app.has_class(
             "remote"
         )  # every cell costs bytes there
-        self.set_class(has_room if self._beside is None else self._beside, "-about")
+        self.set_class(has_room if self._shows_details is None else self._shows_details, "-about")
 
     def _show(self) -> None:
         self.query_one(TitleBar).show(lambda width: title_lines(self.drawing, self.request.steps, width))
-        self._moved()
+        self._redraw()
 
-    def _moved(self) -> None:
+    def _redraw(self) -> None:
         self.query_one("#graph", PanelView).again()
         self._show_box()
 
@@ -230,7 +230,9 @@ class GraphView(SubScreen[int]):
         self._corner = left, top
         lines = self._canvas.lines(self.chosen, left, top, width, height)
         return (
-            draw_overview(lines, drawing, self.chosen, View(left, top, width, height)) if self._map else lines
+            draw_overview(lines, drawing, self.chosen, View(left, top, width, height))
+            if self._shows_map
+            else lines
         )
 
     def _compact_page(self, width: int, height: int) -> list[Line]:
@@ -259,7 +261,7 @@ class GraphView(SubScreen[int]):
                 if index == self.chosen:
                     self.action_graph_unfold()
                 self.chosen = index
-                self._moved()
+                self._redraw()
 
     # keys: from box to box
 
@@ -267,7 +269,7 @@ class GraphView(SubScreen[int]):
         """Move to the next box in a direction: 'up', 'down', 'left' or 'right'."""
         if self.drawing.boxes and (index := self._find_neighbor(direction)) is not None:
             self.chosen = index
-            self._moved()
+            self._redraw()
 
     def _find_neighbor(self, direction: str) -> int | None:
         """Return the index of the box that an arrow key leads to, or None."""
@@ -282,7 +284,7 @@ class GraphView(SubScreen[int]):
         """Move to the first (`end` 0) or last (`end` 1) box."""
         if self.drawing.boxes:
             self.chosen = len(self.drawing.boxes) - 1 if end else 0
-            self._moved()
+            self._redraw()
 
     def action_graph_to_tree(self) -> None:
         """Close the view and go to the layer in the tree."""
@@ -291,7 +293,7 @@ class GraphView(SubScreen[int]):
 
     def action_graph_about(self) -> None:
         """Show or hide the detail page."""
-        self._beside = not self.has_class("-about")
+        self._shows_details = not self.has_class("-about")
         self._lay_out()
 
     def action_graph_scroll(self, step: int) -> None:
@@ -303,12 +305,12 @@ class GraphView(SubScreen[int]):
         self._is_compact = not self._is_compact
         self._corner = (0, 0)
         self.show_keys()
-        self._moved()
+        self._redraw()
 
     def action_graph_map(self) -> None:
         """Show or hide the overview map."""
-        self._map = not self._map
-        self._moved()
+        self._shows_map = not self._shows_map
+        self._redraw()
 
     # keys: other drawings
 
@@ -379,7 +381,7 @@ class GraphView(SubScreen[int]):
         marks = [mark for mark in self._marks if mark != box.row]
         self._marks = [*marks, box.row][-2:] if len(marks) == len(self._marks) else marks
         self._canvas, self._rails = GraphCanvas(self.drawing, self._marks), None
-        self._moved()
+        self._redraw()
 
     def action_graph_follow(self) -> None:
         """Highlight the paths between the two marks, or remove the highlight."""
@@ -434,7 +436,7 @@ class GraphView(SubScreen[int]):
         index = _box_of(self.drawing, row, -1)
         if index >= 0 and self.drawing.boxes[index].row == row:
             self.chosen = index
-            self._moved()
+            self._redraw()
         elif self.request.steps is None and self._is_inside(row, self.request.row):
             self._go(self.request._replace(unfold=(*self.drawing.unfolded, row)), row, keeps_place=True)
         else:
@@ -462,7 +464,7 @@ class GraphView(SubScreen[int]):
             return
         if not back:
             self._earlier.append(previous)
-        self._take(drawing, request, chosen_row)
+        self._set_drawing(drawing, request, chosen_row)
         if keeps_place and box is not None and self.box is not None:
             moved_box = self.box
             self._corner = corner[0] + moved_box.x - box.x, corner[1] + moved_box.y - box.y
@@ -524,8 +526,8 @@ async def _show(context: CommandContext) -> None:
 
     def draw_details(row: int, width: int) -> list[Line]:
         assert store.analysis is not None
-        outside, totals = build_overlay_fields(tree.model.overlay, row), store.analysis.info.totals
-        return layer_page([tree.model.layers[row]], totals, width, store.exact, outside=outside)
+        overlay_fields, totals = build_overlay_fields(tree.model.overlay, row), store.analysis.info.totals
+        return layer_page([tree.model.layers[row]], totals, width, store.exact, overlay_fields=overlay_fields)
 
     request = GraphRequest(layer.id if layer.group else layer.parent)
     drawing: GraphDrawing = await context.jobs.run("drawing the graph", "graph", request.row, depth=1)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from explorer.tui.tabs.panes import Panes
     from explorer.tui.tree.filter_line import FilterLine
 
-_PATIENCE = 0.1
+_WAIT_SECONDS = 0.1
 """Seconds that the first tree of a model waits for the edges."""
 
 
@@ -85,7 +85,7 @@ class ModelLoader:
     async def _request_edges(self) -> asyncio.Task[RowEdges]:
         """Request the edges, and wait a moment for them, so that the tree is usually drawn once."""
         request: asyncio.Task[RowEdges] = asyncio.ensure_future(self._store.jobs.ask("edges"))
-        await asyncio.wait({request}, timeout=_PATIENCE)
+        await asyncio.wait({request}, timeout=_WAIT_SECONDS)
         return request
 
     async def _load_overlay(self) -> Overlay | None:

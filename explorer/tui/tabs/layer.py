@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Field
     from explorer.tui.state.store import OnDemandCache, ScreenStore
 
-_PATIENCE = 0.1
+_WAIT_SECONDS = 0.1
 """Seconds that a page waits for the connections of its layer before it is drawn without them."""
 
 
@@ -44,7 +44,7 @@ class LayerParts(Struct, frozen=True):
         layer: ID of the layer.
         path: Path of the layer.
         span: IDs of the first and the last layer under the cursor, descendants included.
-        brief: Whether parts are kept short, because their long form was sent to the terminal before.
+        brief: Whether parts are short, because the user works over SSH and did not ask for their long form.
     """
 
     store: ScreenStore
@@ -90,9 +90,10 @@ class LayerTab(Tab[LineView]):
         is_other_layer, self._path = layers[0].path != self._path, layers[0].path
         self._painted = layers[0].id
         edges = self._connections(layers[0].id)
-        outside = build_overlay_fields(model.overlay, layers[0].id)
+        overlay_fields = build_overlay_fields(model.overlay, layers[0].id)
         self.view.show(
-            lambda width: layer_page(layers, totals, width, exact, parts, edges, outside), top=is_other_layer
+            lambda width: layer_page(layers, totals, width, exact, parts, edges, overlay_fields),
+            top=is_other_layer,
         )
 
     def _connections(self, layer: int) -> Connections | None:
@@ -100,8 +101,8 @@ class LayerTab(Tab[LineView]):
         cache = self.store.on_demand
         edges = cache.connections.get(layer)
         if edges is None:
-            idle, cache.connecting = cache.connecting < 0, layer
-            if idle:
+            is_idle, cache.connecting = cache.connecting < 0, layer
+            if is_idle:
                 self.view.screen.run_worker(self._connect(cache), group="connections", exit_on_error=False)
         return edges
 
@@ -113,7 +114,7 @@ class LayerTab(Tab[LineView]):
         try:
             while (layer := cache.connecting) not in cache.connections:
                 request = asyncio.ensure_future(self.store.jobs.ask("connections", layer))
-                completed, _ = await asyncio.wait({request}, timeout=_PATIENCE)
+                completed, _ = await asyncio.wait({request}, timeout=_WAIT_SECONDS)
                 if not completed:
                     # the engine is busy: draw the page without connections
                     self._slow = True
@@ -131,7 +132,7 @@ class LayerTab(Tab[LineView]):
 
     def _list_demanded_parts(self, layer: int, path: str) -> list[Callable[[int], list[Line]]]:
         """Return the parts of the page that features computed on demand for the layer."""
-        # over SSH a histogram is sent only once, when the user asks for it
+        # over SSH, a histogram is sent only for the layer for which the user asked
         brief = self.store.remote and path != self.store.asked_path
         page = LayerParts(self.store, layer, path, self.tree.span, brief)
         return [part for parts in load_all("layer_lines") for part in parts(page)]
@@ -154,7 +155,7 @@ def layer_page(
     exact: bool,
     extra_parts: Sequence[Callable[[int], list[Line]]] = (),
     connections: Connections | None = None,
-    outside: Sequence[Field] = (),
+    overlay_fields: Sequence[Field] = (),
 ) -> list[Line]:
     """Draw the page of one layer, or of a run of identical blocks, represented by its first.
 
@@ -165,11 +166,11 @@ def layer_page(
         exact: Whether numbers are written out instead of rounded.
         extra_parts: Parts that were computed on demand. They precede the parts of the layer.
         connections: Producers and readers of the layer's tensors, or None while unknown.
-        outside: Figures of the layer from an external file.
+        overlay_fields: Figures of the layer from an external file.
     """
     layer, width = layers[0], width - 1
     title = layer_title(layer, layers[-1].path, len(layers))
-    lines = draw([*title, *layer_blocks(layer, totals, outside)], width, exact)
+    lines = draw([*title, *layer_blocks(layer, totals, overlay_fields)], width, exact)
     for part in extra_parts:
         if part_lines := part(width):
             lines += [BLANK, *part_lines]
@@ -184,11 +185,11 @@ def link_lines(connections: Connections, width: int, exact: bool) -> list[Line]:
     """Draw one line per producer of an input and per reader of an output. Each line links to that layer."""
     lines: list[Line] = []
     tables = ("Inputs", input_table(connections)), ("Outputs", output_table(connections))
-    for (title, table), leads_to in zip(tables, find_row_links(connections), strict=True):
+    for (title, table), target_rows in zip(tables, find_row_links(connections), strict=True):
         if not table.rows:
             continue
         lines += [BLANK, heading_line(f" {title}")]
-        for index, lead in enumerate(leads_to):
+        for index, target_row in enumerate(target_rows):
             line = row_line(table, index, width, exact, mark=(" ", "text"))
-            lines.append(line if lead is None else Link.to(lead, line))
+            lines.append(line if target_row is None else Link.to(target_row, line))
     return lines

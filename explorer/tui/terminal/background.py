@@ -23,7 +23,7 @@ _QUESTION = b"\x1b]11;?\x1b\\\x1b[c"
 _COLOR = re.compile(rb"\x1b\]11;rgba?:([0-9a-f]{1,4})/([0-9a-f]{1,4})/([0-9a-f]{1,4})", re.IGNORECASE)
 _END = re.compile(rb"\x1b\[\?[\d;]*c\Z")
 _MAX_BYTES = 256
-_PATIENCE, _REMOTE_PATIENCE = 0.15, 0.4
+_TIMEOUT_SECONDS, _REMOTE_TIMEOUT_SECONDS = 0.15, 0.4
 """Seconds between the question and the start of the screen, at a local terminal and over SSH."""
 _LATE = 10.0
 """Seconds after the start in which a late answer may arrive."""
@@ -44,7 +44,7 @@ class BackgroundQuestion:
 
     def __init__(self, terminal: int, *, remote: bool) -> None:
         self._terminal = terminal
-        self._deadline = time.monotonic() + (_REMOTE_PATIENCE if remote else _PATIENCE)
+        self._deadline = time.monotonic() + (_REMOTE_TIMEOUT_SECONDS if remote else _TIMEOUT_SECONDS)
         self.is_answered = False
         os.write(terminal, _QUESTION)
 

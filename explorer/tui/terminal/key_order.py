@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.app import App
     from textual.events import Event
 
-_PATIENCE = 1.0
+_MAX_TURN_SECONDS = 1.0
 """Seconds after which the next key no longer waits for the previous one."""
 _MIN_PASTED, _MIN_DIFFERENT = 16, 6
 """Minimum number of characters, and of different characters, of a paste. A held key repeats one character."""
@@ -52,7 +52,7 @@ class KeysInOrder:
     async def take(self, event: Event) -> None:
         """Queue a key, and handle it at once if no other key is in progress."""
         self._waiting.append(event)
-        if self._current_turn is None or time.monotonic() - self._current_turn > _PATIENCE:
+        if self._current_turn is None or time.monotonic() - self._current_turn > _MAX_TURN_SECONDS:
             await self._post_next()
 
     async def _post_next(self) -> None:

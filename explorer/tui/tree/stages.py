@@ -31,8 +31,8 @@ class StageRows(Struct):
 
     Attributes:
         first, last: First and last unit of each layer; -1 for a layer without units.
-        crossing: Bytes that a cut before the first unit of each layer transfers. NaN follows as the entry of
-            the whole model.
+        crossing: Bytes that a cut before the first unit of each layer transfers. The last entry, NaN,
+            belongs to the whole model.
         places: Units before which there is a cut, in ascending order.
         selected_cut: Index in `places` of the cut that keys move; -1 for none.
     """
@@ -101,7 +101,7 @@ class StageRows(Struct):
     def list_first_stages(self) -> Sequence[float]:
         """Return the first stage of each layer, by which the column is sorted; NaN without operators.
 
-        NaN follows as the entry of the whole model.
+        The last entry, NaN, belongs to the whole model.
         """
         return array("d", [*(self.find_stage(unit) if unit >= 0 else nan for unit in self.first), nan])
 

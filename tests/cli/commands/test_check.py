@@ -202,7 +202,7 @@ WRONG_WORDS = [
     ("lenet.onnx --max-peak=-5", "is not a limit"),
     ("lenet.onnx --max-macs=-101%", "is not a limit"),
     ("lenet.onnx --max-seconds 5ps", "is not a limit; write 20ms"),
-    ("lenet.onnx --min-coverage 101%", "is more than all nodes"),
+    ("lenet.onnx --min-coverage 101%", "is more than 100 % of the nodes"),
     ("lenet.onnx --min-coverage +5%", "is not a limit; write 95%"),
     ("lenet.onnx --max-macs +5%", "add --against baseline.json"),
     ("lenet.onnx --no-new-unknown", "add --against baseline.json"),

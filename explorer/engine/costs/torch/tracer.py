@@ -256,7 +256,7 @@ class _Watch:
         self.can_replay = gradients is None and layer_cache.is_enabled()
         self.tape: list[layer_cache.Booking] | None = None
         self.modes: tuple[int, int] | None = None
-        self.unseen = 0
+        self.next_hidden_address = 0
         self.parameters = parameters(model)
         self.weights: dict[int, list[ModuleParameter]] = {}
         for parameter in self.parameters.values():
@@ -369,7 +369,7 @@ class _Watch:
         self.unseen_work.note_started_work(self.frames[-1].path)
 
     def note_later_work(self) -> None:
-        """Records that the running module leaves code that may compute after the run."""
+        """Records that the running module registers code that may compute after the run."""
         self.unseen_work.note_later_work(self.frames[-1].path)
 
     def note_memory_access(self, method: str) -> None:
@@ -389,8 +389,8 @@ class _Watch:
         keys = list(dict.fromkeys(layer_call.addresses))
         # tensors inside the layer have no memory, so they get unique negative numbers as addresses
         hidden_count = tape.storage_count - len(keys)
-        keys += range(self.unseen - hidden_count, self.unseen)
-        self.unseen -= hidden_count
+        keys += range(self.next_hidden_address - hidden_count, self.next_hidden_address)
+        self.next_hidden_address -= hidden_count
         for part, tensor in zip(tape.parts, parts, strict=True):
             if part is not None and tensor is not None and part.kind == meta_cache.FRESH:
                 storage = tensor.untyped_storage()

@@ -27,7 +27,7 @@ def _normalize_reshape(node: NormalNode) -> None:
     shape = _get_fixed_shape(node)
     if shape is None or 0 in shape or not isinstance(node.inputs[0], int):
         return
-    sizes = _TARGETS[node.op](node, shape)
+    sizes = _RESHAPED_SIZES[node.op](node, shape)
     if sizes is None or math.prod(sizes) != math.prod(shape):
         return
     node.op, node.attributes = "Reshape", {}
@@ -74,7 +74,7 @@ def _compute_unsqueezed_sizes(node: NormalNode, shape: Ints) -> Ints | None:
     )
 
 
-_TARGETS = {
+_RESHAPED_SIZES = {
     "Reshape": _compute_reshaped_sizes,
     "Flatten": _compute_flattened_sizes,
     "Squeeze": _compute_squeezed_sizes,
@@ -160,7 +160,7 @@ def _normalize_resize(node: NormalNode) -> None:
 
 
 STATIC: Mapping[str, Sequence[Rule]] = {
-    **dict.fromkeys(_TARGETS, (_normalize_reshape,)),
+    **dict.fromkeys(_RESHAPED_SIZES, (_normalize_reshape,)),
     "Expand": (_remove_empty_expand,),
     "Gather": (_normalize_gather,),
     "Resize": (_normalize_resize,),
