@@ -383,7 +383,7 @@ class PublicMethods:
         on_progress: OnProgress = None,
         cancel: Cancel = None,
     ) -> tuple[nn.Module, TileResult]:
-        """Return a copy of the opened nn.Module whose layers multiply by tiles."""
+        """Return a copy of the opened nn.Module whose layers compute their matmuls tile by tile."""
         raise NotImplementedError
 
     def module_command(
@@ -400,7 +400,7 @@ class PublicMethods:
         raise NotImplementedError
 
     def keep_choices(self, path: PathText, *, overwrite: bool = False, on_progress: OnProgress = None) -> str:
-        """Write the tilings so far as a file for `--config`, with a rule for every site by name."""
+        """Write the tilings of the session to a file for `--config`, with one rule for each site, by its name."""
         raise NotImplementedError
 
     def map(
