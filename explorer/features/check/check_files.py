@@ -97,11 +97,14 @@ def check_files(
     """
     project = read_project(config)
     path = against or (None if project is None else project.against)
-    jobs = _list_jobs([os.fspath(model) for model in models], project, spec, machine, options, update)
+    baseline: Baseline | None = None
+    if path is not None and not update and (against is not None or os.path.lexists(path)):
+        baseline = read_baseline(path)
+    sources = [os.fspath(model) for model in models]
+    jobs = _list_jobs(sources, project, spec, machine, options, update, has_baseline=baseline is not None)
     for job in jobs:
         if not (update and is_empty(job.spec)):
             check_needs(job.spec, job.budgets, has_baseline=path is not None, where=job.where)
-    baseline: Baseline | None = None
     if update:
         if path is None:
             hint = 'add --against baseline.json, or against = "baseline.json" in [tool.explorer]'
@@ -109,7 +112,7 @@ def check_files(
         inputs = () if project is None else (project.path,)
         check_baseline_target(path, tuple(job.source for job in jobs), inputs, overwrite=overwrite)
         baseline = _read_old_baseline(path)
-    elif path is not None and (against is not None or any(needs_baseline(j.spec, j.budgets) for j in jobs)):
+    elif path is not None and baseline is None and any(needs_baseline(j.spec, j.budgets) for j in jobs):
         baseline = read_baseline(path)
     folder = os.path.dirname(os.path.abspath(path or os.curdir))
     names = {job.source: name_model(job.source, folder) for job in jobs}
@@ -119,7 +122,7 @@ def check_files(
             find_entry(baseline, names[job.source], path or "", is_needed=is_needed)
     results, entries = list[ModelCheck](), dict[str, BaselineModel]()
     for job in jobs:
-        model_figures = _measure(job, on_progress, cancel)
+        model_figures = _measure(job, on_progress, cancel, is_only=len(jobs) == 1)
         old = None if baseline is None else baseline.models.get(names[job.source])
         entry = model_figures.build_baseline()
         entries[names[job.source]] = entry
@@ -147,6 +150,8 @@ def _list_jobs(
     machine: Machine | None,
     options: OpeningKeywords,
     update: bool,
+    *,
+    has_baseline: bool,
 ) -> list[_Job]:
     """List the models to check, each with the budgets of the caller and of the project.
 
@@ -169,7 +174,8 @@ def _list_jobs(
         job = _build_job(source, source, project, entry, spec, machine, options, "")
         if is_empty(job.spec) and not update:
             suggestion = "" if project is None else suggest_only_near(source, project.models)
-            advice = f'add --max-macs 4.1G, or a table [tool.explorer."{source}"] to pyproject.toml'
+            limit = "+5%" if has_baseline else "4.1G"
+            advice = f'add --max-macs {limit}, or a table [tool.explorer."{source}"] to pyproject.toml'
             raise Misuse("no budget is set for this model", where=source, hint=suggestion or advice)
         jobs.append(job)
     return jobs
@@ -197,12 +203,17 @@ def _build_job(
     return _Job(name, source, full_spec, read_budgets(full_spec), machine, opening, where)
 
 
-def _measure(job: _Job, on_progress: OnProgress, cancel: Cancel) -> ModelFigures:
-    """Open a model and collect its figures. An error names the place in `pyproject.toml` that lists it."""
+def _measure(job: _Job, on_progress: OnProgress, cancel: Cancel, *, is_only: bool) -> ModelFigures:
+    """Open a model and collect its figures.
+
+    An error names the place in `pyproject.toml` that lists the model, or one of several models.
+    """
     try:
         with Session(job.source, **job.options) as session:
             return measure(session, job.spec, job.machine, None, on_progress, cancel)
     except ExplorerError as error:
         if job.where:
             error.where = f"{job.where}: {error.where or job.name}"
+        elif not is_only and job.name not in str(error):
+            error.where = f"{job.name}: {error.where}" if error.where else job.name
         raise

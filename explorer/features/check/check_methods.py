@@ -47,7 +47,7 @@ def check(
 
     Raises:
         Misuse: No budget is set, a limit is invalid, or the baseline is broken or lacks the model.
-        BadModel: The model is broken, or it cannot run and its time is limited.
+        BadModel: The model is broken.
         Cancelled: `cancel` returned True.
     """
     source = session.parts.models.source

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import Struct
 
-from explorer.base.errors import Misuse, suggest_name
+from explorer.base.errors import BadModel, Misuse, suggest_name
 from explorer.base.options import find_option
 from explorer.base.units import format_short_list, shape_text
 from explorer.facts.check import (
@@ -57,6 +57,7 @@ class ModelFigures(Struct, frozen=True):
     Attributes:
         figures: Figures by name.
         seconds: Interval of the measured time, or None without a measurement.
+        no_seconds: Reason why the time could not be measured, or ''.
         unknown: Paths of the layers with an unknown figure.
         inputs: Shape of each input by name, as text.
         open_sizes: Names of the sizes of inputs that are open.
@@ -66,6 +67,7 @@ class ModelFigures(Struct, frozen=True):
 
     figures: Mapping[str, FigureValue]
     seconds: Interval | None
+    no_seconds: str
     unknown: tuple[str, ...]
     inputs: Mapping[str, str]
     open_sizes: tuple[str, ...]
@@ -158,22 +160,27 @@ def measure(
     roofline = session.roofline(machine, index) if is_timed and machine is not None else None
     all_figures = collect_model_figures(analysis.info, roofline=roofline)
     figures = {name: all_figures[name] for name in (*_STORED, "least_seconds") if name in all_figures}
-    seconds, notes = None, list[str]()
-    if is_timed and machine is None:
-        profile = session.profile(ProfileSpec(), index=index, on_progress=on_progress, cancel=cancel)
-        figures["seconds"] = FigureValue(profile.wall.median)
-        seconds = Interval(profile.wall.low, profile.wall.high)
-        if profile.loaded:
-            notes.append(f"the time was measured while other programs ran: {profile.load}")
-    unknown = (
-        row.path for row in analysis.layers if row.status == "unknown" and row.counted and not row.group
-    )
     tensors = analysis.info.model.inputs
     inputs = {tensor.name: shape_text(tensor.shape) for tensor in tensors}
     dims = (dim for tensor in tensors for dim in tensor.shape or ())
     open_sizes = tuple(dict.fromkeys(dim for dim in dims if isinstance(dim, str)))
+    seconds, no_seconds, notes = None, "", list[str]()
+    if is_timed and machine is None:
+        try:
+            profile = session.profile(ProfileSpec(), index=index, on_progress=on_progress, cancel=cancel)
+        except BadModel as error:
+            figures["seconds"] = FigureValue(None)
+            no_seconds = str(error)
+        else:
+            figures["seconds"] = FigureValue(profile.wall.median, "~ " if open_sizes else "")
+            seconds = None if open_sizes else Interval(profile.wall.low, profile.wall.high)
+            if profile.loaded:
+                notes.append(f"the time was measured while other programs ran: {profile.load}")
+    unknown = (
+        row.path for row in analysis.layers if row.status == "unknown" and row.counted and not row.group
+    )
     name = "" if roofline is None else roofline.machine.name
-    return ModelFigures(figures, seconds, tuple(unknown), inputs, open_sizes, name, tuple(notes))
+    return ModelFigures(figures, seconds, no_seconds, tuple(unknown), inputs, open_sizes, name, tuple(notes))
 
 
 def judge(
@@ -309,8 +316,11 @@ def _explain_unknown(
     old: BaselineFigure | None,
 ) -> str:
     """Explain why it is unknown whether a figure is within its limit, and name the next step."""
-    if figure.value is None or figure.sign:
-        text = _INEXACT.get(figure.sign) or "the figure is unknown"
+    if name == "seconds" and model_figures.no_seconds:
+        return model_figures.no_seconds
+    number = _get_number(figure)
+    if number is None or figure.sign:
+        text = _INEXACT[figure.sign] if number is not None else "the figure is unknown"
         if model_figures.open_sizes:
             sizes = " ".join(f"--dim {size}=1" for size in model_figures.open_sizes)
             return f"{text}, because sizes are open; add {sizes}, with your sizes"

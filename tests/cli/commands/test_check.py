@@ -211,6 +211,11 @@ WRONG_WORDS = [
     ("lenet.onnx --max-macs 5G --against broken.json", "broken.json: this is not a baseline"),
     ("lenet.onnx --max-macs 5G --against huge.json", "huge.json: this is not a baseline"),
     ("lenet.onnx --max-macs 5G --against .", "cannot be read"),
+    ("lenet.onnx --against broken.json", "broken.json: this is not a baseline"),
+    ("--against broken.json", "broken.json: this is not a baseline"),
+    ("lenet.onnx --against good.json", "no budget is set for this model; add --max-macs +5%"),
+    ("lenet.onnx --config team.toml", "broken.json: this is not a baseline"),
+    ("bert_tiny.onnx lenet.onnx --max-macs 1G --dim batch=1", "lenet.onnx: --dim: no dimension"),
     ("mlp_128.onnx --max-macs +5% --against good.json", "no model 'mlp_128.onnx'; add it with --update"),
     ("lenet.onnx --update", "--update: needs the path of the baseline"),
     ("lenet.onnx --update --against text.json", "write a new one with --update --force"),
@@ -231,6 +236,8 @@ def test_bad_input_is_one_line_and_writes_nothing(words: str, message: str, run:
     (tmp_path / "broken.json").write_text(BROKEN)
     (tmp_path / "huge.json").write_text(BROKEN.replace("-1", "9" * 400))
     (tmp_path / "empty.toml").write_text("[project]\nname = 'x'\n")
+    (tmp_path / "team.toml").write_text("[tool.explorer]\nagainst = 'broken.json'\nmax-macs = '5G'\n")
+    shutil.copy(SAMPLES / "bert_tiny.onnx", tmp_path / "bert_tiny.onnx")
     figures = {"macs": {"value": LENET_MACS}}
     good = {"baseline_version": 1, "models": {"lenet.onnx": {"figures": figures}}}
     (tmp_path / "good.json").write_text(json.dumps(good))
@@ -362,6 +369,27 @@ def test_seconds_are_measured_here_or_the_least_of_a_machine(run: Run) -> None:
     machine = run("lenet.onnx", "--max-seconds", "1ns", "--machine", "a100", "--json")
     assert machine.code == 1
     assert rows(machine)["max_seconds"]["figure"] == "least_seconds"
+
+
+def test_a_time_is_unknown_if_the_model_cannot_run_or_its_sizes_are_guessed(run: Run, tmp_path: Path) -> None:
+    save(tmp_path / "net.onnx", [mystery("odd")], "my.ops")
+    answer = run("net.onnx", "--max-seconds", "1min", "--max-params", "100", "--junit", "check.xml")
+    assert answer.code == 2
+    assert "time of a run: ?, limit 1 min 00 s: onnxruntime cannot load the model" in answer.err
+    (suite,) = ET.parse(tmp_path / "check.xml").getroot()
+    assert [[child.tag for child in case] for case in suite] == [[], ["error"]]
+    shutil.copy(SAMPLES / "bert_tiny.onnx", "bert.onnx")
+    words = ("bert.onnx", "--max-seconds", "1min")
+    guessed = run(*words)
+    assert guessed.code == 2
+    assert "it rests on an assumption, because sizes are open; add --dim batch=1" in guessed.err
+    assert run(*words, "--dim", "batch=1", "--dim", "sequence=8").code == 0
+
+
+def test_a_figure_without_a_number_is_unknown_and_no_bound(run: Run) -> None:
+    shutil.copy(SAMPLES / "bert_tiny.onnx", "bert.onnx")
+    answer = run("bert.onnx", "--max-macs", "1G")
+    assert "MACs: ?, limit 1.00 G: the figure is unknown, because sizes are open" in answer.err
 
 
 def test_python_checks_a_session(tmp_path: Path) -> None:
