@@ -64,6 +64,8 @@ def explorer_model() -> Iterator[Callable[..., Session]]:
 def assert_budget() -> AssertBudget:
     """Function that fails the test if a model misses a budget, or if the figure of a budget is unknown.
 
+    A broken model, a broken baseline or a wrong budget also fails the test, with one line.
+
     Its first argument is a session, a path, a name or an nn.Module. The other arguments are the fields of
     `explorer.CheckSpec`, and `against` and `machine` of `Session.check`. For a path or a name, the budgets of
     `pyproject.toml` hold too.
@@ -82,13 +84,17 @@ def assert_budget() -> AssertBudget:
         import explorer
         from explorer.facts.check import Check
 
-        spec = explorer.CheckSpec(**budgets)
-        if isinstance(model, str | PathLike):
-            fact = explorer.check_files(model, spec=spec, against=against, machine=machine)
-        else:
-            fact = _build_check(_check_session(model, spec, against, machine), against, Check)
-        if fact.verdict != "met":
-            pytest.fail(_write_text(fact), pytrace=False)
+        fact, problem = None, ""
+        try:
+            spec = explorer.CheckSpec(**budgets)
+            if isinstance(model, str | PathLike):
+                fact = explorer.check_files(model, spec=spec, against=against, machine=machine)
+            else:
+                fact = _build_check(_check_session(model, spec, against, machine), against, Check)
+        except explorer.ExplorerError as error:
+            problem = str(error)
+        if fact is None or fact.verdict != "met":  # outside of the handler, so that pytest shows one failure
+            pytest.fail(problem if fact is None else _write_text(fact), pytrace=False)
         return fact
 
     return check_budget
