@@ -185,6 +185,9 @@ def _check_options(command: Command, args: ParsedArgs) -> None:
         option = command.options[flag]
         if getattr(args, option.key) is None:
             raise Misuse(f"needs {flag}", where=command.name, hint=f"add {flag} {option.metavar}")
+    if "--shapes" in command.options and args.shapes and args.output is None:
+        hint = f"add --output {command.options['--output'].metavar}, or leave it out"
+        raise Misuse(f"{command.name} writes no file without --output", where="--shapes", hint=hint)
     output_flags = [f"--{name}" for name in ("csv", "markdown", "json") if getattr(args, name)]
     if len(output_flags) > 1:
         hint = f"leave out {' or '.join(output_flags)}"

@@ -341,6 +341,30 @@ def test_shapes_are_refused_where_no_onnx_file_is_written(
     assert sorted(path.name for path in tmp_path.iterdir() if path.name != "__pycache__") == ["net.py"]
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["split", "-n", "2"],
+        ["quantize", "--to", "int8"],
+        ["tile", "--tile", "16"],
+        ["fold"],
+        ["edit", "--rename", "a=b"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_shapes_are_refused_where_no_file_is_written(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    verb, *options = words
+    assert main([verb, str(SAMPLES / "lenet.onnx"), *options, "--shapes"]) == 2
+    written = capsys.readouterr()
+    assert written.out == ""
+    assert written.err.startswith(f"explorer: --shapes: {verb} writes no file without --output; add --output")
+    assert written.err.count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_was_asked_and_cannot_be_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source = save(tmp_path / "m.onnx", OPEN)
     for words in (
