@@ -158,6 +158,13 @@ def test_pictures_and_links_lead_somewhere(topic: str) -> None:
         assert not anchor or anchor in headings, anchor
 
 
+@pytest.mark.parametrize(
+    "topic", ["notebooks", "passes", "shapes", "ci", "pyproject", "github", "pytest", "lightning"]
+)
+def test_the_page_of_a_door_is_about_one_screen(topic: str) -> None:
+    assert len(page(topic).splitlines()) <= 60
+
+
 def test_each_way_to_miss_work_has_a_mark_and_a_test() -> None:
     section = TEXTS["counting"].partition("## What a count can miss")[2].partition("\n## ")[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]

@@ -52,7 +52,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> subprocess.CompletedProces
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: door\nVersion: 1\n")
     (metadata / "entry_points.txt").write_text("\n".join(["[pytest11]", *lines, ""]))
     (folder / "sample_models").symlink_to(ROOT / "sample_models")
-    (page,) = [block["body"] for block in blocks(manual.page("ci")) if "explorer_model" in block["body"]]
+    (page,) = [block["body"] for block in blocks(manual.page("pytest")) if "explorer_model" in block["body"]]
     for name, text in (("modules", MODULES), ("page", page), ("session", FIXTURES)):
         (folder / f"test_{name}.py").write_text(text, encoding="utf-8")
     path = os.pathsep.join([str(folder / "site"), str(ROOT)])

@@ -1,4 +1,4 @@
-"""Doors for teams: the pre-commit hook, the GitHub action, and the examples of the manual's page."""
+"""Doors for teams: the pre-commit hook, the GitHub action, and the examples of the manual's pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.manual import blocks
 
 yaml = pytest.importorskip("yaml")
 ROOT = Path(__file__).parent.parent
-PAGE = manual.page("ci")
 
 
 @pytest.fixture
@@ -43,7 +42,7 @@ def run_bash(project: Path, command: str, **variables: str) -> subprocess.Comple
 def test_the_hook_checks_the_models_of_the_project(project: Path) -> None:
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
     assert (hook["language"], hook["pass_filenames"]) == ("python", False)
-    assert hook["id"] in PAGE
+    assert hook["id"] in manual.page("pyproject")
     assert run_bash(project, hook["entry"]).returncode == 0
     (project / "pyproject.toml").write_text('[tool.explorer."lenet.onnx"]\nmax-params = 60000\n')
     done = run_bash(project, hook["entry"])
@@ -86,9 +85,12 @@ def test_values_of_the_action_are_no_commands(project: Path) -> None:
 
 
 def test_the_workflow_of_the_page_gives_the_action_what_it_takes() -> None:
-    (flow, hooks) = [
-        yaml.safe_load(block["body"]) for block in reversed(blocks(PAGE)) if block["kind"] == "yaml"
-    ]
+    flow, hooks = (
+        yaml.safe_load(block["body"])
+        for topic in ("github", "pyproject")
+        for block in blocks(manual.page(topic))
+        if block["kind"] == "yaml"
+    )
     (step,) = [step for step in flow["jobs"]["budgets"]["steps"] if not step["uses"].startswith("actions/")]
     assert set(step["with"]) <= set(read_action()["inputs"])
     (hook,) = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())
@@ -98,7 +100,7 @@ def test_the_workflow_of_the_page_gives_the_action_what_it_takes() -> None:
 def test_the_tracking_example_of_the_page_logs_figures(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (text,) = [block["body"] for block in blocks(PAGE) if "mlflow" in block["body"]]
+    (text,) = [block["body"] for block in blocks(manual.page("lightning")) if "mlflow" in block["body"]]
     assert len(text.splitlines()) <= 10
     logged: dict[str, float] = {}
 
@@ -115,5 +117,5 @@ def test_the_tracking_example_of_the_page_logs_figures(
 
     monkeypatch.setitem(sys.modules, "mlflow", Tracker)  # type: ignore[arg-type]
     monkeypatch.chdir(ROOT)
-    exec(compile(text, "ci.md", "exec"), {})
+    exec(compile(text, "lightning.md", "exec"), {})
     assert logged["explorer/macs"] == 416_520

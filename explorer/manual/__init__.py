@@ -28,7 +28,7 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "Prove a change": ("proof",),
     "Language models": ("serving",),
-    "Teams": ("ci",),
+    "Teams": ("ci", "pyproject", "github", "pytest", "lightning"),
     "Other machines": ("ssh", "cluster"),
     "Reference": ("glossary", "verbs", "options", "keys", "json", "python"),
     "Inside": ("versions", "speed", "beside", "changes"),
