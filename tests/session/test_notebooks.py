@@ -198,6 +198,8 @@ def test_a_model_without_known_inputs_has_its_parameters_alone(torch: Any) -> No
         ({"input_size": (3, 8), "dtypes": []}, None),
         ({"input_size": [(3, 8), (3, 8)], "dtypes": ["float32"]}, "1 types for 2 inputs"),
         ({"input_size": (8,), "batch_dim": 3}, "no position 3 for a batch"),
+        ({"input_size": (3, 8), "dtypes": ["bfloat16"]}, "dtypes: 'bfloat16' is not a type of torch"),
+        ({"input_size": (3, 8), "model": 7}, "neither a path, a name nor an nn.Module"),
     ],
 )
 def test_a_wrong_argument_of_summary_is_one_line(
@@ -207,7 +209,7 @@ def test_a_wrong_argument_of_summary_is_one_line(
         assert explorer.summary(net, **options, verbose=0).total_params
         return
     with pytest.raises(Misuse, match=message) as error:
-        explorer.summary(net, **options)
+        explorer.summary(**{"model": net, **options})
     assert "\n" not in str(error.value)
 
 
@@ -339,6 +341,8 @@ def test_without_a_library_of_frames_the_error_says_what_to_install(
         lenet.analysis().to_frame()
     with pytest.raises(MissingExtra, match="polars is not installed; type: pip install polars"):
         lenet.analysis().to_frame("polars")
+    with pytest.raises(Misuse, match="no data frames of 'arrow'; choose from: pandas, polars"):
+        lenet.analysis().to_frame("arrow")  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         lenet.info().to_frame()  # type: ignore[attr-defined]
 
@@ -377,6 +381,32 @@ def test_stages_are_modules_that_give_the_modules_outputs(torch: Any, net: Any) 
         address, values = before[name]
         assert parameter.data_ptr() == address
         assert torch.equal(parameter, values), "the stages have weights of their own"
+
+
+@pytest.mark.slow
+def test_stages_take_the_arguments_by_their_names(torch: Any) -> None:
+    class Scaled(torch.nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.last = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+
+        def forward(self, x: Any, scale: float = 1.0, *, shift: Any, gain: Any, mask: Any = None) -> Any:
+            inner = torch.relu(self.first(x) * scale - 3 * shift)
+            return self.last(inner * gain if mask is None else inner * mask)
+
+    net, (x, shift, gain) = Scaled().eval(), torch.rand(3, 2, 4)
+    with Session(net, inputs=(x, 2.0), kwargs={"gain": gain, "shift": shift}) as session, torch.no_grad():
+        pipeline, fact = session.split_module(SplitSpec(stages=2))
+        assert fact.exact is True
+        expected = net(x, 2.0, shift=shift, gain=gain)
+        assert torch.equal(pipeline(x, 2.0, shift=shift, gain=gain), expected)
+        assert torch.equal(pipeline(gain=gain, scale=2.0, shift=shift, x=x, mask=None), expected)
+        with pytest.raises(Misuse, match="scale: the module was cut for another value"):
+            pipeline(x, 3.0, shift=shift, gain=gain)
+        with pytest.raises(Misuse, match="mask: the module was cut for another value"):
+            pipeline(x, 2.0, shift=shift, gain=gain, mask=gain)
+        with pytest.raises(TypeError, match="missing a required"):
+            pipeline(x, 2.0, shift=shift)
 
 
 @pytest.mark.slow

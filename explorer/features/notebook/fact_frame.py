@@ -10,7 +10,7 @@ from typing import Any, get_args
 
 from msgspec import Struct
 
-from explorer.base.errors import MissingExtra
+from explorer.base.errors import MissingExtra, Misuse
 from explorer.base.fact import FrameLibrary, TableFact
 from explorer.facts import Analysis, LayerTable, to_json
 from explorer.facts.summary import Summary
@@ -24,6 +24,9 @@ _LIBRARIES: tuple[FrameLibrary, ...] = get_args(FrameLibrary)
 
 def build_frame(fact: TableFact, library: FrameLibrary | None) -> Any:
     """Return the rows of a fact as a data frame; see `TableFact.to_frame`."""
+    if library is not None and library not in _LIBRARIES:
+        hint = f"choose from: {', '.join(_LIBRARIES)}"
+        raise Misuse(f"there are no data frames of '{library}'", where="to_frame(library)", hint=hint)
     name = library or _choose_library(type(fact).__name__)
     frames = _import_library(name, type(fact).__name__)
     # a column of polars has one type: a figure may be whole in one row and not in another

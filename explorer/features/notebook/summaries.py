@@ -238,7 +238,10 @@ def _name_shapes_by_argument(model: nn.Module, sizes: Sequence[tuple[int, ...]])
 
     The types of these inputs are those that the model needs, such as integers for an embedding.
     """
-    parameters = inspect.signature(model.forward).parameters.values()
+    forward = getattr(model, "forward", None)
+    if forward is None:  # not a module, which the session says
+        return {}
+    parameters = inspect.signature(forward).parameters.values()
     names = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     return (
         {name: (None, size) for name, size in zip(names, sizes, strict=False)}
@@ -269,7 +272,7 @@ def _build_inputs(
     """Return inputs without values.
 
     Raises:
-        Misuse: The number of element types is not the number of shapes.
+        Misuse: An element type is not one of torch, or their number is not the number of shapes.
     """
     import torch  # imported on demand: takes a second, and a model file needs no torch
 
@@ -280,6 +283,9 @@ def _build_inputs(
             where="dtypes",
             hint="write a type for each shape: dtypes=[torch.float32]",
         )
+    for dtype in element_types:
+        if not isinstance(dtype, torch.dtype):
+            raise Misuse(f"{dtype!r} is not a type of torch", where="dtypes", hint="write torch.float32")
     return tuple(
         torch.empty(size, dtype=dtype, device="meta")
         for size, dtype in zip(sizes, element_types, strict=True)

@@ -7,6 +7,7 @@ shared weight gets its own copy.
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ from torch import nn
 from torch.fx.graph import CodeGen
 from torch.fx.node import Node
 
-from explorer.base.errors import BadModel
+from explorer.base.errors import BadModel, Misuse
 from explorer.engine.compat.torch import leaves, stage_boundary
 from explorer.host.optional_packages import format_error
 from explorer.host.output_files import check_room
@@ -39,24 +40,112 @@ class StageModule(Struct, frozen=True):
     parameters: Mapping[str, str]
 
 
+class CallPattern(Struct, frozen=True):
+    """The arguments of the call for which a module was cut.
+
+    Attributes:
+        signature: Signature of the module's `forward`, without annotations.
+        arguments: Value of each argument by its name, in the order of the stages' inputs. The class
+            `torch.Tensor` stands for a tensor.
+    """
+
+    signature: inspect.Signature
+    arguments: Mapping[str, Any]
+
+    def list_tensors(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[torch.Tensor]:
+        """Lists the tensors of another call, in the order of the stages' inputs.
+
+        Raises:
+            Misuse: An argument that is not a tensor has another value than in the call of the cut.
+            TypeError: `forward` has no such argument, or an argument is missing.
+        """
+        values = _bind(self.signature, args, kwargs)
+        tensors: list[torch.Tensor] = []
+        for name in dict.fromkeys([*self.arguments, *values]):
+            default = _get_default(self.signature, name)
+            expected = self.arguments.get(name, default)
+            if not _match(values.get(name, default), expected, tensors):
+                raise Misuse(
+                    "the module was cut for another value or structure of this argument",
+                    where=name,
+                    hint="split the module with these arguments",
+                )
+        return tensors
+
+
+def _bind(signature: inspect.Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the arguments of a call by name."""
+    values: dict[str, Any] = {}
+    for name, value in signature.bind(*args, **kwargs).arguments.items():
+        is_keywords = signature.parameters[name].kind is inspect.Parameter.VAR_KEYWORD
+        values.update(value if is_keywords else {name: value})
+    return values
+
+
+def _get_default(signature: inspect.Signature, name: str) -> Any:
+    parameter = signature.parameters.get(name)
+    return None if parameter is None or parameter.default is parameter.empty else parameter.default
+
+
+def _match(value: Any, expected: Any, tensors: list[torch.Tensor]) -> bool:
+    """Whether a value has the structure and constants of the expected one. Collects its tensors."""
+    if isinstance(value, torch.Tensor) or expected is torch.Tensor:
+        tensors.append(value)
+        return isinstance(value, torch.Tensor) and expected is torch.Tensor
+    if isinstance(expected, dict):
+        same = isinstance(value, dict) and value.keys() == expected.keys()
+        return same and all(_match(value[key], part, tensors) for key, part in expected.items())
+    if isinstance(expected, (tuple, list)):
+        same = isinstance(value, (tuple, list)) and len(value) == len(expected)
+        return same and all(_match(one, part, tensors) for one, part in zip(value, expected, strict=True))
+    return bool(value == expected)
+
+
+def _describe_call(
+    module: nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any], number: int
+) -> CallPattern | None:
+    """Describes a call with a number of tensors, or returns None if a class of its own holds some of them."""
+    signature = inspect.signature(module.forward)
+    plain = [part.replace(annotation=part.empty) for part in signature.parameters.values()]
+    signature = inspect.Signature(plain)
+    positional = signature.bind_partial(*args).arguments
+    arguments = {name: _mark_tensors(value) for name, value in {**positional, **kwargs}.items()}
+    is_whole = sum(leaf is torch.Tensor for leaf in leaves(arguments)) == number
+    return CallPattern(signature, arguments) if is_whole else None
+
+
+def _mark_tensors(value: Any) -> Any:
+    """Returns a value with the class `torch.Tensor` in place of each tensor."""
+    if isinstance(value, torch.Tensor):
+        return torch.Tensor
+    if isinstance(value, dict):
+        return {key: _mark_tensors(part) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        return tuple(_mark_tensors(part) for part in value)
+    return value
+
+
 class ModuleStages(Struct, frozen=True):
     """The stages of a module.
 
     Attributes:
         stages: The stages, in execution order.
-        inputs, outputs: Names of the original module's inputs and outputs.
+        inputs, outputs: Names of the original module's inputs that are tensors, and of its outputs.
+        call: The arguments of the call for which the module was cut, or None if they are unknown.
     """
 
     stages: tuple[StageModule, ...]
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
+    call: CallPattern | None = None
 
 
 class StagePipeline(nn.Module):
     """Stages of a module, run one after another, each on its device.
 
     A call takes the arguments of the module, moves each value to the device of its next reader, and returns
-    the module's outputs: a tensor, or a tuple of tensors.
+    the module's outputs: a tensor, or a tuple of tensors. An argument that is not a tensor must have the
+    value that it had when the module was cut.
 
     Args:
         parts: The stages. The pipeline copies their weights, so that a move changes no other module.
@@ -70,7 +159,7 @@ class StagePipeline(nn.Module):
 
     def __init__(self, parts: ModuleStages, devices: Sequence[torch.device]) -> None:
         super().__init__()
-        self._inputs, self._outputs = parts.inputs, parts.outputs
+        self._inputs, self._outputs, self._call = parts.inputs, parts.outputs, parts.call
         self._links = [(part.reads, part.makes) for part in parts.stages]
         self._devices = tuple(devices)
         pairs = zip(parts.stages, devices, strict=True)
@@ -78,7 +167,10 @@ class StagePipeline(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Runs all stages."""
-        tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        if self._call is None:
+            tensors = [leaf for leaf in leaves((args, kwargs)) if isinstance(leaf, torch.Tensor)]
+        else:
+            tensors = self._call.list_tensors(args, kwargs)
         values = dict(zip(self._inputs, tensors, strict=True))
         for (reads, makes), stage, device in zip(self._links, self.stages, self._devices, strict=True):
             results = stage(*[values[name].to(device) for name in reads])
@@ -120,10 +212,15 @@ def cut_module(
         raise BadModel(f"torch cannot cut it ({format_error(error)})", where=where) from error
     if pipe.num_stages != len(starts) + 1:
         raise BadModel(f"torch made {pipe.num_stages:,} stages, not {len(starts) + 1:,}", where=where)
-    return _name_values(pipe.split_gm, module)
+    are_tensors = [isinstance(leaf, torch.Tensor) for leaf in leaves((tuple(args), dict(kwargs)))]
+    return _name_values(
+        pipe.split_gm, module, are_tensors, _describe_call(module, args, kwargs, sum(are_tensors))
+    )
 
 
-def _name_values(split: Any, whole: nn.Module) -> ModuleStages:
+def _name_values(
+    split: Any, whole: nn.Module, are_tensors: Sequence[bool], call: CallPattern | None
+) -> ModuleStages:
     """Builds the stages, and names the values between them as their first reader does."""
     names: dict[Any, str] = {}
     calls = []
@@ -142,6 +239,7 @@ def _name_values(split: Any, whole: nn.Module) -> ModuleStages:
             ends = [leaf for leaf in leaves(node.args) if isinstance(leaf, Node)]
             for index, end in enumerate(ends):
                 outputs.append(names.setdefault(end, "output" if len(ends) == 1 else f"output.{index}"))
+    inputs = [name for name, is_tensor in zip(inputs, are_tensors, strict=True) if is_tensor]
     canonical: dict[int, str] = {}
     aliases = {}
     for name, tensor in whole.named_parameters(remove_duplicate=False):
@@ -155,7 +253,7 @@ def _name_values(split: Any, whole: nn.Module) -> ModuleStages:
         placeholder = {name: aliases.get(name, name) for name, _ in stage.named_parameters()}
         reads = tuple([names[argument] for argument in node.args])
         stages.append(StageModule(stage, reads, _list_output_names(node, stage, names), placeholder))
-    return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs))
+    return ModuleStages(tuple(stages), tuple(inputs), tuple(outputs), call)
 
 
 def _drop_idle(stage: Any) -> None:
