@@ -45,10 +45,10 @@ from explorer.host.cache_folder import CacheUsage
 Fields = dict[str, Any]
 
 
-def fields(fact: type, *, leave: tuple[str, ...] = ()) -> Fields:
-    """Return the keys of a fact with their types, without those in `leave` and those that JSON omits."""
-    leave = (*leave, "NOT_IN_JSON", *getattr(fact, "NOT_IN_JSON", ()))
-    return {name: kind for name, kind in get_type_hints(fact).items() if name not in leave}
+def fields(fact: type, *, without: tuple[str, ...] = ()) -> Fields:
+    """Return the keys of a fact with their types, without those in `without` and those that JSON omits."""
+    without = (*without, "NOT_IN_JSON", *getattr(fact, "NOT_IN_JSON", ()))
+    return {name: kind for name, kind in get_type_hints(fact).items() if name not in without}
 
 
 def record(about: type | str, keys: Fields, name: str = "") -> type:
@@ -104,7 +104,7 @@ OPEN = {"StatisticsRow"}
 HEAD: Fields = {"schema_version": Literal[1], "tool": str}
 INFO: Fields = {
     **HEAD,
-    **fields(facts.Info, leave=("schema_version", "tool", "tiled")),
+    **fields(facts.Info, without=("schema_version", "tool", "tiled")),
     "tiled": facts.TiledMacs,
 }
 Children = record(
@@ -115,7 +115,7 @@ Children = record(
 NodeDiff = record(facts.NodeDiff, {**fields(facts.NodeDiff), "children": build_list_type(Children)})
 RowPair = record(
     comparison.RowPair,
-    {**fields(comparison.RowPair, leave=("end",)), "delta": dict[str, int | None]},
+    {**fields(comparison.RowPair, without=("end",)), "delta": dict[str, int | None]},
 )
 BothTotals = record("Totals of both models.", {"before": facts.Totals, "after": facts.Totals}, "BothTotals")
 Value = record(
@@ -131,13 +131,13 @@ OpStat = record(facts.OpStat, {**fields(facts.OpStat), "attributes": GenericAlia
 TENSOR = fields(facts.TensorInfo)
 Layer = record(facts.Layer, fields(facts.Layer))
 MemoryStep = record(memory.MemoryStep, {"step": int, **fields(memory.MemoryStep)})
-Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, leave=("tensor",))})
+Lifetime = record(memory.Lifetime, {**TENSOR, **fields(memory.Lifetime, without=("tensor",))})
 Quantile = record("A quantile.", {"q": float, "value": float | None}, "Quantile")
 TensorStatistics = record(
     values.TensorStats,
     {
         **TENSOR,
-        **fields(values.TensorStats, leave=("tensor", "chosen")),
+        **fields(values.TensorStats, without=("tensor", "chosen")),
         "quantiles": build_list_type(Quantile),
     },
     "TensorStatistics",
@@ -145,15 +145,15 @@ TensorStatistics = record(
 StatisticsRow = record(
     "Chosen statistics of one tensor, or of one index of an axis, under their own names ('var',"
     " 'quantile:0.97'), with the fields of the layer.",
-    fields(values.StatisticsRow, leave=("values",)),
+    fields(values.StatisticsRow, without=("values",)),
     "StatisticsRow",
 )
 Skipped = record("A layer without values, and the reason.", {"layer": str, "reason": str}, "Skipped")
 SiteCost = record(
     cost.SiteCost,
-    {**fields(cost.SiteCost, leave=("orders", "systolic", "formulas")), **fields(cost.OrderCost)},
+    {**fields(cost.SiteCost, without=("orders", "systolic", "formulas")), **fields(cost.OrderCost)},
 )
-SitePlan = record(facts.SitePlan, fields(facts.SitePlan, leave=("rows",)))
+SitePlan = record(facts.SitePlan, fields(facts.SitePlan, without=("rows",)))
 SkippedSite = record(facts.SkippedSite, fields(facts.SkippedSite))
 Plan = record(
     facts.Plan,
@@ -164,7 +164,7 @@ SweepRow = record(
     {
         **dict.fromkeys(("model", "opening", "machine"), str),
         **dict.fromkeys(("tile_m", "tile_k", "tile_n"), int),
-        **fields(sweep.SweepRow, leave=("model", "opening", "hardware", "tile")),
+        **fields(sweep.SweepRow, without=("model", "opening", "hardware", "tile")),
         "share": float | None,
     },
 )
@@ -229,9 +229,9 @@ OutlineModel = record(
 OutlineFact = record(
     "Fact in the header of a file, such as its producer.", {"name": str, "text": str}, "OutlineFact"
 )
-Memory = record(memory.Memory, fields(memory.Memory, leave=("steps", "lifetimes")))
-Roofline = record(roofline.Roofline, fields(roofline.Roofline, leave=("machine", "points")))
-PlanCost = record(cost.PlanCost, fields(cost.PlanCost, leave=("hardware", "sites")))
+Memory = record(memory.Memory, fields(memory.Memory, without=("steps", "lifetimes")))
+Roofline = record(roofline.Roofline, fields(roofline.Roofline, without=("machine", "points")))
+PlanCost = record(cost.PlanCost, fields(cost.PlanCost, without=("hardware", "sites")))
 SizeRange = record(
     "Open size, and the range over which it varies.",
     {"name": str, "low": int, "high": int, "at": int | None, "others": dict[str, int]},
@@ -239,13 +239,13 @@ SizeRange = record(
 )
 SizeForm = record(
     "A curve. Each record in `sizes` has its value under this name.",
-    fields(curves.SizeCurve, leave=("values",)),
+    fields(curves.SizeCurve, without=("values",)),
     "SizeForm",
 )
-DecodeFigures = record(decode.Decode, fields(decode.Decode, leave=("rows",)), "DecodeFigures")
+DecodeFigures = record(decode.Decode, fields(decode.Decode, without=("rows",)), "DecodeFigures")
 ServingFigures = record(
     serving.Serving,
-    {**fields(serving.Serving, leave=("times", "layouts", "layers")), "forms": dict[str, str]},
+    {**fields(serving.Serving, without=("times", "layouts", "layers")), "forms": dict[str, str]},
     "ServingFigures",
 )
 SERVING: Fields = {
@@ -257,7 +257,7 @@ SERVING: Fields = {
 ServedModel = record(
     "A model, and what it costs to run.", {"model": facts.ModelInfo, **SERVING}, "ServedModel"
 )
-Training = record(training.Training, fields(training.Training, leave=("layers",)))
+Training = record(training.Training, fields(training.Training, without=("layers",)))
 
 PYTHON_INFO, MACHINE_INFO, TERMINAL_INFO, FOLDER_INFO, PACKAGE_INFO, EXTRA_INFO, PROBLEM = (
     record(about, fields(about))
@@ -266,8 +266,8 @@ PYTHON_INFO, MACHINE_INFO, TERMINAL_INFO, FOLDER_INFO, PACKAGE_INFO, EXTRA_INFO,
         *(doctor.PackageInfo, doctor.ExtraInfo, doctor.Problem),
     )
 )
-Overlay = record(overlay.Overlay, fields(overlay.Overlay, leave=("figures",)))
-Placement = record(placement.Placement, fields(placement.Placement, leave=("providers",)))
+Overlay = record(overlay.Overlay, fields(overlay.Overlay, without=("figures",)))
+Placement = record(placement.Placement, fields(placement.Placement, without=("providers",)))
 
 
 def build_site_type(fact: type) -> type:
@@ -281,7 +281,7 @@ CONVERSION: Fields = {
     "from": str,
     "to": str,
     "output": str | None,
-    **fields(conversion.Conversion, leave=("source", "source_format", "format", "output")),
+    **fields(conversion.Conversion, without=("source", "source_format", "format", "output")),
 }
 
 ANSWERS: dict[str, type] = {
@@ -321,7 +321,7 @@ DOCUMENTS: dict[str, Fields] = {
     },
     "sizes": {
         **INFO,
-        **fields(curves.SizeCurves, leave=("name", "low", "high", "at", "others", "sizes", "curves")),
+        **fields(curves.SizeCurves, without=("name", "low", "high", "at", "others", "sizes", "curves")),
         "over": SizeRange,
         "curves": build_list_type(SizeForm),
         "sizes": list[dict[str, Any]],
@@ -381,7 +381,7 @@ DOCUMENTS: dict[str, Fields] = {
     "sweep": {
         **HEAD,
         "machine": cost.Hardware,
-        **fields(sweep.Sweep, leave=("rows", "hardware", "layers", "output")),
+        **fields(sweep.Sweep, without=("rows", "hardware", "layers", "output")),
         "output": str | None,
         "rows": build_list_type(SweepRow),
         "choices": list[quantize.FormatRow],
@@ -418,7 +418,7 @@ DOCUMENTS: dict[str, Fields] = {
     "blame": {**HEAD, **fields(blame.Blame), "unpaired": build_list_type(Unpaired)},
     "diff": {
         **HEAD,
-        **fields(facts.Diff, leave=("nodes", "totals_before", "totals_after")),
+        **fields(facts.Diff, without=("nodes", "totals_before", "totals_after")),
         "nodes": build_list_type(NodeDiff),
         "totals": BothTotals,
         "tree_of": comparison.TreeForm,

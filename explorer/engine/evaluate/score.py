@@ -1,8 +1,8 @@
 """Metrics of outputs against labels, accumulated by batch: accuracy, top-5, cross entropy, squared error.
 
 All sums are in float64. The predicted class is the argmax; of equal scores, the lower index wins. If every
-row is a distribution, scores are probabilities, otherwise logits. Both sums are kept until all rows have been
-read.
+row is a distribution, scores are probabilities, otherwise logits. Both losses are summed, because a later
+row can show that the scores are logits.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from explorer.facts.evaluate.evaluation import ClassScore, Confusion, Task
 
 _MAX_CONFUSIONS = 100
 """Maximum number of confusions that are listed."""
-_ONE = 1e-3
+_PROBABILITY_TOLERANCE = 1e-3
 """Tolerance of a sum of probabilities around 1, also for half precision."""
 
 
@@ -58,26 +58,26 @@ class ClassMetrics(Struct):
     Attributes:
         rows: Number of classified rows.
         hits: Number of rows whose label has the highest score.
-        fives: Number of rows whose label is among the five highest scores.
+        top5_hits: Number of rows whose label is among the five highest scores.
         classes: Number of classes.
         undefined: Number of rows whose scores contain NaN or Inf.
         distributions: Whether every row so far is a distribution.
-        of_logits, of_probabilities: Sums of the cross entropy for either meaning of the scores.
+        logit_loss, probability_loss: Sums of the cross entropy for either meaning of the scores.
         seen, correct: Numbers of rows and of hits by class.
-        pairs: Numbers of wrong rows by label and prediction.
+        wrong_pairs: Numbers of wrong rows by label and prediction.
     """
 
     rows: int = 0
     hits: int = 0
-    fives: int = 0
+    top5_hits: int = 0
     classes: int = 0
     undefined: int = 0
     distributions: bool = True
-    of_logits: float = 0.0
-    of_probabilities: float = 0.0
+    logit_loss: float = 0.0
+    probability_loss: float = 0.0
     seen: Counter[int] = field(default_factory=Counter)
     correct: Counter[int] = field(default_factory=Counter)
-    pairs: Counter[tuple[int, int]] = field(default_factory=Counter)
+    wrong_pairs: Counter[tuple[int, int]] = field(default_factory=Counter)
 
     def add(self, output: Array, labels: Array, where: str, first: int) -> None:
         """Adds a batch.
@@ -115,40 +115,44 @@ class ClassMetrics(Struct):
         is_undefined = ~np.isfinite(scores.max(axis=1))
         self.rows += len(truth)
         self.hits += int(np.count_nonzero(rank == 0))
-        self.fives += int(np.count_nonzero((rank >= 0) & (rank < 5)))
+        self.top5_hits += int(np.count_nonzero((rank >= 0) & (rank < 5)))
         self.undefined += int(np.count_nonzero(is_undefined))
         self.seen.update(truth.tolist())
         self.correct.update(truth[rank == 0].tolist())
         is_missed = (rank != 0) & ~find_unordered(scores)
-        self.pairs.update(
+        self.wrong_pairs.update(
             zip(truth[is_missed].tolist(), scores[is_missed].argmax(axis=1).tolist(), strict=True)
         )
         valid_scores, valid_truth = scores[~is_undefined], truth[~is_undefined]
         if not len(valid_scores):
             return
         true_scores = valid_scores[np.arange(len(valid_scores)), valid_truth]
-        top = valid_scores.max(axis=1)
+        largest_scores = valid_scores.max(axis=1)
         with np.errstate(divide="ignore", invalid="ignore"):
-            spread = top + np.log(np.exp(valid_scores - top[:, None]).sum(axis=1))
-            self.of_logits += float((spread - true_scores).sum())
-            self.of_probabilities -= float(np.log(np.maximum(true_scores, 0)).sum())
+            log_sums = largest_scores + np.log(np.exp(valid_scores - largest_scores[:, None]).sum(axis=1))
+            self.logit_loss += float((log_sums - true_scores).sum())
+            self.probability_loss -= float(np.log(np.maximum(true_scores, 0)).sum())
         total = valid_scores.sum(axis=1)
-        self.distributions &= bool(((valid_scores >= 0).all(axis=1) & (np.abs(total - 1) <= _ONE)).all())
+        self.distributions &= bool(
+            ((valid_scores >= 0).all(axis=1) & (np.abs(total - 1) <= _PROBABILITY_TOLERANCE)).all()
+        )
 
     def figures(self) -> dict[str, Any]:
         """Returns the fields of `ModelScore` for these metrics."""
         defined = self.rows - self.undefined
         are_probabilities = self.distributions and defined > 0
-        loss = (self.of_probabilities if are_probabilities else self.of_logits) / defined if defined else None
+        loss = (
+            (self.probability_loss if are_probabilities else self.logit_loss) / defined if defined else None
+        )
         return {
             "accuracy": self.hits / self.rows,
-            "top5": self.fives / self.rows if self.classes > 5 else None,
+            "top5": self.top5_hits / self.rows if self.classes > 5 else None,
             "loss": loss,
             "scores": "probabilities" if are_probabilities else "logits",
             "undefined": self.undefined,
             "classes": tuple(ClassScore(c, self.seen[c], self.correct[c]) for c in sorted(self.seen)),
-            "confusions": tuple(Confusion(*pair, n) for pair, n in _list_frequent_pairs(self.pairs)),
-            "confused": sum(self.pairs.values()),
+            "confusions": tuple(Confusion(*pair, n) for pair, n in _list_frequent_pairs(self.wrong_pairs)),
+            "confused": sum(self.wrong_pairs.values()),
         }
 
 

@@ -25,7 +25,7 @@ from explorer.engine.proof.outputs import run
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession, expose
 from explorer.facts import OutputEvidence, Verification
 
-_REFERENCE = "none: what rounding may do is reckoned from the depth of the model"
+_REFERENCE = "none: the allowed rounding error follows from the depth of the model"
 _RANDOM = "none: random numbers"
 _FIGURES = ("max_abs", "max_rel", "mse", "cosine", "relative_rms", "limit_share")
 
@@ -70,15 +70,15 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
     whole_outputs = RuntimeSession(whole, what="the whole", **exact_settings).run(feeds)
     stage_outputs = run_stages(stages, feeds, names, **exact_settings)
     random_names = find_random_outputs(whole)
-    are_equal, rounded_types = _has_equal_bits(names, whole_outputs, stage_outputs, random_names), ""
+    are_equal, rounded_types = _are_bits_equal(names, whole_outputs, stage_outputs, random_names), ""
     narrow_values = _find_narrow_types([value for stage in stages for value in stage.graph.feeds])
     if are_equal is False and narrow_values:
         whole_outputs = RuntimeSession(
             round_values(whole, narrow_values, names), what="the whole", **exact_settings
         ).run(feeds)
         are_equal, rounded_types = (
-            _has_equal_bits(names, whole_outputs, stage_outputs, random_names),
-            _word_types(narrow_values),
+            _are_bits_equal(names, whole_outputs, stage_outputs, random_names),
+            _format_types(narrow_values),
         )
     default_whole_outputs = RuntimeSession(whole, what="the whole").run(feeds)
     default_stage_outputs = run_stages(stages, feeds, names)
@@ -88,7 +88,7 @@ def compare_stages(whole: Model, stages: Sequence[Model], feeds: Mapping[str, Ar
     return SplitRuns(are_equal, outputs, rounded_types)
 
 
-def _has_equal_bits(
+def _are_bits_equal(
     names: Sequence[str],
     expected: Mapping[str, Array],
     actual: Mapping[str, Array],
@@ -105,7 +105,7 @@ def _find_narrow_types(values: Sequence[Value]) -> dict[str, str]:
     return {value.name: value.dtype for value in values if value.dtype in WIDENED}
 
 
-def _word_types(narrow: Mapping[str, str]) -> str:
+def _format_types(narrow: Mapping[str, str]) -> str:
     return " and ".join(sorted(set(narrow.values())))
 
 
@@ -197,7 +197,7 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
     }
     part_feeds = {name: whole_values[name] for name in input_names}
     part_values = RuntimeSession(part, what="the part", **exact_settings).run(part_feeds)
-    are_equal, rounded_types = _has_equal_bits(names, whole_values, part_values, random_names), ""
+    are_equal, rounded_types = _are_bits_equal(names, whole_values, part_values, random_names), ""
     narrow_values = _find_narrow_types(part.graph.feeds)
     if are_equal is False and narrow_values:
         whole_values = {
@@ -210,8 +210,8 @@ def compare_part(whole: Model, part: Model, feeds: Mapping[str, Array]) -> Split
             {name: whole_values[name] for name in input_names}
         )
         are_equal, rounded_types = (
-            _has_equal_bits(names, whole_values, part_values, random_names),
-            _word_types(narrow_values),
+            _are_bits_equal(names, whole_values, part_values, random_names),
+            _format_types(narrow_values),
         )
     default_part_values = RuntimeSession(part, what="the part").run(
         {name: whole_values[name] for name in input_names}

@@ -28,8 +28,8 @@ from explorer.report.present.look.info import title
 from explorer.report.present.measure.machine_words import hardware_text
 from explorer.report.present.row_groups import group_rows, list_first_names
 
-_MOST_LEFT_OUT = 3
-_MOST_FRONT = 8
+_MAX_EXCLUSIONS = 3
+_MAX_FRONT_ROWS = 8
 
 
 def _with_outer_rate(machine: MemoryMachine) -> Hardware:
@@ -56,7 +56,7 @@ def mapping_blocks(fact: ModelMapping) -> list[Block]:
         *_choice_line(fact),
         *site_blocks(fact, largest),
         *_windows(largest),
-        *_others(largest),
+        *_best_mappings(largest),
         *_formulas(largest.cost),
         *(_capacity(fact) if fact.capacity else ()),
         *(block for text in fact.assumptions for block in (Line(), Paragraph(text, "quiet"))),
@@ -87,7 +87,7 @@ def _totals(fact: ModelMapping) -> Fields:
 
 
 def _sites(fact: ModelMapping) -> list[Block]:
-    groups = group_rows(fact.sites, _content)
+    groups = group_rows(fact.sites, _encode_without_name)
 
     def name(group: Sequence[MappedSite]) -> Cell:
         runs = runs_text(group[0].calls)
@@ -122,7 +122,7 @@ def _sites(fact: ModelMapping) -> list[Block]:
     ]
 
 
-def _content(site: MappedSite) -> bytes:
+def _encode_without_name(site: MappedSite) -> bytes:
     """Return the content of a row without the name of its site, to compare rows."""
     cost = replace(site.cost, mapping=replace(site.cost.mapping, site=""))
     search = site.search and replace(site.search, best=(), front=(), seconds=0.0)
@@ -172,7 +172,7 @@ def _search(site: MappedSite) -> str:
     kind = "the optimum" if search.exact else "best found"
     if not search.exact and search.bound:
         kind += f"; {bound_text(search)}"
-    return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MOST_LEFT_OUT]])
+    return "; ".join([f"{search.count:,} mappings compared: {kind}", *left_out[:_MAX_EXCLUSIONS]])
 
 
 def _nest(fact: ModelMapping, cost: MappingCost) -> list[Block]:
@@ -240,7 +240,7 @@ def _windows(site: MappedSite) -> list[Block]:
     return [Line(), Line(Span(head, "strong")), Table(columns, rows)]
 
 
-def _others(site: MappedSite) -> list[Block]:
+def _best_mappings(site: MappedSite) -> list[Block]:
     """Build the best mappings of a site, and the Pareto front of those that were costed."""
     if site.search is None or len(site.search.best) < 2:
         return []
@@ -251,9 +251,9 @@ def _others(site: MappedSite) -> list[Block]:
         blocks += [Line(), Paragraph(text, "quiet")]
     else:
         head = "Pareto front: no computed mapping is better in all of cycles, energy and memory"
-        blocks += [Line(), Line(Span(head, "strong")), _costs(front[:_MOST_FRONT])]
-        if len(front) > _MOST_FRONT:
-            blocks.append(Line(Span(f"and {len(front) - _MOST_FRONT:,} more; --json has all", "quiet")))
+        blocks += [Line(), Line(Span(head, "strong")), _costs(front[:_MAX_FRONT_ROWS])]
+        if len(front) > _MAX_FRONT_ROWS:
+            blocks.append(Line(Span(f"and {len(front) - _MAX_FRONT_ROWS:,} more; --json has all", "quiet")))
     return blocks
 
 

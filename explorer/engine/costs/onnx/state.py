@@ -46,21 +46,21 @@ class ExecutionOrder(Sequence[ExecutionStep]):
 
     def __init__(self, memory_of: Mapping[Hashable, Hashable]) -> None:
         self.memory_of = memory_of
-        self._held: list[ExecutionStep | OperatorLeaf] = []
-        self._at = array("i")
+        self._steps: list[ExecutionStep | OperatorLeaf] = []
+        self._leaf_indices = array("i")
 
     def append(self, step: ExecutionStep) -> None:
         """Adds a step that does not belong to one operator."""
-        self._held.append(step)
-        self._at.append(step.leaf)
+        self._steps.append(step)
+        self._leaf_indices.append(step.leaf)
 
     def add(self, leaf: OperatorLeaf, position: int) -> None:
         """Adds the step of an operator; `position` is the index of its leaf."""
-        self._held.append(leaf)
-        self._at.append(position)
+        self._steps.append(leaf)
+        self._leaf_indices.append(position)
 
     def __len__(self) -> int:
-        return len(self._held)
+        return len(self._steps)
 
     @overload
     def __getitem__(self, index: int) -> ExecutionStep: ...
@@ -71,10 +71,10 @@ class ExecutionOrder(Sequence[ExecutionStep]):
     def __getitem__(self, index: int | slice) -> ExecutionStep | Sequence[ExecutionStep]:
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(len(self)))]
-        return self._step(self._held[index], self._at[index])
+        return self._step(self._steps[index], self._leaf_indices[index])
 
     def __iter__(self) -> Iterator[ExecutionStep]:
-        return map(self._step, self._held, self._at)
+        return map(self._step, self._steps, self._leaf_indices)
 
     def _step(self, step: ExecutionStep | OperatorLeaf, position: int) -> ExecutionStep:
         return step if isinstance(step, ExecutionStep) else step.step(position, self.memory_of)

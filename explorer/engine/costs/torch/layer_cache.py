@@ -156,7 +156,7 @@ def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Layer
 def _build_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
     key: list[Any] = []
     storages: list[int] = []
-    if torch.is_grad_enabled() or is_autocast() or not _settings(module, key, storages):
+    if torch.is_grad_enabled() or is_autocast() or not _read_settings(module, key, storages):
         return None
     inputs: list[torch.Tensor] = []
     if not meta_cache.read_arguments(args, key, inputs) or not inputs:
@@ -185,8 +185,8 @@ def _build_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> Laye
     return LayerCall(call_key, inputs, addresses, tape if isinstance(tape, Tape) else None, tape is _NEW)
 
 
-def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
-    """Collects the settings of one of torch's own layers; False if other state may affect it.
+def _read_settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
+    """Collects the settings of one of torch's own layers, or returns False if other state may affect it.
 
     Args:
         module: Layer to read.
@@ -222,7 +222,7 @@ def _settings(module: nn.Module, key: list[Any], storages: list[int]) -> bool:
             else:
                 return False
     for child in children_of(module).values():
-        if child is not None and not _settings(child, key, storages):
+        if child is not None and not _read_settings(child, key, storages):
             return False
     return True
 
@@ -248,45 +248,49 @@ def keep(call: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Boo
         bookings: Figures of its operators, with storages by address.
         result: Return value of the layer.
     """
-    _TAPES[call.key] = _tape(call.inputs, inputs, bookings, result)
+    _TAPES[call.key] = _build_tape(call.inputs, inputs, bookings, result)
 
 
-def _tape(
+def _build_tape(
     input_tensors: Sequence[torch.Tensor],
     inputs: tuple[TensorInfo, ...],
     bookings: Sequence[Booking],
     result: Any,
 ) -> Tape | None:
-    places: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for tensor in input_tensors:
-        places.setdefault(storage_key(tensor.untyped_storage()), len(places))
-    sources = len(places)
-    moved = []
+        positions.setdefault(storage_key(tensor.untyped_storage()), len(positions))
+    input_count = len(positions)
+    bookings_by_position = []
     for booking in bookings:
-        if any(address not in places for address in booking.used):
+        if any(address not in positions for address in booking.used):
             return None
-        used_places = tuple(places[address] for address in booking.used)
-        booked = tuple((places.setdefault(a, len(places)), info, size) for a, info, size in booking.outputs)
-        moved.append(booking._replace(used=used_places, outputs=booked))
+        used_positions = tuple(positions[address] for address in booking.used)
+        booked = tuple(
+            (positions.setdefault(a, len(positions)), info, size) for a, info, size in booking.outputs
+        )
+        bookings_by_position.append(booking._replace(used=used_positions, outputs=booked))
     container = type(result) if isinstance(result, (tuple, list)) else None
     if container not in (None, tuple, list):
         return None
     parts = []
     for part in result if container is not None else (result,):
-        made_part = None if part is None else _build_result_tensor(part, input_tensors, places, sources)
-        if part is not None and made_part is None:
+        result_tensor = (
+            None if part is None else _build_result_tensor(part, input_tensors, positions, input_count)
+        )
+        if part is not None and result_tensor is None:
             return None
-        parts.append(made_part)
+        parts.append(result_tensor)
     fresh = [part.source_index for part in parts if part is not None and part.kind == meta_cache.FRESH]
     if len(set(fresh)) != len(fresh) or not any(parts):
         return None
     outputs = describe_tensors(result, "output")
     size = sum(t.numel() * t.element_size() for _, t in walk_tensors(result))
-    return Tape(tuple(moved), len(places), tuple(parts), container, inputs, outputs, size)
+    return Tape(tuple(bookings_by_position), len(positions), tuple(parts), container, inputs, outputs, size)
 
 
 def _build_result_tensor(
-    part: Any, input_tensors: Sequence[torch.Tensor], places: Mapping[int, int], inputs: int
+    part: Any, input_tensors: Sequence[torch.Tensor], positions: Mapping[int, int], inputs: int
 ) -> ResultTensor | None:
     """Returns a recipe to create one returned tensor again, or None if that is impossible."""
     if type(part) is not torch.Tensor or not part.is_meta or part.is_conj() or part.is_neg():
@@ -295,7 +299,7 @@ def _build_result_tensor(
         if part is tensor:
             return ResultTensor(meta_cache.SAME, index)
     address = storage_key(part.untyped_storage())
-    place = places.get(address)
+    place = positions.get(address)
     if place is None:
         return None
     if place >= inputs:

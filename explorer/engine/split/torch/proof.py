@@ -32,7 +32,7 @@ from explorer.facts import OutputEvidence, Verification
 from explorer.facts.split.split import StepProof
 from explorer.host import input_files, scratch
 
-_REFERENCE = "none: what rounding may do is reckoned from the depth of the model"
+_REFERENCE = "none: the allowed rounding error follows from the depth of the model"
 SCHEDULES: tuple[Literal["gpipe", "1f1b"], ...] = ("gpipe", "1f1b")
 
 Tensors = Mapping[str, torch.Tensor]

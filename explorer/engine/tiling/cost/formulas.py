@@ -140,7 +140,7 @@ def _format_rate(rate: float) -> str:
 
 def _list_time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
     cost = site.chosen
-    joint = "max({}, {})" if machine.double_buffered else "{} + {}"
+    combination = "max({}, {})" if machine.double_buffered else "{} + {}"
     slots = _format_product(site.products, *site.tile)
     if cost.compute_cycles is not None and machine.macs_per_cycle is not None:
         numbers = f"{slots} / {_format_rate(machine.macs_per_cycle)}"
@@ -151,17 +151,17 @@ def _list_time_formulas(site: SiteCost, machine: Hardware) -> Iterator[Formula]:
         numbers = f"{cost.traffic:,} / {_format_rate(machine.bytes_per_cycle)}"
         yield Formula("memory cycles", rule, numbers, cost.memory_cycles, "cycles")
     if cost.cycles is not None:
-        numbers = joint.format(f"{cost.compute_cycles:,}", f"{cost.memory_cycles:,}")
-        yield Formula("cycles", joint.format("compute", "memory"), numbers, cost.cycles, "cycles")
+        numbers = combination.format(f"{cost.compute_cycles:,}", f"{cost.memory_cycles:,}")
+        yield Formula("cycles", combination.format("compute", "memory"), numbers, cost.cycles, "cycles")
     if cost.seconds is None:
         return
     if cost.cycles is not None and machine.clock is not None:
         numbers = f"{cost.cycles:,} / {_format_rate(machine.clock)}"
         yield Formula("time", "cycles / clock", numbers, cost.seconds, "seconds")
     elif machine.peak_macs is not None and machine.bandwidth is not None:
-        rule = joint.format("products TM TK TN / peak MACs", f"traffic {cost.order} / bandwidth")
-        moving = f"{cost.traffic:,} / {_format_rate(machine.bandwidth)}"
-        numbers = joint.format(f"{slots} / {_format_rate(machine.peak_macs)}", moving)
+        rule = combination.format("products TM TK TN / peak MACs", f"traffic {cost.order} / bandwidth")
+        transfer = f"{cost.traffic:,} / {_format_rate(machine.bandwidth)}"
+        numbers = combination.format(f"{slots} / {_format_rate(machine.peak_macs)}", transfer)
         yield Formula("time", rule, numbers, cost.seconds, "seconds")
 
 
@@ -202,8 +202,8 @@ def _list_systolic_formulas(
         if timing.total is None:
             continue
         orders = (cost for cost in site.orders if cost.dataflow == timing.dataflow)
-        moving = min(orders, key=lambda cost: cost.traffic)
-        joint = "max({}, {})" if machine.double_buffered else "{} + {}"
-        rule = joint.format("cycles of the array", f"memory cycles of {moving.order}")
-        numbers = joint.format(f"{timing.cycles:,}", f"{moving.memory_cycles:,}")
+        cheapest_order = min(orders, key=lambda cost: cost.traffic)
+        combination = "max({}, {})" if machine.double_buffered else "{} + {}"
+        rule = combination.format("cycles of the array", f"memory cycles of {cheapest_order.order}")
+        numbers = combination.format(f"{timing.cycles:,}", f"{cheapest_order.memory_cycles:,}")
         yield Formula(f"{timing.dataflow} array, with moving", rule, numbers, timing.total, "cycles")

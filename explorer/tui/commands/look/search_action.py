@@ -50,7 +50,7 @@ class SearchCommand(ScreenCommand):
 
 
 class NextCommand(ScreenCommand):
-    """Goes to the next match of the search or the filter; without any, opens the numbers of the weights."""
+    """Goes to the next match of the search or the filter; without matches, opens the weights tab."""
 
     @property
     def layers(self) -> list[int]:
