@@ -207,13 +207,7 @@ def test_statistics_of_a_batch_are_found_out_by_running_it(
             {"by": np.array([1.5, 1], np.float32)},
             "resizes the batch",
         ),
-        (
-            {"x": (2, 6)},
-            [node("Concat", ["x", "x"], ["y"], axis=0)],
-            (4, 6),
-            {},
-            "concatenates along the batch",
-        ),
+        ({"x": (2, 6)}, [node("Concat", ["x", "x"], ["y"], axis=0)], (4, 6), {}, "concatenates along"),
         ({"x": (2, 6)}, [node("Gather", ["x", "to"], ["y"])], (1, 6), {"to": [1]}, "out of the batch"),
         (
             {"x": (2, 6), "z": (3, 6)},
