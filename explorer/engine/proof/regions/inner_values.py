@@ -35,21 +35,19 @@ class Watched(Struct, frozen=True):
 
 
 def watch_region(
-    model: Model, inputs: Mapping[str, str], drivable: Collection[str], *, bodies: bool = True
+    model: Model, inputs: Mapping[str, str], changed: Collection[str], *, bodies: bool = True
 ) -> Watched:
     """Lists the operands of a region to watch, and makes those in bodies values of the main graph.
 
     Args:
         model: The region as a model, with computed constants stored.
         inputs: Element type of each input, by name.
-        drivable: Names of the inputs for which values can be made up.
+        changed: Names of the inputs that runs change.
         bodies: Whether to look into bodies of loops and branches.
     """
     watcher = _Watcher(model, set(list_value_names(model.graph)), bodies)
     types = dict(inputs)
-    nodes, watches = watcher.watch(
-        model.graph.nodes, dict(model.graph.initializers), {}, types, set(drivable)
-    )
+    nodes, watches = watcher.watch(model.graph.nodes, dict(model.graph.initializers), {}, types, set(changed))
     graph = replace(model.graph, nodes=tuple(nodes)) if bodies else model.graph
     return Watched(replace(model, graph=graph), tuple(watches))
 

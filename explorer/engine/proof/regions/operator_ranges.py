@@ -15,6 +15,7 @@ from msgspec import Struct
 from explorer.base.errors import BadModel
 from explorer.engine.fold.calls import inline_calls
 from explorer.engine.graph.constant_nodes import read_constant
+from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Model
 from explorer.engine.proof.regions.bend_points import has_unknown_operator, list_control_reads
@@ -33,6 +34,9 @@ _FAR_FACTORS, _CONSTANTS = (100.0, -100.0, 1e4, -1e4), (1.0, -1.0, 30.0, -30.0, 
 
 _MAX_NUMBERS = 16
 """Number of stored integers whose neighbors are tried."""
+
+_MAX_COMPUTED_BYTES = 2
+"""Most bytes of an integer inside the model that may have any value."""
 
 _INTEGER_RANGES = (3, 100, (1 << 24) + 2, 1 << 40, 1 << 62)
 """Largest magnitudes of made-up integers. Beyond 2^24, float32 does not hold all integers."""
@@ -56,9 +60,9 @@ class Side(Struct, frozen=True):
     twins: Twins
     types: Mapping[str, str]
 
-    def watch(self, drivable: Collection[str], *, bodies: bool) -> Watched:
-        """Lists the operands to watch; `drivable` has the original's names of the inputs to change."""
-        names = {name for name, twin in self.twins.items() if twin in drivable}
+    def watch(self, inputs: Collection[str], *, bodies: bool) -> Watched:
+        """Lists the operands to watch that depend on inputs; `inputs` has the original's names of these."""
+        names = {name for name, twin in self.twins.items() if twin in inputs}
         return watch_region(self.model, self.types, names, bodies=bodies)
 
     def depends_in_size_on(self, name: str) -> bool:
@@ -135,7 +139,12 @@ def reach_ranges(
         units = {name: np.ones(own[name].shape) for name in floats}
         made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _FAR_FACTORS]
         made_up += [{**dense, **_scale_all(units, own, floats, factor)} for factor in _CONSTANTS]
-    watched, observe = _observe(sides, drivable, tried)
+    integers = [
+        name
+        for name, value in own.items()
+        if value.dtype.kind in "iu" and not any(side.depends_in_size_on(name) for side in sides)
+    ]
+    watched, observe = _observe(sides, [*drivable, *integers], tried)
     if made_up or any(region.watches for region in watched):
         made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _SMALL_FACTORS]
     coverage = Coverage((watched[0].watches, watched[1].watches))
@@ -155,15 +164,15 @@ def _scale_all(values: Feeds, like: Feeds, names: Sequence[str], factor: float) 
 
 
 def _observe(
-    sides: tuple[Side, Side], drivable: Collection[str], tried: Sequence[Feeds]
+    sides: tuple[Side, Side], inputs: Collection[str], tried: Sequence[Feeds]
 ) -> tuple[list[Watched], RegionObserver]:
     """Loads both sides with their operands as outputs; those in bodies only if the runtime accepts them."""
-    watched = [side.watch(drivable, bodies=True) for side in sides]
+    watched = [side.watch(inputs, bodies=True) for side in sides]
     try:
         observe = RegionObserver(sides, watched)
         observe(tried[0])
     except BadModel:
-        watched = [side.watch(drivable, bodies=False) for side in sides]
+        watched = [side.watch(inputs, bodies=False) for side in sides]
         observe = RegionObserver(sides, watched)
     return watched, observe
 
@@ -171,10 +180,23 @@ def _observe(
 def list_integers_to_vary(
     sides: tuple[Side, Side], inputs: Sequence[RandomInput], own: Feeds
 ) -> list[RandomInput]:
-    """Lists the integer inputs of the model that a region reads and that may have any value."""
+    """Lists the integers that a region reads and that may have any value.
+
+    They are inputs of the model, and numbers of at most 16 bits that it computes. Wider ones may be positions
+    in a tensor, of which few are possible.
+    """
+    planned_inputs = {planned.name: planned for planned in inputs}
+    computed = [
+        RandomInput(name, get_element_type(value), value.shape, high=int(np.abs(value.astype(int)).max()) + 1)
+        for name, value in own.items()
+        if name not in planned_inputs
+        and value.dtype.kind in "iu"
+        and value.dtype.itemsize <= _MAX_COMPUTED_BYTES
+        and value.size
+    ]
     return [
         planned
-        for planned in inputs
+        for planned in (*inputs, *computed)
         if planned.name in own
         and planned.values is None
         and own[planned.name].dtype.kind in "iu"

@@ -745,11 +745,10 @@ class _Runner:
             tried = [values, *(draw_dense_values(values, wide, spread, self.seed) for spread in _SPREADS)]
             if wide:
                 tried.append(draw_values_at_limits(values, self.contents.numbers(nodes), self.seed))
-            driven, unseen = reach_ranges(sides, tried, tried[1], self.seed)
-            sets = [(_DRIVEN, [feeds]) for feeds in driven]
             varied = list_integers_to_vary(sides, self.tries[0], values)
-            if varied:
-                sets += [(_INTEGERS, [feeds]) for feeds in draw_integers(sides, varied, values, self.seed)]
+            drawn = list(draw_integers(sides, varied, values, self.seed)) if varied else []
+            driven, unseen = reach_ranges(sides, [*tried, *drawn], tried[1], self.seed)
+            sets = [(_DRIVEN, [feeds]) for feeds in driven] + [(_INTEGERS, [feeds]) for feeds in drawn]
             self._reached = {region.key: (sets, unseen)}
         return self._reached[region.key]
 

@@ -13,10 +13,13 @@ import numpy as np
 from msgspec import Struct
 
 from explorer.base.errors import BadModel
-from explorer.engine.graph.model import Node, Tensor
+from explorer.engine.graph.model import DTYPES, Node, Tensor
 
 _LARGEST = {"float16": 65504.0, "float64": float(np.finfo(np.float64).max)}
 _LARGEST_FLOAT = float(np.finfo(np.float32).max)
+
+_TINY = 1e-7
+"""A positive number below which a float of any type may be stored as 0."""
 
 _MAX_READ = 1 << 16
 """Largest number of elements of a stored tensor whose extremes are computed."""
@@ -92,17 +95,53 @@ def compute_bounds(
     bounds = {**outer}
     bounds.update((name, bound_tensor(tensor)) for name, tensor in tensors.items())
     bounds.update((name, bound_input(dtype)) for name, dtype in inputs.items())
+    types = {name: tensor.dtype for name, tensor in tensors.items()} | dict(inputs)
     for node in nodes:
         operation = _OPERATIONS.get(node.op) if not node.domain else None
-        result = UNKNOWN
+        result, dtype = UNKNOWN, _find_type(node, types)
         if operation is not None and any(node.inputs):
             result = operation(node, [bounds.get(name, UNKNOWN) for name in node.inputs])
+            result = _fit_type(result, dtype, wraps=node.op in _WRAPPING)
         elif node.op in _NORMALIZATIONS:
             result = bound_normalization(node, tensors)
         for index, name in enumerate(node.outputs):
             if name and name not in tensors:
                 bounds[name] = result if index == 0 else UNKNOWN
+                if index == 0 and dtype:
+                    types[name] = dtype
     return bounds
+
+
+def _find_type(node: Node, types: Mapping[str, str]) -> str:
+    """Returns the element type of the first output of a node, or '' if it is not known."""
+    if node.op == "Cast":
+        code = node.attributes.get("to")
+        return DTYPES[code].name if code in DTYPES else ""
+    if node.op in _BOOLEAN_RESULTS:
+        return "bool"
+    if node.op in _INDEX_RESULTS:
+        return "int64"
+    index = _TYPE_FROM.get(node.op, 0)
+    dtype = types.get(node.inputs[index], "") if len(node.inputs) > index else ""
+    if node.domain or node.op in _NEW_TYPES or not (dtype or node.op in _FLOAT_ONLY):
+        return ""
+    return dtype or "float32"
+
+
+def _fit_type(bounds: Bounds, dtype: str, *, wraps: bool) -> Bounds:
+    """Returns the bounds of a result after it was stored in its element type.
+
+    A number that is too large for an integer type wraps around, and for a float type becomes infinite. A tiny
+    float may become 0.
+    """
+    if not dtype.startswith(("float", "bfloat", "double")) and dtype != "bool":
+        limits = bound_input(dtype) if dtype else UNKNOWN
+        is_inside = limits.low <= bounds.low and bounds.high <= limits.high and dtype
+        return bounds if is_inside or not wraps else Bounds(limits.low, limits.high, bool(dtype))
+    largest = _LARGEST.get(dtype, _LARGEST_FLOAT)
+    low = 0.0 if 0 < bounds.low < _TINY and not bounds.whole else bounds.low
+    high = 0.0 if -_TINY < bounds.high < 0 and not bounds.whole else bounds.high
+    return Bounds(-math.inf if low < -largest else low, math.inf if high > largest else high, bounds.whole)
 
 
 def _multiply(a: float, b: float) -> float:
@@ -119,6 +158,8 @@ def _keep(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 
 def _average(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    if node.attributes.get("count_include_pad"):
+        return Bounds(min(bounds[0].low, 0.0), max(bounds[0].high, 0.0))
     return Bounds(bounds[0].low, bounds[0].high)
 
 
@@ -184,6 +225,11 @@ def _fixed(low: float, high: float = math.inf, *, whole: bool = False) -> Operat
     return lambda node, bounds: Bounds(low, high, whole)
 
 
+def _bound_swish(low: float) -> Operation:
+    """Bounds of a function like x * Sigmoid(x): not negative for such inputs, and at least `low`."""
+    return lambda node, bounds: _NOT_NEGATIVE if bounds[0].low >= 0 else Bounds(low)
+
+
 def _relu(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     return Bounds(max(bounds[0].low, 0.0), max(bounds[0].high, 0.0), bounds[0].whole)
 
@@ -217,6 +263,11 @@ def _join_updates(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 def _leak(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     """Bounds of a Relu whose slope for negative numbers is anything."""
     return bounds[0] if bounds[0].low >= 0 else UNKNOWN
+
+
+def _keep_above(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Bounds of a ThresholdedRelu, which returns 0 or a number above `alpha`."""
+    return Bounds(min(float(node.attributes.get("alpha", 1.0)), 0.0))
 
 
 def _clip(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -260,13 +311,29 @@ def _cast(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     if to == 9:  # bool
         first = bounds[0]
         return Bounds(1.0, 1.0, True) if first.low > 0 or first.high < 0 else _BOOLEAN
-    is_float = to in (1, 10, 11, 16)
-    return replace_whole(bounds[0], whole=bounds[0].whole or not is_float)
+    if to in (1, 10, 11, 16):
+        return bounds[0]
+    # a conversion to integers drops the fraction
+    low, high = (
+        end if math.isinf(end) else float(math.trunc(end)) for end in (bounds[0].low, bounds[0].high)
+    )
+    return Bounds(low, high, True)
 
 
-def replace_whole(bounds: Bounds, *, whole: bool) -> Bounds:
-    """Returns the same bounds with another `whole`."""
-    return Bounds(bounds.low, bounds.high, whole)
+def _quantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    """Bounds of a QuantizeLinear: only the side of its zero point, because it saturates."""
+    first, scale, *zeros = bounds
+    zero = zeros[0] if zeros else Bounds(0.0, 0.0, True)
+    if scale.low <= 0:
+        return UNKNOWN
+    return Bounds(zero.low if first.low >= 0 else -math.inf, zero.high if first.high <= 0 else math.inf, True)
+
+
+def _dequantize(node: Node, bounds: Sequence[Bounds]) -> Bounds:
+    first, scale, *zeros = bounds
+    zero = zeros[0] if zeros else Bounds(0.0, 0.0, True)
+    ends = [first.low - zero.high, first.high - zero.low]
+    return _combine([_multiply(a, b) for a in ends for b in (scale.low, scale.high)], whole=False)
 
 
 def _compare(node: Node, bounds: Sequence[Bounds]) -> Bounds:
@@ -296,6 +363,60 @@ def _invert(node: Node, bounds: Sequence[Bounds]) -> Bounds:
     first = bounds[0]
     return Bounds(1.0 - first.high, 1.0 - first.low, True) if first.low >= 0 and first.high <= 1 else _BOOLEAN
 
+
+_INDEX_RESULTS = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"))
+_BOOLEAN_RESULTS = frozenset(("And", "Or", "Xor", "Not", "IsNaN", "IsInf", *_DECIDED))
+_NEW_TYPES = frozenset(
+    (
+        *("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"),
+        *("CastLike", "OneHot", "EyeLike", "ConstantOfShape", "RandomNormalLike", "RandomUniformLike"),
+        *("If", "Loop", "Scan", "SequenceAt", "OptionalGetElement", "BitCast"),
+    )
+)
+"""Operators whose result does not have the element type of the first input."""
+
+_TYPE_FROM = {"Where": 1, "DequantizeLinear": 1, "QuantizeLinear": 2}
+"""Index of the input whose element type the result has, where it is not the first."""
+
+_FLOAT_ONLY = frozenset(
+    (
+        *(
+            "Exp",
+            "Log",
+            "Sqrt",
+            "Sigmoid",
+            "HardSigmoid",
+            "Softmax",
+            "LogSoftmax",
+            "Tanh",
+            "Erf",
+            "Sin",
+            "Cos",
+        ),
+        *(
+            "Softsign",
+            "Softplus",
+            "HardSwish",
+            "Gelu",
+            "Mish",
+            "LeakyRelu",
+            "PRelu",
+            "ThresholdedRelu",
+            "Conv",
+        ),
+        *("ConvTranspose", "BatchNormalization", "InstanceNormalization", "AveragePool", "GlobalAveragePool"),
+        *("Floor", "Ceil", "Round", "Reciprocal", "Elu", "Selu", "Celu", *_NORMALIZATIONS),
+    )
+)
+"""Operators whose inputs and results are floats."""
+
+_WRAPPING = frozenset(
+    (
+        *("Add", "Sum", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Cast", "ReduceSum", "CumSum"),
+        *("ReduceL1", "ReduceL2", "ReduceSumSquare"),
+    )
+)
+"""Operators whose result may be too large for their integer type."""
 
 _OPERATIONS: dict[str, Any] = {
     **dict.fromkeys(
@@ -359,10 +480,10 @@ _OPERATIONS: dict[str, Any] = {
     "ScatterND": _join_updates,
     "ScatterElements": _join_updates,
     **dict.fromkeys(("LeakyRelu", "PRelu"), _leak),
-    "ThresholdedRelu": _fixed(0.0),
-    "HardSwish": _fixed(-0.375),
-    "Gelu": _fixed(-0.2),
-    "Mish": _fixed(-0.4),
+    "ThresholdedRelu": _keep_above,
+    "HardSwish": _bound_swish(-0.375),
+    "Gelu": _bound_swish(-0.2),
+    "Mish": _bound_swish(-0.4),
     "ReduceSum": _sum_of,
     "CumSum": _sum_of,
     "ReduceL1": _fixed(0.0),
@@ -370,6 +491,8 @@ _OPERATIONS: dict[str, Any] = {
     "ReduceSumSquare": _fixed(0.0),
     "Pow": _power,
     "Cast": _cast,
+    "QuantizeLinear": _quantize,
+    "DequantizeLinear": _dequantize,
     "Where": _choose,
     "Not": _invert,
     **dict.fromkeys(_DECIDED, _compare),

@@ -248,3 +248,50 @@ def test_equal_limits_of_integers_are_shown_by_integers_beside_them(tmp_path: Pa
     first = integer("k", 100) + "m = Less(x, k)\ny = Cast<to = 7>(m)"
     second = integer("k", 99) + "m = LessOrEqual(x, k)\ny = Cast<to = 7>(m)"
     assert verdict(tmp_path, first, second, f"{INTEGERS} x", INTEGERS).verdict_kind == "evidence"
+
+
+ROUND = "h = Constant<value = float {9.0}>()\nm = Mul(x, h)\nr = Round(m)\n"
+NARROW = {
+    "a number that wraps around in 8 bits": (
+        integer("low", 0) + integer("high", 190) + "w = Cast<to = 7>(m)\nc = Clip(w, low, high)\n"
+        "n = Cast<to = 3>(c)\nf = Cast<to = 1>(n)\n"
+    ),
+    "a sum that wraps around": (
+        ROUND + "w = Cast<to = 7>(r)\nu = Abs(w)\n" + integer("k", 1 << 62) + "a = Add(u, k)\nb = Add(a, u)\n"
+        "f = Cast<to = 1>(b)\n"
+    ),
+    "a small exponential": (
+        number("low", -150.0) + number("high", 1.0) + "c = Clip(x, low, high)\ne = Exp(c)\n"
+        "z = Constant<value = float {0.0}>()\nm = Greater(e, z)\nf = Cast<to = 1>(m)\nt = Sub(f, z)\n"
+    ),
+    "a negative threshold": "f = ThresholdedRelu<alpha = -0.5>(x)\n",
+}
+
+
+@pytest.mark.parametrize(
+    ("case", "first", "second"),
+    [
+        ("a number that wraps around in 8 bits", "y = Relu(f)", "y = Identity(f)"),
+        ("a sum that wraps around", "y = Relu(f)", "y = Identity(f)"),
+        ("a small exponential", "y = Identity(f)", "s = Sub(f, f)\nc1 = Cos(s)\ny = Mul(c1, c1)"),
+        ("a negative threshold", "y = Relu(f)", "y = Identity(f)"),
+    ],
+)
+def test_a_number_format_may_give_a_sign_that_arithmetic_does_not(
+    case: str, first: str, second: str, tmp_path: Path
+) -> None:
+    body = (ROUND if "8 bits" in case else "") + NARROW[case]
+    assert verdict(tmp_path, body + first, body + second).verdict_kind in ("unproven", "different")
+
+
+def test_a_quantized_value_stays_on_its_side_of_the_zero_point(tmp_path: Path) -> None:
+    """The second Relu does nothing behind the first, and something behind a Neg."""
+    quantized = (
+        "s = Constant<value = float {0.1}>()\nz = Constant<value = int8 {-3}>()\n"
+        "q = QuantizeLinear(p, s, z)\nd = DequantizeLinear(q, s, z)\n"
+    )
+    same, other = "y = Relu(d)", "y = Identity(d)"
+    start = "p = Relu(x)\n" + quantized
+    assert verdict(tmp_path, start + same, start + other).verdict_kind == "evidence"
+    start = "r = Relu(x)\np = Neg(r)\n" + quantized
+    assert verdict(tmp_path, start + same, start + other).verdict_kind == "different"
