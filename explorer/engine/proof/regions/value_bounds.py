@@ -116,7 +116,7 @@ def _find_type(node: Node, types: Mapping[str, str]) -> str:
     """Returns the element type of the first output of a node, or '' if it is not known."""
     if node.op == "Cast":
         code = node.attributes.get("to")
-        return DTYPES[code].name if code in DTYPES else ""
+        return DTYPES[code].name if isinstance(code, int) and code in DTYPES else ""
     if node.op in _BOOLEAN_RESULTS:
         return "bool"
     if node.op in _INDEX_RESULTS:
