@@ -9,8 +9,10 @@ from __future__ import annotations
 import ast
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from explorer.host.gc_pause import pause_garbage_collector
 
 SOURCE = Path(__file__).parent.parent / "explorer"
 ROOMS = ("engine/compat/", "base/compat.py", "tui/compat.py", "web/compat.py")
@@ -40,14 +42,18 @@ _REGISTERED = {
 
 def uses(folder: Path = SOURCE) -> list[str]:
     """A line `file:line: what` for each use outside the rooms."""
-    files = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.rglob("*.py"))}
-    own = {name for tree in files.values() for name in defined(tree)} - _OF_TORCH
+    with pause_garbage_collector():  # none of the nodes is garbage
+        files = {
+            path: list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+            for path in sorted(folder.rglob("*.py"))
+        }
+    own = {name for nodes in files.values() for name in defined(nodes)} - _OF_TORCH
     lines = []
-    for path, tree in files.items():
+    for path, nodes in files.items():
         name = path.relative_to(folder).as_posix()
         if not name.startswith(ROOMS):
             lines += [
-                f"{name}:{line}: {what}" for line, what in found(tree, own, registers=name in _REGISTERED)
+                f"{name}:{line}: {what}" for line, what in found(nodes, own, registers=name in _REGISTERED)
             ]
     return lines
 
@@ -56,9 +62,9 @@ def is_private(name: str) -> bool:
     return re.match(r"_[A-Za-z]", name) is not None and name not in _STANDARD
 
 
-def defined(tree: ast.AST) -> Iterator[str]:
+def defined(nodes: Sequence[ast.AST]) -> Iterator[str]:
     """Private names that the source defines: functions, classes, attributes of `self`, fields, constants."""
-    for node in ast.walk(tree):
+    for node in nodes:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
@@ -68,52 +74,58 @@ def defined(tree: ast.AST) -> Iterator[str]:
 
 
 def is_self(node: ast.AST) -> bool:
-    return isinstance(node, ast.Name) and node.id in ("self", "cls")
+    return is_named(node, "self", "cls")
 
 
-def found(tree: ast.AST, own: set[str], *, registers: bool = False) -> Iterator[tuple[int, str]]:
+def is_named(node: ast.AST, *names: str) -> bool:
+    return isinstance(node, ast.Name) and node.id in names
+
+
+def found(nodes: Sequence[ast.AST], own: set[str], *, registers: bool = False) -> Iterator[tuple[int, str]]:
     """Line and text of each use of what another library does not document."""
     foreign: dict[str, str] = {}  # what is imported from elsewhere, by the name that it has here
-    for node in ast.walk(tree):
+    for node in nodes:
         for name, where in imported(node):
             if not where.startswith(("explorer", "__future__")):
                 foreign[name] = where
                 if any(is_private(piece) for piece in where.split(".")):
                     yield node.lineno, f"imports {where}"
-    yield from parsed_messages(tree)
-    for node in ast.walk(tree):
-        text = ast.unparse(node) if isinstance(node, ast.expr) else ""
+    yield from parsed_messages(nodes)
+    for node in nodes:
+        # most nodes are looked at without their text, which takes long to write
         if isinstance(node, ast.Attribute):
             value = node.value
-            operator = ast.unparse(value).startswith(_OPERATORS)
-            if is_private(node.attr) and not is_self(value) and not operator and node.attr not in own:
-                yield node.lineno, f"reads {text}"
+            foreign_name = is_private(node.attr) and not is_self(value) and node.attr not in own
+            if foreign_name and not ast.unparse(value).startswith(_OPERATORS):
+                yield node.lineno, f"reads {ast.unparse(node)}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _BY_NAME:
             key = node.args[1] if len(node.args) > 1 else None
             named = isinstance(key, ast.Constant) and isinstance(key.value, str) and is_private(key.value)
             if named and not ast.unparse(node.args[0]).startswith(_OPERATORS):
-                yield node.lineno, f"reads {text}"
+                yield node.lineno, f"reads {ast.unparse(node)}"
             if node.func.id in ("setattr", "delattr") and is_foreign(node.args[0], foreign):
-                yield node.lineno, f"patches {text}"
+                yield node.lineno, f"patches {ast.unparse(node)}"
         if isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.ctx, ast.Store | ast.Del):
             if isinstance(node, ast.Subscript) and ast.unparse(node.value) == "sys.modules":
                 if not registers:
-                    yield node.lineno, f"writes {text}"
+                    yield node.lineno, f"writes {ast.unparse(node)}"
             elif is_foreign(node, foreign):
-                yield node.lineno, f"patches {text}"
-        if isinstance(node, ast.Compare) and _NAME_OF_CLASS.search(text):
+                yield node.lineno, f"patches {ast.unparse(node)}"
+        if isinstance(node, ast.Compare):
             texts = {one.value for one in (node.left, *node.comparators) if isinstance(one, ast.Constant)}
-            if texts - own:
+            if texts - own and _NAME_OF_CLASS.search(text := ast.unparse(node)):
                 yield node.lineno, f"compares {text}"
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             called = node.func
             if called.attr in ("startswith", "endswith") and _NAME_OF_CLASS.search(ast.unparse(called.value)):
-                yield node.lineno, f"compares {text}"
+                yield node.lineno, f"compares {ast.unparse(node)}"
 
 
-def parsed_messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
+def parsed_messages(all_nodes: Sequence[ast.AST]) -> Iterator[tuple[int, str]]:
     """Line and text of each place that decides by the text of an exception."""
-    for function in ast.walk(tree):
+    if not any(isinstance(node, ast.Call) and is_named(node.func, "str") for node in all_nodes):
+        return
+    for function in all_nodes:
         if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
         nodes = list(ast.walk(function))
@@ -121,7 +133,7 @@ def parsed_messages(tree: ast.AST) -> Iterator[tuple[int, str]]:
         arguments = [node for node in nodes if isinstance(node, ast.arg) and node.annotation is not None]
         names |= {one.arg for one in arguments if _IS_EXCEPTION.search(ast.unparse(one.annotation or one))}
         texts = {f"str({name})" for name in names if name}
-        for node in nodes:
+        for node in nodes if texts else ():
             if isinstance(node, ast.Compare) and isinstance(node.ops[0], ast.In | ast.NotIn):
                 read = [node.left, *node.comparators]
             elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
@@ -144,8 +156,9 @@ def imported(node: ast.AST) -> Iterator[tuple[str, str]]:
 
 def is_foreign(node: ast.AST, foreign: dict[str, str]) -> bool:
     """Whether something is, or is in, a module or class of another library; Python's own are not meant."""
-    within = re.match(r"sys\.modules\[['\"]([\w.]+)['\"]\]", ast.unparse(node))
-    path = within[1] if within else foreign.get(base(node), "")
+    name = base(node)
+    within = re.match(r"sys\.modules\[['\"]([\w.]+)['\"]\]", ast.unparse(node)) if name == "sys" else None
+    path = within[1] if within else foreign.get(name, "")
     return bool(path) and path.partition(".")[0] not in sys.stdlib_module_names
 
 
