@@ -16,7 +16,7 @@ from textual.widget import Widget
 from explorer.base.errors import Misuse
 from explorer.tui.commands.key_table import COMMANDS
 from explorer.tui.compat import ReportingApp
-from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
+from explorer.tui.dialogs.dialogs import AnsweredOnce, MenuItem, PickDialog
 from explorer.tui.screen.main import MainScreen
 from explorer.tui.terminal.slices import call_after_paint
 from explorer.tui.widgets.line_view import LineList
@@ -55,6 +55,28 @@ async def test_a_call_after_the_paint_is_of_the_screen_that_asked_for_it() -> No
         await pilot.pause()
         await pilot.pause()
     assert called == ["here"]
+
+
+class _Plain(AnsweredOnce[None]):
+    """A dialog without the colors of the program."""
+
+    CSS_PATH = None  # type: ignore[assignment]
+
+
+async def test_other_events_go_between_the_two_layouts_of_a_dialog_that_opens() -> None:
+    order: list[str] = []
+    app: App[None] = App()
+    async with app.run_test() as pilot:
+        dialog = _Plain()
+
+        def record(_: object) -> None:
+            order.append("layout")
+            asyncio.get_running_loop().call_soon(order.append, "other")
+
+        dialog.screen_layout_refresh_signal.subscribe(app, record, immediate=True)
+        await app.push_screen(dialog)
+        await pilot.pause()
+    assert order[:3] == ["layout", "other", "layout"]
 
 
 @pytest.mark.parametrize("is_removed", [True, False])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -50,6 +51,11 @@ class AnsweredOnce(Screen[T], Generic[T]):
     CSS_PATH = Path(__file__).with_suffix(
         ".tcss"
     )  # absolute: Textual looks for a relative path beside each subclass
+
+    @on(events.Resize)
+    async def _let_others_run(self) -> None:
+        """Handle keys and other events between the two times that Textual lays out and draws a new screen."""
+        await asyncio.sleep(0)
 
     def dismiss(self, result: T | None = None) -> AwaitComplete:
         """Close with an answer, unless the screen is closed already or another screen is above it."""
