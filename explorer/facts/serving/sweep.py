@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import product
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from msgspec import Meta
 from msgspec.structs import replace
@@ -43,11 +43,11 @@ class ServingSweepSpec(Spec, frozen=True):
             for dtype, kv, context, batch, devices in product(*self._list_values())
         ]
 
-    def _list_values(self) -> list[dict[str, None] | dict[int, None]]:
+    def _list_values(self) -> list[list[Any]]:
         """Lists the values of each setting once: types, cache types, contexts, batches and device counts."""
         base = self.base
         settings = self.dtypes, self.kv_dtypes, base.contexts, base.batches, base.devices
-        return [dict.fromkeys(values) for values in settings]
+        return [list(dict.fromkeys(values)) for values in settings]
 
 
 class ServingRow(Fact, frozen=True, kw_only=True):
