@@ -144,9 +144,18 @@ def drawn_mappings(
     return mappings
 
 
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.data(), sites(3), deep_machines(st.just(1)))
+def test_no_mapping_goes_below_the_bounds(
+    data: st.DataObject, site: SiteMapping, machine: MemoryMachine
+) -> None:
+    check(site, machine, data.draw(drawn_mappings(site, machine, 30)))
+
+
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.data(), sites(5), deep_machines(st.integers(1, 3)))
-def test_no_mapping_goes_below_the_bounds(
+def test_no_mapping_for_deep_machines_goes_below_the_bounds(
     data: st.DataObject, site: SiteMapping, machine: MemoryMachine
 ) -> None:
     check(site, machine, data.draw(drawn_mappings(site, machine, 30)))
