@@ -61,12 +61,12 @@ def take_snapshot(
     for function in functions:
         snapshot.append(reader.read_names(dict(function.__dict__), 0))
         snapshot += [reader.read(default, 0) for default in function.__defaults__ or ()]
-        snapshot += [reader.read(_read_cell(cell), 0) for cell in function.__closure__ or ()]
+        snapshot += [reader.read(read_cell(cell), 0) for cell in function.__closure__ or ()]
     snapshot += [reader.read_names(dict(vars(module)), 0) for module in code_modules]
     return snapshot
 
 
-def _read_cell(cell: Any) -> Any:
+def read_cell(cell: Any) -> Any:
     """Returns the value of a closure's variable, or None if it has none yet."""
     try:
         return cell.cell_contents

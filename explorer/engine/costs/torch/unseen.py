@@ -33,6 +33,7 @@ from torch import nn
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
+from explorer.engine.costs.torch.module_state import read_cell
 from explorer.engine.formats.torch_module.modules import find_held_tensors, walk_contents
 
 _FOREIGN_TENSOR = (
@@ -203,7 +204,7 @@ class UnseenWork:
             type_name = type(value).__name__
             if isinstance(value, np.ndarray):
                 self._check_returned_array(value)
-            elif _is_lazy(value):
+            elif _is_lazy(value) or _computes_with_layers(type(value)):
                 self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
             elif not isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
                 parts = [part for _, part in walk_contents(value)]
@@ -235,6 +236,18 @@ def _is_lazy(value: Any) -> bool:
     return isinstance(value, _LAZY_TYPES) or (
         callable(value) and not isinstance(value, (nn.Module, type, torch.Tensor))
     )
+
+
+def _computes_with_layers(kind: type) -> bool:
+    """Whether methods of a class in a function read modules or tensors from the function's variables."""
+    if "<locals>" not in kind.__qualname__:
+        return False
+    for member in vars(kind).values():
+        function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
+        for cell in getattr(function, "__closure__", None) or ():
+            if isinstance(read_cell(cell), (nn.Module, torch.Tensor)):
+                return True
+    return False
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -130,6 +130,30 @@ def products_on_demand(model: Two, x: Any) -> Any:
     return Lazy(SimpleNamespace(weight=model.second.weight), x)
 
 
+def property_of_a_local_class(model: Two, x: Any) -> Any:
+    class Outcome:
+        code = model.first(x)
+
+        def __init__(self) -> None:
+            self.value = self.code
+
+        @property
+        def logits(self) -> Any:
+            return model.second(self.value)
+
+    return Outcome()
+
+
+def tensor_of_a_local_class(model: Two, x: Any) -> Any:
+    weight = model.second.weight
+
+    class Projected(torch.Tensor):
+        def project(self) -> Any:
+            return self @ weight
+
+    return model.first(x).as_subclass(Projected)
+
+
 def result_is_dropped(model: Two, x: Any) -> Any:
     thread = threading.Thread(target=model.second, args=(x,))
     thread.start()
@@ -329,6 +353,8 @@ def in_an_object(model: Two, x: Any) -> Any:
         a_promise,
         rows_on_demand,
         products_on_demand,
+        property_of_a_local_class,
+        tensor_of_a_local_class,
     ],
 )
 def test_work_that_is_not_seen_makes_a_lower_bound_with_its_reason(function: Callable[..., Any]) -> None:
@@ -379,6 +405,19 @@ def an_object(model: Two, x: Any) -> Any:
     return held
 
 
+def an_object_of_a_local_class(model: Two, x: Any) -> Any:
+    scale = 2.0
+
+    class Outcome:
+        def __init__(self, value: Any) -> None:
+            self.value = value
+
+        def scaled(self) -> Any:
+            return self.value * scale
+
+    return Outcome(model.second(model.first(x)))
+
+
 def a_message(model: Two, x: Any) -> Any:
     assert x.shape[0] == 6, f"{x.shape[0]} rows, the largest number is {x.max()}, a mean of {x.mean()!r}"
     return model.second(model.first(x)) if f"at most {x.max()}" else x
@@ -389,7 +428,8 @@ def a_number(model: Two, x: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    "function", [untouched, sizes, one_number, constants, an_object, a_message, a_number]
+    "function",
+    [untouched, sizes, one_number, constants, an_object, an_object_of_a_local_class, a_message, a_number],
 )
 def test_values_that_are_only_handed_on_leave_the_count_exact(function: Callable[..., Any]) -> None:
     totals = info(function).totals
