@@ -93,7 +93,7 @@ class TensorStats(Fact, frozen=True):
         runs: Number of runs of the model that the figures cover. `tensor` has the shape of a single run.
         chosen: Requested statistics by label ('var', 'quantile:0.97'): one number, or one for each index of
             the requested axis. Statistics that the tensor does not have are missing.
-        call: Call of a layer that runs several times, from 0.
+        call: Number of the call, from 0, if the layer runs several times.
         trainable: Whether the weight is a parameter with requires_grad (nn.Module only), otherwise None.
     """
 
@@ -130,7 +130,7 @@ class StatisticsRow(Fact, frozen=True):
         shape: Shape of the tensor.
         inputs: Shapes of the inputs of the layer, as analyzed.
         outputs: Shapes of the outputs of the layer, as analyzed.
-        call: Call of a layer that runs several times, from 0.
+        call: Number of the call, from 0, if the layer runs several times.
         index: Index on the requested axis, or None for the full tensor.
         values: Statistics by label, in the requested order.
     """

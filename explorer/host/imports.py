@@ -98,7 +98,7 @@ class ImportTrial:
             if unfinished not in names:
                 return reasons
             reasons[unfinished] = (
-                "it takes too long" if is_late else f"it ends the process ({child.returncode})"
+                "it takes too long" if is_late else f"it ends the process with exit code {child.returncode}"
             )
             names = names[names.index(unfinished) + 1 :]
             if not names:

@@ -108,7 +108,7 @@ def test_packages_behind_one_that_ends_its_process_are_tried_too(tmp_path: Path)
     code, told = document(tmp_path)
     assert code == 1
     assert {one["what"] for one in told["problems"]} == {
-        "filelock 4.0 is installed but cannot be imported (it ends the process (7))",
+        "filelock 4.0 is installed but cannot be imported (it ends the process with exit code 7)",
         "tomlkit 0.14 is installed but cannot be imported (OSError: no such library)",
     }
     assert [one["package"] for one in told["packages"] if one["state"] == "broken"] == ["filelock", "tomlkit"]

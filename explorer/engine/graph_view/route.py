@@ -67,7 +67,7 @@ def find_route(tree: TreeRows, start: int, goal: int) -> Route:
     if starts & goals:
         raise Misuse(
             f"{quoted[0]} and {quoted[1]} are not two layers apart",
-            hint="name two of which neither holds the other",
+            hint="name two layers, neither of which is inside the other",
         )
     shows_hidden = not (tree.count_leaves(start) and tree.count_leaves(goal))
 

@@ -55,7 +55,10 @@ class Ternary(Integer, frozen=True):
         return -1
 
     def grid(self, low: Array, high: Array, *, axis: int | None = None, symmetric: bool = True) -> Grid:
-        """Returns a grid with 2/3 of the larger end as scale: each value covers a third of the range."""
+        """Returns a grid whose scale is 2/3 of the larger of |low| and |high|.
+
+        Each of the codes -1, 0 and 1 then stands for a third of the range.
+        """
         return _build_grid(find_larger_end(low, high) * np.float32(2) / np.float32(3), axis)
 
     def fitted(

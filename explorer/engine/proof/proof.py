@@ -424,8 +424,8 @@ def _limit_remarks(regions: Sequence[RegionResult], rounded: float) -> Iterator[
     if any(region.folded for region in regions):
         yield "folded weights are correct within eight roundings"
     if hidden_difference := max((region.hides for region in regions), default=0.0):
-        difference = f"a relative difference of up to {hidden_difference:.1e}"
-        yield f"in the output of a changed region, {difference} counts as rounding"
+        error = f"a relative error below {hidden_difference:.1e}"
+        yield f"in the output of a changed region, the runs cannot tell {error} from rounding"
 
 
 def _build_reporter(on_progress: OnProgress, cancel: Cancel) -> Callable[[str, int, int], None]:

@@ -191,7 +191,7 @@ class _Pool:
         raise EngineDied(
             "a worker ended before it began" + (f": {log_lines[-1]}" if log_lines else ""),
             where="--workers",
-            hint="--workers 1 does it all in one process",
+            hint="--workers 1 runs all trials in this process",
         )
 
 

@@ -45,8 +45,8 @@ COMMAND = Command(
     (
         Option(
             "--tree",
-            "one table of both layer trees, with what each layer and group costs more or less;\n"
-            "two modules need no export",
+            "one table of both layer trees, with the difference in cost of each layer and group;\n"
+            "two modules are compared without an export",
         ),
         Option("--differences", "only the differing layers of the trees"),
         *OPENING,

@@ -152,7 +152,7 @@ class MappingFiles:
             else:
                 on_confirmed(True)
 
-        question = "The nest of this matmul as C code, proved in numbers and bytes moved, into the folder"
+        question = "Write this matmul's loops as C code, and prove its numbers and bytes moved. Folder:"
         ask_path(self._view.app, "Emit C code", f"{site.strip('_') or 'code'}_code", question, write)
 
     async def _write_code(

@@ -236,7 +236,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         """Return the choice under the cursor. If it has no figures, show a message and return None."""
         row = self.current
         if row is None or row.error:
-            self._refuse("there is no choice to take here")
+            self._refuse("this row has no figures: move to a row that has some")
             return None
         return row
 

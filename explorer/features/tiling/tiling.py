@@ -242,7 +242,7 @@ class Tiler:
             raise Misuse(
                 "a quantized nn.Module multiplies rounded floats and cannot be tiled",
                 where=self._models.label(state_index),
-                hint="quantize the original as ONNX (form qdq) for tiles of integers",
+                hint="for integer tiles, quantize the original as ONNX (--form qdq), then tile the result",
             )
         packed = spec.grouped == "pack"
         cached = self._models.products.get(state_index, {})

@@ -211,7 +211,7 @@ class Pickle:
     def replace_call(self, func: Any, args: Any) -> Any:
         """Counts a call, and creates the description that replaces its result."""
         if not isinstance(args, tuple):
-            raise PickleError("it calls something without arguments")
+            raise PickleError("a call in it has no tuple of arguments")
         if isinstance(func, Global):
             self.named[func.qualname] = self.named.get(func.qualname, 0) + 1
             if func.make is not None:

@@ -231,7 +231,7 @@ def _reduce(m: Pickle) -> None:
 def _build_with_names(m: Pickle) -> Any:
     kind, args, keywords = _build_pop_last(3)(m)
     if not isinstance(keywords, dict):
-        raise PickleError("it calls something without arguments")
+        raise PickleError("a call in it has no tuple of arguments")
     return m.replace_call(kind, args if not keywords else (*args, keywords))
 
 

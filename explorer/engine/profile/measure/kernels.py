@@ -90,7 +90,7 @@ class DenseBlock(NamedTuple):
 
     @property
     def kernels(self) -> list[tuple[str, int]]:
-        """Operator and layer index of each timed kernel. The first layer has no Concat."""
+        """Operator and layer index of each timed kernel. Layer 0 joins nothing, so it has no Concat."""
         return [
             (op, layer) for layer in range(self.layers) for op in _VALUE_PREFIXES if layer or op != "Concat"
         ]

@@ -53,7 +53,9 @@ def list_layers_on_shapes(module: nn.Module, rows: Sequence[Layer]) -> list[Modu
             module_layers.append(_build_unquantized_layer(path, kind, f"it is stored as {packed}"))
         elif kind is nn.MultiheadAttention:
             module_layers.append(
-                _build_unquantized_layer(path, kind, "what it multiplies besides is not known without a run")
+                _build_unquantized_layer(
+                    path, kind, "its products of two activations are not known without a run"
+                )
             )
         elif stack and run is None:
             module_layers.append(_build_unquantized_layer(path, kind, "it does not run with these inputs"))
