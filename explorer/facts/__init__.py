@@ -531,6 +531,7 @@ class NodeDiff(Fact, frozen=True):
         function: Domain, name and overload of a function. In a row about a function, this function. In the
             row of a call, the called function if its body is the only difference. None in other rows.
         is_helper: Whether the node is one that only one graph has, and that only tiled sites read.
+        layer: Path of the module that the node comes from, or '' if the file does not say it.
     """
 
     status: str
@@ -548,6 +549,7 @@ class NodeDiff(Fact, frozen=True):
     has_other_changes: bool = True
     function: tuple[str, str, str] | None = None
     is_helper: bool = False
+    layer: str = ""
 
     NOT_IN_JSON: ClassVar[tuple[str, ...]] = (
         "became",
@@ -556,6 +558,7 @@ class NodeDiff(Fact, frozen=True):
         "has_other_changes",
         "function",
         "is_helper",
+        "layer",
     )
 
 

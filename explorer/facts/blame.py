@@ -70,6 +70,7 @@ class Probe(Fact, frozen=True):
         output: Whether the value is an output of the model.
         formats: Number formats of the second model's layer if only the second is quantized: 'int8, per
             channel'.
+        module: Path of the module that the node `layer` comes from, or '' if the file does not say it.
     """
 
     step: int
@@ -97,6 +98,9 @@ class Probe(Fact, frozen=True):
     output: bool = False
     formats: str = ""
     change: Change = ""
+    module: str = ""
+
+    NOT_IN_JSON: ClassVar[tuple[str, ...]] = ("module",)
 
 
 class Blame(TableFact, frozen=True):

@@ -239,7 +239,11 @@ def test_the_products_of_an_lstm_lie_in_it() -> None:
     lstm = Layer(0, None, "/l/LSTM", "LSTM", "LSTM", 0, False)
     part, nested, other = (
         replace(plan(TileSpec()).sites[0], name=name, output=name)
-        for name in ("/l/LSTM/0/input", "/l/LSTM/0/steps.body//l/LSTM/0/step/hidden", "/l/LSTM_1/0/input")
+        for name in (
+            "/l/LSTM/forward/input",
+            "/l/LSTM/forward/steps.body/step/hidden",
+            "/l/LSTM_1/forward/input",
+        )
     )
     assert select_sites([lstm], [part, nested, other]) == [part, nested]
 

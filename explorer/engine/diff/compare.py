@@ -19,6 +19,7 @@ from functools import partial
 from msgspec.structs import replace
 
 from explorer.base.units import many_text, shape_text
+from explorer.engine.costs.onnx.scopes import NAMES, find_module_path
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.describe import Describer, describe_tensor_change
 from explorer.engine.diff.folding import locate_replacement
@@ -42,9 +43,10 @@ from explorer.engine.diff.sites import (
 )
 from explorer.engine.fold.activations import DOMAIN as FUSED_DOMAIN
 from explorer.engine.graph.model import Model, Node, Value
+from explorer.engine.graph.repeated_nodes import list_stored_nodes
 from explorer.engine.graph.tile_metadata import DOMAIN
 from explorer.engine.progress import Cancel, OnProgress, report
-from explorer.engine.shapes.subgraphs import find_view, name_function
+from explorer.engine.shapes.subgraphs import find_view, join_path, name_function
 from explorer.facts import Analysis, Diff, NodeDiff, OpDiff
 
 _INPUT, _OUTPUT, _OPSET, _FUNCTION = "Input", "Output", "Opset", "Function"
@@ -105,10 +107,25 @@ def diff(
         after=after_analysis.info.model.source or after.path,
         equal=all(row.status == "renamed" for row in rows),
         summary=tally.summarize(),
-        nodes=tuple(rows),
+        nodes=tuple(_add_layers(rows, before, after)),
         totals_before=before_analysis.info.totals,
         totals_after=after_analysis.info.totals,
     )
+
+
+def _add_layers(rows: Sequence[NodeDiff], before: Model, after: Model) -> Iterator[NodeDiff]:
+    """Adds the module path to each row whose node has it in its metadata (torch's dynamo exporter)."""
+    paths_before, paths_after = (
+        {
+            node.label: find_module_path(node)
+            for node in list_stored_nodes(model.graph.nodes)
+            if NAMES in node.metadata
+        }
+        for model in (before, after)
+    )
+    for row in rows:
+        layer = paths_before.get(row.before or "") or paths_after.get(row.after or "")
+        yield replace(row, layer=layer) if layer else row
 
 
 def _list_rows(
@@ -336,10 +353,14 @@ def _list_tiled_rows(
     if any(_describe_source_change(a, b, describer) for a, b in outputs):
         return []
     # the view of a body includes outer nodes that it depends on; they have rows of their own
-    prefix = "/".join(path)
-    body_rows = [row for row in rows if prefix in (row.before or "") + (row.after or "")]
+    # earlier versions wrote the whole path in front of each name
+    prefixes = join_path(path[:-1], path[-1]), "/".join(path)
+    names = ((row.before or "") + (row.after or "") for row in rows)
+    body_rows = [
+        row for row, name in zip(rows, names, strict=True) if any(prefix in name for prefix in prefixes)
+    ]
     return [
-        replace(row, before=_add_prefix(prefix, row.before), after=_add_prefix(prefix, row.after))
+        replace(row, before=_add_path(path, row.before), after=_add_path(path, row.after))
         for row in body_rows
     ]
 
@@ -350,8 +371,8 @@ def _find_outer_values(side: DefUse) -> set[str]:
     return {n for n in side.users if n not in side.producer and n not in side.stored and n not in inputs}
 
 
-def _add_prefix(prefix: str, name: str | None) -> str | None:
-    return name if name is None or name.startswith(prefix) else f"{prefix}/{name}"
+def _add_path(path: tuple[str, ...], name: str | None) -> str | None:
+    return name if name is None or name.startswith(path[0]) else join_path(path, name)
 
 
 def _list_input_output_names(model: Model, body: Model, name: str) -> tuple[list[str], list[str]]:

@@ -69,6 +69,31 @@ def name_body(node: Node, attribute: str) -> str:
     return f"{node.label}.{attribute}"
 
 
+def remove_owner_path(name: str, owner_path: str) -> str:
+    """Returns a name without the first parts that it shares with the path of the node that owns its body.
+
+    In the body of an If, Loop or Scan, exporters and tilings use names that start at the root of the model.
+    """
+    if not owner_path:
+        return name
+    pieces, owner_pieces = name.split("/"), owner_path.split("/")
+    shared_count = 0
+    for piece, owner_piece in zip(pieces[:-1], owner_pieces, strict=False):
+        if piece != owner_piece:
+            break
+        shared_count += 1
+    return "/".join(pieces[shared_count:])
+
+
+def join_path(path: Sequence[str], name: str) -> str:
+    """Returns the path of a node: the names of the bodies and functions that contain it, and its own name.
+
+    The part of a name that repeats the name before it is left out: `/lstm/steps.body/hidden`, not
+    `/lstm/steps.body//lstm/hidden`.
+    """
+    return "/".join(map(remove_owner_path, (*path, name), ("", *path)))
+
+
 def name_function(model: Model, function: Function) -> str:
     """Returns the name of a function in the `path` of a `SubgraphView`.
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from explorer.engine.graph.model import AttributeRef, Model, Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
+from explorer.engine.shapes.subgraphs import join_path
 from explorer.engine.tiling.kinds import KINDS
 from explorer.engine.tiling.sites import REPLACEABLE, NoSite, PackedTile, RunCounts, Site, SiteContext
 from explorer.facts import SkippedSite, TensorInfo
@@ -68,5 +69,5 @@ def find_sites(
                 sites.append(replace(site, place=tuple(place), runs=runs(node)))
             except NoSite as why:
                 reason = REPLACEABLE if context.constants.replaceable else str(why)
-                skipped.append(SkippedSite("/".join((*place, node.label)), node.op, reason, runs(node).macs))
+                skipped.append(SkippedSite(join_path(place, node.label), node.op, reason, runs(node).macs))
     return sites, skipped

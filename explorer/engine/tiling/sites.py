@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from explorer.engine.graph.model import Graph, Model, Node, Tensor
+from explorer.engine.shapes.subgraphs import join_path
 from explorer.engine.tiling.builder import GraphBuilder
 from explorer.engine.tiling.dequantization import dequantize
 from explorer.facts import Dim, Shape, TensorInfo
@@ -164,7 +165,7 @@ class Site(Struct, frozen=True):
     @property
     def name(self) -> str:
         """Path of the node: the names of enclosing nodes, and the name of the node or of its output."""
-        return "/".join((*self.place, self.node.label))
+        return join_path(self.place, self.node.label)
 
     @property
     def stacked(self) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from explorer.base.decibels import compute_relative_decibels
 from explorer.base.units import dims_text, exact_text, seconds_text, shape_text
 from explorer.facts.blame import Blame, Probe
+from explorer.facts.site_names import format_site
 from explorer.report.blocks import (
     Block,
     Cell,
@@ -165,7 +166,7 @@ def _build_first_rows(probe: Probe, fact: Blame) -> list[tuple[Cell, ...]]:
     rows: list[tuple[Cell, ...]] = [
         (
             "layer",
-            Span(f"{probe.op} {probe.layer}", "bad" if count else "warning"),
+            Span(f"{probe.op} {format_site(probe.layer, probe.module)}", "bad" if count else "warning"),
             f"node {probe.step:,}{name_after}",
         ),
         ("introduced there", _error(probe.introduced), "RMS error / RMS of the value, on equal inputs"),
@@ -230,7 +231,7 @@ def _row(probe: Probe, first: bool, scale: tuple[int, int] | None) -> tuple[Cell
         state = _formats(probe)
     return (
         exact_text(probe.step),
-        Span(probe.layer, "strong" if first else ""),
+        Span(format_site(probe.layer, probe.module), "strong" if first else ""),
         Span(probe.op, "quiet"),
         Span(shape_text(probe.shape), "quiet"),
         _error(probe.max_abs),

@@ -11,7 +11,7 @@ from typing import get_args
 import numpy as np
 import onnx
 import pytest
-from onnx import helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper
 
 import explorer
 from explorer import verify_files
@@ -125,6 +125,18 @@ def test_the_costs_before_the_tiling_of_a_module_are_those_of_its_onnx_export(
     assert "before: own:net as ONNX" in text
 
 
+def test_a_diff_says_what_the_export_of_a_batch_normalization_stores(
+    sample: Sample, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("torch")
+    net = "torch.nn.Sequential(torch.nn.BatchNorm1d(5), torch.nn.ReLU()), torch.zeros(2, 5)"
+    (tmp_path / "scaled.py").write_text(f"import torch\n\ndef net():\n    return {net}\n")
+    monkeypatch.chdir(tmp_path)
+    assert main(["diff", "scaled.py:net", str(sample("lenet"))]) == 1
+    note = " ".join(capsys.readouterr().out.split())
+    assert "statistics of batch normalization count as parameters" in note
+
+
 def test_a_module_in_a_diff_is_named_as_its_onnx_export(
     asked: Asked, sample: Sample, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -133,7 +145,7 @@ def test_a_module_in_a_diff_is_named_as_its_onnx_export(
     assert main(["diff", "own:net", lenet]) == 1
     note = " ".join(capsys.readouterr().out.split())
     assert "own:net is compared as its ONNX export" in note
-    assert "statistics of batch normalization count as parameters" in note
+    assert "batch normalization" not in note
     assert main(["diff", lenet, str(sample("mlp_128"))]) == 1
     assert "ONNX export" not in capsys.readouterr().out
 
@@ -216,3 +228,22 @@ def test_a_hint_lists_the_choices_in_one_way(
         told = capsys.readouterr().err
         assert f"choose from: {choices}" in told
         assert not re.search(r"there is: |one of |' is no ", told), told
+
+
+def test_a_node_without_a_telling_name_is_named_with_its_layer(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    paths = [str(tmp_path / name) for name in ("a.onnx", "b.onnx")]
+    for path, factor in zip(paths, (1, 2), strict=True):
+        node = helper.make_node("MatMul", ["x", "w"], ["y"], name="node_MatMul_7")
+        node.metadata_props.add(key="pkg.torch.onnx.name_scopes", value="['', 'neck', 'neck.proj', 'matmul']")
+        w = numpy_helper.from_array(factor * np.ones((4, 3), np.float32), "w")
+        x, y = (
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, size])
+            for name, size in (("x", 4), ("y", 3))
+        )
+        graph = helper.make_graph([node], "g", [x], [y], [w])
+        onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)]), path)
+    for verb in ("diff", "blame"):
+        assert main([verb, *paths]) == 1
+        assert "node_MatMul_7 in neck.proj" in capsys.readouterr().out.replace("'", "")

@@ -246,24 +246,31 @@ FAULTS: dict[str, tuple[Callable[[Path], str], str, Spoil, str]] = {
     "the other direction": (
         lambda p: recurrent(p, "GRU", 3),
         "lab",
-        without("1/steps", "scan_input_directions"),
+        without("backward/steps", "scan_input_directions"),
         "",
     ),
-    "gates in another order": (lambda p: recurrent(p, "LSTM", 4), "lab", exchanged("0/step/gate", 0, 2), ""),
+    "gates in another order": (
+        lambda p: recurrent(p, "LSTM", 4),
+        "lab",
+        exchanged("forward/step/gate", 0, 2),
+        "",
+    ),
     "the weights of another direction": (
         lambda p: recurrent(p, "RNN", 1),
         "lab",
         wired(
-            "layer/1/step/hidden",
+            "layer/backward/steps.body/step/hidden",
             1,
-            lambda n: n.input[1].replace("R_1", "R_0").replace("turned_1", "turned_0"),
+            lambda n: (
+                n.input[1].replace("R_backward", "R_forward").replace("backward/turned_1", "forward/turned_1")
+            ),
         ),
         "",
     ),
     "a bias missing": (
         lambda p: recurrent(p, "LSTM", 4),
         "lab",
-        stored("layer/parts/B_0", lambda a: a * 0),
+        stored("layer/parts/B_forward", lambda a: a * 0),
         "",
     ),
 }

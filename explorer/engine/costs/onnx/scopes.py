@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.graph.model import Node
 from explorer.engine.graph.tile_metadata import SITE_KEY
+from explorer.engine.shapes.subgraphs import remove_owner_path
 
 NAMES = "pkg.torch.onnx.name_scopes"
 """Key of a node's metadata: the paths of the modules that contain the node, outermost first, and its name."""
@@ -36,22 +37,6 @@ class ScopedName(NamedTuple):
 
     scopes: tuple[Scope, ...]
     name: str
-
-
-def remove_owner_path(name: str, owner_path: str) -> str:
-    """Returns a name without the first parts that it shares with the path of the node that owns its body.
-
-    In the body of an If, Loop or Scan, exporters and tilings use names that start at the root of the model.
-    """
-    if not owner_path or not name.startswith("/"):
-        return name
-    pieces, owner_pieces = name.split("/"), owner_path.split("/")
-    shared_count = 0
-    for piece, owner_piece in zip(pieces[:-1], owner_pieces, strict=False):
-        if piece != owner_piece:
-            break
-        shared_count += 1
-    return "/".join(pieces[shared_count:])
 
 
 class ScopedNames(Sequence[ScopedName]):

@@ -15,12 +15,13 @@ from msgspec.structs import replace
 
 from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import Scope, sum_if_all_known
-from explorer.engine.costs.onnx.scopes import ScopedName, remove_owner_path
+from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.formats.onnx import tensors as onnx_tensor
 from explorer.engine.graph.model import DTYPES, FileSpan, Graph, Node, Tensor, count_dense_bytes
 from explorer.engine.graph.random_operators import RANDOM
 from explorer.engine.operators import registry, tflite
 from explorer.engine.shapes import Shapes
+from explorer.engine.shapes.subgraphs import remove_owner_path
 from explorer.facts import Dim, TensorInfo
 
 _ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if operator.alias)

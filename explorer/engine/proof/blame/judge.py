@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 
 from explorer.base.decibels import compute_relative_decibels
 from explorer.base.units import printable
+from explorer.engine.costs.onnx.scopes import find_module_path
 from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.rounding import QUANTIZERS, describe_formats, fold_rounding
 from explorer.engine.graph.model import DTYPES, Model, Node, Tensor, list_bodies
@@ -203,6 +204,7 @@ class Judge:
             output=output,
             formats=self.formats.get(self.after.producer[place.pair.after], ""),
             change=change,
+            module=find_module_path(node),
         )
 
     def _find_changed_nodes(

@@ -35,6 +35,7 @@ from explorer.engine.runtime.input_files import InputArrays
 from explorer.engine.runtime.plain_form import build_plain_form
 from explorer.facts import Plan
 from explorer.facts.blame import Blame, BlameKind, Probe
+from explorer.facts.site_names import format_site
 
 CRITERION = (
     "every layer of the second model runs on the values of the first model: unchanged, with zeros replaced,"
@@ -415,4 +416,5 @@ def _describe_change(probe: Probe) -> str:
 
 
 def _name_probe(probe: Probe) -> str:
-    return f"{printable(probe.op)} '{printable(probe.layer)}'"
+    name = f"{printable(probe.op)} '{printable(probe.layer)}'"
+    return name if format_site(probe.layer, probe.module) == probe.layer else f"{name} in {probe.module}"

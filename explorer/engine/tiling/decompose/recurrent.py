@@ -61,6 +61,10 @@ class _Layer(Struct, frozen=True):
     def directions(self) -> int:
         return len(self.activations)
 
+    def name_direction(self, d: int) -> str:
+        """The part of a name that says the direction: 'forward' or 'backward'."""
+        return "backward" if self.is_backward(d) else "forward"
+
     def is_backward(self, d: int) -> bool:
         """Whether direction `d` runs from the end to the start."""
         return d == 1 or str(self.node.attributes.get("direction", "forward")) == "reverse"
@@ -90,6 +94,9 @@ Step = Callable[[GraphBuilder, _Layer, int, _Weights, str, Sequence[str]], list[
 It takes the builder, the layer, the direction, its weights, the product of X, and the states; it returns the
 new states, hidden state first.
 """
+
+_OUTPUTS = ("Y", "Y_h", "Y_c")
+"""Names of the outputs in ONNX's documentation."""
 
 _ROLES = ("X", "W", "R", "B", "sequence_lens", "initial_h", "initial_c", "P")
 
@@ -179,12 +186,18 @@ def _store_weights(builder: GraphBuilder, layer: _Layer, context: SiteContext, s
             _store_gate_rows(builder, layer, tensors["R"], f"R{i or ''}", d, *gates)
             for i, gates in enumerate(gate_groups)
         ]
-        turned = [builder.transpose(name, (1, 0), f"{d}/turned_{i}") for i, name in enumerate(names)]
+        turned = [
+            builder.transpose(name, (1, 0), f"{layer.name_direction(d)}/turned_{i}")
+            for i, name in enumerate(names)
+        ]
         bias, r_bias = _store_biases(builder, layer, tensors.get("B"), d, step)
         peephole: tuple[str, ...] = ()
         if "P" in tensors:
             rows = tensors["P"].array()[d].reshape(3, H)
-            peephole = tuple(_store_vector(builder, layer, row, f"P_{d}_{i}") for i, row in enumerate(rows))
+            peephole = tuple(
+                _store_vector(builder, layer, row, f"P_{layer.name_direction(d)}_{i}")
+                for i, row in enumerate(rows)
+            )
         weights.append(_Weights(turned[0], tuple(turned[1:]), bias, r_bias, peephole))
     return weights
 
@@ -244,7 +257,7 @@ def _store_gate_rows(
     else:
         assert isinstance(payload, Inline)
         cut = Inline(payload.data[start : start + size])
-    name = builder.emission.create_name(f"{builder.prefix}{label}_{d}")
+    name = builder.emission.create_name(f"{builder.prefix}{label}_{layer.name_direction(d)}")
     shape = (gates * layer.hidden, width)
     builder.emission.initializers[name] = Tensor(name, tensor.dtype, shape, cut)
     return name
@@ -261,14 +274,17 @@ def _store_biases(
     """
     if tensor is None:
         return "", ""
-    rows = layer.gates * layer.hidden
+    rows, direction = layer.gates * layer.hidden, layer.name_direction(d)
     biases = tensor.array()[d].reshape(2, rows)
     if step is _write_gru_step and layer.node.attributes.get("linear_before_reset", 0):
         inner = biases[1].copy()
         inner[: 2 * layer.hidden] = 0
         outer = biases[0] + biases[1] - inner
-        return _store_vector(builder, layer, outer, f"B_{d}"), _store_vector(builder, layer, inner, f"RB_{d}")
-    return _store_vector(builder, layer, biases[0] + biases[1], f"B_{d}"), ""
+        return (
+            _store_vector(builder, layer, outer, f"B_{direction}"),
+            _store_vector(builder, layer, inner, f"RB_{direction}"),
+        )
+    return _store_vector(builder, layer, biases[0] + biases[1], f"B_{direction}"), ""
 
 
 def _store_vector(builder: GraphBuilder, layer: _Layer, array: Any, label: str) -> str:
@@ -285,7 +301,7 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
     states = 2 if step is _write_lstm_step else 1
     rows, last = [], []
     for d, direction_weights in enumerate(weights):
-        inner = builder.inner(str(d))
+        inner = builder.inner(layer.name_direction(d))
         z = inner.add("MatMul", (x, direction_weights.w), "input")
         if direction_weights.bias:
             z = inner.add("Add", (z, direction_weights.bias), "input_biased")
@@ -299,11 +315,11 @@ def _write_layer(builder: GraphBuilder, layer: _Layer, weights: Sequence[_Weight
         (rows, 1, (2, 0, 1, 3)),
         *(([finals[i] for finals in last], 0, (1, 0, 2)) for i in range(states)),
     ]
-    for name, (parts, axis, perm) in zip(outputs, results, strict=True):
+    for name, label, (parts, axis, perm) in zip(outputs, _OUTPUTS[: 1 + states], results, strict=True):
         if name:
-            stacked = builder.concat(parts, axis, f"out_{axis}_{name}")
-            turned = builder.transpose(stacked, perm, f"turned_{name}") if layer.is_batch_first else stacked
-            builder.add("Identity", (turned,), f"given_{name}", outputs=(name,))
+            joined = builder.concat(parts, axis, f"{label}_joined")
+            turned = builder.transpose(joined, perm, f"{label}_turned") if layer.is_batch_first else joined
+            builder.add("Identity", (turned,), label, outputs=(name,))
 
 
 def _write_initial_state(builder: GraphBuilder, layer: _Layer, role: str, d: int) -> str:

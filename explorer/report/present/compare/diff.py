@@ -9,6 +9,7 @@ from functools import partial
 from explorer.base.units import bytes_text, exact_text, printable
 from explorer.facts import Diff, NodeDiff, OpDiff
 from explorer.facts.comparison import TreeDiff
+from explorer.facts.site_names import format_site
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Role, Rows, Span, Table, table_of
 from explorer.report.present.figures import count, size
 from explorer.report.present.row_groups import group_rows, list_first_names
@@ -48,17 +49,19 @@ def diff(fact: Diff, exported: Sequence[str] = ()) -> list[Block]:
         Line(),
         build_cost_table(fact),
         *cost_notes(fact),
-        *_list_export_notes(exported),
+        *_list_export_notes(fact, exported),
     ]
 
 
-def _list_export_notes(exported: Sequence[str]) -> list[Block]:
+def _list_export_notes(fact: Diff, exported: Sequence[str]) -> list[Block]:
     """Return a note on models that are compared as their ONNX exports, whose figures differ from `info`."""
     if not exported:
         return []
     names = " and ".join(exported)
     verb = "is compared as its ONNX export" if len(exported) == 1 else "are compared as their ONNX exports"
-    text = f"{names} {verb}. There, the running statistics of batch normalization count as parameters."
+    text = f"{names} {verb}."
+    if any(row.op == "BatchNormalization" for row in fact.summary):
+        text += " There, the running statistics of batch normalization count as parameters."
     return [Paragraph(printable(text), "quiet")]
 
 
@@ -117,7 +120,7 @@ def _build_node_rows(fact: Diff) -> list[Block]:
     for group in group_rows(fact.nodes, _group_key):
         status, name, difference, match = _node_cells(group[0])
         if len(group) > 1:
-            name = list_first_names([node.before or node.after or "" for node in group])
+            name = list_first_names([_name_node(node) for node in group])
         rows.append((status, name, difference, match))
         if group[0].status != "quantized":  # the rounding operators are the same everywhere
             rows += [("", "", Span(line, "quiet")) for line in _wrap_children(group[0].children)]
@@ -129,7 +132,7 @@ def _build_node_rows(fact: Diff) -> list[Block]:
 def _node_cells(row: NodeDiff) -> tuple[Cell, Cell, Cell, Cell]:
     """Return the cells of a node: status, name, difference, and the way in which it was matched."""
     tiled = row.status in ("tiled", "merged")
-    name: Cell = row.before or row.after or ""
+    name: Cell = _name_node(row)
     match = ""
     if row.before and row.after and row.before != row.after and not tiled:
         name = row.before, " -> ", row.after
@@ -137,6 +140,10 @@ def _node_cells(row: NodeDiff) -> tuple[Cell, Cell, Cell, Cell]:
         match = f"matched by {row.match}, {100 * row.confidence:.0f} % sure"
     difference = field_terms(row.what) or Span(row.op_after or row.op_before or "", "quiet")
     return Span(row.status, _ROW_ROLES.get(row.status, "")), name, difference, Span(match, "quiet")
+
+
+def _name_node(row: NodeDiff) -> str:
+    return format_site(row.before or row.after or "", row.layer)
 
 
 def build_node_table(fact: Diff) -> Table:
@@ -168,6 +175,7 @@ def node_blocks(row: NodeDiff) -> list[Block]:
     pairs = (
         ("before", " ".join(filter(None, (row.op_before, row.before)))),
         ("after", " ".join(filter(None, (row.op_after, row.after)))),
+        ("layer", row.layer),
         ("what", field_terms(row.what)),
         ("matched by", f"{row.match}, {100 * row.confidence:.0f} % sure" if row.match else ""),
         *(("" if index else "inside", line) for index, line in enumerate(_wrap_children(row.children))),
@@ -267,6 +275,11 @@ def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
     notes: list[Block] = []
     if before.nodes != after.nodes:
         notes = [Paragraph(_NOT_HARDWARE, "quiet")]
+    rows = fact.nodes if isinstance(fact, Diff) else ()
+    if after.params < before.params and any(
+        row.status == "tiled" and row.op_before in _WITH_TWO_BIASES for row in rows
+    ):
+        notes.append(Paragraph(_ONE_BIAS, "quiet"))
     lowest = min(before.coverage, after.coverage)
     if lowest >= 1:
         text = "Not every cost is exact: the totals with a sign are bounds, or rest on assumptions."
@@ -275,6 +288,14 @@ def cost_notes(fact: Diff | TreeDiff) -> list[Block]:
     text = f"Coverage, the share of nodes whose cost is known, is {share}; the other totals are lower bounds."
     return [Paragraph(text, "warning"), *notes]
 
+
+_WITH_TWO_BIASES = ("LSTM", "GRU", "RNN")
+"""Operators that store a bias for the input and one for the state."""
+
+_ONE_BIAS = (
+    "An LSTM, GRU or RNN stores two biases, one for the input and one for the state. A tiled one stores their"
+    " sum, so it has fewer parameters."
+)
 
 _NOT_HARDWARE = (
     "Nodes, activations and bytes are those of the graph in the file. They are not what hardware moves:"

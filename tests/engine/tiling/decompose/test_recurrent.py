@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from explorer import Session, TileSpec, diff_files, verify_files
+from explorer.report.present.compare.diff import cost_notes
 from tests.engine.tiling.test_tile import run, weight
 from tests.pairs import turns
 
@@ -133,7 +134,10 @@ def test_the_file_alone_says_enough_to_be_proved_again(tmp_path: Path) -> None:
     check(source, target, TileSpec((2, 3, 4)))
     evidence = verify_files(source, target)
     assert evidence.passed, evidence.verdict
-    assert {site.name for site in evidence.sites} == {"cell/0/input", "cell/0/steps.body/cell/0/step/hidden"}
+    assert {site.name for site in evidence.sites} == {
+        "cell/forward/input",
+        "cell/forward/steps.body/step/hidden",
+    }
 
 
 @pytest.mark.parametrize("batch", [B, "n"])
@@ -146,6 +150,9 @@ def test_a_diff_shows_the_operator_and_its_products_as_one_row(tmp_path: Path, b
         for row in diff_files(source, target).nodes
     }
     assert rows == {("tiled", "cell", "cell", "LSTM", f"LSTM -> {plan.products:,} products")}
+    changes = diff_files(source, target)
+    if batch == B:
+        assert "stores two biases" in str(cost_notes(changes))
     back = diff_files(target, source).nodes
     assert [(row.status, row.after, row.op_after) for row in back] == [("merged", "cell", "LSTM")]
 
