@@ -8,7 +8,7 @@ around its tile size and above two tiles. Sizes at which the model does not run 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from itertools import cycle, islice
 
 from msgspec import Struct
@@ -74,7 +74,7 @@ def choose_sizes(
     plan: Plan | None,
     dims: Dims,
     input_shapes: InputShapes | None = None,
-    limits: Collection[int] = (),
+    find_limits: Callable[[], Collection[int]] = tuple,
 ) -> Sizes:
     """Chooses the sizes of open dimensions at which the proof runs.
 
@@ -84,7 +84,7 @@ def choose_sizes(
         dims: Sizes from the user. The i-th sizes of all names are used together; shorter lists are repeated.
         input_shapes: Shapes and types that replace the declared ones, including sizes that the other model
             fixes.
-        limits: Numbers around which sizes are tested.
+        find_limits: Function that finds the numbers around which sizes are tested; called if a size is open.
 
     Raises:
         Misuse: The model does not run at sizes that the user chose.
@@ -102,6 +102,7 @@ def choose_sizes(
     }
     batch_names = [name for name in open_names if _BATCH.fullmatch(name)] if len(open_names) > 1 else []
     lengths = [name for name in open_names if name not in batch_names]
+    limits = find_limits() if open_names else ()
     columns = _choose_sizes_by_name(model, plan, lengths, batch_names, limits)
     count = max((len(column) for column in (*columns.values(), *user_sizes.values())), default=1)
     rows = [base]

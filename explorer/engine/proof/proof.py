@@ -219,11 +219,14 @@ def _choose_inputs(
     if arrays is not None:
         values = random_inputs.read_given_inputs(task.before, arrays, declared)
         return ProofInputs(declared, Sizes((random_inputs.sizes_of(task.before, values),)), (values,), False)
-    before, after = map(store_computed_constants, (task.before, task.after))
-    limits_found = [limit for side in find_one_sided(before, after) for n in side for limit in n.limits]
-    # the effect of a limit of a million is not tested, because runs of this size would take too long
-    limits = {round(value) for value in limits_found if 1 < value <= _MAX_LIMIT}
-    sizes = choose_sizes(task.before, task.plan, dims, declared, limits)
+
+    def find_limits() -> set[int]:
+        before, after = map(store_computed_constants, (task.before, task.after))
+        limits = [limit for side in find_one_sided(before, after) for n in side for limit in n.limits]
+        # the effect of a limit of a million is not tested, because runs of this size would take too long
+        return {round(value) for value in limits if 1 < value <= _MAX_LIMIT}
+
+    sizes = choose_sizes(task.before, task.plan, dims, declared, find_limits)
     tried = tuple(random_inputs.plan_inputs(task.before, size, declared) for size in sizes.tried)
     return ProofInputs(declared, sizes, tried, True)
 
