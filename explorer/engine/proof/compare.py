@@ -8,7 +8,7 @@ that the other graph is not less accurate than the original.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ several threads would be slower.
 """
 
 _OCTAVES = 4
-"""Width, in powers of two, of the bins of magnitude.
+"""Width, in powers of two, of the bins of magnitude; itself a power of two.
 
 Each bin is also judged alone, so that large elements do not hide an error in small elements.
 """
@@ -145,11 +145,11 @@ class OutputComparison(Struct):
         self.size += old.size
         exact = None if reference is None else convert_to_float64(reference)
         with np.errstate(over="ignore", invalid="ignore"):
-            is_finite = all(
-                math.isfinite(np.dot(values, values)) for values in (old, new, exact) if values is not None
-            )
-        if is_finite:
-            self._add_finite(old, new, exact)  # the common case
+            squares = [
+                0.0 if values is None else float(np.dot(values, values)) for values in (old, new, exact)
+            ]
+        if all(map(math.isfinite, squares)):
+            self._add_finite(old, new, exact, squares)  # the common case
             return
         finite_old, finite_new = np.isfinite(old), np.isfinite(new)
         if not (finite_old.all() and finite_new.all()):
@@ -163,10 +163,16 @@ class OutputComparison(Struct):
         comparable = finite_old & finite_new
         if exact is not None:
             comparable &= finite_exact
-        if comparable.all():
-            self._add_finite(old, new, exact)
-        elif comparable.any():
-            self._add_finite(old[comparable], new[comparable], None if exact is None else exact[comparable])
+        if not comparable.any():
+            return
+        if not comparable.all():
+            old, new = old[comparable], new[comparable]
+            exact = None if exact is None else exact[comparable]
+        with np.errstate(over="ignore"):
+            squares = [
+                0.0 if values is None else float(np.dot(values, values)) for values in (old, new, exact)
+            ]
+        self._add_finite(old, new, exact, squares)
 
     def add_without_reference(self, before: Array, after: Array) -> None:
         """Adds a draw that has no float64 result. It is judged by the noise floor of the other draws."""
@@ -175,8 +181,9 @@ class OutputComparison(Struct):
             self.unreferenced_draws = OutputComparison(self.roundoff)
         self.unreferenced_draws.add(before, after, before)
 
-    def _add_finite(self, old: Array, new: Array, exact: Array | None) -> None:
-        difference, magnitude = np.abs(new - old), np.abs(old)
+    def _add_finite(self, old: Array, new: Array, exact: Array | None, squares: Sequence[float]) -> None:
+        """Adds finite numbers. `squares` are the sums of the squares of `old`, `new` and `exact`."""
+        difference, magnitude = _subtract_absolutely(new, old), np.abs(old)
         self.elements += old.size
         self.max_abs = max(self.max_abs, float(difference.max()))
         with np.errstate(over="ignore"):
@@ -189,18 +196,18 @@ class OutputComparison(Struct):
             self.max_rel = max(self.max_rel, float(np.max(relative)))
             self.largest = max(self.largest, float(magnitude.max()))
             self._sum("gap", np.dot(difference, difference))
-            self._sum("old", np.dot(old, old))
-            self._sum("new", np.dot(new, new))
+            self._sum("old", squares[0])
+            self._sum("new", squares[1])
             self._sum("dot", np.dot(old, new))
         if exact is None:
             return
         self.judged += old.size
-        error_old, error_new = np.abs(old - exact), np.abs(new - exact)
+        error_old, error_new = _subtract_absolutely(old, exact), _subtract_absolutely(new, exact)
         self.max_before = max(self.max_before, float(error_old.max()))
         self.max_after = max(self.max_after, float(error_new.max()))
         self._sum("error old", np.dot(error_old, error_old))
         self._sum("error new", np.dot(error_new, error_new))
-        self._sum("true", np.dot(exact, exact))
+        self._sum("true", squares[2])
         if not self.has_bins:
             return
         error_old *= error_old
@@ -419,6 +426,11 @@ class OutputComparison(Struct):
         return ""
 
 
+def _subtract_absolutely(first: Array, second: Array) -> Array:
+    difference: Array = first - second
+    return np.abs(difference, out=difference)
+
+
 def _sum_bins(values: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
     """Groups finite float64 numbers by their binary exponent, `_OCTAVES` exponents to a group.
 
@@ -430,7 +442,7 @@ def _sum_bins(values: Array, *squares: Array) -> Iterator[tuple[int, int, float,
     bins = values.view(np.uint64) << np.uint64(1)
     bins >>= np.uint64(53)
     bins += np.uint64(_EXPONENT_OFFSET * _OCTAVES - _FREXP_BIAS)
-    bins //= np.uint64(_OCTAVES)
+    bins >>= np.uint64(_OCTAVES.bit_length() - 1)
     indices = bins.view(np.int64)
     counts = np.bincount(indices)
     sums = [np.bincount(indices, weights) for weights in squares]
