@@ -7,7 +7,7 @@ drawn ones, and NaN and infinity.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -116,39 +116,41 @@ class RegionObserver:
 
 
 def reach_ranges(
-    sides: tuple[Side, Side], tried: Sequence[Feeds], dense: Feeds, seed: int
+    sides: tuple[Side, Side], own: Feeds, draw_tried: Callable[[], Sequence[Feeds]], seed: int
 ) -> tuple[list[Feeds], str]:
     """Makes up inputs that reach the ranges of the operators that the tried inputs did not reach.
 
     Args:
         sides: Both sides of the region.
-        tried: Inputs that were tried, the original's own values first.
-        dense: Dense random values of the inputs.
+        own: The original's own values of the inputs.
+        draw_tried: Draws the other inputs that were tried, dense random values first.
         seed: Seed of the random numbers.
 
     Returns:
         The inputs, and the words for a range that they do not reach, or ''.
     """
-    own = tried[0]
     drivable = [
         name for name, value in own.items() if value.dtype.name in FED_FLOATS or value.dtype.kind == "b"
     ]
     floats = [name for name in drivable if own[name].dtype.kind != "b"]
     made_up: list[Feeds] = []
-    if any(has_unknown_operator(side.model) for side in sides):
-        units = {name: np.ones(own[name].shape) for name in floats}
-        made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _FAR_FACTORS]
-        made_up += [{**dense, **_scale_all(units, own, floats, factor)} for factor in _CONSTANTS]
+    is_unknown = any(has_unknown_operator(side.model) for side in sides)
     integers = [
         name
         for name, value in own.items()
         if value.dtype.kind in "iu" and not any(side.depends_in_size_on(name) for side in sides)
     ]
-    watched, observe = _observe(sides, [*drivable, *integers], tried)
-    if made_up or any(region.watches for region in watched):
-        made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _SMALL_FACTORS]
+    watched, observe = _observe(sides, [*drivable, *integers], own)
+    if not is_unknown and not any(region.watches for region in watched):
+        return [], ""
+    dense, *_ = tried = draw_tried()
+    if is_unknown:
+        units = {name: np.ones(own[name].shape) for name in floats}
+        made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _FAR_FACTORS]
+        made_up += [{**dense, **_scale_all(units, own, floats, factor)} for factor in _CONSTANTS]
+    made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _SMALL_FACTORS]
     coverage = Coverage((watched[0].watches, watched[1].watches))
-    for feeds in tried if coverage.missing else ():
+    for feeds in (own, *tried) if coverage.missing else ():
         try:
             coverage.add(observe(feeds))
         except BadModel:
@@ -164,13 +166,13 @@ def _scale_all(values: Feeds, like: Feeds, names: Sequence[str], factor: float) 
 
 
 def _observe(
-    sides: tuple[Side, Side], inputs: Collection[str], tried: Sequence[Feeds]
+    sides: tuple[Side, Side], inputs: Collection[str], own: Feeds
 ) -> tuple[list[Watched], RegionObserver]:
     """Loads both sides with their operands as outputs; those in bodies only if the runtime accepts them."""
     watched = [side.watch(inputs, bodies=True) for side in sides]
     try:
         observe = RegionObserver(sides, watched)
-        observe(tried[0])
+        observe(own)
     except BadModel:
         watched = [side.watch(inputs, bodies=False) for side in sides]
         observe = RegionObserver(sides, watched)

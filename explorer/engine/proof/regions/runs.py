@@ -38,6 +38,7 @@ from explorer.engine.proof.outputs.nonfinite_inputs import (
     list_kinds,
 )
 from explorer.engine.proof.outputs.run import ModelOutputs, Noise, shift_by_one_ulp
+from explorer.engine.proof.regions.affine import is_affine
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.deciding_numbers import (
@@ -78,6 +79,9 @@ from explorer.facts import OutputEvidence, RegionEvidence
 
 _SPREADS = (1.0, 0.1, 10.0)
 """Spreads of the dense values, relative to the original's values."""
+
+_WIDE_FLOATS = frozenset(("float32", "float64"))
+"""Float types that hold activations at all spreads without overflow."""
 
 _ENOUGH, _MANY = 4096, 8
 """Number of made-up elements to test with, and largest number of sets of them."""
@@ -346,6 +350,7 @@ class _Runner:
         self.contents = NodeContents(correspondence.before, correspondence.after)
         self._varying = Variation(correspondence.before), Variation(correspondence.after)
         self._reached: dict[tuple[object, ...], tuple[list[tuple[str, list[Feeds]]], str]] = {}
+        self._models: dict[tuple[object, ...], tuple[Model, Model]] = {}
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with the inputs of the given regions as extra outputs."""
@@ -712,7 +717,8 @@ class _Runner:
             return
         count = max(1, min(_MANY, _ENOUGH // sum(original_values[name].size for name in floats)))
         wide = compute_spreads(original_values)
-        for spread in _SPREADS if first else _SPREADS[:1]:
+        # values of other sizes show bends and curves
+        for spread in _SPREADS if first and not self._is_decided_by_one_spread(region) else _SPREADS[:1]:
             yield (
                 _DENSE,
                 (draw_dense_values(original_values, wide, spread, self.seed + i) for i in range(count)),
@@ -726,6 +732,18 @@ class _Runner:
         )
         if first:
             yield from self._reach_ranges(region, nodes)[0]
+
+    def _is_decided_by_one_spread(self, region: ChangedRegion) -> bool:
+        """Whether both sides are affine functions with the same stored numbers, except for rounding.
+
+        Numbers of narrow types may overflow at a larger spread.
+        """
+        models = self._build_region_models(region)
+        types = {value.dtype for model in models for value in model.graph.feeds}
+        if not types.issubset(_WIDE_FLOATS) or not all(map(is_affine, models)):
+            return False
+        stored = self._compare_stored_numbers(region)
+        return stored.alike and not any(difference.large for difference in stored.differences)
 
     def _reach_ranges(
         self, region: ChangedRegion, nodes: tuple[list[Node], list[Node]]
@@ -741,13 +759,17 @@ class _Runner:
             own_names = {name: name for name in region.before.inputs}
             twins = {name: twin or name for name, twin in region.twins.items()}
             sides = prepare_side(before, own_names), prepare_side(after, twins)
-            wide = compute_spreads(values)
-            tried = [values, *(draw_dense_values(values, wide, spread, self.seed) for spread in _SPREADS)]
-            if wide:
-                tried.append(draw_values_at_limits(values, self.contents.numbers(nodes), self.seed))
             varied = list_integers_to_vary(sides, self.tries[0], values)
             drawn = list(draw_integers(sides, varied, values, self.seed)) if varied else []
-            driven, unseen = reach_ranges(sides, [*tried, *drawn], tried[1], self.seed)
+
+            def draw_tried() -> list[Feeds]:
+                wide = compute_spreads(values)
+                tried = [draw_dense_values(values, wide, spread, self.seed) for spread in _SPREADS]
+                if wide:
+                    tried.append(draw_values_at_limits(values, self.contents.numbers(nodes), self.seed))
+                return [*tried, *drawn]
+
+            driven, unseen = reach_ranges(sides, values, draw_tried, self.seed)
             sets = [(_DRIVEN, [feeds]) for feeds in driven] + [(_INTEGERS, [feeds]) for feeds in drawn]
             self._reached = {region.key: (sets, unseen)}
         return self._reached[region.key]
@@ -771,8 +793,11 @@ class _Runner:
         """Lists the kinds of numbers in `NONFINITE` for which both sides of a region differ."""
         values = self.original_values(region.reads, self.tries[0], self.seed)
         kinds = []
+        # in affine functions, both infinities do the same but for the sign
+        count = 1 if self._is_decided_by_one_spread(region) else None
         for kind in list_kinds(node for side in self._nodes(region) for node in side):
-            made_up = (f for number in NONFINITE[kind] for f in insert_nonfinite(values, number, self.seed))
+            numbers = NONFINITE[kind][:count]
+            made_up = (f for number in numbers for f in insert_nonfinite(values, number, self.seed))
             for feeds in made_up:
                 try:
                     if count_nonfinite_differences(*run(feeds)):
@@ -836,13 +861,15 @@ class _Runner:
         )
 
     def _build_region_models(self, region: ChangedRegion) -> tuple[Model, Model]:
-        """Builds a model of the region's nodes for either graph."""
-        if not self._types.keys() >= set(region.reads):
-            self.original_values(region.reads, self.tries[0], self.seed)
-        after_types = {name: self._types[twin or name] for name, twin in region.twins.items()}
-        return build_region_model_of_one(self.before, region.before, self._types), build_region_model_of_one(
-            self.after, region.after, after_types
-        )
+        """Builds a model of the region's nodes for either graph, or returns those of the last call."""
+        if region.key not in self._models:
+            if not self._types.keys() >= set(region.reads):
+                self.original_values(region.reads, self.tries[0], self.seed)
+            after_types = {name: self._types[twin or name] for name, twin in region.twins.items()}
+            before = build_region_model_of_one(self.before, region.before, self._types)
+            after = build_region_model_of_one(self.after, region.after, after_types)
+            self._models = {region.key: (before, after)}
+        return self._models[region.key]
 
     def _load_pair(
         self, region: ChangedRegion, first: Model, second: Model
@@ -871,9 +898,7 @@ class _Runner:
     ) -> OutputEvidence:
         name = (region.pair.before,)
         old, new = (ModelOutputs(name, tuple((pair[index],) for pair in pairs)) for index in (0, 1))
-        noise = Noise(
-            NOT_NEEDED, outputs.estimate_depth(build_region_model_of_one(self.before, region.before))
-        )
+        noise = Noise(NOT_NEEDED, outputs.estimate_depth(self._build_region_models(region)[0]))
         if not _differs_in_floats(pairs):
             (output,) = outputs.compare(old, new, [], noise)
             return output
