@@ -3,7 +3,8 @@
 A full run gives a region only the values that reach it, such as zeros after a dead ReLU, or no values near
 the limit of a Clip. So a region also runs on values without zeros, at 0.1, 1 and 10 times the spread of its
 own values. On these it must be as close to float64 as the original's region. Indices, masks and ids are never
-made up.
+made up. An affine region whose stored numbers were compared, such as a folded normalization, runs at one
+spread.
 
 A region may get values that it could never get in the model. A difference on such values may not matter, as
 with a Relu after a Relu. The region is then tested together with the nodes that compute its inputs, and that
