@@ -428,7 +428,8 @@ class OutputComparison(Struct):
 
 def _subtract_absolutely(first: Array, second: Array) -> Array:
     difference: Array = first - second
-    return np.abs(difference, out=difference)
+    np.abs(difference, out=difference)
+    return difference
 
 
 def _sum_bins(values: Array, *squares: Array) -> Iterator[tuple[int, int, float, float]]:
