@@ -9,6 +9,7 @@ import contextlib
 import copy
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
@@ -71,17 +72,25 @@ def script_classes() -> tuple[type, ...]:
 def branches_on_device(function: Any) -> bool:
     """Whether a branch or a loop in TorchScript depends on whether a tensor is on the CPU.
 
-    Assumes: `inlined_graph` of a function, or `graph` of a method with `inlineCalls`, has nodes with blocks,
-    kinds, inputs and outputs, as in `torch.jit` of the versions below.
+    The answer is kept as long as the function exists.
+
+    Assumes: a copy of the function's `graph` with inlined calls has nodes with blocks, kinds, inputs and
+    outputs, as in `torch.jit` of the versions below, and a function has weak references.
     Seen: torch 2.9 to 2.15.
     Otherwise: False, and a branch on the device in TorchScript is not detected.
     """
     try:
-        graph = function.graph.copy()
-        torch._C._jit_pass_inline(graph)
-        return _has_branch_on_device(graph, set())
+        if function not in _BRANCHES:
+            graph = function.graph.copy()
+            torch._C._jit_pass_inline(graph)
+            _BRANCHES[function] = _has_branch_on_device(graph, set())
+        return _BRANCHES[function]
     except (AttributeError, TypeError):
         return False
+
+
+_BRANCHES: weakref.WeakKeyDictionary[Any, bool] = weakref.WeakKeyDictionary()
+"""Answers of `branches_on_device` by the function."""
 
 
 def _has_branch_on_device(block: Any, answers: set[str]) -> bool:

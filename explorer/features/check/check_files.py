@@ -214,6 +214,6 @@ def _measure(job: _Job, on_progress: OnProgress, cancel: Cancel, *, is_only: boo
     except ExplorerError as error:
         if job.where:
             error.where = f"{job.where}: {error.where or job.name}"
-        elif not is_only and job.name not in str(error):
+        elif not is_only and job.name not in error.where:
             error.where = f"{job.name}: {error.where}" if error.where else job.name
         raise
