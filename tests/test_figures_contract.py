@@ -174,9 +174,9 @@ def test_the_text_of_a_plan_shows_formulas_when_they_are_asked_for(
 @pytest.mark.parametrize(
     ("profile", "why"),
     [
-        ("macs_per_cycle = 4\n", "No cycles: the machine's profile lacks bytes_per_cycle."),
-        ("buffer = 4096\n", "No cycles: the machine's profile lacks macs_per_cycle, bytes_per_cycle."),
-        ("macs_per_cycle = 4\nbytes_per_cycle = 4\n", "No time: the machine's profile lacks clock."),
+        ("macs_per_cycle = 4\n", "No cycles: add bytes_per_cycle to the machine half."),
+        ("buffer = 4096\n", "No cycles: add macs_per_cycle and bytes_per_cycle to the machine half."),
+        ("macs_per_cycle = 4\nbytes_per_cycle = 4\n", "No time: add clock to the machine half."),
     ],
 )
 def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
@@ -186,6 +186,33 @@ def test_a_plan_says_what_it_would_have_to_know_of_the_machine(
     text = said("plan", sample("lenet"), "--machine", tmp_path / "half.toml")
     assert why in text
     assert "Time  " not in text
+
+
+@pytest.mark.parametrize(
+    ("rate", "cycles_end"),
+    [
+        ("bytes_per_cycle = 8", "memory"),
+        ("read_bytes_per_cycle = 8\nwrite_bytes_per_cycle = 4", "No cycles: add bytes_per_cycle"),
+    ],
+)
+def test_a_plan_takes_the_rate_of_a_machine_from_its_outermost_memory(
+    ask: Ask,
+    said: Callable[..., str],
+    sample: Callable[[str], Path],
+    tmp_path: Path,
+    rate: str,
+    cycles_end: str,
+) -> None:
+    machine = tmp_path / "half.toml"
+    start = "[machine.half]\nmacs_per_cycle = 16\n"
+    names = f'name = "DRAM"\n{rate}\n', 'name = "L1"\nsize = "8 KiB"\n'
+    machine.write_text(start + "".join(f"[[machine.half.memory]]\n{name}" for name in names))
+    assert cycles_end in said("plan", sample("lenet"), "--machine", machine)
+    total = ask("plan", sample("lenet"), "--machine", machine)["cost"]["total"]
+    if not cycles_end.startswith("No"):
+        machine.write_text(f"{start}{rate}\n")
+        assert ask("plan", sample("lenet"), "--machine", machine)["cost"]["total"] == total
+        assert total["cycles"] > 0
 
 
 @pytest.mark.slow

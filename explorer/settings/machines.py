@@ -337,13 +337,23 @@ def _profile(name: str, entry: Any, where: str, path: str) -> Hardware:
         raise Misuse(
             "this is not a machine", where=where, hint='write peak_macs = "4T" and bandwidth = "100GB/s"'
         )
+    memories = entry.get("memory")
     entry = {key: value for key, value in entry.items() if key not in (MEASURED, *MEMORY_KEYS)}
     for key in entry:
         if key not in _SETTINGS:
             hint = suggest_name(key, (*_SETTINGS, *MEMORY_KEYS))
             raise Misuse(f"there is no setting '{key}'", where=where, hint=hint)
+    if entry.keys().isdisjoint(("bytes_per_cycle", "bandwidth")):
+        entry |= _take_outermost_rate(memories)
     settings = {key: parse_setting(key, value, f"{where} {key}") for key, value in entry.items()}
     return replace(complete(Hardware(name, **settings, origin=where)), origin=path)
+
+
+def _take_outermost_rate(memories: Any) -> dict[str, Any]:
+    """Takes the bytes per cycle of a machine from its outermost memory, if it has one rate for both ways."""
+    outermost = memories[0] if isinstance(memories, (list, tuple)) and memories else None
+    rate = outermost.get("bytes_per_cycle") if isinstance(outermost, dict) else None
+    return {} if rate is None else {"bytes_per_cycle": rate}
 
 
 def _has_cycles(machine: Hardware) -> bool:

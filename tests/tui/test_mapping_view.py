@@ -288,7 +288,7 @@ async def test_a_machine_file_brings_its_memories(tmp_path: Path) -> None:
         await hands.press("m", "end", "enter")
         hands.pilot.app.screen.query_one("#file", Input).value = str(path)
         await hands.rest()
-        assert "own: its memories have the rates" in hands.dialog()
+        assert "own: 64 MACs and 8 B a cycle, no clock" in hands.dialog()
         await hands.press("enter")
         assert shown._machine is not None
         assert [memory.name for memory in shown._machine.memories] == ["DRAM", "buffer"]
@@ -297,8 +297,9 @@ async def test_a_machine_file_brings_its_memories(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("from_file", [False, True])
-async def test_an_edited_copy_of_a_machine_keeps_its_memories(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool
+@pytest.mark.parametrize("typed", ["copy", ""])
+async def test_an_edited_copy_of_a_machine_keeps_its_memories_with_and_without_a_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_file: bool, typed: str
 ) -> None:
     monkeypatch.setenv("EXPLORER_CONFIG", str(tmp_path / "config.toml"))
     path = tmp_path / "own.toml"
@@ -317,17 +318,18 @@ async def test_an_edited_copy_of_a_machine_keeps_its_memories(
         fields.query_one(f"#{changed[0]}", Input).value = changed[1]
         await hands.rest()
         kept = "DRAM, buffer" if from_file else "DRAM, scratchpad, accumulator"
-        assert f"it loses the memories of {'own' if from_file else 'gemmini'}" in " ".join(
-            hands.dialog().split()
-        )
-        fields.query_one("#save", Input).value = "copy"
+        copied = "own" if from_file else "gemmini"
+        name = typed or f"{copied}-2"
+        fields.query_one("#save", Input).value = typed
         await hands.rest()
-        assert kept in " ".join(hands.dialog().split())
+        told = " ".join(hands.dialog().split())
+        assert f"With the memories of {copied}: {kept}." in told
+        assert f"{name} is written into" in told
         await hands.press("enter")
         machine = shown._machine
         assert machine is not None
         assert (machine.hardware.name, ", ".join(memory.name for memory in machine.memories)) == (
-            "copy",
+            name,
             kept,
         )
         assert machine.memories[0].bytes_per_cycle == (8 if from_file else 32)

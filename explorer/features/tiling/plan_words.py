@@ -99,11 +99,12 @@ def explain_missing_time(fact: PlanCost) -> str:
     machine = fact.hardware
     if machine == Hardware():
         return _NO_MACHINE
+    named = f"the machine {machine.name}" if machine.name else "the machine"
     if fact.total.cycles is None and fact.total.seconds is None:
         keys = ("macs_per_cycle", "bytes_per_cycle")
-        missing = ", ".join(key for key in keys if getattr(machine, key) is None)
-        return f"No cycles: the machine's profile lacks {missing}."
-    return "No time: the machine's profile lacks clock." if fact.total.seconds is None else ""
+        missing = " and ".join(key for key in keys if getattr(machine, key) is None)
+        return f"No cycles: add {missing} to {named}."
+    return f"No time: add clock to {named}." if fact.total.seconds is None else ""
 
 
 FORMULAS: Mapping[str, tuple[str, ...]] = {

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from itertools import count
 from typing import Any, ClassVar
 
 from textual import on
@@ -175,8 +177,8 @@ class MachineDialog(FormDialog[Hardware]):
     def action_apply(self) -> None:
         """Close the dialog with the machine, and save it if it has a name."""
         try:
-            machine, name = self.answer(), self.text_of("save").strip()
-            if name:
+            machine = self.answer()
+            if name := self._name_to_save(machine):
                 memories = self._memories(machine) or None
                 machine = save_machine(name, machine, overwrite=True, memories=memories)
             self.dismiss(machine)
@@ -191,11 +193,22 @@ class MachineDialog(FormDialog[Hardware]):
             return {}
         return find_memory_settings(self._copied, machine)
 
+    def _name_to_save(self, machine: Hardware) -> str:
+        """Return the typed name; or a free name if the machine has memories, which only a file describes."""
+        typed = self.text_of("save").strip()
+        if typed or self._copied is None or "memory" not in self._memories(machine):
+            return typed
+        stem = re.sub(r"-\d+$", "", self._copied.name)
+        names = machines.load_hardware()
+        return next(name for number in count(2) if (name := f"{stem}-{number}") not in names)
+
     def meaning(self) -> list[tuple[str, str]]:
         """Describe the machine and the file in which it will be saved, or report an error."""
         lines: list[tuple[str, str]] = []
+        name = self.text_of("save").strip()
         try:
             machine = self.answer()
+            name = self._name_to_save(machine)
             self._show_derived(machine)
             lines.append((_describe(machine), "dim"))
             lines += self._about_memories(machine)
@@ -206,7 +219,7 @@ class MachineDialog(FormDialog[Hardware]):
         if failed := self._failed or self._field.complaint:
             # the first line already reports this error
             lines += [(failed, "warn")] if failed != lines[0][0] else []
-        elif name := self.text_of("save").strip():
+        elif name:
             exists = any(listed.name == name for listed in self._field.own)
             effect = "replaces the machine of that name in" if exists else "is written into"
             lines.append((f"{name} {effect} {machines.find_config_path()}.", "warn" if exists else "dim"))
@@ -215,14 +228,11 @@ class MachineDialog(FormDialog[Hardware]):
         return lines
 
     def _about_memories(self, machine: Hardware) -> list[tuple[str, str]]:
-        """Say which memories an edited copy has: only a saved machine has those of the machine it copies."""
+        """Say which memories an edited copy has."""
         names = [str(memory.get("name")) for memory in self._memories(machine).get("memory", ())]
         if not names or self._copied is None:
             return []
-        memories = f"the memories of {self._copied.name}: {', '.join(names)}"
-        if self.text_of("save").strip():
-            return [(f"With {memories}.", "dim")]
-        return [(f"Without a name to save it as, it loses {memories}.", "warn")]
+        return [(f"With the memories of {self._copied.name}: {', '.join(names)}.", "dim")]
 
     def _show_derived(self, machine: Hardware) -> None:
         """Show figures that follow from others as placeholders of empty fields."""
