@@ -85,6 +85,13 @@ def label(name: str) -> str:
     return next((format.label or name for format in registry.list_formats() if format.name == name), name)
 
 
+def has_model_ending(name: str) -> bool:
+    """Returns whether the name of a file ends as the names of models do. Files without an ending do not."""
+    from explorer.session.parts.module_job import MODULE_ENDINGS  # imports facts, as above
+
+    return registry.find_format_by_ending(name) is not None or name.lower().endswith(MODULE_ENDINGS)
+
+
 def check(source: str) -> None:
     """Refuses a source that does not exist.
 

@@ -249,6 +249,33 @@ async def test_paths_are_completed_and_a_folder_is_looked_into(
         assert hands.engine.asked[-1][2]["other"] == os.path.join("nets", "b.onnx")
 
 
+async def test_only_folders_and_models_are_listed_and_any_file_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with screen(beside(alexnet())) as hands:
+        await hands.press("equals_sign")
+        assert hands.pilot.app.screen.query_one(LineList).empty_note == "no model in this folder"
+        await hands.press("escape")
+        for name in (
+            "notes.md",
+            "build.py",
+            "a.ONNX",
+            "b.pt2",
+            "c.torchscript",
+            "d.gguf",
+            "data.npz",
+            "bare",
+        ):
+            (tmp_path / name).touch()
+        (tmp_path / "nets").mkdir()
+        await hands.press("equals_sign")
+        rows = hands.pilot.app.screen.query_one(LineList).rows
+        assert [row.title for row in rows] == ["a.ONNX", "b.pt2", "c.torchscript", "d.gguf", "nets/"]
+        await hands.press(*"bare", "enter")
+        assert hands.engine.asked[-1][2]["other"] == "bare"
+
+
 @pytest.mark.slow
 async def test_part_of_a_files_name_finds_it_behind_the_name_as_it_is_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

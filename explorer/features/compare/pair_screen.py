@@ -23,6 +23,7 @@ from explorer.features.compare import pair_page as page
 from explorer.features.compare.compare_words import tree_diff
 from explorer.features.compare.pair_page import PairRows
 from explorer.host import confinement
+from explorer.session import headers
 from explorer.tui.dialogs.dialogs import MenuItem, PickDialog, SubScreen
 from explorer.tui.text.keys import bindings, key_group
 from explorer.tui.text.lines import Line
@@ -258,7 +259,7 @@ _VISIBLE = 12
 
 
 class PairDialog(PickDialog):
-    """Ask for a model: lists states of the history, then files that match the typed text.
+    """Ask for a model: lists states of the history, then models whose path matches the typed text.
 
     Args:
         states: List items of the other states of the history.
@@ -270,7 +271,7 @@ class PairDialog(PickDialog):
     def __init__(self, states: Sequence[MenuItem], text: str) -> None:
         self._states, self._text = states, text
         super().__init__("Set beside this model", (), typed=True)
-        self.HINT = "a file, a folder or a name · Tab completes · Enter · Esc close"
+        self.HINT = "Tab complete · Enter open · Esc close"
 
     def on_mount(self, event: events.Mount | None = None) -> None:
         """Show the entry and the matching items, in a list of fixed height."""
@@ -280,7 +281,7 @@ class PairDialog(PickDialog):
         rows.styles.height = min(_VISIBLE, max(3, self.app.size.height - 8))
         entry.value = self._text
         entry.cursor_position = len(self._text)
-        entry.placeholder = "path or name of a model"
+        entry.placeholder = "a file, a folder or the name of a model"
         self.narrow(self._text)
         entry.focus()
 
@@ -302,6 +303,10 @@ class PairDialog(PickDialog):
             [*(typed_name if exists else ()), *states, *begin, *(() if exists else typed_name), *containing]
         )
 
+    def empty_note(self) -> str:
+        """Return the line for a folder without models."""
+        return super().empty_note() if self._typed_text.strip() else "no model in this folder"
+
     def action_complete(self) -> None:
         """Copy the selected file or folder into the entry."""
         rows, entry = self.query_one(LineList), self.query_one(Input)
@@ -314,7 +319,7 @@ class PairDialog(PickDialog):
 
 
 def _find_files(text: str) -> Iterator[MenuItem]:
-    """Yield files and folders of the typed folder whose names contain the typed name."""
+    """Yield models and folders of the typed folder whose names contain the typed name."""
     folder, begin = os.path.split(text)
     try:
         folder_path = os.path.expanduser(folder) or os.curdir
@@ -327,7 +332,7 @@ def _find_files(text: str) -> Iterator[MenuItem]:
                 path = os.path.join(folder, entry.name)
                 if entry.is_dir():
                     yield MenuItem(f"{FOLDER}{path}/", "", f"{path}/", "")
-                else:
+                elif headers.has_model_ending(entry.name):
                     yield MenuItem(MODEL + path, "", path, "")
     except (OSError, Misuse):
         return

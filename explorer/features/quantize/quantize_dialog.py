@@ -88,7 +88,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         Binding("pagedown", "scroll_layers(1)", show=False),
     ]
     TITLE_TEXT = "Quantize"
-    HINT = "↑↓←→ choose, or type · Enter apply · Esc"
+    HINT = "↑↓←→ choose, or type · Enter apply · Esc cancel"
     VERTICAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-fields-beside"),
         (30, STACKED),

@@ -95,7 +95,7 @@ class FormatDialog(FormDialog[dict[str, str]]):
     """
 
     TITLE_TEXT = "Another format"
-    HINT = "↑↓←→ choose, or type · Enter make again · Esc"
+    HINT = "↑↓←→ choose, or type · Enter make again · Esc cancel"
 
     def __init__(self, layer: QuantizedLayer) -> None:
         super().__init__()

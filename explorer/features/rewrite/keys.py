@@ -31,6 +31,18 @@ COMMANDS = (
         after="fold",
     ),
     CommandKey(
+        "rebatch",
+        ("asterisk",),
+        "*",
+        "Another batch size…",
+        "Write the model with another batch size, or an open one, and compare each row",
+        CHANGE,
+        "rebatch_action.rebatch",
+        menu=True,
+        package=__package__,
+        after="infer",
+    ),
+    CommandKey(
         "edit",
         ("comma",),
         ",",

@@ -72,7 +72,7 @@ class SweepDialog(FormDialog[SweepRequest]):
     # a letter is text in an entry, and a key binding on other fields
     BINDINGS: ClassVar[list[BindingType]] = [Binding("m", "machine", show=False)]
     TITLE_TEXT = "Sweep over tilings"
-    HINT = "↑↓←→ choose · m other machine · Enter begins · Esc"
+    HINT = "↑↓←→ choose · m other machine · Enter begin · Esc cancel"
 
     def __init__(
         self,
@@ -173,7 +173,7 @@ class FormatSweepDialog(FormDialog[FormatSweepRequest]):
     """
 
     TITLE_TEXT = "Sensitivity to number formats"
-    HINT = "↑↓←→ choose, or type · Enter begins · Esc"
+    HINT = "↑↓←→ choose, or type · Enter begin · Esc cancel"
 
     def __init__(self, request: FormatSweepRequest | None) -> None:
         super().__init__()

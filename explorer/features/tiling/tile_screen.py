@@ -26,7 +26,7 @@ from explorer.features.tiling.tiling_cost_page import CostRow, cost_rows, formul
 from explorer.settings.option_values import read_option
 from explorer.tui.commands.context import MAX_WITHOUT_PAUSE, ScreenCommand
 from explorer.tui.commands.key_table import find_command, has_command
-from explorer.tui.dialogs.dialogs import Dialog, PageDialog, format_without_options, key_hint
+from explorer.tui.dialogs.dialogs import Dialog, PageDialog, format_without_options
 from explorer.tui.dialogs.machine_dialog import MachineDialog
 from explorer.tui.pages.verdict import TO_BLAME, verdict_lines, verdict_title, verdict_tone
 from explorer.tui.state.hardware import use_hardware
@@ -51,8 +51,6 @@ AskCost = Callable[..., Awaitable[PlanCost]]
 _TILE, _SITES, _EDGES, _FORM, _GROUPED, _MAPPING, _LEVEL = (
     find_option(TileSpec, name) for name in ("tile", "sites", "edges", "form", "grouped", "mapping", "level")
 )
-_HINT_WIDTH = 68
-"""Minimum screen width in cells for the key of the map view in the hint."""
 _NEXT_STEPS: Mapping[ErrorCode, str] = {
     "other_machine": "m chooses the machine, or the file that describes it",
     "other_model": "U maps this matmul anew, and w there writes the file",
@@ -146,8 +144,8 @@ class TileDialog(Dialog[TileSpec]):
         Binding("pagedown", "plan_page(1)", show=False),
     ]
     TITLE_TEXT = "Tile matmuls"
-    HINT = "f formulas · i tiles · m machine · Enter apply · Esc"
-    _HINT_WITH_MAP = "f formulas · i tiles · U map · m machine · Enter apply · Esc"
+    HINT = "f formulas · i tiles · m machine · Enter apply · Esc cancel"
+    _HINT_WITH_MAP = "f formulas · i tiles · U map · m machine · Enter apply · Esc cancel"
 
     def __init__(
         self,
@@ -164,6 +162,8 @@ class TileDialog(Dialog[TileSpec]):
     ) -> None:
         super().__init__()
         self._by_value, self._ask_steps, self._map_site = by_value, ask_steps, map_site
+        if map_site is not None:
+            self.HINT = self._HINT_WITH_MAP
         self._ask_plan, self._ask_cost = ask_plan, ask_cost
         self._chosen, self._layers = tuple(chosen_layers), layers
         self._initial_spec = spec or TileSpec()
@@ -217,8 +217,6 @@ class TileDialog(Dialog[TileSpec]):
         self.query_one("#about").styles.height = block_lines
         self.query_one("#figures").styles.height = max(3, min(28, room - block_lines - (room >= 8)))
         self.query_one("#plan").set_class(room >= 8, "roomy")
-        if self._map_site is not None and self.app.size.width >= _HINT_WIDTH:
-            self.query_one("#box").border_subtitle = key_hint(self._HINT_WITH_MAP)
 
     @property
     def hardware(self) -> Hardware | None:

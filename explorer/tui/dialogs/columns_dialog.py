@@ -67,7 +67,7 @@ class ColumnsDialog(Dialog[tuple[str, ...]]):
         Binding("r", "reset", show=False),
     ]
     TITLE_TEXT = "Columns of the tree"
-    HINT = "Space show · ←→ order · r reset · Enter apply · Esc"
+    HINT = "Space show · ←→ order · r reset · Enter apply · Esc cancel"
 
     def __init__(self, visible_columns: Sequence[str], columns: Mapping[str, LayerColumn] = COLUMNS) -> None:
         super().__init__()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
+from rich.cells import cell_len
 from textual import events, on
 from textual.app import App, ComposeResult
 from textual.await_complete import AwaitComplete
@@ -34,12 +35,20 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
 
 T = TypeVar("T")
+_BOX_SHARE, _HINT_MARGIN = 0.96, 6
+"""Width of a box as a share of the screen, as in dialogs.tcss, and cells beside its keys."""
 
 
-def key_hint(keys: str) -> Content:
-    """Format keys and their labels, separated by dots in `keys`, for the lower border of a box."""
+def key_hint(keys: str, width: int) -> Content:
+    """Format keys and their labels, separated by dots in `keys`, for the lower border of a box.
+
+    Where not all fit in `width` cells, those before the last two are left out, the last of them first.
+    """
+    parts = keys.split(" · ")
+    while len(parts) > 1 and sum(cell_len(part) + 2 for part in parts) > width:
+        del parts[max(len(parts) - 3, 0)]
     spans: list[tuple[str, str]] = []
-    for part in keys.split(" · "):
+    for part in parts:
         key, _, label = part.partition(" ")
         spans += [(f" {key}", "$accent"), (f" {label} ", "")]
     return Content.assemble(*spans)
@@ -88,8 +97,22 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
         """Yield the box."""
         with Vertical(id="box") as box:
             box.border_title = self.TITLE_TEXT
-            box.border_subtitle = key_hint(self.HINT)
+            box.border_subtitle = key_hint(self.HINT, self._hint_width)
             yield from self.body()
+
+    @property
+    def _hint_width(self) -> int:
+        return int(self.app.size.width * _BOX_SHARE) - _HINT_MARGIN
+
+    def show_hint(self, message: str = "") -> None:
+        """Show the keys of the dialog that fit in its lower border, after an optional message."""
+        for box in self.query("#box"):
+            room = self._hint_width - cell_len(message)
+            box.border_subtitle = Content(message) + key_hint(self.HINT, room)
+
+    def on_resize(self) -> None:
+        """Show as many keys as fit."""
+        self.show_hint()
 
     def body(self) -> ComposeResult:
         """Yield the contents of the box."""
@@ -133,7 +156,7 @@ class PageDialog(Dialog[bool]):
         self._page, self._tone, self._copy = page, tone, copy
         self.first_heading = ""
         self.TITLE_TEXT = title
-        self.HINT = hint or "↑↓ scroll · Esc close"
+        self.HINT = hint or f"↑↓ scroll · {'y copy · ' * bool(copy)}Esc close"
 
     def body(self) -> ComposeResult:
         """Yield the page."""
@@ -156,7 +179,7 @@ class PageDialog(Dialog[bool]):
         """Copy the text to the terminal's clipboard."""
         if self._copy:
             self.app.copy_to_clipboard(self._copy)
-            self.query_one("#box").border_subtitle = Content("sent to terminal ") + key_hint("Esc close")
+            self.show_hint("sent to terminal ")
 
 
 def format_without_options(error: ExplorerError, keys: Mapping[ErrorCode, str] | None = None) -> str:

@@ -7,9 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from textual.content import Content
-
-from explorer.tui.dialogs.dialogs import MenuItem, PickDialog, key_hint
+from explorer.tui.dialogs.dialogs import MenuItem, PickDialog
 from explorer.tui.terminal.slices import Slices
 from explorer.tui.tree.search import Query, Search, SearchResult
 
@@ -38,7 +36,7 @@ class SearchDialog(PickDialog):
 
     def __init__(self, choices: Sequence[MenuItem], layers: Sequence[Layer]) -> None:
         super().__init__("Search", choices, typed=True)
-        self.HINT = "↑↓ Enter · n N the next · Esc close"
+        self.HINT = "↑↓ Enter · n N next · Esc close"
         self.search: Search | None = None
         self.listed: dict[str, SearchResult] = {}
         self._layers = layers
@@ -99,10 +97,7 @@ class SearchDialog(PickDialog):
         """Say in the lower border how many layers were searched, from time to time."""
         if (now := time.monotonic()) >= self._progress_due:
             self._progress_due = now + _PROGRESS
-            self._show_subtitle(f"searching: {searched:,} of {len(self._layers):,} ")
-
-    def _show_subtitle(self, text: str) -> None:
-        self.query_one("#box").border_subtitle = Content(text) + key_hint(self.HINT)
+            self.show_hint(f"searching: {searched:,} of {len(self._layers):,} ")
 
     def _show(self, search: Search) -> None:
         self.search = search
@@ -115,7 +110,7 @@ class SearchDialog(PickDialog):
         fuzzy = items[len(exact) :]
         self.show_choices([*(c for c in choices if c not in loose), *exact, *loose, *fuzzy])
         unlisted_count = len(search.results) - len(best)
-        self._show_subtitle(f"and {unlisted_count:,} more " if unlisted_count > 0 else "")
+        self.show_hint(f"and {unlisted_count:,} more " if unlisted_count > 0 else "")
 
 
 def _menu_item(id: str, result: SearchResult) -> MenuItem:
