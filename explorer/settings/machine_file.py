@@ -118,9 +118,9 @@ def parse_machine(
     )
     if not has_rates and not has_memories:
         raise Misuse(
-            "what the machine computes and what it moves are needed",
+            "its rates of computing and of moving bytes are missing",
             where=name,
-            hint="peak MACs/s and bytes/s; or MACs and bytes a cycle, and the clock",
+            hint="add peak MACs/s and bytes/s; or MACs and bytes a cycle, and the clock",
         )
     return machine
 

@@ -169,7 +169,7 @@ async def test_numbers_of_tabs_open_them_and_tab_goes_back() -> None:
         await hands.press("2")
         assert "Inputs" in hands.text("#model")
         assert hands.main.query_one("#model").has_focus
-        await hands.press("3", "down", "enter")
+        await hands.press("3", "enter")
         assert "kernel_shape" in hands.text("#operators")
         await hands.press("4")
         assert "the original model" in hands.text("#diff")

@@ -16,7 +16,7 @@ SMALL, LARGE = (80, 24), (120, 40)
 SCENES = {
     "main": ((), alexnet),
     "run": (("down", "space"), blocks),
-    "operators": (("3", "down", "enter"), alexnet),
+    "operators": (("3", "enter"), alexnet),
     "tile": (("t",), alexnet),
     "blocks": (("end", "i", "right", "right", "right_square_bracket"), alexnet),
     "graph": (("G", "down", "down"), alexnet),

@@ -36,7 +36,7 @@ class RebatchDialog(FormDialog[_Batch]):
 
     def fields(self) -> ComposeResult:
         """Yield the fields."""
-        yield from self.entry("batch", "", "8, or a name such as N that leaves it open", "batch")
+        yield from self.entry("batch", "", "8, or a name such as N: open", "batch")
         yield from self.entry("batch axis", "", "the first axis of each input, or x:1", "axes")
 
     def meaning(self) -> Sequence[tuple[str, str]]:

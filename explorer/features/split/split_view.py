@@ -101,7 +101,7 @@ class SplitScreen(SubScreen[int]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "stop", show=False), *bindings(SPLIT_KEYS)]
     FOOTER = (
         *((", .", "move"), ("n", "next cut"), ("x", "cut"), ("+ -", "stages"), ("b", "by"), ("w", "write")),
-        *(("o", "best"), ("s", "settings"), ("p", "figures"), ("r", "run"), ("y", "copy"), ("Esc", "")),
+        *(("o", "best"), ("s", "settings"), ("p", "figures"), ("r", "run"), ("y", "copy"), ("Esc", "back")),
     )
     AUTO_FOCUS = "#split-tree"
 

@@ -120,7 +120,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
     ]
     FOOTER = (
         *(("Enter", "quantize"), ("s", "sort"), ("f", "front"), ("x", "axes"), ("p", "plot"), ("n", "more")),
-        *(("y", "copy"), ("w", "write"), ("Esc", "")),
+        *(("y", "copy"), ("w", "write"), ("Esc", "back")),
     )
 
     def __init__(self, source: str, engine: EngineProcess, trials: SensitivityState, state: int) -> None:

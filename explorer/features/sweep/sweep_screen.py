@@ -136,7 +136,7 @@ class SweepScreen(ParetoScreen[TileSpec]):
             ("f", "front"),
             ("x", "axes"),
         ),
-        *(("p", "plot"), ("n", "more"), ("w", "write"), ("Esc", "")),
+        *(("p", "plot"), ("n", "more"), ("w", "write"), ("Esc", "back")),
     )
 
     def __init__(

@@ -132,7 +132,8 @@ def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool
     hint = "+ hides the weights" if stacked else "+ shows them on the weights"
     caption = f"peak {units.bytes_text(memory.peak_bytes)}"
     if stacked:
-        caption += f", with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
+        whole = f"{caption}, with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
+        caption = whole if len(whole) + 2 <= across else caption
     x = columns[len(columns) // 2]
     text = f"▼ {caption}" if x + len(caption) + 2 <= plot_width else f"{caption} ▼"
     start = x if text[0] == "▼" else max(0, x + 1 - len(text))

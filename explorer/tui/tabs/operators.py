@@ -64,6 +64,8 @@ class OperatorsTab(Tab[FoldList]):
         _, figure, key = _ORDERS[self._order]
         ordered = stats if key is None else sorted(stats, key=key)
         self.view.set_entries(operator_entries(info, ordered, figure, self.store.exact), keep=keep)
+        if stats and not self.view.cursor:
+            self.view.move_to(1)  # below the titles
 
     async def _fetch(self, analysis: Analysis) -> None:
         """Request the operator statistics, which the engine does not compute when it opens a model."""

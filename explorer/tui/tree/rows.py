@@ -137,7 +137,7 @@ class FoldedRows:
         known: Cached result of `list_columns`.
         largest_leaves: Largest known figure of a layer that is not a group, by column name (a cache).
         sums: Figures of rows that contain several layers, by row and column name (a cache).
-        name_cells: Cells that names use in the tree, or 0 if not measured yet (a cache).
+        text_cells: Cells that names and kinds use in the tree, or None if not measured yet (a cache).
         short_names: Shortened names, by layer, cells, whether the path is shown, and the start that the
             heading shows (a cache).
         shared_prefixes: Common starts of names, by cells, whether paths are shown, and whether constants are
@@ -158,7 +158,7 @@ class FoldedRows:
         self.known: Mapping[str, LayerColumn] | None = None
         self.largest_leaves: dict[str, float] = {}
         self.sums: dict[tuple[int, str], tuple[float | None, str]] = {}
-        self.name_cells = 0
+        self.text_cells: tuple[int, int] | None = None
         self.short_names: dict[tuple[int, int, bool, str], str] = {}
         self.shared_prefixes: dict[tuple[int, bool, bool], str] = {}
         self._folds = b""

@@ -70,8 +70,8 @@ _CLOSE = {"text": 7, "shape": 12, "count": 7, "bytes": 9, "share": 6}
 _CLOSE_NAME, _FREE_NAME = 13, 24
 """Minimum cells of a name beside close columns, and from which columns use their normal widths."""
 _SAMPLE = 12
-"""Number of layers over the model whose names are measured, beside twice as many first ones."""
-_MARKS, _LEAST_USED = 6, 18
+"""Number of layers over the model whose texts are measured, beside twice as many first ones."""
+_MARKS, _LEAST_USED = 6, 14
 """Cells of the rail and the sign beside a name, and minimum cells of the names of a tree with both."""
 CORE_WIDTH = 1 + 15 + _LEAST_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
 """Width in cells of a tree with all core columns, a bar, names and a rail."""
@@ -190,10 +190,10 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
         if name == model.metric.id and room - _LEAST_BAR >= _CLOSE_NAME:
             bar, room = _LEAST_BAR, room - _LEAST_BAR
     if "kind" in cell_widths:
-        # beyond a usual kind, names get two more cells first
-        used = min(named, _measure_names(model))
-        for most, margin in ((_LONG_KIND, 0), (_MOST_KIND, 2)):
-            extra_cells = max(0, min(most - cell_widths["kind"], room - used - margin))
+        used, longest = _measure_texts(model)
+        # beyond a usual kind, names get two more cells first; names that are short leave a long kind whole
+        for most, kept in ((_LONG_KIND, named), (_MOST_KIND, named + 2), (longest, min(named, used))):
+            extra_cells = max(0, min(most - cell_widths["kind"], room - kept))
             cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
     if bar:
         extra_cells = max(0, min(_MOST_BAR - bar, room - named - 2))
@@ -207,17 +207,21 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
     return Places(room, tuple(placed), bar)
 
 
-def _measure_names(model: TreeModel) -> int:
-    """Return the cells that the names of the tree use, with indentation and rail, judged by a few layers."""
+def _measure_texts(model: TreeModel) -> tuple[int, int]:
+    """Return the cells that the names of the tree use, with indentation and rail, and those of its kinds.
+
+    A few layers stand for all of them.
+    """
     if model.flat or model.growing or not model.count:
-        return _LONG_NAME
-    if not model.name_cells:
+        return _LONG_NAME, 0
+    if model.text_cells is None:
         first = range(min(model.count, 2 * _SAMPLE))
         spread = range(0, model.count, max(1, model.count // _SAMPLE))
         layers = [model.layers[place] for place in {*first, *spread}]
-        longest = max(layer.depth + cell_len(escape_name(layer.name)) for layer in layers)
-        model.name_cells = max(_LEAST_USED, longest + _MARKS)
-    return model.name_cells
+        name = max(layer.depth + cell_len(escape_name(layer.name)) for layer in layers) + _MARKS
+        kind = max(cell_len(escape_name(layer.kind)) for layer in layers)
+        model.text_cells = max(_LEAST_USED, name), min(kind, _MOST_KIND)
+    return model.text_cells
 
 
 def _choose_core(
