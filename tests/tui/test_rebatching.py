@@ -10,6 +10,7 @@ from textual.widgets import Input
 
 from explorer.facts.conversion import Conversion
 from tests.tui.hands import Hands, screen
+from tests.tui.scripted import proof
 
 
 def scripted(hands: Hands) -> None:
@@ -20,6 +21,8 @@ def scripted(hands: Hands) -> None:
             format="onnx",
             output=path,
             file_bytes=2048,
+            how="rewriting its batch",
+            verification=proof(),
             notes=(f"batch {size}",),
             command=f"explorer rebatch alexnet {size} -o {path}",
         )

@@ -133,7 +133,7 @@ def _draw_peak_label(memory: Memory, margin: int, plot_width: int, stacked: bool
     caption = f"peak {units.bytes_text(memory.peak_bytes)}"
     if stacked:
         whole = f"{caption}, with the weights {units.bytes_text(memory.peak_bytes + memory.weight_bytes)}"
-        caption = whole if len(whole) + 2 <= across else caption
+        caption = whole if len(whole) + 2 <= plot_width else caption
     x = columns[len(columns) // 2]
     text = f"▼ {caption}" if x + len(caption) + 2 <= plot_width else f"{caption} ▼"
     start = x if text[0] == "▼" else max(0, x + 1 - len(text))

@@ -22,6 +22,8 @@ _BLACK, _RED, _GREEN, _BROWN, _BLUE, _CYAN, _GRAY = (
 _DARK_GRAY, _YELLOW, _SKY, _WHITE = "#555555", "#ffff55", "#5555ff", "#ffffff"
 
 _NAMES = "explorer", "explorer-light", "explorer-16", "explorer-light-16"
+PLAIN_CURSOR = frozenset(_NAMES[2:])
+"""Themes with one text color in the cursor's row: other colors are hard to read on its background."""
 _FAMILIES = "color", "light", "few", "few_light"
 # fmt: off
 _COLORS: Mapping[str, tuple[str, str, str, str]] = {

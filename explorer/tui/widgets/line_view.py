@@ -28,6 +28,7 @@ from textual.widget import Widget
 from explorer.tui.compat import keep_bar_lines, keep_plain_lines, update_scroll
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line, line_text
+from explorer.tui.text.theme import PLAIN_CURSOR
 from explorer.tui.widgets.cut_text import ROOM, find_full_text
 
 _SIGNS = ("▸", "▾")
@@ -121,6 +122,8 @@ class RoleLines(Widget):
                 added = self.app.get_component_styles(name).partial_rich_style
                 # without colors, the gray of each role would become the background of a reversed row
                 style += added.without_color if background and self.app.no_color else added
+            if role and background == "line--cursor-focus" and self.app.theme in PLAIN_CURSOR:
+                style += Style(color=self.rich_style.color)
             self._styles_drawn[role, background] = style
         return style
 

@@ -1,0 +1,50 @@
+"""Text that must be read is seen: placeholders and the row of the cursor, in all themes."""
+
+from __future__ import annotations
+
+import pytest
+from rich.style import Style
+from textual.color import Color
+from textual.widgets import Input
+
+from explorer.tui.text.theme import ALL_THEMES
+from explorer.tui.tree.widget import LayerTree
+from tests.tui.hands import screen
+
+READABLE = 3.0
+"""Least ratio of contrast, as of large text in WCAG 2."""
+
+
+def contrast(style: Style) -> float:
+    assert style.color is not None
+    assert style.bgcolor is not None
+    color, background = (Color.from_rich_color(each) for each in (style.color, style.bgcolor))
+    light, dark = sorted((_luminance(color), _luminance(background)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+def _luminance(color: Color) -> float:
+    parts = (part / 255 for part in color.rgb)
+    linear = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", ALL_THEMES, ids=lambda theme: theme.name)
+async def test_placeholders_and_the_row_of_the_cursor_can_be_read(theme: object) -> None:
+    async with screen(size=(100, 30)) as hands:
+        app = hands.pilot.app
+        app.register_theme(theme)  # type: ignore[arg-type]
+        app.theme = theme.name  # type: ignore[attr-defined]
+        await hands.press("down")
+        tree = hands.main.query_one(LayerTree)
+        spans = [
+            segment for segment in tree.strip(tree.cursor - tree.scroll_offset.y, 80) if segment.text.strip()
+        ]
+        assert len(spans) > 2
+        for text, style, _ in spans:
+            assert style is not None
+            assert contrast(style) >= READABLE or not text.strip(" █▉▊▋▌▍▎▏"), text
+        await hands.press("m")
+        entry = app.screen.query_one("#peak", Input)
+        style = entry.rich_style + entry.get_component_rich_style("input--placeholder", partial=True)
+        assert contrast(style) >= READABLE
