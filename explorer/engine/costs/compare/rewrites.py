@@ -209,7 +209,7 @@ def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
     """
     is_graph = analysis.info.model.is_graph
     products: dict[str, tuple[int, int]] = {}
-    seen: Counter[str] = Counter()
+    count_by_path: Counter[str] = Counter()
     for layer in leaves(analysis):
         shape = layer.outputs[0].shape if layer.macs and layer.outputs else None
         width = count_dense_bytes((1,), layer.outputs[0].dtype) if shape is not None else None
@@ -219,9 +219,9 @@ def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
         if is_graph:  # an operator that forms its whole module has the name of the module
             own_name = "" if layer.name == layer.kind else f".{layer.name}"
             path = f"{_scope(analysis, layer)}{own_name}".lstrip(".")
-        seen[path] += 1
+        count_by_path[path] += 1
         products[path] = layer.macs, layer.activation_bytes // width
-    return {path: figures for path, figures in products.items() if seen[path] == 1}
+    return {path: figures for path, figures in products.items() if count_by_path[path] == 1}
 
 
 class IdleLayers(Struct, frozen=True):

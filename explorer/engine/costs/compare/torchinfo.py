@@ -87,10 +87,10 @@ def _options(layout: TorchinfoLayout) -> dict[str, Any]:
         ("--columns", layout.columns, ColumnSettings),
         ("--row-settings", layout.rows, RowSettings),
     ):
-        known = [str(setting.value) for setting in settings]
+        valid_names = [str(setting.value) for setting in settings]
         for name in names:
-            if name not in known:
-                raise Misuse(f"torchinfo has no '{name}'", where=flag, hint=suggest_name(name, known))
+            if name not in valid_names:
+                raise Misuse(f"torchinfo has no '{name}'", where=flag, hint=suggest_name(name, valid_names))
     options = {
         "col_names": layout.columns,
         "row_settings": layout.rows,

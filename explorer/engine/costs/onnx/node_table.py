@@ -43,15 +43,15 @@ class NodeContexts:
             self.rows.setdefault(id(leaf.node), row_id)
 
 
-def build_node_table(model: Model, seen: NodeContexts, paths: Mapping[int, str]) -> NodeTable:
+def build_node_table(model: Model, node_contexts: NodeContexts, paths: Mapping[int, str]) -> NodeTable:
     """Builds the table of all nodes.
 
     Args:
         model: Model that was analyzed.
-        seen: Contexts and rows of the nodes from the analysis.
+        node_contexts: Contexts and rows of the nodes from the analysis.
         paths: Path of each row by its id.
     """
-    listing = _Listing(seen, paths)
+    listing = _Listing(node_contexts, paths)
     graph = model.graph
     nodes = [*listing.rows(graph.nodes, "", graph.initializers, {})]
     for function in model.functions.values():
@@ -76,8 +76,8 @@ def build_node_table(model: Model, seen: NodeContexts, paths: Mapping[int, str])
 class _Listing:
     """Lists the nodes of a graph and of its bodies."""
 
-    def __init__(self, seen: NodeContexts, paths: Mapping[int, str]) -> None:
-        self._seen, self._paths = seen, paths
+    def __init__(self, node_contexts: NodeContexts, paths: Mapping[int, str]) -> None:
+        self._seen, self._paths = node_contexts, paths
 
     def rows(
         self,
@@ -98,13 +98,13 @@ class _Listing:
         """
         contexts = self._seen.contexts
         context = next((contexts[id(node)] for node in nodes if id(node) in contexts), None)
-        stored: dict[str, Tensor | Node] = {**outer, **initializers}
+        constants: dict[str, Tensor | Node] = {**outer, **initializers}
         index = start
         for node in nodes:
             for name in node.outputs:
-                stored.pop(name, None)  # a body may define a name of the surrounding graph anew
+                constants.pop(name, None)  # a body may define a name of the surrounding graph anew
             if node.op == "Constant" and not node.domain and node.outputs:
-                stored[node.outputs[0]] = node
+                constants[node.outputs[0]] = node
             here = contexts.get(id(node), context)
             row_id = self._seen.rows.get(id(node))
             path = self._paths.get(-1 if row_id is None else row_id) or (
@@ -118,25 +118,25 @@ class _Listing:
                 domain=node.domain,
                 inside=inside,
                 attributes=_read_attributes(node),
-                inputs=tuple([_describe_tensor(name, here, stored) for name in node.inputs]),
-                outputs=tuple([_describe_tensor(name, here, stored) for name in node.outputs]),
+                inputs=tuple([_describe_tensor(name, here, constants) for name in node.inputs]),
+                outputs=tuple([_describe_tensor(name, here, constants) for name in node.outputs]),
             )
             index += 1
             for body_name, body in list_bodies(node):
                 own_names = {value.name for value in body.inputs}
-                visible = {name: source for name, source in stored.items() if name not in own_names}
+                visible = {name: source for name, source in constants.items() if name not in own_names}
                 for row in self.rows(body.nodes, f"{path}/{body_name}", body.initializers, visible, index):
                     yield row
                     index += 1
 
 
 def _describe_tensor(
-    name: str, context: GraphContext | None, stored: Mapping[str, Tensor | Node]
+    name: str, context: GraphContext | None, constants: Mapping[str, Tensor | Node]
 ) -> NodeTensor:
     """Describes a tensor. A stored tensor is described by the file, any other by shape inference."""
     if not name:
         return NodeTensor("", elements=0, bytes=0)
-    source = stored.get(name)
+    source = constants.get(name)
     tensor = read_constant(source) if isinstance(source, Node) else source
     if tensor is not None:
         return NodeTensor(
@@ -193,10 +193,10 @@ def _header(spans: Sequence[FileSpan]) -> dict[int, int | str]:
     """Numbers and texts of a message by field number, from fields that the reader does not interpret."""
     header: dict[int, int | str] = {}
     for span in spans:
-        data = span.view()
-        for number, wire, _, content, end in iterate_fields(data, 0, span.size):
+        message = span.view()
+        for number, wire, _, content, end in iterate_fields(message, 0, span.size):
             if wire == 0:
                 header[number] = reinterpret_signed(content)
             elif number in (_MODEL_DOMAIN, _MODEL_DOC, _GRAPH_DOC):
-                header[number] = messages.read_string(data, content, end, _MAX_TEXT)
+                header[number] = messages.read_string(message, content, end, _MAX_TEXT)
     return header

@@ -71,12 +71,12 @@ class Polynomial(Struct, frozen=True):
     def __sub__(self, other: Polynomial) -> Polynomial:
         return Polynomial.from_terms(_add_coefficients(self.terms, [-term for term in other.terms]))
 
-    def covers(self, other: Polynomial) -> bool:
-        """Whether each coefficient is at least that of `other`.
+    def covers(self, smaller: Polynomial) -> bool:
+        """Whether each coefficient is at least that of `smaller`.
 
-        The value is then at least that of `other` at all sizes from 1.
+        The value is then at least that of `smaller` at all sizes from 1.
         """
-        a, b = self.terms, other.terms
+        a, b = self.terms, smaller.terms
         zeros = [Fraction(0)] * max(len(a), len(b))
         return all(x >= y for x, y in zip((*a, *zeros), (*b, *zeros), strict=False))
 

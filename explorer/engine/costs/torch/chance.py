@@ -168,11 +168,11 @@ def _seed_generators() -> None:
     """Brings the generators of `random` and NumPy into the state for this run."""
     if _DRAW.number == 0:
         return
-    own = random.Random(_DRAW.number)
+    generator = random.Random(_DRAW.number)
     if _DRAW.number in (_LOWEST, _HIGHEST):
-        own.setstate(_force_words(own.getstate()))
-    random.setstate(own.getstate())
-    *words, position = own.getstate()[1]
+        generator.setstate(_force_words(generator.getstate()))
+    random.setstate(generator.getstate())
+    *words, position = generator.getstate()[1]
     np.random.set_state(("MT19937", np.array(words, np.uint32), position, 0, 0.0))
 
 
@@ -180,9 +180,9 @@ def _read_states() -> tuple[Any, Any]:
     return random.getstate(), np.random.get_state(legacy=True)
 
 
-def _is_equal(state: tuple[Any, Any], other: tuple[Any, Any]) -> bool:
+def _is_equal(first: tuple[Any, Any], second: tuple[Any, Any]) -> bool:
     return bool(
-        state[0] == other[0] and all(np.array_equal(a, b) for a, b in zip(state[1], other[1], strict=True))
+        first[0] == second[0] and all(np.array_equal(a, b) for a, b in zip(first[1], second[1], strict=True))
     )
 
 
@@ -219,10 +219,10 @@ def watch_draws(modules: Sequence[ModuleType], number: int, report: Callable[[],
         with _REPLACEMENT.replaced() as originals:
             functions = {id(original): getattr(owner, name) for (owner, name), original in originals.items()}
             _seed_generators()
-            own = _read_states()
+            seeded = _read_states()
             with replace_globals(modules, functions):
                 yield
-            if not _is_equal(own, _read_states()):
+            if not _is_equal(seeded, _read_states()):
                 report()
     finally:
         _DRAW.report, _DRAW.number, _DRAW.readings = outer

@@ -37,7 +37,7 @@ _MAX_HELD = 64
 def is_held_by_code(
     groups: Sequence[Sequence[torch.Tensor]],
     get_result: Callable[[], Any],
-    given: Iterable[Any],
+    holders: Iterable[Any],
     is_computed: Callable[[torch.Tensor], bool],
 ) -> bool:
     """Whether code that outlives the run holds one of the tensors that the run computed.
@@ -45,7 +45,7 @@ def is_held_by_code(
     Args:
         groups: Tensors that the run recorded, in the sequences that hold them.
         get_result: Returns the return value of the model. The objects in it may hold tensors.
-        given: Other objects that may hold tensors: modules and arguments.
+        holders: Other objects that may hold tensors: modules and arguments.
         is_computed: Whether the run computed a tensor.
     """
     tensors: dict[int, torch.Tensor] = {}
@@ -62,14 +62,14 @@ def is_held_by_code(
     def list_held(keys: Iterable[int]) -> list[int]:
         return [key for key in keys if sys.getrefcount(tensors[key]) > references[key] + _OTHER_REFERENCES]
 
-    held = [key for key in list_held(tensors) if is_computed(tensors[key])]
-    if not held:
+    referenced_keys = [key for key in list_held(tensors) if is_computed(tensors[key])]
+    if not referenced_keys:
         return False
     visited: set[int] = set()
     _count_references(get_result(), references, visited)
-    for value in given:
+    for value in holders:
         _count_references(vars(value) if isinstance(value, nn.Module) else value, references, visited)
-    surviving = [tensors[key] for key in list_held(held)[:_MAX_HELD]]
+    surviving = [tensors[key] for key in list_held(referenced_keys)[:_MAX_HELD]]
     if not _find_code(surviving, {id(tensors), id(surviving), *own_groups}, 0):
         return False
     # A function that calls itself is garbage that a reference count does not show. The collector is paused

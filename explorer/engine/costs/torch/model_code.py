@@ -46,9 +46,9 @@ def is_called_by_model() -> bool:
 
     Code of torch and of Explorer is not a model's, and neither is code that an import runs.
     """
-    own = sys._getframe(1).f_code.co_filename
+    caller_file = sys._getframe(1).f_code.co_filename
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and (frame.f_code.co_filename == own or is_standard_library(frame)):
+    while frame is not None and (frame.f_code.co_filename == caller_file or is_standard_library(frame)):
         frame = frame.f_back
     if frame is None or is_library_code(frame.f_globals):
         return False

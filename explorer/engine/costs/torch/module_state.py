@@ -55,8 +55,8 @@ def take_snapshot(
         snapshot += [id(buffer) for buffer in buffers_of(module).values()]
         if not is_of_torch(module):
             classes[type(module)] = None
-            own = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
-            snapshot.append(reader.read_names(own, 0))
+            attributes = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
+            snapshot.append(reader.read_names(attributes, 0))
     snapshot += [reader.read_names(dict(vars(kind)), 0) for kind in classes]
     for function in functions:
         snapshot.append(reader.read_names(dict(function.__dict__), 0))

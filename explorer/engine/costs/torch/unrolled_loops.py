@@ -65,70 +65,70 @@ def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedLoops:
     return folded
 
 
-def _fold(items: list[Row | _Loop]) -> list[Row | _Loop]:
+def _fold(parts: list[Row | _Loop]) -> list[Row | _Loop]:
     """Folds loops, shortest steps first, until no step repeats. Inner loops become parts of outer steps."""
     numbers: dict[Hashable, int] = {}
-    signatures = [_signature(item, numbers) for item in items]
+    signatures = [_signature(part, numbers) for part in parts]
     period = 1
-    while period <= min(LONGEST_STEP, len(items) // LEAST_STEPS):
-        shorter = [*_fold_steps(items, signatures, period)]
-        if len(shorter) < len(items):
-            items, period = shorter, 1
-            signatures = [_signature(item, numbers) for item in items]
+    while period <= min(LONGEST_STEP, len(parts) // LEAST_STEPS):
+        shorter = [*_fold_steps(parts, signatures, period)]
+        if len(shorter) < len(parts):
+            parts, period = shorter, 1
+            signatures = [_signature(part, numbers) for part in parts]
         else:
             period += 1
-    return items
+    return parts
 
 
 def _fold_steps(
-    items: Sequence[Row | _Loop], signatures: Sequence[int], period: int
+    parts: Sequence[Row | _Loop], signatures: Sequence[int], period: int
 ) -> Iterator[Row | _Loop]:
     """Yields the items, with a loop in place of each run of at least `LEAST_STEPS` steps of this length."""
     # for each item, how many items from it on equal the item one step later
-    equal = [0] * (len(items) + 1)
-    for at in range(len(items) - period - 1, -1, -1):
-        equal[at] = equal[at + 1] + 1 if signatures[at] == signatures[at + period] else 0
-    at = 0
-    while at < len(items):
-        steps = equal[at] // period + 1
+    equal = [0] * (len(parts) + 1)
+    for index in range(len(parts) - period - 1, -1, -1):
+        equal[index] = equal[index + 1] + 1 if signatures[index] == signatures[index + period] else 0
+    index = 0
+    while index < len(parts):
+        steps = equal[index] // period + 1
         if steps < LEAST_STEPS:
-            yield items[at]
-            at += 1
+            yield parts[index]
+            index += 1
             continue
-        body = list(items[at : at + period])
-        for start in range(at + period, at + steps * period, period):
-            for item, target in zip(items[start : start + period], body, strict=True):
-                _merge(item, target)
+        body = list(parts[index : index + period])
+        for start in range(index + period, index + steps * period, period):
+            for part, target in zip(parts[start : start + period], body, strict=True):
+                _merge(part, target)
         # a step of one row needs no loop: the row says how often it is called
         yield body[0] if period == 1 and isinstance(body[0], Row) else _Loop(body, steps)
-        at += steps * period
+        index += steps * period
 
 
-def _merge(item: Row | _Loop, target: Row | _Loop) -> None:
-    if isinstance(item, Row):
+def _merge(part: Row | _Loop, target: Row | _Loop) -> None:
+    if isinstance(part, Row):
         assert isinstance(target, Row)
-        merge(item, target)
-        target.calls += item.calls
+        merge(part, target)
+        target.calls += part.calls
         return
     assert isinstance(target, _Loop)
-    for part, part_target in zip(item.body, target.body, strict=True):
-        _merge(part, part_target)
+    for inner, inner_target in zip(part.body, target.body, strict=True):
+        _merge(inner, inner_target)
 
 
-def _signature(item: Row | _Loop, numbers: dict[Hashable, int]) -> int:
+def _signature(part: Row | _Loop, numbers: dict[Hashable, int]) -> int:
     """A number that equal items share: the same function on the same shapes, or loops over equal steps."""
     key: Hashable
-    if isinstance(item, _Loop):
-        key = item.steps, tuple(_signature(part, numbers) for part in item.body)
+    if isinstance(part, _Loop):
+        key = part.steps, tuple(_signature(inner, numbers) for inner in part.body)
     else:
-        tensors = tuple((info.dtype, info.shape) for info in (*item.inputs, *item.outputs))
-        figures = item.calls, item.macs, item.elementwise, item.read, item.stored_read, item.written
-        key = item.kind, tensors, figures, item.unknown, str(item.bound)
+        tensors = tuple((info.dtype, info.shape) for info in (*part.inputs, *part.outputs))
+        figures = part.calls, part.macs, part.elementwise, part.read, part.stored_read, part.written
+        key = part.kind, tensors, figures, part.unknown, str(part.bound)
     return numbers.setdefault(key, len(numbers))
 
 
 def _place(
-    items: Sequence[Row | _Loop],
+    parts: Sequence[Row | _Loop],
     caller: str,
     scopes: tuple[Scope, ...],
     runs: int,
@@ -136,19 +136,19 @@ def _place(
     taken: Collection[str],
 ) -> None:
     """Adds rows with the loops that contain them. `runs` is the number of runs of the enclosing step."""
-    for item in items:
-        if isinstance(item, Row):
-            folded.rows.append(item)
+    for part in parts:
+        if isinstance(part, Row):
+            folded.rows.append(part)
             if scopes:
-                folded.scopes[id(item)] = scopes
+                folded.scopes[id(part)] = scopes
             continue
         number = len(folded.steps)
         while (path := _path(caller, number)) in folded.steps or path in taken:
             number += 1
-        steps = runs * item.steps
+        steps = runs * part.steps
         folded.steps[path] = steps
         scope = Scope(path, path.rpartition(".")[2], "loop")
-        _place(item.body, caller, (*scopes, scope), steps, folded, taken)
+        _place(part.body, caller, (*scopes, scope), steps, folded, taken)
 
 
 def _path(caller: str, number: int) -> str:

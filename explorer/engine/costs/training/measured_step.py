@@ -53,9 +53,11 @@ def measure_step(
     args, kwargs = bound_inputs.build_arguments(device="cpu")
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     updates = create_state(OPTIMIZERS[optimizer](trained), trained)
-    stored = [*model.parameters(), *model.buffers(), *(t for _, t in walk_tensors([args, kwargs]))]
-    stored += [value for _, value in walk_tensors([list(state.values()) for state in updates.state.values()])]
-    before = {storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in stored}
+    existing = [*model.parameters(), *model.buffers(), *(t for _, t in walk_tensors([args, kwargs]))]
+    existing += [
+        value for _, value in walk_tensors([list(state.values()) for state in updates.state.values()])
+    ]
+    before = {storage_key(tensor.untyped_storage()): tensor.untyped_storage().nbytes() for tensor in existing}
     ranges = {phase: name for name, phase in _RANGES.items()}
     try:
         with (

@@ -197,8 +197,8 @@ def _watch_node(
         for name in names:
             yield _bend_at(op, [name], (0.0,), kinds="iu" if op == "Div" else "fViu")
     if op in ("Max", "Min"):
-        for other in names[1:]:
-            yield _bend_at(op, [names[0], other], (0.0,), kinds="fViu")
+        for name in names[1:]:
+            yield _bend_at(op, [names[0], name], (0.0,), kinds="fViu")
     if op == "Clip":
         limits = [name for name in node.inputs[1:3] if name]
         for limit in limits:

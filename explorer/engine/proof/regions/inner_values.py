@@ -133,7 +133,7 @@ class _Watcher:
         """Adds the operands in the body of a loop to its outputs."""
         ((key, body),) = list_bodies(node)
         inputs = [value.name for value in body.inputs]
-        bounds = {name: bound for name, bound in outer.items() if name not in inputs}
+        bounds = {name: limits for name, limits in outer.items() if name not in inputs}
         bounds.update(dict.fromkeys(inputs, UNKNOWN))
         if node.op == "Loop" and inputs:
             bounds[inputs[0]] = Bounds(0.0, whole=True)
@@ -142,21 +142,27 @@ class _Watcher:
             inner_driven.update(inputs)
         visible = {**{n: t for n, t in tensors.items() if n not in inputs}, **body.initializers}
         nodes, watches = self.watch(body.nodes, visible, bounds, {}, inner_driven)
-        own = {*inputs, *body.initializers, *(name for inner in nodes for name in inner.outputs if name)}
-        wanted = [n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in own]
-        if not wanted:
+        names_of_body = {
+            *inputs,
+            *body.initializers,
+            *(name for inner in nodes for name in inner.outputs if name),
+        }
+        watched_names = [
+            n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in names_of_body
+        ]
+        if not watched_names:
             return node, watches
-        copies = {name: create_free_name(f"{name}/seen", self.used_names) for name in wanted}
-        outputs = {name: create_free_name(f"{name}/turns", self.used_names) for name in wanted}
-        seen = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
+        copies = {name: create_free_name(f"{name}/seen", self.used_names) for name in watched_names}
+        outputs = {name: create_free_name(f"{name}/turns", self.used_names) for name in watched_names}
+        copy_nodes = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
         new_body = replace(
             body,
-            nodes=(*nodes, *seen),
+            nodes=(*nodes, *copy_nodes),
             outputs=(*body.outputs, *(Value(copy, None, None) for copy in copies.values())),
         )
         node = replace_bodies(node, {key: new_body})
         lists = {
-            name: (*node.attributes[name], *(0 for _ in wanted))
+            name: (*node.attributes[name], *(0 for _ in watched_names))
             for name in ("scan_output_axes", "scan_output_directions")
             if name in node.attributes
         }
