@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from explorer.base.checked import Count, PathText, Positive
-from explorer.engine.profile.measure.machine import measured
+from explorer.engine.profile.measure.machine import measure_this_machine
 from explorer.facts.roofline import Machines
 from explorer.session.parts.models import Cancel, OnProgress
 from explorer.settings import machine_file
@@ -44,5 +44,5 @@ def measure_machine(
     """
     for machine in (name, machine_file.core_name(name)):
         machine_file.check_name(machine, config, overwrite=overwrite)
-    measurement = measured(threads, time_limit, on_progress=on_progress, cancel=cancel)
+    measurement = measure_this_machine(threads, time_limit, on_progress=on_progress, cancel=cancel)
     return machine_file.save_measured(name, measurement, config, overwrite=overwrite)

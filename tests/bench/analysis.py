@@ -117,7 +117,7 @@ def _cold(model: Any, image: Any) -> int:
     from explorer.engine.costs.aten import meta_cache
     from explorer.engine.costs.torch import layer_cache
 
-    meta_cache.forget()
+    meta_cache.clear_answers()
     layer_cache.forget()
     return ours(model, image)
 

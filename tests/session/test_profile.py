@@ -17,7 +17,7 @@ from onnx import numpy_helper, parser
 
 from explorer.base.errors import BadModel, Cancelled, Misuse
 from explorer.engine.profile import onnx as timed_graph
-from explorer.engine.profile.kernels import kernel_runs
+from explorer.engine.profile.kernels import read_kernel_runs
 from explorer.facts import Layer
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.facts.roofline import Machine
@@ -121,7 +121,7 @@ def test_kernels_of_a_run_add_up_to_what_onnxruntime_says_of_it(tmp_path: Path) 
         session.run(None, {"input": np.zeros((1, 1, 28, 28), np.float32)})
     path = session.end_profiling()
     events = [e for e in json.loads(Path(path).read_text()) if e["name"].endswith("_kernel_time")]
-    runs = list(kernel_runs(path))
+    runs = list(read_kernel_runs(path))
     assert [run.whole for run in runs] == [True, True]
     ours = sum(kernel.seconds for run in runs for kernel in run.kernels.values())
     assert ours == pytest.approx(sum(e["dur"] for e in events) * 1e-6)
@@ -340,7 +340,7 @@ def test_a_profile_that_could_not_be_written_whole_is_a_line(tmp_path: Path) -> 
     cut = tmp_path / "profile.json"
     cut.write_text('[\n{"cat" : "Node","dur" :5,"ts" :1,"ph" : "X","name" :"a_kernel_time","args" : {"op_na')
     with pytest.raises(BadModel, match="could not write its profile whole; is the disk full"):
-        list(kernel_runs(str(cut)))
+        list(read_kernel_runs(str(cut)))
 
 
 def test_a_name_with_a_quotation_mark_is_read_too(tmp_path: Path) -> None:
@@ -354,7 +354,7 @@ def test_a_name_with_a_quotation_mark_is_read_too(tmp_path: Path) -> None:
         + line % (9, 0, "model_run", "")
         + "\n]\n"
     )
-    (run,) = kernel_runs(str(path))
+    (run,) = read_kernel_runs(str(path))
     assert run.whole
     assert (run.kernels['say "hi"'].op, run.kernels['say "hi"'].calls) == ("Relu", 1)
 

@@ -24,7 +24,7 @@ from explorer.engine.profile.torch.events import (
     MODULE,
     FunctionRows,
     build_module_run,
-    cuda_events_of,
+    read_cuda_events,
 )
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.session import Session
@@ -174,7 +174,7 @@ def _both_ways(train: bool) -> Any:
 @pytest.mark.parametrize("train", [False, True])
 def test_operators_have_the_kernels_and_the_memory_that_torchs_own_reading_gives_them(train: bool) -> None:
     seen = _seen(_both_ways(train))
-    calls, kernels = cuda_events_of(seen)
+    calls, kernels = read_cuda_events(seen)
     ours = build_module_run(calls, FunctionRows([], [0])).operators
     reader = mock.Mock(spec=torch_profiler, use_device="cuda")
     told = torch_profiler._parse_kineto_results(reader, seen.profiler.kineto_results)
@@ -241,7 +241,7 @@ def test_kernels_that_a_module_launches_without_an_operator_are_its_own() -> Non
                    end_ns=range_.start_ns() + 4000, device_resource_id=7)  # fmt: skip
     results = mock.Mock()
     results.events.return_value = [*real, kernel]
-    calls, _ = cuda_events_of(_Seen(mock.Mock(kineto_results=results)))
+    calls, _ = read_cuda_events(_Seen(mock.Mock(kineto_results=results)))
     run = build_module_run(calls, FunctionRows([], [0]))
     assert run.rows[0].ops[LAUNCHED] == (pytest.approx(4e-6), 1)
     assert run.rows[0].seconds == pytest.approx(4e-6)
@@ -272,7 +272,7 @@ def test_a_driver_that_does_not_do_is_one_line(posing: mock.Mock) -> None:
 
 def test_a_profiler_that_sees_no_kernel_is_told(posing: mock.Mock, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not any("told of no kernel" in note for note in _profile(_FEW).notes)
-    monkeypatch.setattr(device, "cuda_events_of", lambda profiler: (cuda_events_of(profiler)[0], []))
+    monkeypatch.setattr(device, "cuda_events_of", lambda profiler: (read_cuda_events(profiler)[0], []))
     assert any("told of no kernel" in note for note in _profile(_FEW).notes)
 
 
@@ -326,7 +326,7 @@ def test_on_a_device_operators_are_those_of_key_averages() -> None:
         with record_function(f"{MODULE}0"):
             net(given).sum().backward()
         torch.cuda.synchronize()
-    ours = build_module_run(cuda_events_of(seen)[0], FunctionRows([], [0])).operators
+    ours = build_module_run(read_cuda_events(seen)[0], FunctionRows([], [0])).operators
     theirs = {
         one.key: one for one in seen.key_averages() if one.key.startswith(("aten", "autograd", "torch"))
     }

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from explorer.base.errors import BadModel, Misuse
-from explorer.engine.profile.torch.events import MODULE, FunctionRows, build_module_run, events_of
+from explorer.engine.profile.torch.events import MODULE, FunctionRows, build_module_run, read_events
 from explorer.facts import Layer
 from explorer.facts.profile.profile import Profile, ProfileSpec
 from explorer.session import Session
@@ -97,7 +97,7 @@ _OPERATORS = ("aten", "autograd", "torch")
 @pytest.mark.parametrize("train", [False, True])
 def test_operators_are_those_of_key_averages(train: bool) -> None:
     seen = _both_ways(_Net(), torch.randn(8, 16), train)
-    ours = build_module_run(events_of(seen), FunctionRows([], [0])).operators
+    ours = build_module_run(read_events(seen), FunctionRows([], [0])).operators
     theirs = {
         one.key: one for one in seen.key_averages() if one.key.startswith(("aten", "autograd", "torch"))
     }
@@ -269,6 +269,6 @@ def test_a_function_that_is_no_row_is_the_modules_own() -> None:
             return self.fc(x) + x
 
     seen = _both_ways(Odd(), torch.randn(2, 16), False)
-    run = build_module_run(events_of(seen), FunctionRows([_layer(0, None, "odd", "Odd", True)], [0]))
+    run = build_module_run(read_events(seen), FunctionRows([_layer(0, None, "odd", "Odd", True)], [0]))
     assert set(run.rows) == {0}
     assert set(run.rows[0].ops) == {"aten::linear", "aten::add"}

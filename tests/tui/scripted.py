@@ -13,7 +13,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.base.errors import Cancelled, EngineDied, ExplorerError, Misuse
-from explorer.engine.costs.overlay import overlay
+from explorer.engine.costs.overlay import match_overlay
 from explorer.engine.costs.selection import filter_rows
 from explorer.engine.costs.training.memory import estimate_by_outputs
 from explorer.engine.costs.value_flow import ValueFlow, list_connections, list_row_edges
@@ -739,7 +739,7 @@ class ScriptedEngine:
         return [float("nan") if value is None or isinstance(value, str | tuple) else value for value in found]
 
     def _overlay(self, files: Sequence[str]) -> Overlay:
-        return overlay(self.model.layers, [read(path) for path in files])
+        return match_overlay(self.model.layers, [read(path) for path in files])
 
     def _placement(self) -> Placement:
         on = {row.id: "CUDA" if row.kind == "Conv" else "CPU" for row in self.model.layers if not row.group}

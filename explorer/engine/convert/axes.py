@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import Misuse, suggest_name
 from explorer.base.units import shape_text
-from explorer.engine.costs.torch.signature import outputs_of
+from explorer.engine.costs.torch.signature import find_outputs
 from explorer.facts import TensorInfo
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ def resolve(
             (tuple(sizes_to_test.values()), _resize_inputs(export_inputs, inputs, sizes_to_test))
             for sizes_to_test in candidate_sizes
         )
-        first_runnable = next((pair for pair in resized if outputs_of(loaded, pair[1]) is not None), None)
+        first_runnable = next((pair for pair in resized if find_outputs(loaded, pair[1]) is not None), None)
         if first_runnable is not None and first_runnable[0] != tuple(export_sizes.values()):
             other_inputs.setdefault(*first_runnable)
     loaded.bound = export_inputs
@@ -138,8 +138,8 @@ def list_notes(axes: OpenAxes) -> tuple[str, ...]:
 
 def describe_outputs(loaded: LoadedModule, axes: OpenAxes) -> tuple[TensorInfo, ...]:
     """Returns the facts of the outputs, or () if unknown. Names replace sizes that are open."""
-    infos = outputs_of(loaded, axes.export_inputs) or ()
-    other_infos = outputs_of(loaded, axes.other_inputs[0]) if axes.other_inputs else None
+    infos = find_outputs(loaded, axes.export_inputs) or ()
+    other_infos = find_outputs(loaded, axes.other_inputs[0]) if axes.other_inputs else None
     if other_infos is None or len(infos) != len(other_infos):
         return infos
     other_sizes = _list_sizes(axes.other_inputs[0].inputs, axes.inputs)

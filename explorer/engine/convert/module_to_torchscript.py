@@ -11,7 +11,7 @@ from torch import nn
 from explorer.base.errors import BadModel
 from explorer.engine.convert import comparison
 from explorer.engine.convert.job import ConversionJob, ConversionResult
-from explorer.engine.costs.torch.signature import bind, outputs_of
+from explorer.engine.costs.torch.signature import bind, find_outputs
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
@@ -50,7 +50,7 @@ def convert(job: ConversionJob) -> ConversionResult:
     return ConversionResult(
         how=f"torch.jit.{method}",
         inputs=bound_inputs.inputs,
-        outputs=outputs_of(loaded, bound_inputs) or (),
+        outputs=find_outputs(loaded, bound_inputs) or (),
         verification=evidence,
         notes=(*loaded.notes, *bound_inputs.notes, *notes),
     )

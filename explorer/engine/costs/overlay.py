@@ -39,7 +39,7 @@ _AGGREGATIONS: Mapping[Over, Callable[[Part, Part], Part]] = {
 }
 
 
-def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay:
+def match_overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay:
     """Matches the figures of report files to the rows of a tree.
 
     Args:
@@ -85,7 +85,7 @@ def overlay(layers: Sequence[Layer], files: Sequence[OutsideFigures]) -> Overlay
     )
 
 
-def narrowed_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: Sequence[Layer]) -> Overlay:
+def narrow_overlay(whole_overlay: Overlay, layers: Sequence[Layer], filtered: Sequence[Layer]) -> Overlay:
     """Aggregates the figures for a filtered tree: a group's figures cover its remaining rows only.
 
     Args:

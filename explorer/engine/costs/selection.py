@@ -34,13 +34,13 @@ class NarrowedTree(Struct, frozen=True):
         layers: Kept rows in tree order; groups show the sums over their kept layers.
         total: The sum of all kept rows, as a row with id -1.
         figures: Sums of the additional columns, by column name, then by row id.
-        found: Number of matching layers, plus matching groups without a matching layer.
+        match_count: Number of matching layers, plus matching groups without a matching layer.
     """
 
     layers: Sequence[Layer]
     total: Layer
     figures: Mapping[str, Numbers]
-    found: int
+    match_count: int
 
 
 def filter_rows(
@@ -225,7 +225,7 @@ def arrange_rows(
     depth: int | None,
     flat: bool,
     sort: LayerColumn | None,
-    turned: bool,
+    is_reversed: bool,
     columns: ColumnFigures,
 ) -> list[Layer]:
     """Returns the rows to show, in display order.
@@ -236,20 +236,20 @@ def arrange_rows(
         flat: Whether to show the innermost visible rows only, without their groups.
         sort: Column to sort siblings by (all rows of a flat list): numbers descending, texts ascending.
             Unknown values come last.
-        turned: Whether to reverse the sort order.
+        is_reversed: Whether to reverse the sort order.
         columns: Figures of additional columns.
     """
     visible = [row for row in rows if depth is None or row.depth < depth]
     if flat:
         groups = {row.parent for row in visible}
-        return _sort_rows([row for row in visible if row.id not in groups], sort, turned, columns)
+        return _sort_rows([row for row in visible if row.id not in groups], sort, is_reversed, columns)
     if sort is None:
         return visible
     children: dict[int | None, list[Layer]] = {}
     for visible_row in visible:
         children.setdefault(visible_row.parent, []).append(visible_row)
     ordered: list[Layer] = []
-    stack = [iter(_sort_rows(children.pop(None, []), sort, turned, columns))]
+    stack = [iter(_sort_rows(children.pop(None, []), sort, is_reversed, columns))]
     while stack:
         row = next(stack[-1], None)
         if row is None:
@@ -257,12 +257,12 @@ def arrange_rows(
             continue
         ordered.append(row)
         if row.id in children:
-            stack.append(iter(_sort_rows(children.pop(row.id), sort, turned, columns)))
+            stack.append(iter(_sort_rows(children.pop(row.id), sort, is_reversed, columns)))
     return ordered
 
 
 def _sort_rows(
-    rows: list[Layer], sort: LayerColumn | None, turned: bool, columns: ColumnFigures
+    rows: list[Layer], sort: LayerColumn | None, is_reversed: bool, columns: ColumnFigures
 ) -> list[Layer]:
     if sort is None:
         return rows
@@ -275,7 +275,7 @@ def _sort_rows(
         else:
             comparable.append((value if sort.is_number else _words(value), row))
     # stable in both directions: rows with equal values keep their order
-    comparable.sort(key=lambda pair: pair[0], reverse=sort.is_number != turned)
+    comparable.sort(key=lambda pair: pair[0], reverse=sort.is_number != is_reversed)
     return [*[row for _, row in comparable], *unknown]
 
 

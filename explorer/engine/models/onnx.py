@@ -103,7 +103,7 @@ class OnnxModel:
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
         dims, shapes = self.list_sizes()
-        return training.step(
+        return training.analyze_training_step(
             self.model, batch=batch, dims=dims, input_shapes=shapes, rules=self.options.loaded_rules
         )
 

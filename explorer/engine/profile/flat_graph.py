@@ -36,7 +36,7 @@ class FlatGraph(Struct, frozen=True):
     rows: Mapping[str, int | None]
 
 
-def node_name_in(name: str) -> str:
+def find_node_name(name: str) -> str:
     """Returns the node name of this module that a name of the runtime contains, or ''."""
     match_ = _NAME.search(name)
     return match_[0] if match_ else ""

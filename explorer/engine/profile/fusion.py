@@ -23,7 +23,7 @@ from explorer.engine.compat.onnxruntime import (
 )
 from explorer.engine.graph.model import Graph, Node, list_bodies
 from explorer.engine.graph.node_wires import NodeWires
-from explorer.engine.profile.flat_graph import node_name_in
+from explorer.engine.profile.flat_graph import find_node_name
 
 _SUMS = ("Add", "Sum")
 
@@ -185,7 +185,7 @@ class _Scope:
                         if producer.name:
                             yield producer.name, original_index[id(producer)]
             elif (
-                named_index := self.index_by_name.get(node_name_in(node.name))
+                named_index := self.index_by_name.get(find_node_name(node.name))
             ) is not None and not _is_layout_change(node):
                 yield node.name, named_index
         counts: dict[str, int] = {}

@@ -82,7 +82,7 @@ class KernelRun(Struct):
     end: int = 0
 
 
-def kernel_runs(path: str) -> Iterator[KernelRun]:
+def read_kernel_runs(path: str) -> Iterator[KernelRun]:
     """Yields the runs in a profile file one at a time. The last run may be incomplete.
 
     Raises:

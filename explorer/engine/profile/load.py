@@ -28,7 +28,7 @@ _MAX_SPREAD = 1.5
 """Limit of the ratio of the 90th to the 10th percentile of times of the same run."""
 
 
-def processors() -> int:
+def count_processors() -> int:
     """Returns the number of processors that this process may use."""
     return len(processor.list_processors())
 
@@ -39,7 +39,7 @@ def check_threads(threads: int | None) -> None:
     Raises:
         Misuse: There are fewer processors than threads.
     """
-    available = processors()
+    available = count_processors()
     if threads is not None and threads > available:
         raise Misuse(
             f"{threads:,} threads on {available:,} processors would wait for each other",
@@ -51,7 +51,8 @@ def check_threads(threads: int | None) -> None:
 class LoadWatch:
     """Measures the load of the machine.
 
-    It measures while it is used as a context manager, or from its creation until `words` if it never was.
+    It measures while it is active as a context manager. If it is not used as one, it measures from its
+    creation until the call of `describe_load`.
 
     Args:
         threads: Number of threads of our own work.
@@ -84,7 +85,7 @@ class LoadWatch:
         self._seconds += self._clock() - self._start
         self._switch_count += self._switches() - self._switches_at_start
 
-    def words(self, wall: Spread) -> str:
+    def describe_load(self, wall: Spread) -> str:
         """Describes the signs that other programs used the machine, or returns ''.
 
         Args:
@@ -103,7 +104,7 @@ class LoadWatch:
 
     def _describe_other_load(self) -> str:
         """Describes the work of other programs, or returns '' if there is almost none."""
-        available, busy_now = processors(), self._busy()
+        available, busy_now = count_processors(), self._busy()
         if busy_now is not None and self._busy_at_start is not None:
             seconds = max(self._clock() - self._began, _MIN_BUSY_SECONDS)
             other_processors = (

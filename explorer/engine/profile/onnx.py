@@ -22,9 +22,9 @@ from explorer.engine.graph.model import Graph, Model, Node, list_bodies
 from explorer.engine.profile import fusion
 from explorer.engine.profile.assemble import Conditions, TimeSamples, assemble_profile
 from explorer.engine.profile.compare import TimedModel
-from explorer.engine.profile.flat_graph import FlatGraph, flatten, node_name_in
-from explorer.engine.profile.kernels import KernelRun, kernel_runs
-from explorer.engine.profile.load import LoadWatch, processors
+from explorer.engine.profile.flat_graph import FlatGraph, find_node_name, flatten
+from explorer.engine.profile.kernels import KernelRun, read_kernel_runs
+from explorer.engine.profile.load import LoadWatch, count_processors
 from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
 from explorer.engine.profile.rounds import Measurement
@@ -173,7 +173,9 @@ class _MeasuredGraph(Struct):
         level = spec.optimize or ("all" if is_small else "none")
         # a measurement with too many threads predicts nothing, and its check would start all of them
         usable = (
-            measured_machine is not None and measured_machine.threads <= processors() and providers[0] == HOST
+            measured_machine is not None
+            and measured_machine.threads <= count_processors()
+            and providers[0] == HOST
         )
         check = SpeedCheck(measured_machine) if measured_machine is not None and usable else None
         return cls(subject, level, flat, providers, measured_machine, check, record=spec.record)
@@ -199,9 +201,9 @@ class _MeasuredGraph(Struct):
             raise BadModel(problem, where=where, hint=error.hint) from None
         self.owners = _map_kernels_to_rows(self.flat, self.loaded.optimised(), self.layers)
         if self.check is not None:
-            self.check.look()
+            self.check.add_samples()
 
-    def trying(self, work: Callable[[TimedSessions], _T]) -> _T:
+    def call_loaded(self, work: Callable[[TimedSessions], _T]) -> _T:
         """Calls `work` with the loaded sessions; returns its result.
 
         Raises:
@@ -213,19 +215,19 @@ class _MeasuredGraph(Struct):
         except ExplorerError:
             raise
         except Exception as error:  # onnxruntime's own classes share no base below Exception
-            raise _build_failure(error, kernel_runs(self.loaded.end()), self.flat, self.layers) from None
+            raise _build_failure(error, read_kernel_runs(self.loaded.end()), self.flat, self.layers) from None
 
-    def take(self) -> None:
+    def collect_samples(self) -> None:
         """Adds the times of the loaded sessions, and releases them."""
         loaded, self.loaded = self.loaded, None
         assert loaded is not None
         if self.check is not None:
-            self.check.look()
+            self.check.add_samples()
         self.wall += loaded.wall
         self.profiled += loaded.profiled
         self.spent += loaded.spent
         earlier_runs, path = self.runs, loaded.end()
-        for run, is_counted in zip(kernel_runs(path), loaded.counted, strict=False):
+        for run, is_counted in zip(read_kernel_runs(path), loaded.counted, strict=False):
             if not run.whole:
                 break
             self.threads = max(self.threads, run.threads)
@@ -249,8 +251,8 @@ class _MeasuredGraph(Struct):
             measured_machine, notes = None, (*notes, why)
         slower_text = ""
         if self.check is not None and measured_machine is not None:
-            slower_text = self.check.words()
-            measured_machine, difference_text = self.check.now()
+            slower_text = self.check.describe_slowdown()
+            measured_machine, difference_text = self.check.adapt_machine()
             notes = (*notes, difference_text) if difference_text else notes
         first = next(iter(self.subject.feeds.values()), None)
         weights = sum(layer.weight_bytes_read or 0 for layer in self.layers if not layer.group)
@@ -270,7 +272,7 @@ class _MeasuredGraph(Struct):
             model=TimeModel(measured_machine, weights)
             if measured_machine is not None and measured_machine.probes
             else None,
-            load="; ".join(filter(None, (watch.words(compute_spread(self.wall)), slower_text))),
+            load="; ".join(filter(None, (watch.describe_load(compute_spread(self.wall)), slower_text))),
             notes=notes,
             recording=tuple(self.recording),
         )
@@ -355,7 +357,7 @@ class _MeasuredGraph(Struct):
         """Returns the row of a kernel, and the further rows whose work it does."""
         if name in self.owners:
             return self.owners[name]
-        return self.flat.rows.get(node_name_in(name)), ()
+        return self.flat.rows.get(find_node_name(name)), ()
 
 
 def _map_kernels_to_rows(
@@ -384,13 +386,13 @@ def _build_failure(
     error: Exception, runs: Iterable[KernelRun], flat: FlatGraph, layers: Sequence[Layer]
 ) -> BadModel:
     """Builds the error of a failed run, with its layer and the kernels that ran before it."""
-    name = node_name_in(str(error))
+    name = find_node_name(str(error))
     where, problem = _find_named_path(shorten_error(error), flat, layers)
     kernels = [
         kernel
         for run in runs
         for kernel_name, kernel in run.kernels.items()
-        if not name or node_name_in(kernel_name) != name
+        if not name or find_node_name(kernel_name) != name
     ]
     took = seconds_text(sum(kernel.seconds for kernel in kernels))
     count_text = many_text(sum(kernel.calls for kernel in kernels), "kernel")
@@ -404,7 +406,7 @@ def _find_named_path(message: str, flat: FlatGraph, layers: Sequence[Layer]) -> 
     Returns:
         The layer's path or ''; and the message with the layer's path in place of the node name.
     """
-    name = node_name_in(message)
+    name = find_node_name(message)
     row = flat.rows.get(name)
     where = "" if row is None else layers[row].path
     return where, message.replace(name, where) if where else message

@@ -86,7 +86,7 @@ _REORDERS = frozenset(("Transpose", "ReorderInput", "ReorderOutput"))
 """Kernels with which the runtime changes the layout of a layer's input or output."""
 
 
-def conv_family(products: int, kernel: int, groups: int, stride: int, activation: str = "") -> str:
+def find_conv_family(products: int, kernel: int, groups: int, stride: int, activation: str = "") -> str:
     """Returns the family of probes for a convolution.
 
     Args:
@@ -245,7 +245,7 @@ class TimeModel:
         if is_conv:
             kernel = math.prod(layer.attributes.get("kernel_shape", (1,)))
             stride = max(layer.attributes.get("strides", (1,)))
-            op = conv_family(inner, kernel, layer.attributes.get("group", 1), stride)
+            op = find_conv_family(inner, kernel, layer.attributes.get("group", 1), stride)
         else:
             op = "MatMul" if layer.weights and not self._cold else COLD if layer.weights else PRODUCTS
         similar = self._find_similar_kernels(op) or self._kernels.get("Conv" if is_conv else "MatMul")

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from explorer.engine.profile.compare import TimedModel
-from explorer.engine.profile.load import LoadWatch, check_threads, processors
+from explorer.engine.profile.load import LoadWatch, check_threads, count_processors
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.profile.statistics import find_stop_reason
 from explorer.engine.progress import Cancel, OnProgress, report
@@ -51,13 +51,13 @@ class Measurement(Protocol):
             stack: Takes callbacks that undo changes of the process.
         """
 
-    def trying(self, work: Callable[[Any], Any]) -> Any:
+    def call_loaded(self, work: Callable[[Any], Any]) -> Any:
         """Calls `work` with the loaded model; returns its result.
 
         A failure is a `BadModel` that names the layer.
         """
 
-    def take(self) -> None:
+    def collect_samples(self) -> None:
         """Adds the times of the loaded model, and releases it."""
 
     def build_timed_model(self, spec: ProfileSpec, watch: LoadWatch, machine: Machine | None) -> TimedModel:
@@ -102,11 +102,11 @@ def time_models(
             for index, measurement in enumerate(measurements):
                 os.mkdir(folder := os.path.join(folder_path, str(index)))
                 measurement.load(spec, folder, stack)
-                measurement.trying(lambda runs: runs.warm_up(spec, fewest, cancel))
-            watch = watch or LoadWatch(spec.threads or processors())
+                measurement.call_loaded(lambda runs: runs.warm_up(spec, fewest, cancel))
+            watch = watch or LoadWatch(spec.threads or count_processors())
             _alternate(measurements, spec, watch, on_progress, cancel)
             for measurement in measurements:
-                measurement.take()
+                measurement.collect_samples()
     assert watch is not None
     return [measurement.build_timed_model(spec, watch, machine) for measurement in measurements]
 
@@ -131,7 +131,7 @@ def _alternate(
     is_running = True
     while is_running:
         reasons = [
-            measurement.trying(
+            measurement.call_loaded(
                 partial(TimedRuns.block, room=measurement.room, watch=watch, step=step, stop=why)
             )
             for measurement in measurements

@@ -91,7 +91,7 @@ class TimedRuns:
             if time.perf_counter() - began > spec.time_limit / 2:
                 break
 
-    def block(
+    def time_block(
         self,
         room: int,
         watch: LoadWatch,

@@ -76,7 +76,7 @@ class Passes:
             self.on_pass(len(self._macs) + len(self._prompts))
             step_input = self.own.step(context, batch, self.prompt_tokens)
             analysis = self._leave_out_position_tables(
-                module_step.step_behind(self.own, step_input, context, batch)
+                module_step.analyze_step_with_cache(self.own, step_input, context, batch)
             )
             self._macs[key] = analysis.info.totals.macs or 0
             while len(self._last_steps) >= _MAX_CACHED_STEPS:

@@ -17,7 +17,7 @@ from typing import IO, Any
 
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.base.version_notes import add_notes
-from explorer.engine.profile.load import processors
+from explorer.engine.profile.load import count_processors
 from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, output_files, processor, scratch
 
@@ -53,7 +53,7 @@ def suggest_processes(seconds: float, tasks: int, nbytes: int) -> int:
         tasks: Number of tasks.
         nbytes: Bytes of the model in each process.
     """
-    return 1 if seconds < _MIN_SECONDS else min(tasks, processors(), count_fitting_workers(nbytes))
+    return 1 if seconds < _MIN_SECONDS else min(tasks, count_processors(), count_fitting_workers(nbytes))
 
 
 def count_file_bytes(files: Sequence[str]) -> int:
@@ -151,7 +151,7 @@ class _Pool:
     """Worker processes with a folder for their temporary files and a log of their output."""
 
     def __init__(self, folder: str, log: IO[bytes], count: int) -> None:
-        threads = str(max(1, processors() // count))
+        threads = str(max(1, count_processors() // count))
         limits = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
         self.environment = {**limits, **os.environ, "TMPDIR": folder}
         self.log = log

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, Cancelled, ExplorerError, MissingExtra, Misuse
-from explorer.engine.profile.load import processors
+from explorer.engine.profile.load import count_processors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import compute_digest
@@ -150,7 +150,7 @@ def _train_in_workers(
     """Runs trainings in other processes, on this machine or a cluster. Returns the number of processes."""
     remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]
     max_workers = workers or min(
-        processors(), processes.count_fitting_workers(os.path.getsize(remote_tasks[0].files[0]))
+        count_processors(), processes.count_fitting_workers(os.path.getsize(remote_tasks[0].files[0]))
     )
     return cluster.run_tasks(remote_tasks, on_result, scheduler, max_workers, cancel)
 
@@ -220,7 +220,7 @@ def _is_cheap(
     durations = [row.seconds for key, row in rows.items() if key not in stored_rows]
     return (
         count < 2
-        or processors() < 2
+        or count_processors() < 2
         or not durations
         or sum(durations) / len(durations) * count < _MIN_SECONDS
     )

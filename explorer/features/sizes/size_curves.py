@@ -17,7 +17,7 @@ from explorer.base.errors import ExplorerError, Misuse, suggest_name
 from explorer.engine.costs.decode import onnx_cache, prefill
 from explorer.engine.costs.decode.step import build_text_shapes
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.sizes.curves import SizeRange, find_usable_range, size_curves
+from explorer.engine.costs.sizes.curves import SizeRange, compute_size_curves, find_usable_range
 from explorer.engine.models.opened_model import OpenedModel, OpenOptions
 from explorer.engine.progress import report
 from explorer.facts import Info
@@ -109,7 +109,7 @@ class CurveMaker:
             size_range = find_usable_range(size_range, count_at, is_requested=has_range)
             count_cache_bytes = self._make_cache_counter(state_index, examine, size_range, other_sizes)
             return replace(
-                size_curves(size_range, count_at, count_cache_bytes, machine), names=dict(known_sizes)
+                compute_size_curves(size_range, count_at, count_cache_bytes, machine), names=dict(known_sizes)
             )
 
     def decode(
@@ -136,7 +136,7 @@ class CurveMaker:
 
             for size in (tokens,) if tokens else _DEFAULT_TOKENS:
                 try:
-                    return prefill.decode(step, text, size)
+                    return prefill.compare_prefill_and_step(step, text, size)
                 except Misuse as error:
                     if size == (tokens or _DEFAULT_TOKENS[-1]):
                         raise self._reword_past_error(error) from None

@@ -279,7 +279,7 @@ class Splitter:
         examined = models.examine_graph(state_index, on_progress, cancel)
         step = None
         if spec.by == "training":
-            gradients = training_of_graphs.step(model, dims=dims, input_shapes=shapes)
+            gradients = training_of_graphs.analyze_training_step(model, dims=dims, input_shapes=shapes)
             step = compute_training(gradients, spec.optimizer)
         # use a profile that another command measured; only a split by time measures a new one
         profile = (

@@ -17,8 +17,8 @@ from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.costs import selection, value_flow
 from explorer.engine.costs.memory import roofline as limits
 from explorer.engine.costs.memory.liveness import AnalysisResult
-from explorer.engine.costs.overlay import narrowed_overlay
-from explorer.engine.costs.overlay import overlay as on_rows
+from explorer.engine.costs.overlay import match_overlay as on_rows
+from explorer.engine.costs.overlay import narrow_overlay
 from explorer.engine.costs.training import memory as step_memory
 from explorer.engine.costs.training import step as training
 from explorer.engine.costs.value_flow import ValueFlow, list_row_edges
@@ -189,7 +189,7 @@ def table(
         depth=depth,
         flat=flat or preset.flat,
         sort=sort_column,
-        turned=sort.startswith("-"),
+        is_reversed=sort.startswith("-"),
         columns=column_figures,
     )
     return LayerTable(
@@ -199,7 +199,7 @@ def table(
         tuple([tuple([column.of(row, column_figures) for column in columns]) for row in rows]),
         narrowed.total,
         tuple([column.of(narrowed.total, column_figures) for column in columns]),
-        None if matches is None else narrowed.found,
+        None if matches is None else narrowed.match_count,
         flat or preset.flat,
         style,
         narrow.overlay,
@@ -392,7 +392,7 @@ class TableFigures(Struct, frozen=True):
         """Restricts the figures to the rows that a filter kept."""
         if self.overlay is None:
             return self
-        return replace(self, overlay=narrowed_overlay(self.overlay, layers, kept_layers))
+        return replace(self, overlay=narrow_overlay(self.overlay, layers, kept_layers))
 
     def column_figures(
         self, info: Info, figures: Mapping[str, Mapping[int, float | None]]
@@ -441,6 +441,6 @@ def torchinfo_table(models: Models, layout: TorchinfoLayout) -> TorchinfoTable:
 
     opened: Any = models.open_state()
     shapes, dims = models.options["input_shapes"], models.options["dims"]
-    return torchinfo.table(
+    return torchinfo.build_torchinfo_table(
         opened.loaded, models.examine_or_refuse(0).analysis, layout=layout, input_shapes=shapes, dims=dims
     )

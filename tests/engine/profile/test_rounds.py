@@ -38,10 +38,10 @@ class _Model:
     def load(self, spec: ProfileSpec, folder: str, stack: ExitStack) -> None:
         self._runs = _Runs(self._seconds)
 
-    def trying(self, work: Callable[[Any], Any]) -> Any:
+    def call_loaded(self, work: Callable[[Any], Any]) -> Any:
         return work(self._runs)
 
-    def take(self) -> None:
+    def collect_samples(self) -> None:
         self.wall += self._runs.wall
 
     def build_timed_model(self, *_: Any) -> TimedModel:

@@ -72,7 +72,7 @@ def _timed(
         return find_stop_reason(wall, posed.now, steps=steps, time_limit=limit)
 
     for _ in range(1000):
-        if posed.block(1000, watch, lambda _: None, stop):  # type: ignore[arg-type]
+        if posed.time_block(1000, watch, lambda _: None, stop):  # type: ignore[arg-type]
             return posed
     raise AssertionError("never ended")
 

@@ -104,7 +104,7 @@ def test_a_prompt_a_step_and_the_cache_are_what_torch_counts_when_it_runs_them(n
     step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
     given = own.step(PROMPT)
     assert sum(one.nbytes for one in list_cache_tensors(given[own.name])) == nbytes
-    behind = module_step.step_behind(own, given, PROMPT, 1).info.totals
+    behind = module_step.analyze_step_with_cache(own, given, PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
 
@@ -122,7 +122,7 @@ def test_experts_of_dbrx_are_what_torch_counts_with_gradients_on() -> None:
     cache = getattr(result, own.name)
     nbytes = sum(one.nbytes for one in list_cache_tensors(cache))
     step, _ = counted(model, gradients=True, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
-    behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
+    behind = module_step.analyze_step_with_cache(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
 
@@ -156,10 +156,10 @@ def test_code_that_mixes_sequences_is_counted_as_it_runs_and_what_they_take_apar
     # two layers: four products of 64 x 64 and a gate, two of 64 x 96; the head
     alone = 2 * (5 * 64 * 64 + 2 * 64 * 96) + 64 * 128
     assert step == batch * batch * alone
-    found = module_step.step_behind(own, own.step(past, batch), past, batch).info
+    found = module_step.analyze_step_with_cache(own, own.step(past, batch), past, batch).info
     assert found.totals.macs == step
     assert f"{batch} sequences apart take {batch * alone:,} MACs" in found.model.notes[-1]
-    one = module_step.step_behind(own, own.step(past), past, 1).info
+    one = module_step.analyze_step_with_cache(own, own.step(past), past, 1).info
     assert (one.totals.macs, one.model.notes) == (alone, ())
 
 
@@ -256,7 +256,7 @@ def test_a_text_of_a_model_that_sees_is_counted_as_torch_does(name: str) -> None
     cache = getattr(result, own.name)
     nbytes = sum(one.nbytes for one in list_cache_tensors(cache))
     step, _ = counted(model, **{"input_ids": ids(1), own.name: cache, "use_cache": True})
-    behind = module_step.step_behind(own, own.step(PROMPT), PROMPT, 1).info.totals
+    behind = module_step.analyze_step_with_cache(own, own.step(PROMPT), PROMPT, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text
     found = compute_serving(
@@ -283,6 +283,6 @@ def test_an_encoder_decoder_is_counted_behind_what_its_encoder_read(name: str) -
         encoded = model.get_encoder()(input_ids=ids(PROMPT))
     read = {"encoder_outputs": encoded, own.name: cache}
     step, _ = counted(model, decoder_input_ids=ids(1), use_cache=True, **read)
-    behind = module_step.step_behind(own, own.step(1, 1, PROMPT), 1, 1).info.totals
+    behind = module_step.analyze_step_with_cache(own, own.step(1, 1, PROMPT), 1, 1).info.totals
     assert (behind.macs, behind.kv_cache_bytes) == (step, nbytes)
     assert module_step.analyze_run(own, own.prompt(PROMPT), 1).info.totals.macs == text

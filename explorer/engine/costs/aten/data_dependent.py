@@ -165,7 +165,7 @@ def _fill_with_ones(tensor: Any) -> Any:
     return ones
 
 
-def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
+def assume_values(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
     """Returns the assumed result of a function that returns all values of a meta tensor.
 
     Returns:
@@ -181,7 +181,7 @@ def guess(name: str, args: Sequence[Any]) -> tuple[Any, str] | None:
     return torch.ones(tuple(tensor.shape), dtype=tensor.dtype, device="cpu").numpy(), ASKED
 
 
-def answer(
+def assume_result(
     func: Any, args: Sequence[Any], classes: Classes, *, least: bool = False, valued: bool = False
 ) -> tuple[Any, str] | None:
     """Returns the assumed result of an operator that needs values, and the bound or assumption.

@@ -38,7 +38,7 @@ _MODE = "__torch_function__"
 """The method of Explorer's function mode that torch calls in place of a function."""
 
 
-def answer(func: Any, tensor: Any) -> Any:
+def report_device(func: Any, tensor: Any) -> Any:
     """The reported value of an attribute, or of `type()`, of a meta tensor; None to ask the tensor itself.
 
     Args:

@@ -52,7 +52,7 @@ def _list_names(func: Any) -> tuple[str, ...]:
     return tuple(argument.name for argument in schema_of(func).arguments)
 
 
-def call_of(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
+def build_call(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> AtenCall:
     """Returns the call of an operator, from its tensors (on any device) and its result."""
     arguments = {**dict(zip(_list_names(func), args, strict=False)), **kwargs}
     result = next(iter(out), None) if isinstance(out, (tuple, list)) else out
@@ -72,7 +72,7 @@ def compute_cost(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], resu
     operator = find_operator(func)
     if operator is None:
         return cost_formulas.unknown(f"no rule for the operator {schema_of(func).name}")
-    call = call_of(func, args, kwargs, result)
+    call = build_call(func, args, kwargs, result)
     if operator.one_type:
         # on the meta device, torch accepts a product of float16 with float32
         kinds = {tensor.dtype: None for tensor in call.tensors()}
@@ -103,7 +103,7 @@ def compute_gradient(
     operator = find_operator(func)
     if operator is None or operator.gradient is None:
         return None
-    return operator.gradient(call_of(func, args, kwargs, result), macs, want)
+    return operator.gradient(build_call(func, args, kwargs, result), macs, want)
 
 
 def compute_function_cost(
@@ -113,4 +113,4 @@ def compute_function_cost(
     operator = TABLE.get(f"aten::{name}")
     if operator is None or not operator.has_own_formula or not isinstance(result, torch.Tensor):
         return None
-    return operator.cost(call_of(getattr(torch.ops.aten, name).default, args, kwargs, result))
+    return operator.cost(build_call(getattr(torch.ops.aten, name).default, args, kwargs, result))

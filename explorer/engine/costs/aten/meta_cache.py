@@ -125,7 +125,7 @@ _VIEW = torch.as_strided
 _OPERATORS: dict[Any, AtenOperator] = {}
 
 
-def operator_of(func: Any) -> AtenOperator:
+def get_operator(func: Any) -> AtenOperator:
     """Returns the operator of an OpOverload, with its answers so far."""
     operator = _OPERATORS.get(func)
     if operator is None:
@@ -133,16 +133,16 @@ def operator_of(func: Any) -> AtenOperator:
     return operator
 
 
-def forget() -> None:
+def clear_answers() -> None:
     """Removes every answer."""
     for operator in _OPERATORS.values():
         operator.answers.clear()
 
 
-def trim() -> None:
+def limit_answers() -> None:
     """Removes every answer if there are too many."""
     if sum(len(operator.answers) for operator in _OPERATORS.values()) > MAX_ANSWERS:
-        forget()
+        clear_answers()
 
 
 def read_arguments(values: Any, key: list[Any], tensors: list[torch.Tensor]) -> bool:
@@ -197,7 +197,7 @@ def compute_result(operator: AtenOperator, args: Sequence[Any], kwargs: Mapping[
     return tensors[0] if len(tensors) == 1 else tuple(tensors)
 
 
-def remember(
+def store_answer(
     operator: AtenOperator,
     key: Hashable,
     args: Sequence[Any],

@@ -86,7 +86,7 @@ def _linear(call: AtenCall) -> Any:
     return source.new_empty((*source.shape[:-1], features))
 
 
-def recurrent_results(call: AtenCall) -> Any:
+def build_recurrent_results(call: AtenCall) -> Any:
     """Returns the results of a recurrent layer, padded or packed: outputs of all steps, then final states."""
     source, states = call.tensors()[0], call.tensors("hx")
     width = int(states[0].shape[-1]) * (2 if call.get("bidirectional") else 1)
@@ -100,7 +100,7 @@ def _cell(call: AtenCall) -> Any:
 
 ANSWERS: dict[str, Callable[[AtenCall], Any]] = {
     **dict.fromkeys(DYNAMIC_LINEAR, _linear),
-    **dict.fromkeys(("aten::quantized_lstm", "aten::quantized_gru"), recurrent_results),
+    **dict.fromkeys(("aten::quantized_lstm", "aten::quantized_gru"), build_recurrent_results),
     **dict.fromkeys(CELLS, _cell),
 }
 """Functions that create the results of operators on packed weights, by schema name."""

@@ -59,7 +59,7 @@ class _ThreadCallback(threading.local):
 _CALLBACK = _ThreadCallback()
 
 
-def answer(func: Any, args: tuple[Any, ...]) -> Any:
+def answer_memory_query(func: Any, args: tuple[Any, ...]) -> Any:
     """Returns the answer of the processor to a question about the memory of meta tensors.
 
     The answer is None for other functions, and for an address that code may use for more than comparisons.

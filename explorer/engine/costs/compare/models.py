@@ -14,18 +14,18 @@ from collections.abc import Sequence
 from explorer.base.units import shape_text
 from explorer.engine.costs.compare.rewrites import (
     IdleLayers,
+    find_idle_layers,
     find_rewrites,
-    idle_layers,
-    leaves,
-    partial_sums,
-    sizes_computed,
-    tile_sums,
+    list_counted_layers,
+    list_partial_sums,
+    list_size_work,
+    list_tile_work,
 )
 from explorer.engine.costs.compare.weights import (
     Buffers,
     Causes,
     Zeros,
-    family,
+    find_family,
     find_weight_causes,
     is_graphless,
 )
@@ -60,7 +60,9 @@ def compare(
     differences: list[Difference] = []
     agree = True
     for index, second in enumerate(analyses[1:], start=1):
-        idle = idle_layers(first, second, (schedules[0], schedules[index])) if schedules else IdleLayers()
+        idle = (
+            find_idle_layers(first, second, (schedules[0], schedules[index])) if schedules else IdleLayers()
+        )
         changes, is_same = _compare_with_first(
             first,
             second,
@@ -108,12 +110,14 @@ def _weight_differences(
     delta = getattr(second.info.totals, figure) - getattr(first.info.totals, figure)
     if causes is None:
         return [Difference(index, figure, delta, 0, "its tensors are not known one by one")] if delta else []
-    amounts = [(c.why, c.params if figure == "params" else c.bytes) for c in causes.known]
+    amounts = [(c.reason, c.params if figure == "params" else c.bytes) for c in causes.explained]
     differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = delta - sum(n for _, n in amounts)
     if unexplained:
         differences.append(
-            Difference(index, figure, unexplained, 0, causes.alone or "no weight that is known explains it")
+            Difference(
+                index, figure, unexplained, 0, causes.unmatched_text or "no weight that is known explains it"
+            )
         )
     return differences
 
@@ -122,13 +126,13 @@ def _weight_differences(
 
 
 def _count_unknown(analysis: Analysis) -> int:
-    return sum(1 for layer in leaves(analysis) if layer.status == "unknown")
+    return sum(1 for layer in list_counted_layers(analysis) if layer.status == "unknown")
 
 
 def _sum_by_family(analysis: Analysis, figure: str) -> Counter[str]:
     work: Counter[str] = Counter()
-    for layer in leaves(analysis):
-        work[family(layer.kind)] += getattr(layer, figure) or 0
+    for layer in list_counted_layers(analysis):
+        work[find_family(layer.kind)] += getattr(layer, figure) or 0
     return work
 
 
@@ -191,7 +195,7 @@ def _work_differences(
             why = f"batch {batches[1]:,} instead of {batches[0]:,}"
             return [*differences, Difference(index, figure, delta, delta, why)]
         return [*differences, Difference(index, figure, delta, None, _inputs_text(first, second))]
-    amounts = tile_sums(first, second, figure) + idle.amounts(figure)
+    amounts = list_tile_work(first, second, figure) + idle.amounts(figure)
     differences += [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = delta - sum(n for _, n in amounts)
     return (
@@ -237,9 +241,9 @@ def _elementwise_differences(
         amounts.append((_QUANTIZED, second_work["quantization"] - first_work["quantization"]))
     settled = {"batch norm", "convolution"} if folds else set()
     amounts += find_rewrites(first, second, settled, idle.paths)
-    amounts += sizes_computed(first, second)
-    amounts += tile_sums(first, second, figure)
-    amounts += partial_sums(first, second)
+    amounts += list_size_work(first, second)
+    amounts += list_tile_work(first, second, figure)
+    amounts += list_partial_sums(first, second)
     amounts += idle.amounts(figure)
     differences = [Difference(index, figure, n, n, why) for why, n in amounts if n]
     unexplained = b - a - sum(n for _, n in amounts)
@@ -258,14 +262,14 @@ _BIASES = "biases of convolutions that come with folding: one addition for every
 def _bias_work(analysis: Analysis) -> int:
     """Additions of convolution biases, which are the only elementwise work of a convolution."""
     work = 0
-    for layer in leaves(analysis):
-        if family(layer.kind) == "convolution" and len(layer.weights) > 1:
+    for layer in list_counted_layers(analysis):
+        if find_family(layer.kind) == "convolution" and len(layer.weights) > 1:
             work += layer.elementwise_ops or 0
     return work
 
 
 def _count(analysis: Analysis, name: str) -> int:
-    return sum(layer.calls for layer in leaves(analysis) if family(layer.kind) == name)
+    return sum(layer.calls for layer in list_counted_layers(analysis) if find_family(layer.kind) == name)
 
 
 # -- operators
@@ -309,9 +313,9 @@ def _operators(analyses: Sequence[Analysis]) -> tuple[tuple[str, tuple[int, ...]
     for analysis in analyses:
         count: Counter[str] = Counter()
         # if one model is a graph, the tensor types of a model without a graph are not operators
-        listed = leaves(analysis) if all_graphless or not is_graphless(analysis) else []
+        listed = list_counted_layers(analysis) if all_graphless or not is_graphless(analysis) else []
         for layer in listed:
-            count[layer.kind if has_common_types else family(layer.kind)] += layer.calls
+            count[layer.kind if has_common_types else find_family(layer.kind)] += layer.calls
         counts.append(count)
     names = sorted({n for c in counts for n in c}, key=lambda n: (-max(c[n] for c in counts), n))
     return tuple((name, tuple(c[name] for c in counts)) for name in names if any(c[name] for c in counts))

@@ -13,7 +13,7 @@ from collections.abc import Collection, Sequence
 from msgspec import Struct
 
 from explorer.base.units import many_text, printable
-from explorer.engine.costs.compare.weights import family
+from explorer.engine.costs.compare.weights import find_family
 from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.graph.model import count_dense_bytes
 from explorer.facts import Analysis, Layer
@@ -25,7 +25,7 @@ _SIZES = 16
 """Maximum number of elements of an integer tensor that counts as sizes."""
 
 
-def leaves(analysis: Analysis) -> list[Layer]:
+def list_counted_layers(analysis: Analysis) -> list[Layer]:
     """Returns the rows that add up to the totals."""
     return [layer for layer in analysis.layers if not layer.group and layer.counted]
 
@@ -58,10 +58,12 @@ def find_rewrites(
     if sides is None:
         return []
     modules, graph, sign = sides
-    modules_by_path = {layer.path: layer for layer in leaves(modules) if layer.name != layer.kind}
+    modules_by_path = {
+        layer.path: layer for layer in list_counted_layers(modules) if layer.name != layer.kind
+    }
     attention_functions = _attention_functions(modules, idle)
     parts: dict[str, list[Layer]] = {}
-    for node in leaves(graph):
+    for node in list_counted_layers(graph):
         if _is_size(node):
             continue
         scope = _scope(graph, node)
@@ -88,7 +90,7 @@ def find_rewrites(
         )
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
         name = module_rows[0].kind
-        if family(name) in settled or len(kinds) < 2:
+        if find_family(name) in settled or len(kinds) < 2:
             continue
         work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(
             getattr(y, figure) or 0 for y in module_rows
@@ -119,13 +121,13 @@ def _attention_functions(modules: Analysis, idle: Collection[str]) -> dict[str, 
     Attention is listed first.
     """
     functions_by_caller: dict[str, list[Layer]] = {}
-    for layer in leaves(modules):
+    for layer in list_counted_layers(modules):
         if layer.name.startswith(layer.kind) and layer.path not in idle:
             functions_by_caller.setdefault(_parent_path(layer), []).append(layer)
     return {
-        path: sorted(functions, key=lambda y: family(y.kind) != "attention")
+        path: sorted(functions, key=lambda y: find_family(y.kind) != "attention")
         for path, functions in functions_by_caller.items()
-        if any(family(layer.kind) == "attention" for layer in functions)
+        if any(find_family(layer.kind) == "attention" for layer in functions)
     }
 
 
@@ -151,17 +153,17 @@ def _is_size(node: Layer) -> bool:
     return bool(shapes) and len(shapes) == len(node.outputs) and (node.elementwise_ops or 0) <= _SIZES
 
 
-def sizes_computed(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
+def list_size_work(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
     """Returns the work on sizes that a graph computes, while modules read them from tensors."""
     sides = _modules_and_graph(first, second)
     if sides is None:
         return []
     _, graph, sign = sides
-    work = sum(node.elementwise_ops or 0 for node in leaves(graph) if _is_size(node))
+    work = sum(node.elementwise_ops or 0 for node in list_counted_layers(graph) if _is_size(node))
     return [("sizes that the graph computes itself", sign * work)]
 
 
-def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
+def list_tile_work(first: Analysis, second: Analysis, figure: str) -> list[tuple[str, int]]:
     """Returns the additional work of a tiled graph over its original graph, product by product."""
     sides = _modules_and_graph(first, second)
     if sides is not None:
@@ -171,7 +173,7 @@ def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str,
     for untiled_model, tiled_model, sign in ((first, second, 1), (second, first, -1)):
         if tiled_model.info.tiled is None:
             continue
-        single = {layer.path: layer for layer in leaves(untiled_model)}
+        single = {layer.path: layer for layer in list_counted_layers(untiled_model)}
         surplus = count = 0
         for group in tiled_model.layers:
             untiled = single.get(group.path) if group.group and group.counted else None
@@ -183,7 +185,7 @@ def tile_sums(first: Analysis, second: Analysis, figure: str) -> list[tuple[str,
     return amounts
 
 
-def partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
+def list_partial_sums(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
     """The additional work of a model that computes products in parts, such as a traced file of a tiled model.
 
     A product in parts has the name and the MACs of the whole one, and more outputs. Each additional output is
@@ -210,7 +212,7 @@ def _products(analysis: Analysis) -> dict[str, tuple[int, int]]:
     is_graph = analysis.info.model.is_graph
     products: dict[str, tuple[int, int]] = {}
     count_by_path: Counter[str] = Counter()
-    for layer in leaves(analysis):
+    for layer in list_counted_layers(analysis):
         shape = layer.outputs[0].shape if layer.macs and layer.outputs else None
         width = count_dense_bytes((1,), layer.outputs[0].dtype) if shape is not None else None
         if not layer.macs or not width or layer.activation_bytes is None:
@@ -250,7 +252,7 @@ class IdleLayers(Struct, frozen=True):
         ]
 
 
-def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
+def find_idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -> IdleLayers:
     """Returns the layers of modules that no output of their graph needs; empty unless one model is a graph.
 
     If the graph has fewer outputs, they are assumed to be the first outputs of the modules.
@@ -274,8 +276,12 @@ def idle_layers(first: Analysis, second: Analysis, orders: Sequence[Schedule]) -
             needed.update(step.inputs)
             if row is not None:
                 used_rows.add(row)
-    idle = [y for y in leaves(modules) if y.id not in used_rows and y.calls and (y.macs or y.elementwise_ops)]
-    scopes = {_scope(graph, node) for node in leaves(graph)}
+    idle = [
+        y
+        for y in list_counted_layers(modules)
+        if y.id not in used_rows and y.calls and (y.macs or y.elementwise_ops)
+    ]
+    scopes = {_scope(graph, node) for node in list_counted_layers(graph)}
     idle = [
         y
         for y in idle

@@ -33,7 +33,7 @@ COLUMNS = ("output_size", "num_params", "mult_adds")
 ROWS = ("depth", "var_names")
 
 
-def table(
+def build_torchinfo_table(
     loaded: LoadedModule,
     analysis: Analysis,
     *,

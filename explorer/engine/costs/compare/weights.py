@@ -65,7 +65,7 @@ _BATCH_NORM_BUFFERS = ("running_mean", "running_var", "num_batches_tracked")
 _STATISTICS = ("running_mean", "running_var", "mean", "var", "moving_mean", "moving_variance")
 
 
-def family(kind: str) -> str:
+def find_family(kind: str) -> str:
     """Returns the family of an operator or module, the same in all formats; `kind` if it is unknown."""
     lowercase = kind.lower().rstrip("_")
     # Conv2d is a convolution; GPT-2's Conv1D (capital D) is a linear layer
@@ -124,7 +124,7 @@ class ComparedTensor(Struct):
         An ONNX layer stores W, R and B before its states, which have three dimensions. In a torch module, no
         weight after the third has three dimensions.
         """
-        name = family(self.owners[0].kind)
+        name = find_family(self.owners[0].kind)
         is_state = name == "recurrent layer" and self.place >= 3 and len(self.shape) == 3
         return _INITIAL_STATE if is_state else name
 
@@ -138,11 +138,11 @@ class Cause(Struct):
     """A reason why the weights differ.
 
     Attributes:
-        why: The reason, with a count.
+        reason: The reason, with a count.
         params, bytes: Elements and bytes of the second model minus those of the first, for this reason.
     """
 
-    why: str
+    reason: str
     params: int = 0
     bytes: int = 0
 
@@ -151,15 +151,15 @@ class Causes(Struct, frozen=True):
     """Reasons why the weights of two models differ.
 
     Attributes:
-        known: Explained differences.
+        explained: Explained differences.
         folds: Whether one model has batch norms that the other folded into its weights. This requires that
             the weights of all convolutions and matrix products match.
-        alone: Text that lists the largest unmatched tensors, or '' if there are none.
+        unmatched_text: Text that lists the largest unmatched tensors, or '' if there are none.
     """
 
-    known: list[Cause]
+    explained: list[Cause]
     folds: bool
-    alone: str
+    unmatched_text: str
 
 
 def _format_unmatched(unmatched: Mapping[int, Sequence[ComparedTensor]]) -> str:
@@ -396,10 +396,10 @@ def _find_concatenated_ids(
     inputs_by_path: dict[str, list[ComparedTensor]] = defaultdict(list)
     for tensor in parts:
         for owner in tensor.owners:
-            if family(owner.kind) == "concatenation" and len(tensor.shape) == 1:
+            if find_family(owner.kind) == "concatenation" and len(tensor.shape) == 1:
                 inputs_by_path[owner.path].append(tensor)
     for tensors in inputs_by_path.values():
-        owner = next(o for o in tensors[0].owners if family(o.kind) == "concatenation")
+        owner = next(o for o in tensors[0].owners if find_family(o.kind) == "concatenation")
         shapes = [o.shape for o in owner.outputs]
         result = next((w for w in stored_tensors if w.shape in shapes and id(w) not in joined_ids), None)
         if result is not None:
@@ -431,7 +431,7 @@ def _make_cause(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTen
 
 
 def _count_batch_norms(analysis: Analysis) -> int:
-    return sum(1 for layer in analysis.layers if not layer.group and family(layer.kind) == "batch norm")
+    return sum(1 for layer in analysis.layers if not layer.group and find_family(layer.kind) == "batch norm")
 
 
 _FOLDED = ("batch normalization folded into other weights", "batch normalizations folded into other weights")
@@ -522,7 +522,7 @@ def _is_recurrent_bias(tensor: ComparedTensor) -> bool:
 
 def _is_tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
     """Whether several layers share a tensor of this shape, one of which does work of the kind `name`."""
-    kinds = {family(owner.kind) for owner in tensor.owners}
+    kinds = {find_family(owner.kind) for owner in tensor.owners}
     return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and name in kinds
 
 

@@ -50,7 +50,7 @@ def analyze_step(
         own_cache = module_cache.find_own_cache(loaded.meta(), loaded.source, cancel=cancel)
         batch = _batch(dims, input_shapes)
         arguments = own_cache.step(past, batch)
-    return step_behind(
+    return analyze_step_with_cache(
         own_cache,
         arguments,
         past,
@@ -114,7 +114,7 @@ def analyze_run(
     )
 
 
-def step_behind(
+def analyze_step_with_cache(
     own_cache: OwnCache,
     arguments: Mapping[str, Any],
     past: int,

@@ -14,7 +14,7 @@ StepBehind = Callable[[int], AnalysisResult]
 """Analyzes the decode step after a number of tokens."""
 
 
-def decode(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int) -> Decode:
+def compare_prefill_and_step(step: StepBehind, text: Callable[[int], AnalysisResult], tokens: int) -> Decode:
     """Compares a pass over a text with one decode step after it.
 
     Args:

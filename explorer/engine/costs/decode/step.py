@@ -25,7 +25,7 @@ class _Examine(Protocol):
     def __call__(self, *, dims: Mapping[str, int], input_shapes: Inputs) -> AnalysisResult: ...
 
 
-def step_of_graph(
+def analyze_graph_step(
     model: Model, past: int, dims: Mapping[str, int], input_shapes: Inputs, examine: _Examine
 ) -> AnalysisResult:
     """Analyzes one decode step of an ONNX model.
@@ -69,7 +69,7 @@ def list_step_sizes(
     """Sizes of named dimensions and of every input in one decode step of an ONNX model.
 
     Raises:
-        Misuse: See `step_of_graph`.
+        Misuse: See `analyze_graph_step`.
     """
     check_past(past)
     cache = onnx_cache.find_cache(model)

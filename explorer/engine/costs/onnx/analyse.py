@@ -170,7 +170,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
         assert visited.context is not None
         visited.groups.update(compute_boundaries(visited.edges, visited.groups, model.graph, visited.context))
         rows_of = array("i")
-        mark = tile_coverage.marker(visited.tile_labels, model.functions.values())
+        mark = tile_coverage.build_site_marker(visited.tile_labels, model.functions.values())
         layers = build(visited.leaves, visited.groups, rows_of=rows_of, mark=mark)
         if look is not None:
             look(visited.leaves, rows_of)

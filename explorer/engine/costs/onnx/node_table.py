@@ -77,7 +77,7 @@ class _Listing:
     """Lists the nodes of a graph and of its bodies."""
 
     def __init__(self, node_contexts: NodeContexts, paths: Mapping[int, str]) -> None:
-        self._seen, self._paths = node_contexts, paths
+        self._node_contexts, self._paths = node_contexts, paths
 
     def rows(
         self,
@@ -96,7 +96,7 @@ class _Listing:
             outer: Stored tensors and Constant nodes of the surrounding graphs by name.
             start: Index of the first node.
         """
-        contexts = self._seen.contexts
+        contexts = self._node_contexts.contexts
         context = next((contexts[id(node)] for node in nodes if id(node) in contexts), None)
         constants: dict[str, Tensor | Node] = {**outer, **initializers}
         index = start
@@ -106,7 +106,7 @@ class _Listing:
             if node.op == "Constant" and not node.domain and node.outputs:
                 constants[node.outputs[0]] = node
             here = contexts.get(id(node), context)
-            row_id = self._seen.rows.get(id(node))
+            row_id = self._node_contexts.rows.get(id(node))
             path = self._paths.get(-1 if row_id is None else row_id) or (
                 f"{inside}/{node.label}" if inside else node.label
             )

@@ -16,7 +16,7 @@ from explorer.engine.costs.onnx.values import GraphContext
 from explorer.engine.graph.model import Node
 from explorer.facts import Dim, TensorInfo
 
-MAKERS = frozenset((
+SEQUENCE_OPERATORS = frozenset((
     "SequenceConstruct", "SequenceEmpty", "SequenceInsert", "SequenceErase", "SplitToSequence",
     "Identity", "Optional", "OptionalGetElement",
 ))  # fmt: skip
@@ -35,7 +35,7 @@ class SequenceElements(Struct, frozen=True):
     each: TensorInfo | None = None
 
 
-def remember(
+def record_sequence(
     sequences: MutableMapping[Hashable, SequenceElements], context: GraphContext, node: Node
 ) -> None:
     """Records the elements of the sequence that `node` produces, if it produces one and they are known."""

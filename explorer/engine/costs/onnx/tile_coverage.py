@@ -115,7 +115,9 @@ def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]
     return sites, products, skipped
 
 
-def marker(labels: TileLabels | None, functions: Iterable[Function]) -> Callable[[Layer], None] | None:
+def build_site_marker(
+    labels: TileLabels | None, functions: Iterable[Function]
+) -> Callable[[Layer], None] | None:
     """Returns a function that marks the row of a tiled site and restores its original operator as kind."""
     if labels is None:
         return None

@@ -45,7 +45,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.shapes import Inference
 from explorer.facts import Progress, TensorInfo
 
-_SPECIAL = VIEWS | sequences.MAKERS
+_SPECIAL = VIEWS | sequences.SEQUENCE_OPERATORS
 """Operators whose outputs may be a view or a sequence."""
 
 MAX_LEAVES = 60_000
@@ -193,8 +193,8 @@ class GraphVisitor:
         result.leaves.append(leaf)
         result.edges.append(leaf)
         if may_share:
-            if op in sequences.MAKERS and not node.domain:
-                sequences.remember(state.sequences, context, node)
+            if op in sequences.SEQUENCE_OPERATORS and not node.domain:
+                sequences.record_sequence(state.sequences, context, node)
             source = find_viewed_input(node) if op in VIEWS else ""
             if source and node.outputs[0] and source not in stored_values:
                 state.memory_of[context.get_key(node.outputs[0])] = state.find_memory_key(
@@ -359,7 +359,7 @@ _UNSTORED = (0, -2)
 """Numbers for values that are not stored: computed values, and small constants such as shapes."""
 
 
-def forget() -> None:
+def clear_figures() -> None:
     """Empties the caches that persist between models."""
     _FIGURES.clear()
     _STORAGE_IDS.clear()

@@ -63,7 +63,7 @@ class SizeRange(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
-def size_curves(
+def compute_size_curves(
     size_range: SizeRange,
     examine: Callable[[int], AnalysisResult],
     cached: Callable[[int], int] | None,

@@ -25,18 +25,18 @@ from explorer.engine.costs.memory import liveness
 from explorer.engine.costs.torch import outsiders
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.branch_outcomes import Verdict, trace_model
-from explorer.engine.costs.torch.flow import value_flow
+from explorer.engine.costs.torch.flow import build_value_flow
 from explorer.engine.costs.torch.records import (
     ModuleParameter,
     Piece,
     Row,
     Trace,
-    bound_note,
     collect_trained_pieces,
     is_leaf,
     is_opaque,
+    list_bound_notes,
+    list_parameters,
     merge,
-    parameters,
 )
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.costs.torch.unrolled_loops import FoldedLoops, fold_loops
@@ -178,14 +178,14 @@ def examine_module(
         leaves, _build_groups(run, leaves, folded.steps), rows_of=rows_of, trained=_collect_trained(run)
     )
     if gradients is not None:
-        gradients.settle(rows, leaves, rows_of, run)
+        gradients.build_parts(rows, leaves, rows_of, run)
     steps = _build_steps(run, {id(row): index for index, row in enumerate(rows)})
     totals = _compute_totals(verdict, rows, leaves, steps)
     input_infos = inputs if inputs is not None else describe_tensors(list(args), "input")
     failed, failure = _describe_failure(run, type(model).__name__, layers, input_infos)
     if failure:
-        notes = (*notes, failure_note(failure))
-    notes = (*notes, *outsiders.describe_outsiders(run.outsiders), *bound_note(run.parameters))
+        notes = (*notes, describe_model_failure(failure))
+    notes = (*notes, *outsiders.describe_outsiders(run.outsiders), *list_bound_notes(run.parameters))
     output_infos = describe_tensors(run.result, "output")
     info = _build_model_info(
         source or type(model).__name__, input_infos, output_infos, (*notes, *verdict.notes)
@@ -226,7 +226,7 @@ _MAX_SHAPES = 4
 """Maximum number of input shapes in a message."""
 
 
-def failure_note(failure: str) -> str:
+def describe_model_failure(failure: str) -> str:
     """Returns the note on a model whose run failed, from the `failure` of its schedule."""
     return f"the model failed in {failure}"
 
@@ -235,7 +235,7 @@ def _make_flow_builder(
     run: Trace, rows: Sequence[Row], rows_of: Sequence[int], inputs: Sequence[TensorInfo]
 ) -> Callable[[], ValueFlow]:
     """Returns a function that builds the edges between rows. `rows_of` has the row id of each of `rows`."""
-    return cache(lambda: value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
+    return cache(lambda: build_value_flow(run, {id(row): rows_of[at] for at, row in enumerate(rows)}, inputs))
 
 
 def _report_progress(on_progress: OnProgress, cancel: Cancel, done: int, modules: int) -> None:
@@ -280,7 +280,7 @@ def _compute_totals(
         activation_bytes_sum=module_activation,
         activation_bytes_functional=sum(row.activation for row in rows) - module_activation,
         status=totals.status if totals.coverage < 1 else verdict.reach or totals.status,
-        stored_status="bound" if bound_note(run.parameters) else "exact",
+        stored_status="bound" if list_bound_notes(run.parameters) else "exact",
     )
 
 
@@ -358,18 +358,18 @@ class _Scopes:
 
     def __init__(self, named: Mapping[str, nn.Module]) -> None:
         self.named = named
-        self.known: dict[str, tuple[layer_tree.Scope, ...]] = {"": ()}
+        self.scopes_by_path: dict[str, tuple[layer_tree.Scope, ...]] = {"": ()}
 
     def list_enclosing_scopes(self, path: str) -> tuple[layer_tree.Scope, ...]:
         """Returns the scopes of the row at `path`, outermost first."""
         parent, _, _ = path.rpartition(".")
-        scopes = self.known.get(parent)
+        scopes = self.scopes_by_path.get(parent)
         if scopes is None:
             scopes = self.list_enclosing_scopes(parent)
             if parent in self.named:
                 name = parent.rpartition(".")[2]
                 scopes = (*scopes, layer_tree.Scope(parent, name, type(self.named[parent]).__name__))
-            self.known[parent] = scopes
+            self.scopes_by_path[parent] = scopes
         return scopes
 
 
@@ -654,10 +654,10 @@ def describe_stored(model: nn.Module, *, source: str) -> Info:
         model: Module, on any device.
         source: The name under which the user opened the model.
     """
-    weights = parameters(model)
+    weights = list_parameters(model)
     stored_sums = layer_tree.compute_totals([], parameters=_collect_stored_pieces(weights.values()))
     totals = stored_totals(stored_sums.params, _count_trainable(weights), stored_sums.weight_bytes)
-    bounded = bound_note(weights)
+    bounded = list_bound_notes(weights)
     if bounded:
         totals = replace(totals, stored_status="bound")
     unknown = "the shapes of its inputs are not known: only stored tensors are counted"

@@ -145,7 +145,7 @@ class Gradients:
             last.steps = [t.grad_fn for t in last.outputs if t.grad_fn is not None]
             last.outputs = []
 
-    def tie(
+    def connect(
         self, make: Callable[[], list[torch.Tensor]], sources: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
         """Creates tensors that require a gradient if a tensor in `sources` does."""
@@ -163,7 +163,7 @@ class Gradients:
         self.in_subclass = False
         self._row_sum(row).results += [(_storage(t), t.requires_grad) for _, t in walk_tensors(value)]
 
-    def settle(
+    def build_parts(
         self, rows: Sequence[Row], leaves: Sequence[LayerLeaf], rows_of: Sequence[int], run: Trace
     ) -> None:
         """Builds `parts` after each operator has its final row.

@@ -90,16 +90,16 @@ class _OtherRuns(Struct):
     """Runs whose answers differ from the answers of the counting run.
 
     Attributes:
-        asked: Runs with other values, with the code place that queried them.
-        sized: Runs with other sizes.
+        with_other_values: Runs with other values, with the code place that queried them.
+        with_other_sizes: Runs with other sizes.
         varied: Runs with other random numbers, other times, or after an earlier call.
-        open: Kinds of answers ('asked', 'sized', 'date') that were not all tried.
+        untried: Kinds of answers ('values', 'sizes', 'date') of which some were not tried.
     """
 
-    asked: list[tuple[CodePlace, Trace]] = field(default_factory=list)
-    sized: list[Trace] = field(default_factory=list)
+    with_other_values: list[tuple[CodePlace, Trace]] = field(default_factory=list)
+    with_other_sizes: list[Trace] = field(default_factory=list)
     varied: list[Trace] = field(default_factory=list)
-    open: set[str] = field(default_factory=set)
+    untried: set[str] = field(default_factory=set)
 
 
 def trace_model(
@@ -201,7 +201,7 @@ def _run_to_end(
         if best is not None and run.failed and len(run.events) <= len(best[0].events):
             break
         best = run, policy
-        if not run.failed or run.cut or not run.decided or not run.decided[-1]:
+        if not run.failed or run.was_cut_short or not run.decided or not run.decided[-1]:
             break
         policy = replace(policy, decisions=(*run.decided[:-1], False))
     return best or (run, policy)
@@ -233,35 +233,40 @@ class _Runs:
         """Returns the run with the most MACs, and collects runs with other answers in `other_runs`."""
         policy = replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
         tried: set[CodePlace] = set()
-        while place := next((place for place in best.asked if place not in tried), None):
+        while place := next((place for place in best.queries if place not in tried), None):
             tried.add(place)
             if self.remaining_runs <= 0:
-                other_runs.open.add("asked")
+                other_runs.untried.add("values")
                 break
             best, policy = self._try_alternatives(best, policy, place, other_runs)
-        changed = [replace(policy, least=True)] if best.sized else []
-        changed += [replace(policy, uneven=True)] if best.shared else []
+        changed = [replace(policy, least=True)] if best.has_assumed_sizes else []
+        changed += [replace(policy, uneven=True)] if best.divides_classes else []
         for changed_policy in changed:
             run, _ = self.run(changed_policy)
             if run.failed and not best.failed:
-                other_runs.open.add("sized")
+                other_runs.untried.add("sizes")
             else:
-                other_runs.sized.append(run)
+                other_runs.with_other_sizes.append(run)
         return best, policy
 
     def vary(self, best: Trace, policy: AnswerPolicy, other_runs: _OtherRuns) -> tuple[Trace, AnswerPolicy]:
         """Runs the model again, whose calls may differ from each other; returns the run that counts."""
         if "date" in best.variations:
-            other_runs.open.add("date")
+            other_runs.untried.add("date")
         counted, policy = best, replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
         remaining_events = _MAX_VARIED_EVENTS
         for draw in range(1, DRAWS + 1):
             run, run_policy = self.run(replace(policy, draw=draw))
             remaining_events -= len(run.events)
-            if not run.failed or run.cut or best.failed:
+            if not run.failed or run.was_cut_short or best.failed:
                 other_runs.varied.append(run)
             # a run that rests on other assumptions has no rows that were judged
-            if not run.failed and not run.cut and not counted.assumed and _sum_macs(run) > _sum_macs(counted):
+            if (
+                not run.failed
+                and not run.was_cut_short
+                and not counted.assumed
+                and _sum_macs(run) > _sum_macs(counted)
+            ):
                 other_runs.varied.append(counted)
                 counted, policy = run, run_policy
             is_settled = best.variations == ("state",) and not run.variations
@@ -277,13 +282,13 @@ class _Runs:
         """Runs the model with each alternative answer at one code place; returns the run that counts."""
         base_macs = _sum_macs(best)
         outcomes = []
-        for choice in (*ALTERNATIVES[best.asked[place]], *list_compared(place, best.asked[place])):
+        for choice in (*ALTERNATIVES[best.queries[place]], *list_compared(place, best.queries[place])):
             run, run_policy = self.run(replace(policy, choices={**policy.choices, place: choice}))
-            if not run.failed or run.cut or best.failed:
-                other_runs.asked.append((place, run))
+            if not run.failed or run.was_cut_short or best.failed:
+                other_runs.with_other_values.append((place, run))
                 outcomes.append((choice, run, run_policy))
             elif not run.refused:
-                other_runs.open.add("asked")
+                other_runs.untried.add("values")
         # if a number determines the amount of work, the work has no upper bound
         if any(choice == 2 and _sum_macs(run) != base_macs for choice, run, _ in outcomes):
             return best, policy
@@ -291,8 +296,8 @@ class _Runs:
             is_better = (
                 len(run.events) > len(best.events) if best.failed else _sum_macs(run) > _sum_macs(best)
             )
-            if not run.cut and is_better and (best.failed or not run.failed):
-                other_runs.asked.append((place, best))
+            if not run.was_cut_short and is_better and (best.failed or not run.failed):
+                other_runs.with_other_values.append((place, best))
                 best, policy = run, run_policy
         return best, policy
 
@@ -316,28 +321,32 @@ def _collect_figures(run: Trace) -> dict[str, tuple[int, ...]]:
 def _judge(run: Trace, other_runs: _OtherRuns) -> Verdict:
     """Marks the rows whose figures change with the answers, and collects notes on the assumptions."""
     figures = _collect_figures(run)
-    asked_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.asked))
-    sized_paths = _find_differing_paths(figures, other_runs.sized)
+    value_paths = _find_differing_paths(figures, (variant for _, variant in other_runs.with_other_values))
+    size_paths = _find_differing_paths(figures, other_runs.with_other_sizes)
     bounds = any(row.bound and row.macs for row in _iterate_rows(run))
     varied_paths = _find_differing_paths(figures, other_runs.varied)
     for row in _iterate_rows(run):
         reason = ""
-        if row.path in sized_paths or (row.sized and "sized" in other_runs.open):
-            reason = row.sized or _SIZED
-        if row.path in asked_paths or (row.asked and "asked" in other_runs.open):
-            reason = row.asked or _DIFFERS
+        if row.path in size_paths or (row.size_assumption and "sizes" in other_runs.untried):
+            reason = row.size_assumption or _SIZED
+        if row.path in value_paths or (row.value_assumption and "values" in other_runs.untried):
+            reason = row.value_assumption or _DIFFERS
         if row.path in varied_paths:
             reason = _VARIES
         if is_assumption(reason) or not row.bound:
             row.bound = reason
-    paths = asked_paths | sized_paths | varied_paths
+    paths = value_paths | size_paths | varied_paths
     run.elsewhere = frozenset(paths - figures.keys())
     reach: Reach | None = None
-    variants = [variant for _, variant in other_runs.asked] + other_runs.sized + other_runs.varied
-    if "date" in other_runs.open:
+    variants = (
+        [variant for _, variant in other_runs.with_other_values]
+        + other_runs.with_other_sizes
+        + other_runs.varied
+    )
+    if "date" in other_runs.untried:
         reach = "assumed"
-    elif not (other_runs.open or run.failed or bounds) and all(
-        _sum_macs(o) == _sum_macs(run) and not o.cut for o in variants
+    elif not (other_runs.untried or run.failed or bounds) and all(
+        _sum_macs(o) == _sum_macs(run) and not o.was_cut_short for o in variants
     ):
         reach = "exact"
     elif not any(row.bound and row.macs for row in _iterate_rows(run)) and any(
@@ -369,33 +378,37 @@ def _list_notes(
     """Lists the assumptions that change a total of the model."""
     total = _sum_figures(figures)
     places: dict[CodePlace, None] = {}
-    for place, variant in other_runs.asked:
-        if variant.cut or _changes_totals(variant, total):
+    for place, variant in other_runs.with_other_values:
+        if variant.was_cut_short or _changes_totals(variant, total):
             places[place] = None
-    branches = [p for p in places if run.asked.get(p, "branch") == "branch"]
+    branches = [p for p in places if run.queries.get(p, "branch") == "branch"]
     notes = [
         f"assumed: the branch at {describe_place(place)} takes the path that costs more" for place in branches
     ]
     changes = (
-        any(_changes_totals(variant, total) for variant in other_runs.sized) or "sized" in other_runs.open
+        any(_changes_totals(variant, total) for variant in other_runs.with_other_sizes)
+        or "sizes" in other_runs.untried
     )
     for text, times in run.assumed.items():
         is_value_assumption = text in _VALUE_ASSUMPTIONS
-        numbers = len(places) > len(branches) or "asked" in other_runs.open or (text == ONCE and places)
+        numbers = len(places) > len(branches) or "values" in other_runs.untried or (text == ONCE and places)
         if (
             numbers
             if is_value_assumption
             else changes and (text != EVENLY or _depends_on_class_shares(figures, other_runs))
         ):
             notes.append(f"{text} ({times:,} times)")
-    if "date" in other_runs.open or any(_changes_totals(variant, total) for variant in other_runs.varied):
+    if "date" in other_runs.untried or any(_changes_totals(variant, total) for variant in other_runs.varied):
         notes += [_VARIATIONS[variation] for variation in run.variations]
     return tuple(notes)
 
 
 def _depends_on_class_shares(figures: Mapping[str, tuple[int, ...]], other_runs: _OtherRuns) -> bool:
     """Whether the division of elements among classes changes a total of the model."""
-    return any(run.shared and _changes_totals(run, _sum_figures(figures)) for run in other_runs.sized)
+    return any(
+        run.divides_classes and _changes_totals(run, _sum_figures(figures))
+        for run in other_runs.with_other_sizes
+    )
 
 
 def _changes_totals(run: Trace, total: tuple[int, ...]) -> bool:

@@ -1,4 +1,4 @@
-"""Random numbers and clocks: what a model's code draws or reads in Python and NumPy, and other answers to it.
+"""Random numbers and clocks: detects that a model's code draws or reads them, and replaces the answers.
 
 A model may branch on `random.random()` or on the time. One run goes one way only. The model then runs
 again with the lowest draws, the highest draws, further draws, and clocks that show other times.
@@ -54,7 +54,7 @@ class _Draw(threading.local):
     """The state of the watched run in this thread.
 
     Attributes:
-        report: Receives that the model draws a random number or reads a clock; None outside of runs.
+        report: Called when the model draws a random number or reads a clock; None outside of runs.
         number: 0 for the run that counts, else the number of the further run.
         readings: Number of times that a clock was read or entropy was drawn.
     """
@@ -165,7 +165,7 @@ def _force_words(state: Any) -> Any:
 
 
 def _seed_generators() -> None:
-    """Brings the generators of `random` and NumPy into the state for this run."""
+    """Sets the generators of `random` and NumPy to the state that this run starts with."""
     if _DRAW.number == 0:
         return
     generator = random.Random(_DRAW.number)
@@ -205,12 +205,12 @@ def _uses_date(code: CodeType, names: dict[str, Any]) -> bool:
 def watch_draws(modules: Sequence[ModuleType], number: int, report: Callable[[], None]) -> Iterator[None]:
     """Calls `report` if a model draws random numbers of Python or NumPy, or reads a clock.
 
-    The generators of `random` and of NumPy have their states of before afterwards.
+    Afterwards, the generators of `random` and of NumPy have the same states as before.
 
     Args:
         modules: Python modules of the model's code, whose own names for these functions are replaced too.
         number: 0 for the model's own draws, 1 for the lowest, 2 for the highest; above, for other draws.
-        report: Receives that the model draws or reads.
+        report: Called when the model draws or reads.
     """
     outer = _DRAW.report, _DRAW.number, _DRAW.readings
     before = _read_states()

@@ -91,14 +91,14 @@ class ValueQueries:
 
     Attributes:
         decided: Answers to the queries whether a tensor is true.
-        asked: Kind of query of each code place.
+        kinds: Kind of query of each code place.
         endless: Code place that queried too often and ended the run, or None.
     """
 
     def __init__(self, policy: AnswerPolicy) -> None:
         self.policy = policy
         self.decided: list[bool] = []
-        self.asked: dict[CodePlace, Kind] = {}
+        self.kinds: dict[CodePlace, Kind] = {}
         self.endless: CodePlace | None = None
         self._times: Counter[CodePlace] = Counter()
 
@@ -110,7 +110,7 @@ class ValueQueries:
         """
         value, text = assumed
         place = _find_asking_place()
-        self.asked[place] = "branch" if isinstance(value, bool) else "number"
+        self.kinds[place] = "branch" if isinstance(value, bool) else "number"
         self._times[place] += 1
         times, loop_policy = self._times[place], self.policy.loops.get(place)
         if times > (1 if loop_policy == "refused" else MAX_QUESTIONS):

@@ -14,7 +14,7 @@ from explorer.engine.formats.torch_module.modules import format_dtype, is_lazy, 
 from explorer.facts import TensorInfo
 
 
-def value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]) -> ValueFlow:
+def build_value_flow(run: Trace, rows: Mapping[int, int], inputs: Sequence[TensorInfo]) -> ValueFlow:
     """Builds the edges between the rows of a trace.
 
     Args:

@@ -1,7 +1,8 @@
 """Detects when a model's code hands work on: to another thread or process, or to a time after its run.
 
-The operators of such work are not seen. A permanent thread may also take work without a call that is watched
-here, such as from a `SimpleQueue` or a list. Its results are detected when the model uses them (`unseen`).
+The tracer does not see the operators of such work. A permanent thread may also take work without a
+call that is watched here, such as from a `SimpleQueue` or a list. `unseen` detects its results when the model
+uses them.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ _LATER_METHODS: Sequence[tuple[Any, str]] = (
     (atexit, "register"),
     (weakref.finalize, "__init__"),
 )
-"""Functions that have a function called after the run."""
+"""Functions that register a function to be called after the run."""
 
 _LOOP_METHODS = ("call_soon", "call_at")
 """Methods of an event loop that every way to schedule a callback or a task uses."""
@@ -69,8 +70,8 @@ class _ThreadCallback(threading.local):
     """The functions to call when code in this thread hands work on, or None.
 
     Attributes:
-        started: Receives that work starts in another thread or process.
-        later: Receives that work is registered for a time after the run.
+        started: Called when work starts in another thread or process.
+        later: Called when work is registered for a time after the run.
         scheduled: Callbacks of event loops that have not run.
     """
 
@@ -83,7 +84,7 @@ _CALLBACK = _ThreadCallback()
 
 
 def _reporting(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that reports its calls by a watched model to the callback `name`, and makes them."""
+    """Returns a function that calls `method`, and reports calls by a watched model to the callback `name`."""
 
     @functools.wraps(method)
     def reporting_method(*args: Any, **kwargs: Any) -> Any:
@@ -160,8 +161,8 @@ def watch_handed_on_work(
 
     Args:
         modules: Python modules of the model's code, whose own names for watched functions are replaced too.
-        started: Receives that work starts in another thread or process.
-        later: Receives that work is registered for a time after the run.
+        started: Called when work starts in another thread or process.
+        later: Called when work is registered for a time after the run.
     """
     _listen_to_processes()
     outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
@@ -185,8 +186,8 @@ def watch_handed_on_work(
 
 
 @contextmanager
-def unwatched() -> Iterator[None]:
-    """Reports nothing in this thread, while code that is not the model's own runs during its run."""
+def pause_watching() -> Iterator[None]:
+    """Pauses the reports of this thread, while code that is not the model's own runs during its run."""
     outer = _CALLBACK.started, _CALLBACK.later, _CALLBACK.scheduled
     _CALLBACK.started = _CALLBACK.later = _CALLBACK.scheduled = None
     try:

@@ -1,7 +1,7 @@
 """Finds code that outlives a run and holds tensors of it: it may compute with them later.
 
 Such code is a function, a generator or an object with `__del__`, in a global variable or behind a weak
-reference. A tensor that only data holds, such as a cache, is no sign of later work.
+reference. A tensor that only data holds, such as a cache, is not a sign of later work.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _REFERENCES_TO_GROUP = 5
 
 _MAX_DEPTH = 4
 _MAX_HELD = 64
-"""Number of tensors whose holders are looked for."""
+"""Maximum number of tensors for which the objects that hold them are searched."""
 
 
 def is_held_by_code(

@@ -142,7 +142,7 @@ def is_enabled() -> bool:
     return not has_global_hooks()
 
 
-def layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
+def find_layer_call(module: nn.Module, args: Any, kwargs: Mapping[str, Any]) -> LayerCall | None:
     """Builds the cache key of a layer call, or None if something outside the key may affect the layer.
 
     The key includes which inputs share a storage, and the sizes of the storages.
@@ -239,7 +239,9 @@ _NAMES: dict[tuple[type, int], tuple[tuple[str, ...], Callable[[Any], tuple[Any,
 """Attribute names and value getter, by class and number of attributes."""
 
 
-def keep(call: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any) -> None:
+def store_tape(
+    call: LayerCall, inputs: tuple[TensorInfo, ...], bookings: Sequence[Booking], result: Any
+) -> None:
     """Stores the tape of a layer, or None if the layer cannot be replayed.
 
     Args:

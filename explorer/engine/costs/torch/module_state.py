@@ -1,7 +1,7 @@
-"""What a model's code keeps between two calls: attributes, globals and variables of closures.
+"""State that a model's code keeps between two calls: attributes, globals and variables of closures.
 
-A model may count its calls or keep a result, and then do other work at its next call. A snapshot before the
-run and one after it show whether the run changed something that the next call can read.
+A model may count its calls or keep a result, and then do other work at its next call. A comparison of two
+snapshots, before and after the run, shows whether the run changed state that the next call can read.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CACHED_FUNCTION: Any = type(functools.cache(int))
 
 _MAX_DEPTH = 3
 _MAX_PARTS = 64
-"""Number of elements of a container that are read; of larger ones, only the number of elements is."""
+"""Maximum number of elements of a container that are read. Of a larger container, only its size is read."""
 
 _MAX_VALUES = 100_000
 """Number of values that a snapshot reads."""
@@ -41,7 +41,7 @@ _OWN_ATTRIBUTES = frozenset(vars(nn.Module()))
 def take_snapshot(
     modules: Iterable[nn.Module], functions: Sequence[FunctionType], code_modules: Sequence[ModuleType]
 ) -> list[Hashable]:
-    """Returns what the next call can read, as values that can be compared.
+    """Returns the state that the next call can read, as values that can be compared.
 
     Args:
         modules: Modules of the model. Layers of torch keep nothing between calls, apart from buffers.
@@ -82,7 +82,7 @@ class _Reader:
         self._contents: dict[int, Hashable] = {}  # of each object that was read, by its id
 
     def read_names(self, values: dict[Any, Any], depth: int) -> Hashable:
-        """Returns the contents of a dict, without code and without what Python itself stores."""
+        """Returns the contents of a dict, without code and without the names that Python itself sets."""
         return tuple(
             (name if isinstance(name, str) else self.read(name, depth + 1), self.read(value, depth + 1))
             for name, value in list(dict.items(values))
@@ -90,7 +90,7 @@ class _Reader:
         )
 
     def read(self, value: Any, depth: int) -> Hashable:
-        """Returns something that changes if the content of `value` changes."""
+        """Returns a value that changes if the content of `value` changes."""
         self._remaining -= 1
         if isinstance(value, _PLAIN):
             return value

@@ -84,9 +84,9 @@ class Row(Struct, eq=False):
         free: Formula of an operator without operations, or ''.
         stored: Parameters that it uses, by identity.
         bound: Reason why the figures are not exact, or ''.
-        sized: Assumption about value-dependent sizes that may affect it, or ''.
-        asked: Assumption about queried values that may affect it, or ''. `branch_outcomes` runs the model
-            with other answers, and copies `sized` or `asked` to `bound` if figures change.
+        size_assumption: Assumption about value-dependent sizes that may affect it, or ''.
+        value_assumption: Assumption about queried values that may affect it, or ''. `branch_outcomes` runs
+            the model with other answers. If figures change, it copies one of both assumptions to `bound`.
         unknown: Reason why the cost is unknown, or ''.
         attributes: Attributes to show.
         parts: Functional operators of a module without children.
@@ -112,8 +112,8 @@ class Row(Struct, eq=False):
     free: str = ""
     stored: dict[tuple[int, int, int], ModuleParameter] = field(default_factory=dict)
     bound: str = ""
-    sized: str = ""
-    asked: str = ""
+    size_assumption: str = ""
+    value_assumption: str = ""
     unknown: str = ""
     attributes: Mapping[str, Any] = field(default_factory=dict)
     parts: list[Row] = field(default_factory=list)
@@ -189,14 +189,14 @@ class Trace(Struct):
         kept: Storages of the model's outputs, in order.
         assumed: Assumptions, and how often each was made.
         decided: Answers to the queries whether a tensor is true.
-        asked: Code places that queried values, with the kind of the query.
-        sized: Whether a value-dependent size was assumed.
-        shared: Whether elements were divided among classes.
+        queries: Code places that queried values, with the kind of the query.
+        has_assumed_sizes: Whether a value-dependent size was assumed.
+        divides_classes: Whether elements were divided among classes.
         refused: Whether the model's own code raised the error.
         is_fault: Whether the run failed as it would with real tensors, such as after a wrong input shape.
         variations: What may make another call of the model differ from this run.
-        elsewhere: Paths of the rows that run only with other answers.
-        cut: Whether the run was ended because it had too many operators.
+        elsewhere: Paths of the rows that run only if a query has another answer.
+        was_cut_short: Whether the run was ended because it had too many operators.
         endless: Code place that queried values so often that the run was ended, or None.
         trail: Record of the tensors that rows read and produced.
         inputs: Tensors that the model was called with.
@@ -215,13 +215,13 @@ class Trace(Struct):
     kept: tuple[int, ...] = ()
     assumed: Counter[str] = field(default_factory=Counter)
     decided: tuple[bool, ...] = ()
-    asked: Mapping[CodePlace, Kind] = field(default_factory=dict)
-    sized: bool = False
-    shared: bool = False
+    queries: Mapping[CodePlace, Kind] = field(default_factory=dict)
+    has_assumed_sizes: bool = False
+    divides_classes: bool = False
     variations: tuple[Variation, ...] = ()
     refused: bool = False
     is_fault: bool = False
-    cut: bool = False
+    was_cut_short: bool = False
     elsewhere: frozenset[str] = frozenset()
     endless: CodePlace | None = None
     trail: TensorTrail = field(default_factory=TensorTrail)
@@ -240,7 +240,7 @@ def is_leaf(module: nn.Module) -> bool:
     return not any(child is not None for child in children_of(module).values()) or is_opaque(module)
 
 
-def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
+def list_parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     """Returns every parameter by its path. For a tied parameter, the first registered name comes first."""
     by_path: dict[str, ModuleParameter] = {}
     strided: dict[int, list[tuple[str, nn.Parameter]]] = {}
@@ -283,7 +283,7 @@ def parameters(model: nn.Module) -> dict[str, ModuleParameter]:
     return by_path
 
 
-def bound_note(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
+def list_bound_notes(parameters: Mapping[str, ModuleParameter]) -> tuple[str, ...]:
     """Returns a note if memory that parameters share cannot be divided exactly, else an empty tuple."""
     name = next((name for name, parameter in parameters.items() if parameter.bounded), None)
     return () if name is None else (MANY_RUNS.format(name=name),)
@@ -303,7 +303,9 @@ def _identity(tensor: torch.Tensor) -> tuple[int, int, int]:
     return storage_key(tensor.untyped_storage()), int(tensor.storage_offset()), form
 
 
-def module_inputs(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[TensorInfo, ...]:
+def describe_module_inputs(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[TensorInfo, ...]:
     """Returns the input tensors of a module, named after the parameters of its forward."""
     names = _forward_names(type(module))  # type: ignore[arg-type]
     infos: list[TensorInfo] = []
@@ -324,7 +326,7 @@ def _forward_names(kind: type[nn.Module]) -> tuple[str, ...]:
     return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
-def function_inputs(
+def describe_function_inputs(
     args: Any, kwargs: Any, is_weight: Callable[[torch.Tensor], bool]
 ) -> tuple[TensorInfo, ...]:
     """Returns the input tensors of a function, without parameters of the model."""
@@ -337,7 +339,7 @@ def function_inputs(
     )
 
 
-def call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+def read_call_attributes(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """The non-tensor arguments of an operator that differ from their defaults, by their schema names."""
     attributes: dict[str, Any] = {}
     for index, argument in enumerate(schema_of(func).arguments):

@@ -30,7 +30,7 @@ def _failure(model: nn.Module, *args: Any, **kwargs: Any) -> tuple[str, str] | N
     return trace_model(model, args, kwargs).run.failed
 
 
-def outputs_of(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
+def find_outputs(loaded: LoadedModule, bound_inputs: BoundInputs) -> tuple[TensorInfo, ...] | None:
     """Returns the outputs of a run on shapes, or None if the model fails in it."""
     args, kwargs = bound_inputs.build_arguments(device="meta")
     with loaded.quiet():

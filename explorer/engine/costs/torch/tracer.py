@@ -62,7 +62,7 @@ from explorer.engine.costs.torch import (
 from explorer.engine.costs.torch.autograd import Gradients
 from explorer.engine.costs.torch.chance import reads_the_date, watch_draws
 from explorer.engine.costs.torch.data_dependence import ONCE, AnswerPolicy, ValueQueries, Variation
-from explorer.engine.costs.torch.handed_on import unwatched, watch_handed_on_work
+from explorer.engine.costs.torch.handed_on import pause_watching, watch_handed_on_work
 from explorer.engine.costs.torch.held_after import is_held_by_code
 from explorer.engine.costs.torch.hooks import Functions, Operators
 from explorer.engine.costs.torch.model_code import list_code_modules, list_functions
@@ -74,11 +74,11 @@ from explorer.engine.costs.torch.records import (
     Row,
     TensorTrail,
     Trace,
-    call_attributes,
-    function_inputs,
+    describe_function_inputs,
+    describe_module_inputs,
     is_leaf,
-    module_inputs,
-    parameters,
+    list_parameters,
+    read_call_attributes,
 )
 from explorer.engine.costs.torch.unseen import EXPORTING_METHODS, UnseenWork, find_tensors
 from explorer.engine.formats.torch_module import cache_tensors, jagged
@@ -192,18 +192,36 @@ class _Watch:
     """State shared by the observers of modules, functions and operators.
 
     Attributes:
+        trail: Tensors that rows read and produce, or None in a run with gradients.
+        check: Function to call at every module call; may raise to stop the run.
+        named: Modules by path.
+        registered: Modules by id, without compiled modules.
+        children: Names of the modules inside a module, by its path.
         frames: Running modules, innermost last.
         rows: Rows of functional operators, by module path, name and call number.
         modules: Rows of modules, by path.
+        order: Rows in the order of their first call.
+        events: Operators in execution order.
         live_storages: Storages of this run, kept so that no other storage gets their address.
         given_storages: Storages of inputs and parameters, which exist before the run.
         bound_reasons: Reason why the size of a storage is not exact, by its address.
         meta_copies: CPU tensors and their copies without values, by id of the tensor.
         stale_storages: CPU storages with outdated values, because an operator wrote to their meta copies.
         value_assumption: Latest assumption about a queried value, or ''.
+        assumed: Number of times that each assumption was made.
+        has_assumed_sizes: Whether the size of a result was assumed.
+        was_cut_short: Whether the run was ended because it had too many operators.
+        failed: Path of the innermost module or function that raised the last error, and the error.
         can_replay: Whether equal layers may be replayed from the layer cache.
         tape: Bookings of the layer that is being recorded for the cache, or None.
         function: Name of the running function, or '' outside functions.
+        function_row: Row of the running function, or None before its first operator.
+        modes: Numbers of torch modes that are active outside every module.
+        next_hidden_address: Negative number for the next tensor inside a replayed layer, which has no memory.
+        weights: Parameters by their storages.
+        packed: Bytes in the file and in memory, by storage, of parameters that the file stores differently.
+        constants: Storages of buffers.
+        stored: Storages of parameters and buffers.
         sparse_reasons: Note for the storage of a sparse tensor, by its address.
     """
 
@@ -241,7 +259,7 @@ class _Watch:
         self.classes = Classes(policy.uneven, policy.least)
         self.stale_storages: set[int] = set()
         self.value_assumption = ""
-        self.sized = self.cut = False
+        self.has_assumed_sizes = self.was_cut_short = False
         self.operators: dict[Any, meta_cache.AtenOperator] = {}
         self.failed: tuple[str, BaseException] | None = None
         self.function: str = ""
@@ -257,7 +275,7 @@ class _Watch:
         self.tape: list[layer_cache.Booking] | None = None
         self.modes: tuple[int, int] | None = None
         self.next_hidden_address = 0
-        self.parameters = parameters(model)
+        self.parameters = list_parameters(model)
         self.weights: dict[int, list[ModuleParameter]] = {}
         for parameter in self.parameters.values():
             self.weights.setdefault(parameter.identity[0], []).append(parameter)
@@ -306,7 +324,7 @@ class _Watch:
                 and mode_depths() == self.modes
                 and not self.value_assumption
             ):
-                layer_call = layer_cache.layer_call(module, args, kwargs)
+                layer_call = layer_cache.find_layer_call(module, args, kwargs)
             if (
                 layer_call is not None
                 and layer_call.tape is not None
@@ -316,7 +334,7 @@ class _Watch:
             row = registered.row or self.create_row(registered, module)
             row.calls += 1
             if row.calls == 1:
-                row.inputs = module_inputs(module, args, kwargs) if tape is None else tape.inputs
+                row.inputs = describe_module_inputs(module, args, kwargs) if tape is None else tape.inputs
             trail = self.trail if registered.is_leaf else None
             if trail is not None:
                 trail.record_reads(row, args, kwargs)
@@ -344,8 +362,10 @@ class _Watch:
                 if is_watching_functions:
                     hide(self.functions)
                 bookings, self.tape = self.tape, None
-            if layer_call is not None and bookings is not None and not row.bound and not row.sized:
-                layer_cache.keep(layer_call, module_inputs(module, args, kwargs), bookings, result)
+            if layer_call is not None and bookings is not None and not row.bound and not row.size_assumption:
+                layer_cache.store_tape(
+                    layer_call, describe_module_inputs(module, args, kwargs), bookings, result
+                )
             if not row.outputs:
                 row.outputs = describe_tensors(result, "output")
             row.activation += _count_bytes(result)
@@ -453,9 +473,9 @@ class _Watch:
         if name.partition(".")[0] == "_nested_tensor_from_tensor_list":
             raise RuntimeError(jagged.STRIDED_INSIDE)
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
-            answered = device_questions.answer(func, args[0])
+            answered = device_questions.report_device(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
-        answered = storages.answer(func, args)
+        answered = storages.answer_memory_query(func, args)
         if answered is not None:
             return answered
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)
@@ -464,7 +484,7 @@ class _Watch:
                 self.unseen_work.note_number_text(frame.path, name, args[0])
             else:
                 self.note_memory_access(name)
-        guessed = data_dependent.guess(name, args)
+        guessed = data_dependent.assume_values(name, args)
         if guessed is not None:
             guessed = self.queries.answer(guessed)
             self.unseen_work.note_values_read(frame.path, name, args[0], guessed[0])
@@ -534,7 +554,7 @@ class _Watch:
         if row.calls > 1:
             return
         row.outputs = describe_tensors(result, "output")
-        row.inputs = function_inputs(args, kwargs, self.is_weight)
+        row.inputs = describe_function_inputs(args, kwargs, self.is_weight)
         function_cost = dispatch.compute_function_cost(name, args, kwargs, result)
         # use the function's own formula if its MACs equal the sum over its operators
         if function_cost is not None and function_cost.macs == row.macs:
@@ -546,13 +566,16 @@ class _Watch:
         packed = isinstance(args[1], torch.Tensor) and args[1].dtype == torch.int64 and args[1].dim() == 1
         layer = getattr(torch.ops.aten, name)
         func = layer.data if packed else layer.input
-        call = dispatch.call_of(func, args, kwargs, None)
+        call = dispatch.build_call(func, args, kwargs, None)
         read_tensors = [t for argument in ("data", "input", "hx", "params") for t in call.tensors(argument)]
 
-        def make() -> list[torch.Tensor]:
-            return list(packed_weights.recurrent_results(call))
+        def build_outputs() -> list[torch.Tensor]:
+            return list(packed_weights.build_recurrent_results(call))
 
-        outputs = make() if self.gradients is None else self.gradients.tie(make, read_tensors)
+        if self.gradients is None:
+            outputs = build_outputs()
+        else:
+            outputs = self.gradients.connect(build_outputs, read_tensors)
         cost = dispatch.compute_cost(func, args, kwargs, outputs)
         row = self.find_current_row(name)
         self.record(
@@ -618,7 +641,7 @@ class _Watch:
         """Runs an ATen operator on shapes, or repeats an earlier result, and records it."""
         operator = self.operators.get(func)
         if operator is None:
-            operator = self.operators[func] = meta_cache.operator_of(func)
+            operator = self.operators[func] = meta_cache.get_operator(func)
         inputs: list[torch.Tensor] = []
         signature: list[Any] = []
         decided = meta_cache.read_arguments(args, signature, inputs)
@@ -659,13 +682,15 @@ class _Watch:
             if quantized:
                 # the layer cache does not distinguish quantized tensors from plain integers
                 self.can_replay = False
-                result = self.quantized.answer(func, dispatch.call_of(func, args, kwargs, None), args, kwargs)
+                result = self.quantized.answer(
+                    func, dispatch.build_call(func, args, kwargs, None), args, kwargs
+                )
             elif result is None:
                 packed = packed_weights.ANSWERS.get(operator.name) or ANSWERS.get(operator.name)
                 if packed is None or not args[0].is_meta:
                     result = kernels.apply_kernel_dtypes(operator.name, func(*args, **kwargs))
                 else:
-                    result = packed(dispatch.call_of(func, args, kwargs, None))
+                    result = packed(dispatch.build_call(func, args, kwargs, None))
             if operator.random:
                 result = self.without_random_values(operator, args, result)
         if answer is None:
@@ -681,7 +706,7 @@ class _Watch:
                 outputs = outputs[:1]
             # an operator without tensor arguments needs a dtype argument
             if key is not None and (inputs or kwargs.get("dtype") is not None):
-                answer = meta_cache.remember(operator, key, args, inputs, result, cost)
+                answer = meta_cache.store_answer(operator, key, args, inputs, result, cost)
             if answer is None:
                 answer = meta_cache.MetaAnswer(meta_cache.CALLED, (), None, cost, inputs, outputs)
         elif answer.container is None or operator.auxiliary:
@@ -733,9 +758,9 @@ class _Watch:
             self.classes.note(operator.name, schema_of(func).overload_name, args, kwargs, result)
         assumption = ""
         if bounded is not None and operator.name not in data_dependent.VALUES:
-            assumption, self.sized = bounded[1], True
+            assumption, self.has_assumed_sizes = bounded[1], True
         if self.policy.events and len(self.events) > self.policy.events:
-            self.cut = True
+            self.was_cut_short = True
             raise RuntimeError(f"it runs more than {self.policy.events:,} operators")
         if self.trail is not None:
             if not self.function and not self.frames[-1].is_torch_leaf:
@@ -748,7 +773,7 @@ class _Watch:
             self.gradients.operator(row, operator.short, func, args, kwargs, inputs, outputs, answer.cost)
         if row.module is None and not row.attributes:
             if answer.attributes is None:
-                answer.attributes = call_attributes(func, args, kwargs)
+                answer.attributes = read_call_attributes(func, args, kwargs)
             row.attributes = answer.attributes
 
     def is_mixed(self, inputs: Sequence[torch.Tensor]) -> bool:
@@ -769,7 +794,7 @@ class _Watch:
             class_count = self.classes.count_classes(operator.name, args, lambda: func(*args, **kwargs))
             if class_count is not None:
                 return class_count, EVENLY
-        return data_dependent.answer(
+        return data_dependent.assume_result(
             func, args, self.classes, least=self.policy.least, valued=self.policy.valued
         )
 
@@ -777,7 +802,7 @@ class _Watch:
         self,
         row: Row,
         read_tensors: Sequence[torch.Tensor],
-        made_tensors: Sequence[torch.Tensor],
+        output_tensors: Sequence[torch.Tensor],
         answer: meta_cache.MetaAnswer,
         operator: meta_cache.AtenOperator | None = None,
         assumption: str = "",
@@ -813,7 +838,7 @@ class _Watch:
         outputs: list[tuple[int, TensorInfo, int]] = []
         bytes_written = 0
         mutates = operator is not None and operator.mutates
-        for t, (dtype, shape, size) in zip(made_tensors, answer.outputs, strict=True):
+        for t, (dtype, shape, size) in zip(output_tensors, answer.outputs, strict=True):
             storage = t.untyped_storage()
             key = storage_key(storage)
             self.live_storages.setdefault(key, storage)
@@ -832,10 +857,12 @@ class _Watch:
             outputs.append((key, TensorInfo(row.path, dtype, shape, "observed"), storage.nbytes()))
         if operator is not None and (size := kernels.count_workspace(operator.name, read_tensors)):
             outputs.append(self.create_workspace(row, size))
-        row.asked = row.asked or self.value_assumption
-        if reason and (not row.sized or (is_assumption(reason) and not is_assumption(row.sized))):
-            row.sized = reason
-        if made_tensors and not outputs:
+        row.value_assumption = row.value_assumption or self.value_assumption
+        if reason and (
+            not row.size_assumption or (is_assumption(reason) and not is_assumption(row.size_assumption))
+        ):
+            row.size_assumption = reason
+        if output_tensors and not outputs:
             if self.tape is not None:
                 self.tape.append(layer_cache.Booking(answer.cost))
             return
@@ -929,7 +956,7 @@ class _Watch:
     def convert_to_meta(self, value: Any, *, scalars: bool = False) -> Any:
         """Returns `value` with tensors on the CPU replaced by meta tensors.
 
-        A tensor without dimensions keeps its value, except for a random one and with `scalars`.
+        A tensor without dimensions keeps its value, unless its values are stale or `scalars` is True.
         """
         if isinstance(value, torch.Tensor):
             is_kept = not value.dim() and not scalars and not self.is_stale(value)
@@ -1049,8 +1076,8 @@ def trace(
     Returns:
         The trace. If the model raises, the trace ends there and names the module.
     """
-    meta_cache.trim()
-    watch = _Watch(model, unwatched()(check), gradients, policy)
+    meta_cache.limit_answers()
+    watch = _Watch(model, pause_watching()(check), gradients, policy)
     queries = watch.queries
     if gradients is not None:
         gradients.begin(watch.weights, watch.constants)
@@ -1090,10 +1117,11 @@ def trace(
         )
     ):
         watch.note_later_work()
-    run.decided, run.endless, run.asked = tuple(queries.decided), queries.endless, queries.asked
+    run.decided, run.endless, run.queries = tuple(queries.decided), queries.endless, queries.kinds
     # a branch that was taken under an assumption may fail where the model's own branch does not
-    run.is_fault = run.is_fault and not (run.asked or run.decided or run.assumed)
-    run.sized, run.shared, run.cut = watch.sized, watch.classes.used, watch.cut
+    run.is_fault = run.is_fault and not (run.queries or run.decided or run.assumed)
+    run.has_assumed_sizes, run.divides_classes = watch.has_assumed_sizes, watch.classes.used
+    run.was_cut_short = watch.was_cut_short
     run.inputs, run.trail = inputs, watch.trail or run.trail
     results = [inner for _, t in walk_tensors(run.result) for inner in list_inner_tensors(t) or (t,)]
     returned = [*results, *cache_tensors.find_cache_tensors(run.result)]
@@ -1135,7 +1163,7 @@ def _record_failure(run: Trace, watch: _Watch, error: Exception) -> None:
 
 
 def _input_event(inputs: Sequence[torch.Tensor]) -> OperatorEvent:
-    """Returns the event that produces the tensors that the model is called with."""
+    """Returns an event without an operator, whose outputs are the tensors that the model is called with."""
     outputs = tuple(
         (
             storage_key(t.untyped_storage()),

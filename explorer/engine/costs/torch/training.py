@@ -16,7 +16,7 @@ from explorer.engine.formats.torch_module.loaded_module import LoadedModule
 from explorer.facts import Analysis
 
 
-def step(
+def analyze_training_step(
     loaded: LoadedModule,
     *,
     batch: int | None = None,
@@ -56,7 +56,7 @@ def step(
             return StepGradients(
                 plain_analysis, _build_unknown_entries(plain_analysis, reason), (*notes, reason)
             )
-        notes.append(analyse.failure_note(failed_text))
+        notes.append(analyse.describe_model_failure(failed_text))
     return StepGradients(
         analysis, watch.parts, (*notes, *_describe_unreached(analysis, watch.parts)), failure
     )

@@ -83,8 +83,8 @@ def _fold(parts: list[Row | _Loop]) -> list[Row | _Loop]:
 def _fold_steps(
     parts: Sequence[Row | _Loop], signatures: Sequence[int], period: int
 ) -> Iterator[Row | _Loop]:
-    """Yields the items, with a loop in place of each run of at least `LEAST_STEPS` steps of this length."""
-    # for each item, how many items from it on equal the item one step later
+    """Yields the parts, with a loop in place of at least `LEAST_STEPS` equal steps of `period` parts."""
+    # for each part, the number of parts from it on that equal the part one step later
     equal = [0] * (len(parts) + 1)
     for index in range(len(parts) - period - 1, -1, -1):
         equal[index] = equal[index + 1] + 1 if signatures[index] == signatures[index + period] else 0
@@ -116,7 +116,7 @@ def _merge(part: Row | _Loop, target: Row | _Loop) -> None:
 
 
 def _signature(part: Row | _Loop, numbers: dict[Hashable, int]) -> int:
-    """A number that equal items share: the same function on the same shapes, or loops over equal steps."""
+    """Returns a number that equal parts share: equal functions on equal shapes, or loops of equal steps."""
     key: Hashable
     if isinstance(part, _Loop):
         key = part.steps, tuple(_signature(inner, numbers) for inner in part.body)

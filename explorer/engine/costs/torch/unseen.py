@@ -183,7 +183,7 @@ class UnseenWork:
         # a tensor of one number, or one from a single read number, is not the result of missed work
         if self._first_read is None or self._read_count < 2 or tensor.numel() < 2:
             return
-        if self._settle_array(tensor.data_ptr()):
+        if self._end_read_of_array(tensor.data_ptr()):
             return
         if not self._arrays and not tensor.is_floating_point() and tensor.dim() < 2:
             return  # a scalar or vector of integers holds positions or counts
@@ -219,10 +219,10 @@ class UnseenWork:
 
     def _check_returned_array(self, array: Any) -> None:
         """Records missed work if the model returns an array other than the unchanged memory of a tensor."""
-        if not self._settle_array(array.__array_interface__["data"][0]) and self._first_read is not None:
+        if not self._end_read_of_array(array.__array_interface__["data"][0]) and self._first_read is not None:
             self.places.setdefault("", (self._first_read[1], _OUTSIDE_TORCH.format(form=_ARRAY_FORM)))
 
-    def _settle_array(self, address: int) -> bool:
+    def _end_read_of_array(self, address: int) -> bool:
         """Whether an address is in an unchanged array of a tensor. The read of this array then ends."""
         for index, array in enumerate(self._arrays):
             if array.contains_address(address) and array.is_untouched:

@@ -70,7 +70,7 @@ def _is_declared_as(model: Model, name: str, axis: int, symbols: Sequence[str]) 
     return axis < len(shape) and shape[axis] in symbols
 
 
-def step(
+def analyze_training_step(
     model: Model,
     *,
     batch: int | None = None,

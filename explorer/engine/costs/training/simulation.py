@@ -400,9 +400,9 @@ class _CpuKernels(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name, kwargs = getattr(func, "__name__", ""), kwargs or {}
         if name == "__get__" or (name == "type" and len(args) == 1 and not kwargs):
-            answered = device_questions.answer(func, args[0])
+            answered = device_questions.report_device(func, args[0])
             return func(*args, **kwargs) if answered is None else answered
-        answered = storages.answer(func, args)
+        answered = storages.answer_memory_query(func, args)
         if answered is not None:
             return answered
         func, args, kwargs = device_questions.replace_cpu(func, args, kwargs)

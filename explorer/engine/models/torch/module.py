@@ -165,7 +165,7 @@ class TorchModel:
 
     def training(self, batch: int | None) -> StepGradients:
         """See `OpenedModel`."""
-        return training.step(
+        return training.analyze_training_step(
             self.loaded, batch=batch, dims=self.options.dims, input_shapes=self.options.input_shapes
         )
 

@@ -34,7 +34,7 @@ from explorer.base.tested_versions import iterate_causes
 from explorer.base.units import many_text
 from explorer.engine.compat.torch import export_cause, prevent_merging
 from explorer.engine.costs.onnx.scopes import NAMES, find_module_path
-from explorer.engine.costs.torch.signature import outputs_of
+from explorer.engine.costs.torch.signature import find_outputs
 from explorer.engine.formats.onnx import reader
 from explorer.engine.formats.onnx.validate import validate
 from explorer.engine.formats.torch_module.arguments import BoundInputs, move_to_device
@@ -178,7 +178,7 @@ def _fill_names(request: ExportRequest, loaded: LoadedModule, bound_inputs: Boun
     if not request.inputs:
         request = replace(request, inputs=tuple(info.name for info in bound_inputs.inputs))
     if not request.outputs:
-        outputs = outputs_of(loaded, bound_inputs)
+        outputs = find_outputs(loaded, bound_inputs)
         request = replace(request, outputs=tuple(info.name for info in outputs or ()))
     return request
 

@@ -18,7 +18,7 @@ import onnxruntime
 
 from explorer.engine.formats.onnx.writer import encode_skeleton
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor, Value, get_dtype_code
-from explorer.engine.profile.kernels import KernelRun, kernel_runs
+from explorer.engine.profile.kernels import KernelRun, read_kernel_runs
 from explorer.engine.profile.predict import RUNTIME_OPERATORS, TURNED
 from explorer.engine.profile.sessions import LEVELS
 from explorer.engine.runtime.onnxruntime import Array
@@ -277,7 +277,7 @@ class Kernels:
 
         def read_times() -> Sequence[tuple[Sequence[float], float]]:
             with folder:
-                timings = [read_run(run) for run in kernel_runs(session.end_profiling())]
+                timings = [read_run(run) for run in read_kernel_runs(session.end_profiling())]
             return [timing for timing in timings if timing is not None]
 
         return ObservedNetwork(_bind(session, graph, feeds), read_times)

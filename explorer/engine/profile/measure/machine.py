@@ -63,7 +63,7 @@ class Surroundings(NamedTuple):
     ways: Mapping[int, int] = {}
 
 
-def measured(
+def measure_this_machine(
     threads: int | None = None,
     time_limit: float = 60.0,
     *,
@@ -113,7 +113,7 @@ def measure(
     on_progress: OnProgress = None,
     cancel: Cancel = None,
 ) -> MeasuredMachine:
-    """Measures a machine with the given kernels, clock and load watch. See `measured`."""
+    """Measures a machine with the given kernels, clock and load watch. See `measure_this_machine`."""
     bench = _Bench(time_limit, surroundings.clock, on_progress, cancel, len(surroundings.caches))
     elements, notes = _choose_bandwidth_array(surroundings)
     call = bench.time(kernels.chain(1))
@@ -138,7 +138,7 @@ def measure(
     peaks = tuple(_find_peaks(matmuls))
     reached = {(peak.dtype, peak.sizes) for peak in peaks}
     best = [kernel.seconds for kernel in matmuls if (kernel.dtype, kernel.sizes) in reached]
-    load = watch.words(max([added, *best], key=lambda timing: timing.p90 / max(timing.p10, 1e-12)))
+    load = watch.describe_load(max([added, *best], key=lambda timing: timing.p90 / max(timing.p10, 1e-12)))
     return MeasuredMachine(
         processor=surroundings.name,
         threads=threads,
@@ -173,7 +173,7 @@ class _Bench:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel
         self._began, self._done = clock(), 0
-        self._all = 3 + cache_levels + len(SIZES) * len(DTYPES) + _ROUNDS * probes.COUNT
+        self._all = 3 + cache_levels + len(SIZES) * len(DTYPES) + _ROUNDS * probes.PROBE_COUNT
 
     def elapsed(self) -> float:
         """Returns the seconds since the start."""
@@ -262,7 +262,7 @@ def _time_probes(
     rate = max((kernel.macs_per_second for kernel in matmuls if kernel.dtype == "float32"), default=1.0)
     fastest: dict[tuple[str, tuple[int, ...]], KernelTime] = {}
     for _ in range(_ROUNDS):
-        for kernel in probes.probes(
+        for kernel in probes.time_probes(
             kernels, bench.time, lambda macs: macs / rate <= bench.budget(), streamed
         ):
             best = fastest.setdefault((kernel.op, kernel.sizes), kernel)

@@ -18,7 +18,7 @@ from explorer.engine.profile.predict import (
     PRODUCTS,
     SHORT_ROWS,
     TURNED,
-    conv_family,
+    find_conv_family,
 )
 from explorer.engine.profile.statistics import compute_spread
 from explorer.facts.profile.machine import KernelTime
@@ -65,7 +65,7 @@ _SHAPES_BY_OPERATOR = {
 }
 """Shapes for the operators that are timed on shapes of their own."""
 _NETWORKS = (*_BATCHES, *_BLOCKS)
-COUNT = sum(
+PROBE_COUNT = sum(
     map(
         len,
         (
@@ -84,7 +84,7 @@ COUNT = sum(
 )
 
 
-def network(batch: int) -> tuple[ConvShape, ...]:
+def list_network_convolutions(batch: int) -> tuple[ConvShape, ...]:
     """Returns the convolutions of a network of low MACs per moved byte, like those for mobile devices.
 
     A chain of equal convolutions would hide a cost: each thread reads what it wrote itself. In a model,
@@ -114,7 +114,7 @@ def network(batch: int) -> tuple[ConvShape, ...]:
     return (*shapes, depthwise(width, side), one((width, narrow), side), one((narrow, width), side))
 
 
-def probes(
+def time_probes(
     kernels: Kernels, time: Callable[[Run, int], Spread], has_time: Callable[[int], bool], streamed: int
 ) -> Iterator[KernelTime]:
     """Times the probes.
@@ -150,7 +150,7 @@ def probes(
     for block in _BLOCKS:
         yield from _time_in_block(kernels, block, time)
     for batch in _BATCHES:
-        shapes = network(batch)
+        shapes = list_network_convolutions(batch)
         if has_time(sum(shape.channels[1] * shape.depth * shape.positions for shape in shapes)):
             yield from _time_in_network(kernels, shapes, time)
     for op in OPS:
@@ -228,18 +228,18 @@ def _conv(shape: ConvShape, seconds: Spread, in_chain: bool = False) -> KernelTi
 def _kernel_key(shape: ConvShape, in_chain: bool = False) -> tuple[str, tuple[int, ...]]:
     """Returns the operator family and sizes by which a convolution's time is looked up."""
     suffix = shape.activation or (NO_ACTIVATION if in_chain else "")
-    op = conv_family(shape.depth, shape.kernel**2, shape.groups, shape.stride, suffix)
+    op = find_conv_family(shape.depth, shape.kernel**2, shape.groups, shape.stride, suffix)
     return op, (shape.channels[1], shape.depth, shape.positions)
 
 
-def network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] | None:
+def compute_network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] | None:
     """Computes the interval of the time of the network of batch 1, from the times of its convolutions.
 
     Returns:
         Lower and upper end in seconds, or None if the time of a convolution is unknown.
     """
     seconds_by_key = {(kernel.op, kernel.sizes): kernel.seconds for kernel in kernels}
-    parts = [seconds_by_key.get(_kernel_key(shape)) for shape in network(1)]
+    parts = [seconds_by_key.get(_kernel_key(shape)) for shape in list_network_convolutions(1)]
     times = [kernel for kernel in parts if kernel is not None]
     if len(times) < len(parts):
         return None
@@ -248,7 +248,7 @@ def network_time(kernels: Sequence[KernelTime]) -> tuple[float, float] | None:
 
 def apply_network_factor(kernels: Sequence[KernelTime], factor: float) -> tuple[KernelTime, ...]:
     """Returns the kernels with the times of the networks' convolutions multiplied by `factor`."""
-    network_keys = {_kernel_key(shape) for batch in _BATCHES for shape in network(batch)}
+    network_keys = {_kernel_key(shape) for batch in _BATCHES for shape in list_network_convolutions(batch)}
     return tuple(
         [
             _scale_kernel(kernel, factor) if (kernel.op, kernel.sizes) in network_keys else kernel

@@ -18,7 +18,11 @@ from msgspec.structs import replace
 from explorer.base.units import seconds_text
 from explorer.engine.profile.measure.kernels import Kernels, Run
 from explorer.engine.profile.measure.machine import count_copies
-from explorer.engine.profile.measure.probes import apply_network_factor, network, network_time
+from explorer.engine.profile.measure.probes import (
+    apply_network_factor,
+    compute_network_time,
+    list_network_convolutions,
+)
 from explorer.engine.profile.runs import wait_idle
 from explorer.engine.profile.statistics import compute_spread
 from explorer.facts.profile.machine import MeasuredMachine
@@ -34,7 +38,7 @@ _MIN_NETWORK_CHANGE = 1.1
 
 
 class SpeedCheck:
-    """Checks the speed of the machine. `words` and `now` use the samples of all calls of `look`.
+    """Checks the speed of the machine, from the samples of all calls of `add_samples`.
 
     Args:
         machine: The measurement of the machine.
@@ -60,12 +64,12 @@ class SpeedCheck:
         ]
         self._machine = machine
         self._reference = max(short, key=lambda kernel: kernel.macs, default=None)
-        self._network = network_time(machine.probes)
+        self._network = compute_network_time(machine.probes)
         self._kernels = kernels or Kernels(machine.threads)
         self._clock, self._idle = clock, idle
         self._samples, self._networks = list[float](), list[float]()
 
-    def look(self) -> None:
+    def add_samples(self) -> None:
         """Times the matmul and the network, and adds the samples."""
         if self._reference is not None:
             count = count_copies(self._reference.macs)
@@ -73,7 +77,7 @@ class SpeedCheck:
             if run is not None:
                 self._samples += [seconds / count for seconds in self._times(run)]
         if self._network is not None and self._network[1] <= _MAX_NETWORK_SECONDS:
-            self._networks += self._times(self._kernels.network(network(1)))
+            self._networks += self._times(self._kernels.network(list_network_convolutions(1)))
 
     def _times(self, run: Run) -> list[float]:
         self._idle()
@@ -84,7 +88,7 @@ class SpeedCheck:
             times.append(self._clock() - began)
         return times[_WARMUP_RUNS:]
 
-    def words(self) -> str:
+    def describe_slowdown(self) -> str:
         """Describes how much slower the machine is than in its measurement, or returns ''."""
         if self._reference is None or not self._samples:
             return ""
@@ -100,13 +104,13 @@ class SpeedCheck:
             f" {seconds_text(current.median)}, then {seconds_text(measured.median)}"
         )
 
-    def now(self) -> tuple[MeasuredMachine, str]:
+    def adapt_machine(self) -> tuple[MeasuredMachine, str]:
         """Returns the measurement adapted to the present speed, and a text about the difference or ''.
 
         They differ if the processors compute as fast as in the measurement, but exchange results faster or
         slower.
         """
-        if self._network is None or not self._networks or self.words():
+        if self._network is None or not self._networks or self.describe_slowdown():
             return self._machine, ""
         (low, high), took = self._network, compute_spread(self._networks)
         if took.low <= _MIN_NETWORK_CHANGE * high and took.high * _MIN_NETWORK_CHANGE >= low:

@@ -18,7 +18,7 @@ from torch.profiler import ProfilerActivity
 
 from explorer.base.errors import BadModel, Misuse
 from explorer.base.units import bytes_text
-from explorer.engine.profile.torch.events import Event, cuda_events_of, events_of
+from explorer.engine.profile.torch.events import Event, read_cuda_events, read_events
 from explorer.host.optional_packages import format_error
 
 
@@ -54,7 +54,7 @@ class Processor:
 
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """Returns the events of a profiler that has ended: the program's calls, and the device's kernels."""
-        return events_of(profiler), []
+        return read_events(profiler), []
 
     def begin(self) -> None:
         """Starts to measure memory."""
@@ -110,7 +110,7 @@ class Cuda(Processor):
 
     def events(self, profiler: Any) -> tuple[list[Event], list[Event]]:
         """See `Processor`."""
-        calls, kernels = cuda_events_of(profiler)
+        calls, kernels = read_cuda_events(profiler)
         self._has_kernels = self._has_kernels or bool(kernels)
         return calls, kernels
 
@@ -142,7 +142,7 @@ class Cuda(Processor):
             torch.cuda.empty_cache()
 
 
-def device_named(name: str) -> Processor:
+def find_device(name: str) -> Processor:
     """Returns the device with a name: 'cpu', 'cuda', 'cuda:1'.
 
     Raises:

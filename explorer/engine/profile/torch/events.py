@@ -51,13 +51,13 @@ class Event(NamedTuple):
     launched: int | None = None
 
 
-def events_of(profiler: Any) -> list[Event]:
+def read_events(profiler: Any) -> list[Event]:
     """Returns the processor events of a `torch.profiler.profile` that has ended."""
     raw_events = profiler.profiler.kineto_results.events()
     return [_event(raw) for raw in raw_events if raw.device_type().name == "CPU"]
 
 
-def cuda_events_of(profiler: Any) -> tuple[list[Event], list[Event]]:
+def read_cuda_events(profiler: Any) -> tuple[list[Event], list[Event]]:
     """Returns the CUDA events of a profiler: calls with launched time and memory, and kernels by stream."""
     raw_events = profiler.profiler.kineto_results.events()
     launched, kernels = dict[int, int](), list[Event]()

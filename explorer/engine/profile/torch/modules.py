@@ -33,7 +33,7 @@ from explorer.engine.profile.load import LoadWatch
 from explorer.engine.profile.rounds import Measurement
 from explorer.engine.profile.runs import TimedRuns
 from explorer.engine.profile.statistics import compute_spread
-from explorer.engine.profile.torch.device import Processor, device_named
+from explorer.engine.profile.torch.device import Processor, find_device
 from explorer.engine.profile.torch.events import (
     MODULE,
     PHASE,
@@ -94,7 +94,7 @@ def prepare_measurement(subject: TimedModule, spec: ProfileSpec) -> Measurement:
     Raises:
         Misuse: The device does not exist, or an optimization level is given.
     """
-    device = device_named(spec.device)
+    device = find_device(spec.device)
     if spec.optimize is not None:
         raise Misuse("torch has no levels of graph optimization", where="--optimize", hint="leave it out")
     return _MeasuredModule(subject, device)
@@ -282,7 +282,7 @@ class _MeasuredModule(Struct):
         self.loaded = _ModuleRuns(self.subject, module, spec, device)
         device.begin()
 
-    def trying(self, work: Callable[[Any], _T]) -> _T:
+    def call_loaded(self, work: Callable[[Any], _T]) -> _T:
         """See `Measurement`."""
         assert self.loaded is not None
         try:
@@ -317,7 +317,7 @@ class _MeasuredModule(Struct):
             )
         return ""
 
-    def take(self) -> None:
+    def collect_samples(self) -> None:
         """See `Measurement`."""
         runs, self.loaded = self.loaded, None
         assert runs is not None
@@ -346,7 +346,7 @@ class _MeasuredModule(Struct):
             rows=self.subject.rows,
             inputs=self.subject.inputs,
             machine=machine,
-            load=watch.words(compute_spread(self.wall)),
+            load=watch.describe_load(compute_spread(self.wall)),
             notes=(*(_NOTES if spec.train else ()), *self.device.notes()),
             recording=self.recording,
         )

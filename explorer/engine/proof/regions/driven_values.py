@@ -83,7 +83,7 @@ class Coverage(Struct):
         return is_new
 
 
-def drive(
+def search_missing_ranges(
     coverage: Coverage,
     observe: Observe,
     original_values: Feeds,

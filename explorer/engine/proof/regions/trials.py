@@ -87,7 +87,7 @@ def is_same(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
+def add_arrays(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
     """Adds two arrays of the value to a comparison.
 
     Args:

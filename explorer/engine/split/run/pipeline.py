@@ -23,7 +23,7 @@ from msgspec.structs import replace
 
 from explorer.base.errors import BadModel, EngineDied
 from explorer.base.units import many_text
-from explorer.engine.profile.load import processors
+from explorer.engine.profile.load import count_processors
 from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.runtime.onnxruntime import Array
 from explorer.engine.split.manifest import Manifest, ManifestTensor
@@ -183,7 +183,7 @@ def _build_pipeline_run(
         for stage, file in enumerate(files)
     ]
     notes = []
-    cpus = processors()
+    cpus = count_processors()
     if workers:
         notes.append("the times of the stages are by the clocks of their machines")
         if (worker_count := len(set(workers))) < len(files):

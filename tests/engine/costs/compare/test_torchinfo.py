@@ -15,7 +15,7 @@ torchinfo = pytest.importorskip("torchinfo")
 from torch import nn  # noqa: E402
 
 from explorer.base.errors import MissingExtra, Misuse  # noqa: E402
-from explorer.engine.costs.compare.torchinfo import table  # noqa: E402
+from explorer.engine.costs.compare.torchinfo import build_torchinfo_table  # noqa: E402
 from explorer.engine.costs.torch.analyse import examine  # noqa: E402
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule  # noqa: E402
 from explorer.facts.comparison import TorchinfoDifference, TorchinfoTable  # noqa: E402
@@ -28,7 +28,7 @@ def compared(module: nn.Module, *shapes: Shape, dtype: str = "float32") -> Torch
     """torchinfo's table of a module, for inputs that are called as its forward calls them."""
     example = tuple(torch.zeros(s, dtype=getattr(torch, dtype), device="meta") for s in shapes)
     loaded = LoadedModule("net", lambda: module, "", trained=True, example=example)
-    return table(loaded, examine(loaded).analysis)
+    return build_torchinfo_table(loaded, examine(loaded).analysis)
 
 
 def of_layers(found: TorchinfoTable) -> dict[str, TorchinfoDifference]:
@@ -350,7 +350,7 @@ def test_the_model_is_left_as_it_was() -> None:
     analysis, module = examine(loaded).analysis, loaded.meta()
     for part, training in zip(module.modules(), (False, True, False), strict=True):
         part.training = training
-    table(loaded, analysis)
+    build_torchinfo_table(loaded, analysis)
     assert [m.training for m in module.modules()] == [False, True, False]
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
 

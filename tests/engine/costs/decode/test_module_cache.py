@@ -163,7 +163,7 @@ def test_a_step_is_counted_behind_the_cache_whatever_it_is_called(kind: type[nn.
         own = module_cache.find_own_cache(kind().eval())
     assert own.name == NAMES[kind]
     for past in (3, 30):
-        totals = module_step.step_behind(own, own.step(past), past, 1).info.totals
+        totals = module_step.analyze_step_with_cache(own, own.step(past), past, 1).info.totals
         # the projections, scores and sums of one token with all before it, and itself
         assert totals.macs == 3 * WIDTH * WIDTH + 2 * WIDTH * (past + 1) + WIDTH * WORDS
         assert totals.kv_cache_bytes == 2 * past * WIDTH * 4

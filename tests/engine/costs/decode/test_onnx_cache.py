@@ -10,7 +10,7 @@ import pytest
 
 from explorer.base.errors import Misuse
 from explorer.engine.costs.decode import onnx_cache
-from explorer.engine.costs.decode.step import step_of_graph
+from explorer.engine.costs.decode.step import analyze_graph_step
 from explorer.engine.costs.memory.liveness import AnalysisResult, compute_memory
 from explorer.engine.costs.onnx.analyse import examine
 from explorer.engine.graph.model import Model, Node, Value
@@ -105,7 +105,7 @@ def exported(build: Build) -> Callable[..., Model]:
 
 
 def step(model: Model, past: int, dims: Mapping[str, int] | None = None, **shapes: Any) -> AnalysisResult:
-    return step_of_graph(model, past, dims or {}, shapes, partial(examine, model))
+    return analyze_graph_step(model, past, dims or {}, shapes, partial(examine, model))
 
 
 @pytest.mark.parametrize("past", [0, 1, 7, 100])

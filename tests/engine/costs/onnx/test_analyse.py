@@ -776,7 +776,7 @@ def test_figures_are_the_same_whichever_model_was_analysed_before(sample: Callab
     names = ("lenet", "three_inputs", "jsc_tiny")
     alone = {}
     for name in names:
-        visitor.forget()
+        visitor.clear_figures()
         shapes.inference.forget_answers()
         alone[name] = analyse(read(str(sample(name))))
     for name in (*names, *reversed(names)):

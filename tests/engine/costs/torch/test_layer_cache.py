@@ -19,7 +19,7 @@ from explorer.facts import Analysis  # noqa: E402
 
 @pytest.fixture(autouse=True)
 def cold() -> None:
-    meta_cache.forget()
+    meta_cache.clear_answers()
     layer_cache.forget()
 
 

@@ -241,7 +241,7 @@ def test_any_convolution_agrees_with_torch(
 @pytest.mark.parametrize("name", ["resnet18", "vit_b_16", "densenet121", "googlenet"])
 def test_whole_models_agree_with_torch(name: str) -> None:
     loaded = load(name)
-    found = compute_training(training_torch.step(loaded))
+    found = compute_training(training_torch.analyze_training_step(loaded))
     given, _ = bind(loaded).build_arguments(device="meta")
     with loaded.quiet():
         assert found.backward_macs == backward_of(load(name).meta(), given)
@@ -252,7 +252,7 @@ def test_whole_models_agree_with_torch(name: str) -> None:
 def test_grouped_convolutions_are_not_taken_for_dense_ones(name: str) -> None:
     """Torch's counter takes a grouped weight for a dense one in its gradient: groups times too much."""
     loaded = load(name)
-    step = training_torch.step(loaded)
+    step = training_torch.analyze_training_step(loaded)
     found = compute_training(step)
     rows = {layer.layer: layer for layer in found.layers}
     surplus = sum(

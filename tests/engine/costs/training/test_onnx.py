@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from explorer.base.errors import Misuse
-from explorer.engine.costs.training.onnx import choose_batch_sizes, step
+from explorer.engine.costs.training.onnx import analyze_training_step, choose_batch_sizes
 from explorer.engine.costs.training.step import compute_training
 from explorer.engine.graph.model import Function, Graph, Node, Value
 from explorer.facts.training import LayerTraining, Training
 
 
 def trained(model: Any, **options: Any) -> Training:
-    return compute_training(step(model, **options), "adam")
+    return compute_training(analyze_training_step(model, **options), "adam")
 
 
 def rows(found: Training) -> dict[str, LayerTraining]:

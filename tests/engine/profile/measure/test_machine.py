@@ -20,7 +20,7 @@ from explorer.engine.profile.measure.kernels import (
     ObservedNetwork,
 )
 from explorer.engine.profile.measure.machine import SIZES, Surroundings, measure
-from explorer.engine.profile.measure.probes import OPS, network
+from explorer.engine.profile.measure.probes import OPS, list_network_convolutions
 from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
 from explorer.facts import Layer, TensorInfo
@@ -266,7 +266,7 @@ def test_convolutions_of_a_network_are_told_one_by_one_run_by_run() -> None:
 def test_convolutions_have_their_parts_of_the_time_that_a_network_takes_without_a_profiler(
     usual: MeasuredMachine,
 ) -> None:
-    machine, shapes = Machine(), network(1)
+    machine, shapes = Machine(), list_network_convolutions(1)
     took = {one.sizes: one.seconds.median for one in usual.probes if one.op.startswith("Conv")}
     for shape in shapes:
         sizes = shape.channels[1], shape.depth, shape.positions
@@ -474,10 +474,10 @@ def test_a_machine_that_is_slower_than_when_it_was_measured_is_noticed(
     machine = Machine(noise=lambda: slower)
     check = SpeedCheck(usual, kernels=machine, clock=machine.clock, idle=lambda: None)
     began = machine.now
-    check.look()
-    check.look()
+    check.add_samples()
+    check.add_samples()
     assert machine.now - began < 0.12
-    words = check.words()
+    words = check.describe_slowdown()
     assert words.startswith(said)
     assert bool(words) == bool(said)
     if said:
@@ -488,12 +488,12 @@ def test_a_few_slow_runs_are_no_slower_machine_and_none_says_nothing(usual: Meas
     each = itertools.cycle([1.0, 1.0, 9.0])
     machine = Machine(noise=lambda: next(each))
     check = SpeedCheck(usual, kernels=machine, clock=machine.clock, idle=lambda: None)
-    check.look()
-    assert check.words() == ""
+    check.add_samples()
+    assert check.describe_slowdown() == ""
     for unknown in (replace(usual, kernels=()), usual):
         nothing = SpeedCheck(unknown, kernels=Machine({}), clock=machine.clock, idle=lambda: None)
-        nothing.look()
-        assert nothing.words() == ""
+        nothing.add_samples()
+        assert nothing.describe_slowdown() == ""
 
 
 @pytest.mark.parametrize("apart", [0.6, 1.0, 1.08, 1.7])
@@ -503,9 +503,9 @@ def test_processors_that_hand_on_otherwise_than_when_measured_change_what_convol
     machine, seen = Machine(), usual
     machine.apart = apart
     check = SpeedCheck(seen, kernels=machine, clock=machine.clock, idle=lambda: None)
-    check.look()
-    now, said = check.now()
-    assert check.words() == ""  # the processors are as fast as they were
+    check.add_samples()
+    now, said = check.adapt_machine()
+    assert check.describe_slowdown() == ""  # the processors are as fast as they were
     depthwise = _layer("Conv", (1, 128, 56, 56), 128 * 9 * 3136, 1 << 20, attributes={"group": 128})
     square = _layer("Conv", (1, 64, 56, 56), 64 * 576 * 3136, 1_753_088, attributes={"group": 1})
     rows = _layer("MatMul", (128, 512), 128 * 512 * 512, 1 << 20, weights=(TensorInfo("w", "float32", ()),))
@@ -521,9 +521,9 @@ def test_processors_that_hand_on_otherwise_than_when_measured_change_what_convol
     # where the processors themselves are slower, that is all that is known
     machine.noise = lambda: 2.0
     loaded = SpeedCheck(seen, kernels=machine, clock=machine.clock, idle=lambda: None)
-    loaded.look()
-    assert loaded.now() == (seen, "")
-    assert loaded.words()
+    loaded.add_samples()
+    assert loaded.adapt_machine() == (seen, "")
+    assert loaded.describe_slowdown()
 
 
 def test_a_machine_measured_without_a_network_is_taken_as_it_was(usual: MeasuredMachine) -> None:
@@ -531,5 +531,5 @@ def test_a_machine_measured_without_a_network_is_taken_as_it_was(usual: Measured
     old = replace(usual, probes=tuple([one for one in usual.probes if one.op != "Conv, few channels"]))
     machine.apart = 3.0
     check = SpeedCheck(old, kernels=machine, clock=machine.clock, idle=lambda: None)
-    check.look()
-    assert check.now() == (old, "")
+    check.add_samples()
+    assert check.adapt_machine() == (old, "")
