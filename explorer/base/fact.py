@@ -90,9 +90,9 @@ def describe_value(value: Any, limit: int = _FIELDS) -> str:
     if isinstance(value, Mapping):
         return f"<{len(value):,} keys>" if value else "{}"
     if isinstance(value, (tuple, list)) or (hasattr(value, "__len__") and not isinstance(value, bytes)):
-        plain = isinstance(value, (tuple, list)) and not any(isinstance(item, Struct) for item in value)
+        plain = isinstance(value, (tuple, list)) and not any(isinstance(element, Struct) for element in value)
         if plain and len(value) <= _ITEMS:
-            texts = [describe_value(item, limit) for item in value]
+            texts = [describe_value(element, limit) for element in value]
             return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
         kind = type(value[0]).__name__ if len(value) and isinstance(value[0], Struct) else "items"
         return f"<{len(value):,} {kind}>"

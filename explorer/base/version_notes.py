@@ -114,8 +114,10 @@ def add_notes(error: ExplorerError, cause: BaseException | None = None) -> Explo
 
 def _build_notes(cause: BaseException | None) -> list[str]:
     """Builds the version notes of an error. Errors of Explorer's own show nothing about a library."""
-    own = __name__.partition(".")[0]
-    if cause is None or all(type(e).__module__.partition(".")[0] == own for e in iterate_causes(cause)):
+    own_package = __name__.partition(".")[0]
+    if cause is None or all(
+        type(e).__module__.partition(".")[0] == own_package for e in iterate_causes(cause)
+    ):
         return []
     try:
         return list_notes(cause)

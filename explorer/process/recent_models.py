@@ -85,7 +85,11 @@ def add(source: str, opening: Opening, model: RecentModel, environment: Mapping[
         opening,
         **{name: _resolve_path(getattr(opening, name)) for name in ("weights", "weights_file", "rules")},
     )
-    other_openings = [other for other in list_openings(environment) if other.model.source != full_source]
+    other_openings = [
+        opening_record
+        for opening_record in list_openings(environment)
+        if opening_record.model.source != full_source
+    ]
     _write([RecentOpening(model, opening), *other_openings][:MAX_RECENT], environment)
 
 

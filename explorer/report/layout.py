@@ -330,8 +330,8 @@ class TableLines:
             padded = [*cells, *[""] * (len(columns) - len(cells))]
             return [*[padded[i] for i in left], "…", *[padded[i] for i in right]]
 
-        kept = [*[columns[i] for i in left], Column("…"), *[columns[i] for i in right]]
-        return replace(self._table, columns=kept, rows=Rows(row, self._rows), what="")
+        kept_columns = [*[columns[i] for i in left], Column("…"), *[columns[i] for i in right]]
+        return replace(self._table, columns=kept_columns, rows=Rows(row, self._rows), what="")
 
     @property
     def is_cut(self) -> bool:
@@ -448,13 +448,15 @@ class TableLines:
                 beside: dict[str, tuple[int, int]] = {}
                 for row in row_batch:
                     pieces = self._pieces(row[i], i) if i < len(row) else []
-                    found = {place: texts for place, *texts in _find_names(pieces)}
+                    names_by_place = {place: texts for place, *texts in _find_names(pieces)}
                     taken = sum(
-                        cell_len(text) for place, (text, _) in enumerate(pieces) if place not in found
+                        cell_len(text)
+                        for place, (text, _) in enumerate(pieces)
+                        if place not in names_by_place
                     )
-                    taken += sum(cell_len(lead + others) for lead, _, others in found.values())
-                    for _, name, _ in found.values():
-                        beside[name] = max((taken, len(found)), beside.get(name, (0, 1)))
+                    taken += sum(cell_len(lead + others) for lead, _, others in names_by_place.values())
+                    for _, name, _ in names_by_place.values():
+                        beside[name] = max((taken, len(names_by_place)), beside.get(name, (0, 1)))
                 if beside:
                     name_sets.setdefault(i, []).append((NameSet(beside, paths=column.paths), beside))
         return name_sets

@@ -53,15 +53,15 @@ def collapse_repeats(name: str) -> str:
         return name
     parts = name.strip("/").split("/")
     following = [*parts[1:], ""]
-    kept = [
+    kept_parts = [
         part
         for part, next_part in zip(parts, following, strict=True)
         if part != next_part and not next_part.startswith(f"{part}.")
     ]
-    if not kept:
+    if not kept_parts:
         return name
-    end = " " if len(kept) > 1 and kept[-1][:1].isupper() else "/"
-    return end.join(filter(None, ("/".join(kept[:-1]), kept[-1])))
+    end = " " if len(kept_parts) > 1 and kept_parts[-1][:1].isupper() else "/"
+    return end.join(filter(None, ("/".join(kept_parts[:-1]), kept_parts[-1])))
 
 
 class NameSet:
@@ -167,7 +167,9 @@ class NameSet:
         if room < _MIN_PIECE or cell_len(text) <= room or not text.isalpha():
             return False
         start = chop_cells(text, room - 1)[0]
-        return not any(other != text and other.startswith(start) for other in self._texts.values())
+        return not any(
+            name_text != text and name_text.startswith(start) for name_text in self._texts.values()
+        )
 
     def _reduce_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
         """Join the parts at which names branch. Cut the start that all branches share until the text fits.
@@ -237,27 +239,27 @@ def _elide(parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
     text = "".join(parts)
     if cell_len(text) <= room:
         return text
-    kept = list(branches)
-    if True not in kept and cell_len(parts[-1]) < room // 2:
+    is_part_kept = list(branches)
+    if True not in is_part_kept and cell_len(parts[-1]) < room // 2:
         return "…" + cut_ends(text, room, 0).lstrip(f"…{_SEPARATORS} ")
-    first = kept.index(True) if True in kept else len(kept)
-    last = [] if parts[-1].startswith(" ") else [len(kept) - 1]  # the operator has a space before it
-    for index in (*last, *range(first, len(kept)), *reversed(range(first))):
-        if not kept[index]:
-            kept[index] = True
-            kept[index] = cell_len(_join(parts, kept)) <= room
-    text, spare = _join(parts, kept), room - cell_len(_join(parts, kept))
-    if spare >= _MIN_PIECE and text.endswith("…") and True in kept:
+    first = is_part_kept.index(True) if True in is_part_kept else len(is_part_kept)
+    last = [] if parts[-1].startswith(" ") else [len(is_part_kept) - 1]  # the operator has a space before it
+    for index in (*last, *range(first, len(is_part_kept)), *reversed(range(first))):
+        if not is_part_kept[index]:
+            is_part_kept[index] = True
+            is_part_kept[index] = cell_len(_join(parts, is_part_kept)) <= room
+    text, spare = _join(parts, is_part_kept), room - cell_len(_join(parts, is_part_kept))
+    if spare >= _MIN_PIECE and text.endswith("…") and True in is_part_kept:
         # the part after the last one that is kept fills the rest of the room, and is cut there
-        piece = parts[len(kept) - kept[::-1].index(True)]
+        piece = parts[len(is_part_kept) - is_part_kept[::-1].index(True)]
         text = text[:-1] + chop_cells(piece, spare)[0] + "…"
     return text
 
 
-def _join(parts: Sequence[str], kept: Sequence[bool], cut: Sequence[bool] = ()) -> str:
+def _join(parts: Sequence[str], are_kept: Sequence[bool], cut: Sequence[bool] = ()) -> str:
     """Join the parts that are kept. An ellipsis replaces the others, and the start of parts that are cut."""
     text, is_gap = "", False
-    for part, is_kept, is_cut in zip(parts, kept, cut or [False] * len(parts), strict=True):
+    for part, is_kept, is_cut in zip(parts, are_kept, cut or [False] * len(parts), strict=True):
         if not is_kept:
             is_gap = True
             continue

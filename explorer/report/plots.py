@@ -228,7 +228,8 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
     axes.axvline(fact.ridge, color=_GRAY, linewidth=0.6, linestyle=":")
     for limit, color in (("compute", _GREEN), ("memory", _ORANGE)):
         limit_marks = [mark for mark in marks if mark.limit == limit]
-        bound = [p for p in fact.points if p.limit == limit and p.intensity]
+        bound_points = [p for p in fact.points if p.limit == limit and p.intensity]
+        bound_seconds = sum(p.seconds or 0 for p in bound_points)
         axes.scatter(
             [mark.intensity for mark in limit_marks],
             [roof(mark.intensity) for mark in limit_marks],
@@ -236,7 +237,7 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
             color=color,
             alpha=0.6,
             linewidths=0,
-            label=f"{len(bound):,} {limit}-bound layers, {seconds_text(sum(p.seconds or 0 for p in bound))}",
+            label=f"{len(bound_points):,} {limit}-bound layers, {seconds_text(bound_seconds)}",
             zorder=2,
         )
     idle = [p for p in fact.points if p.seconds and not p.intensity]

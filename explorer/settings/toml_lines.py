@@ -24,7 +24,7 @@ def find_line(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str
         _normalize_table_name(".".join(name for name, _ in table[: depth + 1])) for depth in range(len(table))
     ]
     counts = [-1] * len(table)
-    wanted = [index for _, index in table]
+    indices = [index for _, index in table]
     is_inside = not table
     for number, line in enumerate(text.splitlines(), 1):
         header = _HEADER.fullmatch(line)
@@ -34,7 +34,7 @@ def find_line(text: str, table: Sequence[tuple[str, int]], key: str = "") -> str
                 depth = names.index(name)
                 counts[depth] += 1
                 counts[depth + 1 :] = [-1] * (len(counts) - depth - 1)
-            is_inside = bool(table) and name == names[-1] and counts == wanted
+            is_inside = bool(table) and name == names[-1] and counts == indices
             if is_inside and not key:
                 return f":{number}"
         elif is_inside and key and re.match(rf"\s*[\"']?{re.escape(key)}[\"']?\s*=", line):

@@ -1,7 +1,7 @@
 """Operator statistics by type: counts, costs, and the value range of each attribute.
 
-They tell a hardware designer which kernel sizes, strides and channel counts a model needs. The input is an
-`Analysis`, so ONNX files and modules are handled alike.
+The statistics show which kernel sizes, strides and channel counts a model needs from hardware. The input is
+an `Analysis`, so ONNX files and modules are handled alike.
 """
 
 from __future__ import annotations

@@ -460,7 +460,7 @@ def _describe_value(value: Any, digits: int) -> str:
         text = _decode(value)
         return f"'{text}'" if len(text) <= _TEXT else f"'{text[:_TEXT_HEAD]}...'"
     if isinstance(value, (tuple, list)):
-        head = ", ".join(_describe_value(item, digits) for item in value[:_SHOWN])
+        head = ", ".join(_describe_value(element, digits) for element in value[:_SHOWN])
         return f"[{head}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{head}]"
     if isinstance(value, Tensor):
         kind, values = f"{value.dtype} {shape_text(value.shape)}", _read_few_values(value)

@@ -193,8 +193,8 @@ def find_pass(name: str, path: str | None, *, trust: bool) -> DeclaredPass:
         return _load_entry_point(points[0])
     if name in _DECLARED:
         return _DECLARED[name]
-    known = [*table, *(point.name for point in entry_points(group=GROUP)), *_DECLARED]
-    hint = suggest_name(name, set(known)) or "name a file with passes: --passes FILE --trust"
+    valid_names = [*table, *(point.name for point in entry_points(group=GROUP)), *_DECLARED]
+    hint = suggest_name(name, set(valid_names)) or "name a file with passes: --passes FILE --trust"
     raise Misuse(f"there is no pass '{name}'", where="apply", hint=hint)
 
 
@@ -211,7 +211,7 @@ def list_passes(path: str | None, *, trust: bool) -> tuple[UserPass, ...]:
     """
     declared = [] if path is None else list(load_file(path, trust=trust).values())
     declared += [_load_entry_point(point) for point in entry_points(group=GROUP)]
-    return tuple(one.about for one in declared)
+    return tuple(declared_pass.about for declared_pass in declared)
 
 
 def load_file(path: str, *, trust: bool) -> Mapping[str, DeclaredPass]:
@@ -345,7 +345,7 @@ def run_pass(
             file.write(content)
         return replace(validate(reader.read(path)), path=model.path), content != content_before
     except BadModel as error:
-        what = f"the pass '{name}' returned an invalid graph: {error.what}"
-        raise Misuse(what, where=declared.location, hint=error.hint) from None
+        problem = f"the pass '{name}' returned an invalid graph: {error.what}"
+        raise Misuse(problem, where=declared.location, hint=error.hint) from None
     except ValueError as error:  # protobuf refuses messages above 2 GiB
         raise Misuse(f"the pass '{name}' returned a model that cannot be written: {error}") from None

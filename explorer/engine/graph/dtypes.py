@@ -69,11 +69,11 @@ def get_numpy_type(name: str) -> np.dtype[Any]:
         return kind
 
 
-def unpack_numbers(data: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
+def unpack_numbers(packed_bytes: memoryview, bits: int, dtype: str) -> np.ndarray[Any, Any]:
     """Unpacks numbers of 2, 4 or 6 bits (the first in the lowest bits) to one number per byte."""
     import numpy as np
 
-    packed = np.frombuffer(data, np.uint8)
+    packed = np.frombuffer(packed_bytes, np.uint8)
     if bits == 6:
         stream = np.unpackbits(packed, bitorder="little")
         rows = stream[: stream.size // bits * bits].reshape(-1, bits)

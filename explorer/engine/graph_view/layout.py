@@ -183,13 +183,13 @@ def _place(
     """
     centers = [0.0] * len(items)
     orders = [0] * len(items)
-    left = 0.0
+    next_x = 0.0
     for members, part_links in _find_components(len(items), links):
         _arrange(members, part_links, ranks, items, centers)
         low = min(centers[index] - items[index][0] / 2 for index in members)
         for index in members:
-            centers[index] += left - low
-        left = max(centers[index] + items[index][0] / 2 for index in members) + GAP_X
+            centers[index] += next_x - low
+        next_x = max(centers[index] + items[index][0] / 2 for index in members) + GAP_X
     by_rank: dict[int, list[int]] = {}
     for index, rank in enumerate(ranks):
         by_rank.setdefault(rank, []).append(index)

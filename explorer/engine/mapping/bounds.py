@@ -68,12 +68,12 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
             if operand not in memory.holds:
                 continue
             size = _count_least_bytes(mapping, operand)
-            given, taken = (
+            source_energy, target_energy = (
                 _access_energy(holders[operand], operand, size, "write" if operand == "C" else "read"),
                 _access_energy(memory, operand, size, "read" if operand == "C" else "write"),
             )
-            outer += given * (holders[operand] is outermost)
-            inner += given * (holders[operand] is not outermost) + taken
+            outer += source_energy * (holders[operand] is outermost)
+            inner += source_energy * (holders[operand] is not outermost) + target_energy
             holders[operand] = memory
     if all(memory is not outermost for memory in holders.values()):
         cheapest = min(
@@ -107,7 +107,7 @@ def _bound_array_energy(
     weights = {}
     for operand, memory in holders.items():
         inside = machine.memories[machine.memories.index(memory) + 1 :]
-        shared = math.prod(other.cores for other in inside)
+        shared = math.prod(inner_memory.cores for inner_memory in inside)
         bits = _get_least_bits(mapping, operand)
         direction: Literal["read", "write"] = "write" if operand == "C" else "read"
         weights[operand] = _access_energy(memory, operand, bits / 8, direction) / shared

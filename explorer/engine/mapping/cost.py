@@ -49,9 +49,11 @@ def memory_levels(machine: MemoryMachine) -> list[tuple[MachineMemory, ...]]:
     """
     groups: list[list[MachineMemory]] = []
     for index, memory in enumerate(machine.memories):
-        held = {operand for other in groups[-1] for operand in other.holds} if index > 1 else set()
+        group_operands = (
+            {operand for grouped in groups[-1] for operand in grouped.holds} if index > 1 else set()
+        )
         same_cores = index > 1 and memory.cores == 1
-        if index > 1 and not memory.inside and same_cores and not held & set(memory.holds):
+        if index > 1 and not memory.inside and same_cores and not group_operands & set(memory.holds):
             groups[-1].append(memory)
         else:
             groups.append([memory])
@@ -93,8 +95,8 @@ def build_nest(mapping: SiteMapping, machine: MemoryMachine) -> Nest:
     if sum(level.split[1] > 1 for level in mapping.levels) > 1:
         raise Misuse("K is split among cores at two levels", where=mapping.site, hint="split K at one level")
     for index, level in enumerate(mapping.levels):
-        held = {operand for memory in groups[0] for operand in memory.holds} if groups else set()
-        if level.keep and (index or math.prod(level.split) > 1 or not set(level.keep) <= held):
+        first_operands = {operand for memory in groups[0] for operand in memory.holds} if groups else set()
+        if level.keep and (index or math.prod(level.split) > 1 or not set(level.keep) <= first_operands):
             raise Misuse(
                 f"level {index + 1} keeps the whole of {level.keep}",
                 where=mapping.site,
@@ -345,15 +347,15 @@ def _compute_memory_costs(
         of_instance = _list_moves(mapping, machine, nest, widths, index - 1) if has_cores else moves
         for memory in group:
             tiles = _tiles(memory, nest, index - 1, widths) if index else {}
-            held = count_held_bytes(memory, tiles) if index else outermost
+            held_bytes = count_held_bytes(memory, tiles) if index else outermost
             reads, writes = _sum_accesses(moves, memory.name)
             busiest_reads, busiest_writes = _sum_accesses(of_instance, memory.name)
-            missing = 0 if memory.size is None else max(held - memory.size, 0)
+            missing = 0 if memory.size is None else max(held_bytes - memory.size, 0)
             costs.append(
                 MemoryCost(
                     name=memory.name,
                     size=memory.size,
-                    held=held,
+                    held=held_bytes,
                     tiles=tiles,
                     missing=missing,
                     reads=sum(reads.values()),
@@ -568,9 +570,9 @@ class _Pipeline:
             return None
         # steps that compute and move the same take the same time
         alike: Counter[tuple[Triple, tuple[int, int], tuple[int, int]]] = Counter()
-        for chosen in itertools.product(*positions):
-            step: Triple = tuple(position for position, _ in chosen)  # type: ignore[assignment]
-            weight = math.prod(count for _, count in chosen)
+        for axis_positions in itertools.product(*positions):
+            step: Triple = tuple(position for position, _ in axis_positions)  # type: ignore[assignment]
+            weight = math.prod(count for _, count in axis_positions)
             after, before = self._neighbor(step, 1), self._neighbor(step, -1)
             loads = self._loads(after, step) if after is not None else {}
             stores = self._stores(before, step) if before is not None else {}
@@ -607,12 +609,12 @@ class _Pipeline:
         )
         return m, k, n
 
-    def _changed(self, operand: Operand, step: Triple, other: Triple | None) -> bool:
+    def _changed(self, operand: Operand, step: Triple, neighbor: Triple | None) -> bool:
         if operand not in self.nest.holds[0]:
             return False
         if operand in self.level.keep:
-            return other is None
-        return not _has_same_tile(operand, step, other)
+            return neighbor is None
+        return not _has_same_tile(operand, step, neighbor)
 
     def _loads(self, step: Triple, before: Triple | None) -> dict[str, int]:
         """Computes the bytes of each operand that a step loads after the step before it."""

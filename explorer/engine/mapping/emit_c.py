@@ -446,16 +446,16 @@ class _Emitter:
     def load(self, operand: Operand, level: int) -> Iterator[str]:
         row, column = (AXES[axis] for axis in OPERAND_AXES[operand])
         keeps = operand in self.nest.levels[level].keep
-        held = f"{operand}{level}_held[id{level}]"
+        record = f"{operand}{level}_held[id{level}]"
         place = (f"{row}{level}", f"{column}{level}", f"l{row}{level}", f"l{column}{level}")
         if keeps:
             big = (_BIG[axis] for axis in OPERAND_AXES[operand])
             place = ("0", "0", *big)  # type: ignore[assignment]
         changed = (
-            f"{held}.row < 0"
+            f"{record}.row < 0"
             if keeps
-            else f"{held}.row != {place[0]} || {held}.column != {place[1]} || {held}.rows != {place[2]} || "
-            f"{held}.columns != {place[3]}"
+            else f"{record}.row != {place[0]} || {record}.column != {place[1]} || "
+            f"{record}.rows != {place[2]} || {record}.columns != {place[3]}"
         )
         yield f"if ({changed}) {{"
         if operand == "C":
@@ -465,7 +465,7 @@ class _Emitter:
                 each = self.instances[inner] // self.instances[level]
                 tiles = f"{operand}{inner}_held[id{level} * {each} + i]"
                 yield f"  for (int i = 0; i < {each}; i++) {tiles}.row = -1;"
-        yield f"  {held} = (tile_t){{{', '.join(place)}, 0}};"
+        yield f"  {record} = (tile_t){{{', '.join(place)}, 0}};"
         _, width = self.tile(operand, level)
         outer = self.outside(operand, level)
         matrix = {"A": "A", "B": "B", "C": "sums"}[operand]
@@ -509,7 +509,7 @@ class _Emitter:
             yield "  }"
         yield "}"
         if operand == "C":
-            yield f"{held}.k_end = k{level} + lk{level};"
+            yield f"{record}.k_end = k{level} + lk{level};"
 
     def is_first(self, operand: Operand, level: int) -> str:
         """Writes a test whether the core is the first of those that need the same tile from outside."""

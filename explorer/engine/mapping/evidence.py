@@ -217,14 +217,14 @@ def _find_fused_fault(
         )
     exact = compute_before_rounding(compute_exact_sums(inputs, site.accumulator), end, inputs)
     integers = product.meaning.integers
-    bound = None if integers is None else integers.exact(product.arrays)[1]
+    magnitude_sums = None if integers is None else integers.exact(product.arrays)[1]
     scale: Any = 1.0
     if integers is not None and integers.scale is not None:
         scale = integers.scale(product.meaning.arrange_bias)
     last = end.steps[-1]
     quantum = last.low if last.kind == "quantize" else 1.0
     rounding = 0.5 if last.kind == "quantize" else 0.0
-    terms = np.abs(exact) if bound is None else bound * scale + np.abs(exact)
+    terms = np.abs(exact) if magnitude_sums is None else magnitude_sums * scale + np.abs(exact)
     allowed = rounding + LIMIT * get_unit_roundoff("float32") * (terms / quantum + np.abs(exact) + 1.0)
     wrong = ~(np.abs(theirs.astype(np.float64) - exact) <= allowed)
     if not wrong.any() or (integers is not None and integers.saturates(product.arrays)):

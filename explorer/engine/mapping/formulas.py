@@ -97,8 +97,12 @@ def _list_reload_trips(nest: Nest, operand: Operand, level: int) -> list[int]:
         for axis in nest.levels[number].order
         if (trips := _word_trips(nest, number, AXES.index(axis))) > 1
     ]
-    own = [index for index, (axis, _) in enumerate(loops) if axis in OPERAND_AXES[operand]]
-    return [trips for axis, trips in loops[: own[-1]] if axis not in OPERAND_AXES[operand]] if own else []
+    operand_loops = [index for index, (axis, _) in enumerate(loops) if axis in OPERAND_AXES[operand]]
+    return (
+        [trips for axis, trips in loops[: operand_loops[-1]] if axis not in OPERAND_AXES[operand]]
+        if operand_loops
+        else []
+    )
 
 
 _SUMMED = "summed over full and partial tiles, all cores"

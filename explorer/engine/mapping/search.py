@@ -124,7 +124,7 @@ def search_mappings(
     is_flat = len(groups) == 1 and all(memory.cores == 1 for memory in machine.memories)
     space = _whole_space(mapping, machine, constraints) if is_flat else None
     candidates, left_out = space or _first_tiles(mapping, machine, constraints)
-    bound = compute_objective_bound(mapping, machine, objective)
+    least_value = compute_objective_bound(mapping, machine, objective)
     if not groups:
         ranked, count = _array_only(mapping, machine, constraints)
         key = _objective_key(objective, ranked, machine)
@@ -143,7 +143,7 @@ def search_mappings(
         is_whole = space is not None or (objective == "traffic" and not constraints.limits)
         exact = is_whole and ranking.is_exact(value)
         if is_whole:
-            bound = max(bound, min(ranking.least_left, ranking.pool[0].ranks[0]))
+            least_value = max(least_value, min(ranking.least_left, ranking.pool[0].ranks[0]))
     else:
         ranked, count = _many_levels(mapping, machine, constraints, candidates)
         key = _objective_key(objective, ranked, machine)
@@ -156,8 +156,8 @@ def search_mappings(
         objective=objective,
         count=count,
         left_out=left_out,
-        exact=exact or value <= bound,
-        bound=value if exact else min(bound, value),
+        exact=exact or value <= least_value,
+        bound=value if exact else min(least_value, value),
         seconds=time.perf_counter() - start,
     )
 
@@ -233,12 +233,14 @@ def _pareto(costs: Iterable[MappingCost]) -> list[MappingCost]:
     front: list[tuple[tuple[float, ...], MappingCost]] = []
     for cost in costs:
         figures = (float(cost.cycles or cost.traffic), float(cost.pj or 0), float(_held_bytes(cost)))
-        if any(all(a <= b for a, b in zip(other, figures, strict=True)) for other, _ in front):
+        if any(
+            all(a <= b for a, b in zip(front_figures, figures, strict=True)) for front_figures, _ in front
+        ):
             continue
         front = [
-            (other, kept)
-            for other, kept in front
-            if not all(a <= b for a, b in zip(figures, other, strict=True))
+            (front_figures, front_cost)
+            for front_figures, front_cost in front
+            if not all(a <= b for a, b in zip(figures, front_figures, strict=True))
         ]
         front.append((figures, cost))
     return [cost for _, cost in sorted(front, key=lambda entry: entry[0])]
@@ -415,8 +417,8 @@ class _Ranking:
         for tiles in candidates:
             figures = TileFigures(mapping, machine, tiles)
             for outer in constraints.orders or ORDERS:
-                bound = figures.figures(outer, None, with_cycles=True)
-                first, second, _ = _ranks(objective, bound)
+                least_figures = figures.figures(outer, None, with_cycles=True)
+                first, second, _ = _ranks(objective, least_figures)
                 self._branches.append(_Branch(figures, outer, (first, second)))
         self.count = sum(len(branch.figures.tiles) for branch in self._branches) * len(ORDERS)
         self._branches.sort(key=lambda branch: float(branch.bounds[0].min()))
@@ -444,7 +446,7 @@ class _Ranking:
         self._budget -= len(indices)
         figures = branch.figures.chosen(indices)
         best: list[Numbers] = []
-        chosen = np.zeros(len(indices), dtype=np.int64)
+        best_inner = np.zeros(len(indices), dtype=np.int64)
         for number, inner in enumerate(ORDERS):
             ranks = _ranks(
                 self._objective,
@@ -458,7 +460,7 @@ class _Ranking:
             for theirs, ours in zip(best, ranks, strict=True):
                 is_better |= is_equal & (ours < theirs)
                 is_equal &= ours == theirs
-            chosen = np.where(is_better, number, chosen)
+            best_inner = np.where(is_better, number, best_inner)
             best = [np.where(is_better, ours, theirs) for theirs, ours in zip(best, ranks, strict=True)]
         tiles = figures.tiles
         # ties by tile, then by order, so that the result does not depend on the order of the search
@@ -468,7 +470,7 @@ class _Ranking:
                 tuple(float(rank[i]) for rank in best),
                 tiles.tile(i),
                 branch.outer,
-                ORDERS[int(chosen[i])],
+                ORDERS[int(best_inner[i])],
                 tiles.keep,
             )
             for i in map(int, promising)
@@ -552,13 +554,13 @@ def _with_kept_operands(mapping: SiteMapping, machine: MemoryMachine, tiles: Til
     for keep in OPERAND_AXES:
         if not any(keep in memory.holds for memory in first):
             continue
-        kept = Tiles(tiles.lengths, keep)
-        fits = np.ones(len(kept), dtype=bool)
+        with_kept_operand = Tiles(tiles.lengths, keep)
+        fits = np.ones(len(with_kept_operand), dtype=bool)
         for memory in first:
             if memory.size is not None:
-                fits &= _held(mapping, memory, kept) <= memory.size * first[0].cores
+                fits &= _held(mapping, memory, with_kept_operand) <= memory.size * first[0].cores
         if fits.any():
-            candidates.append(kept.chosen(fits))
+            candidates.append(with_kept_operand.chosen(fits))
     return candidates
 
 
@@ -578,13 +580,13 @@ def _many_levels(
     """
     pool: list[tuple[float, Triple, LoopOrder, str]] = []
     count = 0
-    held = "".join(memory.holds for memory in memory_levels(machine)[1])
+    held_operands = "".join(memory.holds for memory in memory_levels(machine)[1])
     for tiles in candidates:
         figures = TileFigures(mapping, machine, tiles)
         for outer in constraints.orders or ORDERS:
             traffic = np.zeros(len(tiles), dtype=np.int64)
             for operand in OPERAND_AXES:
-                if operand not in held:
+                if operand not in held_operands:
                     continue
                 elements = figures.first_loads(operand, outer)
                 if operand == "C":
@@ -621,13 +623,13 @@ def _split_levels(tile: Triple, order: LoopOrder, keep: str, cores: int, unit: T
 def _splits(cores: int, tile: Triple, unit: Triple) -> list[Triple]:
     """Lists ways to divide a tile among cores so that no further division is possible, at most four."""
     limits = [-(-length // part) for length, part in zip(tile, unit, strict=True)]
-    found = []
+    splits = []
     for m in range(1, min(cores, limits[0]) + 1):
         for n in range(1, min(cores // m, limits[2]) + 1):
             k = min(cores // (m * n), limits[1])
-            found.append((m, k, n))
-    found.sort(key=lambda split: (-math.prod(split), split[1], split))
-    return found[:4]
+            splits.append((m, k, n))
+    splits.sort(key=lambda split: (-math.prod(split), split[1], split))
+    return splits[:4]
 
 
 def _inner_levels(
@@ -710,8 +712,8 @@ def least_traffic(mapping: SiteMapping, machine: MemoryMachine, sizes: Sequence[
         for outer, inner in itertools.product(ORDERS, inner_orders):
             traffic = np.minimum(traffic, figures.figures(outer, inner, with_cycles=False).traffic)
         for index, size in enumerate(sizes):
-            held = _held(mapping, replace(varied, size=size), tiles)
-            least[index] = min(least[index], traffic[held <= size * varied.cores].min(initial=np.inf))
+            held_bytes = _held(mapping, replace(varied, size=size), tiles)
+            least[index] = min(least[index], traffic[held_bytes <= size * varied.cores].min(initial=np.inf))
     return [int(amount) if np.isfinite(amount) else None for amount in least]
 
 

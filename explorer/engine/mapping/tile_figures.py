@@ -151,9 +151,11 @@ class TileFigures:
         self, operand: Operand, outside: tuple[int, ...], inside: tuple[int, ...], rereads: bool
     ) -> Numbers:
         rows, columns = OPERAND_AXES[operand]
-        other = _other(operand)
+        third_axis = _other(operand)
         if rereads:
-            elements: Numbers = self.mapping.size[rows] * self.mapping.size[columns] * self.all_parts[other]
+            elements: Numbers = (
+                self.mapping.size[rows] * self.mapping.size[columns] * self.all_parts[third_axis]
+            )
             return elements
         is_reloaded = self._turns(self.trips, outside)
         total: Numbers = np.zeros(len(self.tiles), dtype=np.int64)
@@ -164,7 +166,7 @@ class TileFigures:
                 columns: (self.last_parts if is_last_column else self.parts)[columns],
             }
             elements = self._length_of(rows, is_last_row) * self._length_of(columns, is_last_column)
-            passes = np.where(self._turns(parts, inside), self.all_parts[other], self.trips[other])
+            passes = np.where(self._turns(parts, inside), self.all_parts[third_axis], self.trips[third_axis])
             stays = ~is_reloaded & (parts[rows] * parts[columns] == 1)
             total = total + elements * np.where(stays, 1, passes)
         return total
@@ -451,7 +453,9 @@ class TileFigures:
         busy = np.maximum(array, transfer_time(memory, hidden[0] + passing[0], hidden[1] + passing[1]))
         # the last step loads nothing and stores one tile of sums at most; the first step stores nothing
         lengths = tuple(self.tiles.lengths)
-        stored = np.maximum(self._tile_bytes("C", lengths, sums), self._tile_bytes("C", lengths, output))
+        stored_bytes = np.maximum(
+            self._tile_bytes("C", lengths, sums), self._tile_bytes("C", lengths, output)
+        )
         loaded = sum(
             (
                 self._tile_bytes(operand, lengths, self.dtype(operand))
@@ -461,7 +465,7 @@ class TileFigures:
             zeros,
         )
         reads, writes = hidden
-        fewer_reads, fewer_writes = np.maximum(reads - loaded, 0), np.maximum(writes - stored, 0)
+        fewer_reads, fewer_writes = np.maximum(reads - loaded, 0), np.maximum(writes - stored_bytes, 0)
         has_several = self.trips[0] * self.trips[1] * self.trips[2] > 1
         first_step = np.where(has_several, self._fewest_cycles(False), 0)
         last_step = self._fewest_cycles(True)
@@ -504,12 +508,12 @@ class TileFigures:
                 loads, self._tile_bytes(operand, steps.after, self.dtype(operand)), 0
             )
             if operand == "C":
-                stored = np.where(
+                stored_bytes = np.where(
                     steps.finishes_sums_before,
                     self._tile_bytes("C", steps.before, output),
                     self._tile_bytes("C", steps.before, sums),
                 )
-                moved[1] = moved[1] + np.where(steps.changes_before("C"), stored, 0)
+                moved[1] = moved[1] + np.where(steps.changes_before("C"), stored_bytes, 0)
         epilogue = self.mapping.epilogue
         if epilogue.bias_bytes or epilogue.residual_bytes:
             m, _, n = steps.now.lengths
@@ -527,13 +531,13 @@ class TileFigures:
 
     def _passes(self, operand: Operand, inner: LoopOrder, lengths: _Lengths) -> Numbers:
         """Counts how often the array loads an operand within one step."""
-        other = lengths.parts[_other(operand)]
+        third_parts = lengths.parts[_other(operand)]
         if not self.machine.registers:
-            return other
+            return third_parts
         turns: Any = False
         for axis in self._axes_inside(operand, inner):
             turns = turns | (lengths.parts[axis] > 1)
-        return np.where(turns, other, 1)
+        return np.where(turns, third_parts, 1)
 
     def _passing(
         self, operand: Operand, inner: LoopOrder, steps: _Steps, reads_first: Numbers

@@ -157,8 +157,8 @@ class _Walker:
         self.sums = self.matrices["C"] = np.zeros((M, N), self.types["C"])
         self.output = np.zeros((M, N), self.types["O"])
         self.tiles: dict[tuple[str, int], list[_Tile]] = {}
-        for level, held in enumerate(self.nest.holds):
-            for operand in held:
+        for level, operands in enumerate(self.nest.holds):
+            for operand in operands:
                 shape = self._buffer(operand, level)  # type: ignore[arg-type]
                 self.tiles[operand, level] = [
                     _Tile(

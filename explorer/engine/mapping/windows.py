@@ -202,19 +202,21 @@ class _Walk:
             if whole:
                 tile = (0, self._nest.size[0], 0, self._nest.size[1])
             key = level, core.position
-            held = self._held.get(key)
-            if held == tile:
+            earlier_tile = self._held.get(key)
+            if earlier_tile == tile:
                 continue
             self._held[key] = tile
-            for other in [
-                other for other in self._held if other[0] > level and other[1][: level + 1] == core.position
+            for inner_key in [
+                inner_key
+                for inner_key in self._held
+                if inner_key[0] > level and inner_key[1][: level + 1] == core.position
             ]:
-                if "A" not in self._nest.levels[other[0]].keep:
-                    del self._held[other]
+                if "A" not in self._nest.levels[inner_key[0]].keep:
+                    del self._held[inner_key]
             if level == self._level:
                 new = self._part(*tile)
-                if held is not None:
-                    new = np.setdiff1d(new, self._part(*held), assume_unique=True)
+                if earlier_tile is not None:
+                    new = np.setdiff1d(new, self._part(*earlier_tile), assume_unique=True)
                 self._loads += len(new)
                 news.setdefault(core.position[: outer + 1], []).append(new)
         for parts in news.values():

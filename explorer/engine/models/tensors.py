@@ -109,11 +109,11 @@ class TensorFile(StaticModel):
             One row per name; None if a name is a pattern, a module, or a tensor with several names.
         """
         tensors = self.contents.tensors
-        wanted = set(names)
-        entries = {entry.name: entry for entry in tensors if entry.name in wanted}
-        if len(entries) < len(wanted) or any(entry.identity is not None for entry in entries.values()):
+        requested = set(names)
+        entries = {entry.name: entry for entry in tensors if entry.name in requested}
+        if len(entries) < len(requested) or any(entry.identity is not None for entry in entries.values()):
             return None
-        modules = tuple(f"{name}{separator}" for name in wanted for separator in "./")
+        modules = tuple(f"{name}{separator}" for name in requested for separator in "./")
         if any(entry.name.startswith(modules) for entry in tensors):
             return None
         why = self.contents.why

@@ -203,9 +203,9 @@ def _build_python_error(path: str) -> BadModel:
     functions = [node.name for node in body if isinstance(node, ast.FunctionDef)]
     classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
     names = [name for name in (*functions, *classes) if not name.startswith("_")]
-    what = "a Python file needs the name of the function or class that returns the model"
+    message = "a Python file needs the name of the function or class that returns the model"
     hint = f"for example {path}:{names[0]}" if names else f"write {path}:NAME"
-    return BadModel(what, where=path, hint=hint)
+    return BadModel(message, where=path, hint=hint)
 
 
 def find_folder_error(folder: str) -> BadModel | None:

@@ -132,7 +132,7 @@ def _alternate(
     while is_running:
         reasons = [
             measurement.call_loaded(
-                partial(TimedRuns.block, room=measurement.room, watch=watch, step=step, stop=why)
+                partial(TimedRuns.time_block, room=measurement.room, watch=watch, step=step, stop=why)
             )
             for measurement in measurements
         ]

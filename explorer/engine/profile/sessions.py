@@ -99,7 +99,7 @@ class TimedSessions(TimedRuns):
         return self._level != "none"
 
     def optimised(self) -> Graph:
-        """Returns the graph that the runtime made by its optimization.
+        """Returns the graph after the runtime has optimized it.
 
         Call it only once: it deletes the file.
         """

@@ -234,8 +234,8 @@ class _Declarer:
             return ValueType()
         others = [table.containers.get(name) for table in tables]
         if others[0] is not None:
-            other = _find_common_container(name, others)
-            return ValueType() if other is None else ValueType(other=other)
+            container = _find_common_container(name, others)
+            return ValueType() if container is None else ValueType(other=container)
         kind: Type | None = tables[0].types.get(name)
         for table in tables[1:]:
             kind = find_common_type(kind, table.types.get(name))

@@ -95,7 +95,7 @@ def sweep_mappings(
         raise Misuse("an nn.Module object stays in its process", hint="name it as package.module:callable")
     with Store(MappingRow, output) as store:
         run = _Run(subject, machines, objective, globs, store, on_progress, cancel)
-        made = len(run.open)
+        computed_count = len(run.open)
         if scheduler is None:
             run.compute_in_process(1 if stays else workers)
         worker_count = run.compute_in_workers(scheduler, workers) if run.open else 0
@@ -105,8 +105,8 @@ def sweep_mappings(
     return MappingSweep(
         rows=rows,
         front=front,
-        made=made,
-        kept=len(rows) - made,
+        made=computed_count,
+        kept=len(rows) - computed_count,
         output=output or "",
         workers=worker_count,
         seconds=time.perf_counter() - started,
@@ -131,10 +131,11 @@ class _Run:
         self.files = subject.files()
         self.content = "" if store.path is None else self._fingerprint()
         blank_rows = [self._blank(machine, objective) for machine in machines]
-        stored = {row.key: row for row in store.rows([row.key for row in blank_rows if row.key])}
+        stored_rows = {row.key: row for row in store.rows([row.key for row in blank_rows if row.key])}
         # the same content may have another name now
         self.rows = [
-            replace(stored[row.key], model=row.model) if row.key in stored else row for row in blank_rows
+            replace(stored_rows[row.key], model=row.model) if row.key in stored_rows else row
+            for row in blank_rows
         ]
         # a failed row is tried again, because packages may have been installed since
         self.open = [index for index, row in enumerate(self.rows) if row.fits is None]

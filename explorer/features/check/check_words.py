@@ -112,9 +112,9 @@ def _format_limit(row: BudgetRow) -> Cell:
     """Format a limit as a number, with the change that the user wrote."""
     if row.bound is None:
         return row.limit
-    bound = _format(row.unit, row.bound)
+    limit = _format(row.unit, row.bound)
     is_change = row.limit[:1] in ("+", "-")
-    return (bound, Span(f" ({row.limit})", "quiet")) if is_change else bound
+    return (limit, Span(f" ({row.limit})", "quiet")) if is_change else limit
 
 
 def _format(unit: str, value: float | None, sign: str = "") -> Span:

@@ -230,7 +230,7 @@ def _judge_figure(
     interval = model_figures.seconds if figure_name == "seconds" else None
     values = interval or Interval(*compute_range(figure))
     old = None if before is None else before.figures.get(figure_name)
-    limits, bound = _find_limits(budget, unit, old)
+    limits, limit_value = _find_limits(budget, unit, old)
     is_minimum = name == "min_coverage"
     verdict = _compare(values, limits, is_minimum=is_minimum)
     reason = ""
@@ -248,7 +248,7 @@ def _judge_figure(
         figure_name,
         unit,
         limit,
-        None if bound is None else _convert_bound(bound, unit),
+        None if limit_value is None else _convert_bound(limit_value, unit),
         _get_number(figure),
         figure.sign,
         _get_number(past),

@@ -177,8 +177,10 @@ class _Reading:
                 keyword, reader = _SESSION_READERS[name]
                 values[keyword] = reader(value, where)
             else:
-                known = [known.replace("_", "-") for known in (*self._readers, *_SESSION_READERS)]
-                hint = suggest_name(name.replace("_", "-"), [*known, "against"])
+                valid_names = [
+                    valid_names.replace("_", "-") for valid_names in (*self._readers, *_SESSION_READERS)
+                ]
+                hint = suggest_name(name.replace("_", "-"), [*valid_names, "against"])
                 raise Misuse(f"there is no setting '{key}'", where=where, hint=hint)
         return values
 

@@ -194,8 +194,8 @@ def epilogues(
     Returns:
         Epilogue of each matrix product that has one, by the name of the site.
     """
-    found = _Task(session, (), grouped, unit, on_progress).epilogues()
-    return {name: epilogue.record for name, epilogue in found.items()}
+    finder = _Task(session, (), grouped, unit, on_progress).epilogues()
+    return {name: epilogue.record for name, epilogue in finder.items()}
 
 
 def verify_code(
@@ -276,8 +276,8 @@ class _Task:
         from explorer.engine.shapes import Inference
 
         shapes = self._session.parts.models.name_input_shapes(self._model)
-        found = Epilogues(self._model, Inference(self._model, self._dims, shapes).main.values)
-        epilogues = {name: found.find(site, self._plans[name]) for name, site in self.sites.items()}
+        finder = Epilogues(self._model, Inference(self._model, self._dims, shapes).main.values)
+        epilogues = {name: finder.find(site, self._plans[name]) for name, site in self.sites.items()}
         return {name: epilogue for name, epilogue in epilogues.items() if epilogue is not None}
 
     def prove(

@@ -155,16 +155,16 @@ def nodes(
             where=models.source,
             hint=hint if has_export else f"explorer layers {models.source} lists its layers",
         )
-    seen = NodeContexts()
-    rows = opened.examine(look=seen.look, on_progress=on_progress, cancel=cancel).analysis.layers
-    paths = {row_id: rows[row_id].path for row_id in seen.rows.values()}
-    table = build_node_table(opened.model, seen, paths)
-    chosen = [node for node in table.nodes if not kinds or _is_of_kind(node, kinds)]
+    contexts = NodeContexts()
+    rows = opened.examine(look=contexts.look, on_progress=on_progress, cancel=cancel).analysis.layers
+    paths = {row_id: rows[row_id].path for row_id in contexts.rows.values()}
+    table = build_node_table(opened.model, contexts, paths)
+    table_nodes = [node for node in table.nodes if not kinds or _is_of_kind(node, kinds)]
     _refuse_unknown_kinds(kinds, table.nodes)
     if layers:
         selected = [path for text in layers for path in _paths_of(text, rows, table.nodes)]
-        chosen = [node for node in chosen if node.path in set(selected)]
-    return replace(table, nodes=tuple(chosen))
+        table_nodes = [node for node in table_nodes if node.path in set(selected)]
+    return replace(table, nodes=tuple(table_nodes))
 
 
 def _is_of_kind(node: FileNode, kinds: Sequence[str]) -> bool:

@@ -313,14 +313,16 @@ def _capacity_curve(
     ]
     for index, size in enumerate(sizes):
         amounts = [(traffic[index], calls) for traffic, _, calls in rows]
-        known = [(amount, calls) for amount, calls in amounts if amount is not None]
+        known_amounts = [(amount, calls) for amount, calls in amounts if amount is not None]
         memories = tuple(
             replace(memory, size=size) if memory is first else memory for memory in machine.memories
         )
         capacity = compute_capacity_on_chip(replace(machine, memories=memories))
         yield CapacityPoint(
             size,
-            sum(amount * calls for amount, calls in known) if len(known) == len(amounts) else None,
+            sum(amount * calls for amount, calls in known_amounts)
+            if len(known_amounts) == len(amounts)
+            else None,
             sum(compute_traffic_bound(mapping, capacity) * calls for _, mapping, calls in rows),
         )
 

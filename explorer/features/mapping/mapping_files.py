@@ -73,11 +73,11 @@ class MappingFiles:
 
     # the mapping file
 
-    def write(self, shown: ShownMapping) -> None:
+    def write(self, displayed: ShownMapping) -> None:
         """Ask for a path, and write the mapping file."""
 
         def write(path: str, overwrite: bool, ask_again: Callable[[], None]) -> None:
-            work = self._write(path, shown.content, overwrite, ask_again)
+            work = self._write(path, displayed.content, overwrite, ask_again)
             self._view.run_worker(work, exit_on_error=False)
 
         question = "The mapping of this matmul, which explorer map reads with --mapping, into the file"
@@ -99,14 +99,14 @@ class MappingFiles:
 
     # the code
 
-    def prove(self, shown: ShownMapping) -> None:
+    def prove(self, displayed: ShownMapping) -> None:
         """Prove the code of the mapping without keeping it."""
-        self._view.run_worker(self._prove(shown), group="code", exit_on_error=False)
+        self._view.run_worker(self._prove(displayed), group="code", exit_on_error=False)
 
-    async def _prove(self, shown: ShownMapping) -> None:
+    async def _prove(self, displayed: ShownMapping) -> None:
         try:
             with scratch.create_folder() as folder:
-                proof = await self._emit(shown, os.path.join(folder, "code"), folder, "proving the code")
+                proof = await self._emit(displayed, os.path.join(folder, "code"), folder, "proving the code")
         except Cancelled:
             self._say("the proof was stopped")
         except ExplorerError as error:
@@ -115,32 +115,32 @@ class MappingFiles:
             self._show_proof(proof, "")
 
     async def _emit(
-        self, shown: ShownMapping, output: str, folder: str, title: str, *, overwrite: bool = False
+        self, displayed: ShownMapping, output: str, folder: str, title: str, *, overwrite: bool = False
     ) -> CodeProof:
         """Emit and prove the code into `output`; `folder` takes the mapping file."""
         path = os.path.join(folder, "mapping.toml")
         with open_text(path) as target:
-            target.write(shown.content)
+            target.write(displayed.content)
         proof: CodeProof = await self._jobs.run(
             title,
             "emit",
             output=output,
             mapping=path,
-            machine=shown.machine,
-            fuse=shown.fuse,
-            sites=(escape(shown.cost.mapping.site),),
+            machine=displayed.machine,
+            fuse=displayed.fuse,
+            sites=(escape(displayed.cost.mapping.site),),
             overwrite=overwrite,
         )
         return proof
 
-    def emit(self, shown: ShownMapping, folder: str = "") -> None:
+    def emit(self, displayed: ShownMapping, folder: str = "") -> None:
         """Ask for a folder, and write the proved code into it."""
-        site = "".join(letter if letter.isalnum() else "_" for letter in shown.cost.mapping.site)
+        site = "".join(letter if letter.isalnum() else "_" for letter in displayed.cost.mapping.site)
 
         def write(folder: str, _: bool, ask_again: Callable[[], None]) -> None:
             def on_confirmed(is_confirmed: bool | None) -> None:
                 if is_confirmed:
-                    work = self._write_code(shown, folder, exists, ask_again)
+                    work = self._write_code(displayed, folder, exists, ask_again)
                     self._view.run_worker(work, group="code", exit_on_error=False)
                 else:
                     ask_again()
@@ -156,11 +156,11 @@ class MappingFiles:
         ask_path(self._view.app, "Emit C code", f"{site.strip('_') or 'code'}_code", question, write)
 
     async def _write_code(
-        self, shown: ShownMapping, output: str, overwrite: bool, ask_again: Callable[[], None]
+        self, displayed: ShownMapping, output: str, overwrite: bool, ask_again: Callable[[], None]
     ) -> None:
         try:
             with scratch.create_folder() as folder:
-                proof = await self._emit(shown, output, folder, "emitting the code", overwrite=overwrite)
+                proof = await self._emit(displayed, output, folder, "emitting the code", overwrite=overwrite)
         except Cancelled:
             self._say("stopped, no file was written")
         except ExplorerError as error:

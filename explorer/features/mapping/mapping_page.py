@@ -149,12 +149,12 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
     with_gaps = height >= 6 * len(pairs)
     lines: list[Line] = []
     for memory, use in pairs:
-        held = held_text(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
+        use_text = held_text(use) if not use.missing else f"{bytes_text(use.held)} of {bytes_text(use.size)}"
         cores = f" x {memory.cores:,}" if memory.cores > 1 else ""
         operands = "" if with_tiles else f"  {' '.join(memory.holds)}"
         name: Line = ((f" {escape_name(memory.name)}{cores}", "strong"), (operands, "dim"))
-        gap = width - line_width(name) - len(held) - 1
-        lines.append(cut_line((*name, (" " * max(gap, 1), "text"), (held, "number")), width))
+        gap = width - line_width(name) - len(use_text) - 1
+        lines.append(cut_line((*name, (" " * max(gap, 1), "text"), (use_text, "number")), width))
         if use.size:
             share = occupancy(use)
             text = "too large" if use.missing else share_text(share, 1)
@@ -221,8 +221,10 @@ def front_plot(
     has_cycles = all(cost.cycles is not None for cost in front)
 
     def place(cost: MappingCost) -> tuple[float, float]:
-        held = sum(memory.held for memory in cost.memories[1:])
-        return float(held), float(cost.cycles if has_cycles and cost.cycles is not None else cost.traffic)
+        held_bytes = sum(memory.held for memory in cost.memories[1:])
+        return float(held_bytes), float(
+            cost.cycles if has_cycles and cost.cycles is not None else cost.traffic
+        )
 
     dots = [Dot(place(cost), "●", "bar") for cost in front]
     if current is not None:

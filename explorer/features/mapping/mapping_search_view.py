@@ -262,8 +262,8 @@ class MappingSearchView(SubScreen[None]):
         if cost is None:
             self.app.bell()
             return
-        known = {"cycles": cost.cycles, "energy": cost.pj, "traffic": cost.traffic, "edp": cost.edp}
-        choices = [name for name in _OBJECTIVES if known[name] is not None]
+        figures = {"cycles": cost.cycles, "energy": cost.pj, "traffic": cost.traffic, "edp": cost.edp}
+        choices = [name for name in _OBJECTIVES if figures[name] is not None]
         following = choices[(choices.index(self._objective) + 1) % len(choices)]
         if following == self._objective:
             self._refuse("this machine gives neither cycles nor energies, only traffic")

@@ -51,7 +51,7 @@ def level_names(machine: MemoryMachine, cost: MappingCost) -> list[tuple[str, ..
     for move in cost.moves:
         if move.operand in ("A", "B", "C"):
             names[move.level].add(move.memory)
-    return [tuple(sorted(held, key=order.index)) for held in names]
+    return [tuple(sorted(memory_names, key=order.index)) for memory_names in names]
 
 
 def nest_rows(mapping: SiteMapping, outermost: str, names: Sequence[Sequence[str]]) -> list[NestRow]:
@@ -103,14 +103,14 @@ def energy_text(pj: float) -> str:
 
 def bound_text(search: MappingSearch) -> str:
     """Write the figure that no mapping goes below, and how far the best one may be from the least."""
-    bound = {
+    limit_text = {
         "cycles": f"{exact_text(round(search.bound))} cycles",
         "traffic": bytes_text(round(search.bound)),
         "energy": energy_text(search.bound),
         "edp": f"{search.bound:,.3g} pJ cycles",
     }[search.objective]
     share = share_of_bound(search)
-    return f"no mapping goes below {bound}" + (f", so it is {share} of the least" if share else "")
+    return f"no mapping goes below {limit_text}" + (f", so it is {share} of the least" if share else "")
 
 
 def share_of_bound(search: MappingSearch) -> str:
@@ -225,11 +225,11 @@ def cost_table(machine: MemoryMachine, cost: MappingCost, *, occupancies: bool) 
         if occupancies:
             cells += list(_occupancy_cells(part.memory))
         if cost.cycles is not None:
-            known = part.cycles is not None and total > 0
+            has_share = part.cycles is not None and total > 0
             cells += [
-                Span(bar_text((part.cycles or 0) / total) if known else "", role),
+                Span(bar_text((part.cycles or 0) / total) if has_share else "", role),
                 _count(part.cycles) if part.cycles is not None else "",
-                Span(share_text(part.cycles, total) if known else "", "quiet"),
+                Span(share_text(part.cycles, total) if has_share else "", "quiet"),
             ]
         if cost.pj is not None:
             cells += [

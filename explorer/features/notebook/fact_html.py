@@ -105,14 +105,14 @@ def _text(value: Any) -> str:
 
 def _list_rows(rows: Any) -> Table:
     """Return the fields of records with one value each as a table."""
-    shown = list(rows[:_ROWS])
+    listed_rows = list(rows[:_ROWS])
     names = [
         name
-        for name in (shown[0].__struct_fields__ if shown else ())
-        if not any(_is_list(getattr(row, name)) for row in shown)
+        for name in (listed_rows[0].__struct_fields__ if listed_rows else ())
+        if not any(_is_list(getattr(row, name)) for row in listed_rows)
     ]
     columns = [
-        Column(name.replace("_", " "), "left" if isinstance(getattr(shown[0], name), str) else "right")
+        Column(name.replace("_", " "), "left" if isinstance(getattr(listed_rows[0], name), str) else "right")
         for name in names
     ]
 
@@ -120,7 +120,7 @@ def _list_rows(rows: Any) -> Table:
         return [_text(getattr(row, name)) for name in names]
 
     more = f"the first {_ROWS:,}; to_frame() has all" if len(rows) > _ROWS else ""
-    return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, shown))
+    return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, listed_rows))
 
 
 def _build_summary_blocks(fact: Summary, depth: int | None, *, is_text: bool) -> list[Block]:

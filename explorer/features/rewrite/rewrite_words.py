@@ -88,7 +88,7 @@ def _into(node: FoldedNode) -> str:
 def fold_rows(fact: Fold) -> list[dict[str, Any]]:
     """Return the rows of `--csv`: each folded node with its target, each other one with its reason."""
     folded = [(step.kind, node) for step in fact.steps for node in step.folded]
-    left = [(step.kind, node) for step in fact.steps for node in step.left]
+    unfolded = [(step.kind, node) for step in fact.steps for node in step.left]
     rows: list[dict[str, Any]] = [
         {
             "kind": kind,
@@ -99,7 +99,7 @@ def fold_rows(fact: Fold) -> list[dict[str, Any]]:
         }
         for kind, node in folded
     ]
-    for kind, stays in [*left, *(("", node) for node in fact.left)]:
+    for kind, stays in [*unfolded, *(("", node) for node in fact.left)]:
         rows.append({"kind": kind, "name": stays.name, "op": stays.op, "stays_because": stays.reason})
     return rows
 

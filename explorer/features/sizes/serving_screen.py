@@ -211,8 +211,8 @@ def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
     """Draw the text of `explorer serving` with plots on its right, or below it on a narrow screen."""
     if width < _WIDE:
         return draw([*serving_blocks(fact), TextLine(), *serving_plots(fact)], width, exact)
-    left = draw(serving_blocks(fact), width - _PLOT - 2, exact)
-    return join_columns(left, draw(serving_plots(fact), _PLOT), width - _PLOT)
+    text_lines = draw(serving_blocks(fact), width - _PLOT - 2, exact)
+    return join_columns(text_lines, draw(serving_plots(fact), _PLOT), width - _PLOT)
 
 
 class ServingDialog(RecordForm[ServingSpec]):

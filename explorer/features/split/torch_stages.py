@@ -90,7 +90,7 @@ class TorchSplitter:
         inputs, program, search = self._search(spec, machines)
         fact, places = self._find_cuts(spec, inputs, search)
         parts, module = self._cut(inputs, program, places)
-        chosen = _choose_devices(devices, len(parts.stages))
+        torch_devices = _choose_devices(devices, len(parts.stages))
         report(self._on_progress, self._cancel, "comparing the outputs")
         feeds, _ = draw_inputs(self._opened.loaded, inputs, seed)
         args, kwargs = inputs.pack_arguments(feeds)
@@ -106,7 +106,7 @@ class TorchSplitter:
                 )
         if exact is False:
             raise BadModel("the stages give other outputs than the module", where=self._models.source)
-        return StagePipeline(parts, chosen), replace(fact, exact=exact)
+        return StagePipeline(parts, torch_devices), replace(fact, exact=exact)
 
     def _find_cuts(
         self, spec: SplitSpec, inputs: BoundInputs, search: StageSearch
@@ -305,7 +305,7 @@ def _choose_devices(devices: Sequence[str], stage_count: int) -> list[torch.devi
             where="split_module(devices)",
             hint="name one device, or one for each stage",
         )
-    chosen = []
+    torch_devices = []
     for name in names:
         try:
             device = torch.device(name)
@@ -316,8 +316,8 @@ def _choose_devices(devices: Sequence[str], stage_count: int) -> list[torch.devi
                 where="split_module(devices)",
                 hint="write 'cpu', 'cuda:0' or 'mps'",
             ) from error
-        chosen.append(device)
-    return chosen
+        torch_devices.append(device)
+    return torch_devices
 
 
 def _describe_shared_weights(shared: Sequence[str]) -> list[str]:

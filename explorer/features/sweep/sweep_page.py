@@ -223,11 +223,11 @@ class ParetoPlot:
             if tiling not in self._points:
                 continue
             x, y = self._dot(self._points[tiling][0], across, rows)
-            for left, line in ((x + 1, y), (x - len(label), y), (x, y - 1), (x, y + 1)):
-                cells = {(left + offset, line) for offset in range(len(label))}
-                is_inside = 0 <= left <= across - len(label) and 0 <= line < rows
+            for start, line in ((x + 1, y), (x - len(label), y), (x, y - 1), (x, y + 1)):
+                cells = {(start + offset, line) for offset in range(len(label))}
+                is_inside = 0 <= start <= across - len(label) and 0 <= line < rows
                 if is_inside and not cells & taken:
-                    places[left, line] = label
+                    places[start, line] = label
                     taken |= cells
                     break
         return places

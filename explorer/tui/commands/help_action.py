@@ -72,7 +72,7 @@ def help_dialog(screen: Screen[Any]) -> HelpDialog:
         )
         return [line for lines in sections if lines for line in (*lines, BLANK)][:-1]
 
-    parts = [part for part, shown in (("fields", notes), ("words", terms), ("keys", True)) if shown]
+    parts = [part for part, is_shown in (("fields", notes), ("words", terms), ("keys", True)) if is_shown]
     title = " and ".join(filter(None, (", ".join(parts[:-1]), parts[-1]))).capitalize()
     return HelpDialog(page, title, KEYS, [key for key in KEYS if find_namespace(screen, key) is not None])
 

@@ -82,10 +82,10 @@ class KeysInOrder:
         for _ in keys:
             self._waiting.popleft()
         # an input takes the first line of a paste, and no later part of it
-        shown = "" if is_continued and self._has_line_end else text
+        pasted_text = "" if is_continued and self._has_line_end else text
         self._has_line_end = "\n" in text or (is_continued and self._has_line_end)
         self._paste_end = keys[-1].time
-        return Paste(shown)
+        return Paste(pasted_text)
 
     def _follow_key(self, node: Any, turn: float) -> None:
         """Post a callback through the queues of all nodes that the key bubbles through."""

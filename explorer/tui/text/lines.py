@@ -204,12 +204,12 @@ def flow_pieces(pieces: Iterable[Line], width: int, indent: int = 1, *, gap: int
     lines: list[Line] = []
     current: list[Span] = []
     used_cells = 0
-    for item in pieces:
-        size = line_width(item)
+    for piece in pieces:
+        size = line_width(piece)
         if current and used_cells + gap + size > width:
             lines.append(tuple(current))
             current = []
         blanks = gap if current else indent
         used_cells = (used_cells if current else 0) + blanks + size
-        current += [(" " * blanks, "text"), *item]
+        current += [(" " * blanks, "text"), *piece]
     return [*lines, tuple(current)] if current else lines

@@ -75,7 +75,7 @@ def is_model_asking() -> bool:
 
 
 def _is_described_by_asyncio(frame: FrameType | None) -> bool:
-    """Whether asyncio makes the text of a task, with the result in it, which no model reads."""
+    """Whether asyncio formats a task, with its result, as text that no model reads."""
     while frame is not None:
         package = frame.f_globals.get("__name__", "").partition(".")[0]
         if package == "asyncio" or package not in sys.stdlib_module_names:
@@ -121,7 +121,7 @@ def replace_cpu(func: Any, args: Any, kwargs: Mapping[str, Any]) -> tuple[Any, A
 
 
 class TensorClass:
-    """Stands for a class of torch such as `torch.FloatTensor`, and takes meta tensors for tensors on the CPU.
+    """Replaces a class of torch such as `torch.FloatTensor`, and accepts meta tensors as tensors on the CPU.
 
     Args:
         actual_class: The class of torch. Calls, attributes and comparisons go to it.

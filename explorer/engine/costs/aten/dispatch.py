@@ -98,7 +98,7 @@ def compute_gradient(
         kwargs: Keyword arguments of the call.
         result: Result of the call.
         macs: MACs of the call.
-        want: Tells for a tensor why its gradient is needed.
+        want: Function that returns the purpose of a tensor's gradient; see `Want`.
     """
     operator = find_operator(func)
     if operator is None or operator.gradient is None:

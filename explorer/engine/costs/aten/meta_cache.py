@@ -140,7 +140,7 @@ def clear_answers() -> None:
 
 
 def limit_answers() -> None:
-    """Removes every answer if there are too many."""
+    """Removes every answer if there are more than `MAX_ANSWERS`."""
     if sum(len(operator.answers) for operator in _OPERATORS.values()) > MAX_ANSWERS:
         clear_answers()
 

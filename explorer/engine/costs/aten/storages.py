@@ -60,7 +60,7 @@ _CALLBACK = _ThreadCallback()
 
 
 def answer_memory_query(func: Any, args: tuple[Any, ...]) -> Any:
-    """Returns the answer of the processor to a question about the memory of meta tensors.
+    """Returns what a function that asks for the memory of tensors returns on the CPU, for meta tensors.
 
     The answer is None for other functions, and for an address that code may use for more than comparisons.
     """
@@ -135,7 +135,7 @@ def _replace_reader(name: str, method: Callable[..., Any]) -> Callable[..., Any]
 
 
 def _copy_shallow(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns what `copy.copy` makes: another tensor with the same memory."""
+    """Returns another tensor with the same memory, as `copy.copy` does."""
     return tensor.detach().requires_grad_(tensor.requires_grad)
 
 

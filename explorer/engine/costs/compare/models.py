@@ -97,8 +97,8 @@ def _compare_with_first(
         *_operator_differences(first, second, index, folds),
     ]
     # a file of tensors has no other figures to compare
-    settled = params if is_graphless(first) or is_graphless(second) else [*params, *macs]
-    return differences, all(d.delta is not None and d.delta == d.explained for d in settled)
+    decisive = params if is_graphless(first) or is_graphless(second) else [*params, *macs]
+    return differences, all(d.delta is not None and d.delta == d.explained for d in decisive)
 
 
 # -- parameters
@@ -239,8 +239,8 @@ def _elementwise_differences(
             amounts.append((_BIASES, biases))
     if not first_work["quantization"] or not second_work["quantization"]:
         amounts.append((_QUANTIZED, second_work["quantization"] - first_work["quantization"]))
-    settled = {"batch norm", "convolution"} if folds else set()
-    amounts += find_rewrites(first, second, settled, idle.paths)
+    explained_kinds = {"batch norm", "convolution"} if folds else set()
+    amounts += find_rewrites(first, second, explained_kinds, idle.paths)
     amounts += list_size_work(first, second)
     amounts += list_tile_work(first, second, figure)
     amounts += list_partial_sums(first, second)

@@ -41,7 +41,7 @@ def _modules_and_graph(first: Analysis, second: Analysis) -> tuple[Analysis, Ana
 def find_rewrites(
     first: Analysis,
     second: Analysis,
-    settled: Collection[str],
+    explained_kinds: Collection[str],
     idle: Collection[str],
     figure: str = "elementwise_ops",
 ) -> list[tuple[str, int]]:
@@ -50,7 +50,7 @@ def find_rewrites(
     Args:
         first: Analysis of modules or of a graph.
         second: Analysis of the other kind.
-        settled: Kinds of work whose differences are explained already.
+        explained_kinds: Kinds of work whose differences are explained already.
         idle: Paths of layers that no output needs, whose differences are explained already.
         figure: Name of the compared figure.
     """
@@ -90,7 +90,7 @@ def find_rewrites(
         )
         kinds = Counter(n.kind for n in nodes if n.elementwise_ops or n.macs)
         name = module_rows[0].kind
-        if find_family(name) in settled or len(kinds) < 2:
+        if find_family(name) in explained_kinds or len(kinds) < 2:
             continue
         work[name] += sum(getattr(n, figure) or 0 for n in nodes) - sum(
             getattr(y, figure) or 0 for y in module_rows

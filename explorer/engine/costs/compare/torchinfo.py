@@ -43,11 +43,12 @@ def build_torchinfo_table(
 ) -> TorchinfoTable:
     """Runs torchinfo on a model and compares its numbers with the analysis.
 
-    loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.
-    analysis: Analysis of the same model with the same inputs.
-    layout: Columns, depth, width and row names of the printed table.
-    input_shapes: Input dtypes and shapes by name, as passed to the analysis.
-    dims: Sizes of dimensions by name, as passed to the analysis.
+    Args:
+        loaded: Model to run: its copy on the meta device, or the model with values if the copy cannot run.
+        analysis: Analysis of the same model with the same inputs.
+        layout: Columns, depth, width and row names of the printed table.
+        input_shapes: Input dtypes and shapes by name, as passed to the analysis.
+        dims: Sizes of dimensions by name, as passed to the analysis.
 
     Raises:
         MissingExtra: torchinfo is not installed.

@@ -66,7 +66,7 @@ class SizeRange(Struct, frozen=True):
 def compute_size_curves(
     size_range: SizeRange,
     examine: Callable[[int], AnalysisResult],
-    cached: Callable[[int], int] | None,
+    cache_bytes: Callable[[int], int] | None,
     machine: Machine | None,
 ) -> SizeCurves:
     """Computes the curves of a model over a size.
@@ -74,11 +74,11 @@ def compute_size_curves(
     Args:
         size_range: Size and its range.
         examine: Analyzes the model at a size.
-        cached: Bytes of the KV cache for a number of tokens, or None if the size is not a text length or the
-            model has no cache.
+        cache_bytes: Bytes of the KV cache for a number of tokens, or None if the size is not a text length or
+            the model has no cache.
         machine: Machine for the times, or None for curves without times.
     """
-    return _Curves(size_range, examine, cached, machine).result()
+    return _Curves(size_range, examine, cache_bytes, machine).result()
 
 
 class _Curves:
@@ -88,14 +88,14 @@ class _Curves:
         self,
         size_range: SizeRange,
         examine: Callable[[int], AnalysisResult],
-        cached: Callable[[int], int] | None,
+        cache_bytes: Callable[[int], int] | None,
         machine: Machine | None,
     ) -> None:
         self.over, self.machine = size_range, machine
         self.weights = 0
         self.coverage = 1.0
         self.counted: set[int] = set()
-        self.cached = cached and cache(cached)
+        self.cache_bytes = cache_bytes and cache(cache_bytes)
 
         @cache
         def count(size: int) -> SizeFigures:
@@ -140,11 +140,11 @@ class _Curves:
     def _fit_cache_form(self) -> Polynomial | None:
         """Returns the bytes of the cache as a function of the tokens, or None if they are not linear."""
         low, high = max(1, self.over.low), self.over.high // 2
-        if self.cached is None or high - low < 3:
+        if self.cache_bytes is None or high - low < 3:
             return None
         sizes = low, (low + high) // 2, high
         try:
-            first, middle, last = (self.cached(size) for size in sizes)
+            first, middle, last = (self.cache_bytes(size) for size in sizes)
         except ExplorerError:  # a model with a maximum text length has no step beyond it
             return None
         line = fit_polynomial((low, high), (first, last))
@@ -243,8 +243,8 @@ class _Curves:
 
     def _analyzed_values(self, size: int, crossing: Crossing) -> tuple[Fraction, Fraction]:
         values = self.count(size).values(self.weights, self.machine)
-        if self.cached is not None and "kv_cache" in (crossing.above, crossing.below):
-            values["kv_cache"] = Fraction(self.cached(size))
+        if self.cache_bytes is not None and "kv_cache" in (crossing.above, crossing.below):
+            values["kv_cache"] = Fraction(self.cache_bytes(size))
         return values[crossing.above], values[crossing.below]
 
     def _bisect_crossings(self, sizes: Sequence[int]) -> list[Crossing]:

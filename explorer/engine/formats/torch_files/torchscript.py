@@ -432,8 +432,8 @@ def show_code(source: str, module: str) -> Outline:
         children = {str(key): child for key, child in state.items() if reader.is_module(child)}
         if name not in children:
             prefix = "".join(f"{part}." for part in done)
-            known = [f"{prefix}{child}" for child in children]
-            hint = suggest_name(module, known) or f"explorer outline {source} lists the modules"
+            child_paths = [f"{prefix}{child}" for child in children]
+            hint = suggest_name(module, child_paths) or f"explorer outline {source} lists the modules"
             raise Misuse("the model has no such module", where=f"--layer {module}", hint=hint)
         target = children[name]
         done.append(name)

@@ -332,16 +332,16 @@ def _name_weights(path: str, names: Sequence[str]) -> None:
     """
     model = onnx.load(path, load_external_data=False)
     graph = model.graph
-    stored = [tensor.name for tensor in graph.initializer]
-    if len(names) > len(stored):
+    stored_names = [tensor.name for tensor in graph.initializer]
+    if len(names) > len(stored_names):
         raise Misuse(
-            f"{len(names):,} names for weights, and the file stores {many_text(len(stored), 'tensor')}",
+            f"{len(names):,} names for weights, and the file stores {many_text(len(stored_names), 'tensor')}",
             where="--input-names",
             hint="the names behind those of the inputs are for the weights; give fewer",
         )
-    renamed = dict(zip(stored, names, strict=False))
+    renamed = dict(zip(stored_names, names, strict=False))
     values = (output for node in graph.node for output in node.output)
-    others = {*values, *(value.name for value in graph.input), *stored[len(names) :]} - {*renamed}
+    others = {*values, *(value.name for value in graph.input), *stored_names[len(names) :]} - {*renamed}
     taken = [name for at, name in enumerate(names) if name in others or name in names[:at]]
     if taken:
         raise Misuse(

@@ -278,9 +278,9 @@ def _find_peaks(matmuls: Sequence[KernelTime]) -> Iterator[PeakRate]:
         of_type = [kernel for kernel in matmuls if kernel.dtype == dtype]
         if of_type:
             best = max(of_type, key=lambda kernel: kernel.macs_per_second)
-            took = best.seconds
+            seconds = best.seconds
             yield PeakRate(
-                dtype, best.macs_per_second, best.macs / took.high, best.macs / took.low, best.sizes
+                dtype, best.macs_per_second, best.macs / seconds.high, best.macs / seconds.low, best.sizes
             )
 
 

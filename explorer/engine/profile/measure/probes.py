@@ -93,7 +93,7 @@ def list_network_convolutions(batch: int) -> tuple[ConvShape, ...]:
     1 x 1 to fewer channels.
     """
 
-    def one(channels: tuple[int, int], side: int) -> ConvShape:
+    def pointwise(channels: tuple[int, int], side: int) -> ConvShape:
         return ConvShape(channels, side, 1, batch=batch)
 
     def depthwise(width: int, side: int, stride: int = 1) -> ConvShape:
@@ -101,17 +101,22 @@ def list_network_convolutions(batch: int) -> tuple[ConvShape, ...]:
 
     width, shapes = 32, [ConvShape((3, 32), 224, 3, 1, 2, batch)]
     for (narrow, side), (next_narrow, next_side) in itertools.pairwise(_STAGES):
-        shapes += [depthwise(width, side), one((width, narrow), side)]
+        shapes += [depthwise(width, side), pointwise((width, narrow), side)]
         width = _EXPANSION * narrow
         shapes += [
-            one((narrow, width), side),
+            pointwise((narrow, width), side),
             depthwise(width, side, 2),
-            one((width, next_narrow), next_side),
+            pointwise((width, next_narrow), next_side),
         ]
         width = _EXPANSION * next_narrow
-        shapes.append(one((next_narrow, width), next_side))
+        shapes.append(pointwise((next_narrow, width), next_side))
     narrow, side = _STAGES[-1]
-    return (*shapes, depthwise(width, side), one((width, narrow), side), one((narrow, width), side))
+    return (
+        *shapes,
+        depthwise(width, side),
+        pointwise((width, narrow), side),
+        pointwise((narrow, width), side),
+    )
 
 
 def time_probes(
@@ -163,9 +168,9 @@ def time_probes(
             yield _kernel(op, sizes, 0, moved, time(run, 1))
 
 
-def _matmul(op: str, sizes: tuple[int, int, int], took: Spread) -> KernelTime:
+def _matmul(op: str, sizes: tuple[int, int, int], seconds: Spread) -> KernelTime:
     m, k, n = sizes
-    return _kernel(op, sizes, m * k * n, 4 * (m * k + k * n + m * n), took)
+    return _kernel(op, sizes, m * k * n, 4 * (m * k + k * n + m * n), seconds)
 
 
 def _time_in_network(

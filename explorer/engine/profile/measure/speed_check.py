@@ -112,14 +112,14 @@ class SpeedCheck:
         """
         if self._network is None or not self._networks or self.describe_slowdown():
             return self._machine, ""
-        (low, high), took = self._network, compute_spread(self._networks)
-        if took.low <= _MIN_NETWORK_CHANGE * high and took.high * _MIN_NETWORK_CHANGE >= low:
+        (low, high), spread = self._network, compute_spread(self._networks)
+        if spread.low <= _MIN_NETWORK_CHANGE * high and spread.high * _MIN_NETWORK_CHANGE >= low:
             return self._machine, ""
         measured = (low + high) / 2
-        times = took.median / measured
+        times = spread.median / measured
         comparison = f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
         return replace(self._machine, probes=apply_network_factor(self._machine.probes, times)), (
             f"small convolutions are predicted {comparison} than when the machine was measured: a network of"
-            f" them took {seconds_text(took.median)}, then {seconds_text(measured)}, and a matmul what it"
+            f" them took {seconds_text(spread.median)}, then {seconds_text(measured)}, and a matmul what it"
             " took then"
         )

@@ -1,7 +1,9 @@
-"""Makes up inputs that give the operators of a region values in every range in which they behave differently.
+"""Driven values: made-up inputs that bring the operands of a region into the ranges that no run has met.
 
-Relu, for example, has a range on either side of its bend at 0; `bend_points` lists the ranges of operators.
-A run meets a range if it gives the operand a value in it. The region runs on scaled and on constant inputs.
+An operator behaves differently in each of its ranges: Relu has one on either side of its bend at 0.
+`bend_points` lists the ranges. An input is drivable if it may have any value. A value is driven if it depends
+on such an input. A run meets a range if it gives the operand a value in it. The region runs on scaled and on
+constant inputs.
 If an operand is below a range in one run and above it in another, an input between the two is in the range,
 and bisection finds it.
 """
@@ -31,7 +33,7 @@ _MAX_RUNS, _MIN_RUNS = 400, 32
 """Largest and smallest limit for the number of runs of a search."""
 
 _MAX_ELEMENTS = 1 << 25
-"""Most watched elements of all runs together. A search may do `_MIN_RUNS` runs even with more elements."""
+"""Largest number of watched elements of all runs together. A search may do `_MIN_RUNS` runs in any case."""
 
 Observe = Callable[[Feeds], Sequence[Mapping[str, Array]]]
 """Function that runs the region in both models, its two sides, and returns the inner values of each side."""
@@ -41,7 +43,7 @@ Key = tuple[int, OperandWatch, Target]
 
 
 class Coverage(Struct):
-    """Which ranges no run has met yet, and the made-up inputs that met the others.
+    """Ranges that no run has met yet, and the made-up inputs that met the others.
 
     Attributes:
         watches: Watched operands of either side.
@@ -91,7 +93,7 @@ def search_missing_ranges(
     drivable: Sequence[str],
     seed: int,
 ) -> None:
-    """Searches inputs that meet the missing ranges, and adds them to `coverage.feeds`.
+    """Searches for inputs that meet the missing ranges, and adds them to `coverage.feeds`.
 
     Args:
         coverage: Ranges to meet.

@@ -1,8 +1,8 @@
 """Makes the operands of a region readable from outside, also those in the bodies of loops and branches.
 
 An operand in the body of a Loop or Scan becomes another output of the body, which the runtime stacks over all
-turns. The nodes of a branch run beside the If, and their operands count only when the condition chose the
-branch.
+iterations. The nodes of a branch run beside the If, and their operands count only when the condition chose
+the branch.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ def _fill(node: Node, body: Graph) -> Sequence[str]:
 def _rename_watch(watch: OperandWatch, names: Mapping[str, str]) -> OperandWatch:
     return replace(
         watch,
-        in_turns=all(name in names for name in watch.names),
+        per_iteration=all(name in names for name in watch.names),
         names=tuple(names.get(name, name) for name in watch.names),
         guard=names.get(watch.guard, watch.guard),
     )

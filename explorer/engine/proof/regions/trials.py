@@ -1,4 +1,4 @@
-"""Compares the arrays of one value in two models, and makes the inputs on which a layer is tried.
+"""Trials of one value in two models: compares its arrays, and creates the inputs on which a layer runs.
 
 Two effects can hide a wrong weight. After a ReLU, half of the weight is multiplied by zero. In a sum of
 thousands of terms, rounding hides a relative error of a thousandth. So a layer is also tried on values

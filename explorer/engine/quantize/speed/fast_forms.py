@@ -128,9 +128,9 @@ def _find_nearest_row(rows: Sequence[FastForm], instructions: str, version: str)
     make = instructions[:3]
 
     def compare_versions(row: FastForm) -> tuple[bool, bool, tuple[int, ...], tuple[int, ...]]:
-        mine, other = _number(version), _number(row.onnxruntime)
-        gap = tuple(abs(a - b) for a, b in zip(mine, other, strict=False))
-        return row.instructions != instructions, row.instructions[:3] != make, gap, other
+        own_version, row_version = _number(version), _number(row.onnxruntime)
+        gap = tuple(abs(a - b) for a, b in zip(own_version, row_version, strict=False))
+        return row.instructions != instructions, row.instructions[:3] != make, gap, row_version
 
     return min(rows, key=compare_versions, default=None)
 

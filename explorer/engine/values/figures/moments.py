@@ -95,13 +95,13 @@ class Moments:
         zero = np.zeros(1)
         self._join(np.array([count]), zero, zero, zero)
 
-    def join(self, other: Moments) -> None:
+    def join(self, added: Moments) -> None:
         """Merges the moments of other numbers with the same number of groups."""
         for name in ("elements", "nan", "inf", "zeros"):
-            getattr(self, name)[:] += getattr(other, name)
-        self.least = np.minimum(self.least, other.least)
-        self.greatest = np.maximum(self.greatest, other.greatest)
-        self._join(other.count, other.mean, other._root, other.absolute)
+            getattr(self, name)[:] += getattr(added, name)
+        self.least = np.minimum(self.least, added.least)
+        self.greatest = np.maximum(self.greatest, added.greatest)
+        self._join(added.count, added.mean, added._root, added.absolute)
 
     def _count_by_group(self, group: Array) -> Array:
         if self.groups == 1:

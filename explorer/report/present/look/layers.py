@@ -114,8 +114,8 @@ def describe_part_read(row: Layer) -> str:
 
     The row has the parameters of the whole weight. The text is empty if the layer reads all of it.
     """
-    read, stored = row.weight_bytes_read, row.weight_bytes
-    if row.group or read is None or stored is None or not 0 < read < stored:
+    read, weight_bytes = row.weight_bytes_read, row.weight_bytes
+    if row.group or read is None or weight_bytes is None or not 0 < read < weight_bytes:
         return ""
     return f"reads {bytes_text(read)} of the weight, "
 
