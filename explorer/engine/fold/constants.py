@@ -105,7 +105,7 @@ def _explain_remaining(work: FoldingGraph, node: Node) -> str:
     types = work.types
     sizes = [_count_stored_bytes(types.get(name)) for name in node.outputs if name]
     if None in sizes:
-        return "how large its result is, is not known"
+        return "the size of its result is not known"
     size = sum(size or 0 for size in sizes)
     tensors = ((work.constant(name), name) for name in node.inputs if name)
     input_bytes = sum(

@@ -127,7 +127,7 @@ def _svm_regressor(call: Call) -> Cost:
     rows, features = _rows(call)
     vectors = _support_vectors(call, features)
     if vectors is None:
-        return cost_formulas.unknown("how many features the input has is not known")
+        return cost_formulas.unknown("the number of input features is not known")
     if vectors:
         weighed = cost_formulas.counted([("rows", rows), ("coefficients", (vectors,))])
         cost = cost_formulas.total([_kernels(call, rows, features, vectors), weighed])
@@ -143,7 +143,7 @@ def _svm_classifier(call: Call) -> Cost:
     rows, features = _rows(call)
     vectors = _support_vectors(call, features)
     if vectors is None:
-        return cost_formulas.unknown("how many features the input has is not known")
+        return cost_formulas.unknown("the number of input features is not known")
     classes = len(attributes.get("classlabels_ints") or attributes.get("classlabels_strings") or ())
     if not vectors:
         # without support vectors, it is a linear model with one row of coefficients per class

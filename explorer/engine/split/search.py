@@ -273,7 +273,7 @@ class StageSearch:
         rows = {layer.layer: layer for layer in fact.layers}
         unknown = next((layer.path for layer in fact.layers if layer.activation_bytes is None), None)
         if unknown is not None:
-            message = f"how much {unknown} puts out is not known"
+            message = f"the output size of {unknown} is not known"
             raise Misuse(message, where="--by training", **self.suggest_remedy())
 
         def figure(name: str, row: int) -> int:
@@ -312,7 +312,7 @@ class StageSearch:
                     f"no place is left for a cut: {why}", where="split", hint="balance something else"
                 )
             suggest_remedy = self.suggest_remedy("its values have no size of their own")
-            raise Misuse("no size of what crosses a cut is known", where="split", **suggest_remedy)
+            raise Misuse("no size of the tensors at a cut is known", where="split", **suggest_remedy)
         if not self.spec.at:
             return places
         modules = [self._find_cut_module(row) for row in self.units.rows]

@@ -170,7 +170,7 @@ class MapCommand(ScreenCommand):
         all_names = list(dict.fromkeys(self._names(layer, layers)))
         names = all_names[:MAX_READ]
         if not names:
-            self.store.say("nothing is stored in this group: choose a layer, for what it puts out")
+            self.store.say("nothing is stored in this group: choose a layer to see its output")
             return
         place = self.store.history_place
         entries = self.store.history.entries if self.store.history is not None else ()

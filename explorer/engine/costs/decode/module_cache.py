@@ -178,7 +178,7 @@ class OwnCache(Struct):
             return {name: _make_token_ids(batch, tokens)}
         shape = guess_shape(self.model, name)
         if shape is None:
-            raise Misuse(f"how large its {name} is, is not known", where=type(self.model).__name__)
+            raise Misuse(f"the shape of its input {name} is not known", where=type(self.model).__name__)
         dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
         return {name: torch.empty((batch, *shape[1:]), dtype=dtype, device="meta")}
 

@@ -133,9 +133,8 @@ def estimate_by_outputs(fact: Training) -> StepMemory:
     """
     unknown = next((row.path for row in fact.layers if row.activation_bytes is None), None)
     if unknown is not None or fact.input_bytes is None:
-        raise Misuse(
-            f"how much {unknown or 'an input'} puts out is not known, and so is the memory of a step"
-        )
+        tensor = "an input" if unknown is None else f"the output of {unknown}"
+        raise Misuse(f"the memory of a step is unknown, because the size of {tensor} is unknown")
     outputs = [Allocation("activations", row.path, row.activation_bytes or 0) for row in fact.layers]
     gradients = [Allocation("gradients", row.path, row.gradient_bytes) for row in fact.layers]
     changes = [MemoryChange("forward", output.path, output) for output in outputs if output.bytes]

@@ -163,7 +163,7 @@ def _compute_layer(
         )
         elementwise = None if gradient is None or layer.elementwise_ops is None else gradient.elementwise
     if None in figures and status != "unknown":
-        status, reason = "unknown", "the size of what it puts out is not known"
+        status, reason = "unknown", "the size of its output is not known"
     return LayerTraining(
         layer.id,
         layer.path,

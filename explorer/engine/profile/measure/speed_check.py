@@ -101,7 +101,7 @@ class SpeedCheck:
         )
         return (
             f"it is {rate:.1f} times slower than when it was measured: a matmul of {sizes} took"
-            f" {seconds_text(current.median)}, then {seconds_text(measured.median)}"
+            f" {seconds_text(current.median)} instead of {seconds_text(measured.median)}"
         )
 
     def adapt_machine(self) -> tuple[MeasuredMachine, str]:
@@ -120,6 +120,6 @@ class SpeedCheck:
         comparison = f"{times:.1f} times slower" if times > 1 else f"{1 / times:.1f} times faster"
         return replace(self._machine, probes=apply_network_factor(self._machine.probes, times)), (
             f"small convolutions are predicted {comparison} than when the machine was measured: a network of"
-            f" them took {seconds_text(spread.median)}, then {seconds_text(measured)}, and a matmul what it"
-            " took then"
+            f" them took {seconds_text(spread.median)} instead of {seconds_text(measured)}, while a matmul"
+            " took the same time"
         )
