@@ -73,7 +73,7 @@ class OnnxModel:
             step = (
                 _load_step_module().analyze_prefill
                 if self.options.prefill
-                else _load_step_module().step_of_graph
+                else _load_step_module().analyze_graph_step
             )
             result: AnalysisResult = step(self.model, self.options.past, dims, shapes, run_analysis)
             return result

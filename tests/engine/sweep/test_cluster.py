@@ -184,7 +184,7 @@ def test_every_processor_takes_part_where_that_saves_time(
         return workers
 
     monkeypatch.setattr(processes, "run", run)
-    monkeypatch.setattr(processes, "processors", lambda: 4)
+    monkeypatch.setattr(processes, "count_processors", lambda: 4)
     monkeypatch.setattr(processes, "count_fitting_workers", lambda nbytes: 3)
     many = SweepSpec(tuple((size, 16, 16) for size in range(1, 101)))
     assert sweep_files(sample("lenet"), spec=many).workers == 0

@@ -37,7 +37,7 @@ def without_memory(monkeypatch: Any, make: Any, *shapes: Any, dtype: Any = None)
     """The analysis with every layer run and every operator asked of torch."""
     with monkeypatch.context() as patch:
         patch.setattr(layer_cache, "is_enabled", lambda: False)
-        patch.setattr(meta_cache, "remember", lambda *args: None)
+        patch.setattr(meta_cache, "store_answer", lambda *args: None)
         patch.setattr(meta_cache, "compute_result", lambda *args: None)
         return analysed(make, *shapes, dtype=dtype)
 
