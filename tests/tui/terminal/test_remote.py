@@ -102,12 +102,12 @@ def test_what_is_not_drawing_goes_through_untouched() -> None:
 
 
 def test_a_sequence_for_a_multiplexer_goes_through_untouched() -> None:
-    from explorer.tui.terminal.clipboard import sequence
+    from explorer.tui.terminal.clipboard import build_sequence
 
     for environment in ({"TERM": "tmux-256color"}, {"STY": "1.pts-0.host"}, {}):
         canvas = Canvas()
         canvas.reduce("\x1b[3;1H\x1b[1;38;5;74mlayers\x1b[0m")
-        sent = sequence("a text " * 100, environment)
+        sent = build_sequence("a text " * 100, environment)
         assert canvas.reduce(sent) == sent
         assert canvas.reduce("\x1b[3;1H\x1b[1;38;5;74mlayers\x1b[0m") == "", (
             "and what is shown is still known"
