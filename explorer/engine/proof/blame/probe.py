@@ -253,7 +253,7 @@ class LayerProbe:
                 reference = None
                 if index == 0 and place.float and not trials.is_same(a, b):
                     reference = self._float64_layers.compute_value_at(completed + offset)
-                trials.add_arrays(place.whole, a, b, reference)
+                trials.add(place.whole, a, b, reference)
             if index == 0:
                 first_values = {**feeds, **before_values}
         differing = [p for p in chunk if p.float and not p.whole.equal]
@@ -357,9 +357,7 @@ class LayerProbe:
                 place.alone.append(trials.Trial(OutputComparison(place.whole.figures.roundoff)))
             differs = place.float and not trials.is_same(a, b)
             stop_if(self.cancel)
-            trials.add_arrays(
-                place.alone[-1], a, b, self._run_reference(place, before_feeds) if differs else None
-            )
+            trials.add(place.alone[-1], a, b, self._run_reference(place, before_feeds) if differs else None)
             if differs:
                 differing.append(place)
         if differing and not part:

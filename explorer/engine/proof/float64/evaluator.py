@@ -90,7 +90,7 @@ def multiply_exactly(x: Array, weight: Array) -> tuple[Array, Array]:
     """
     wide = x.dtype
     exact = np.zeros((x.shape[0], weight.shape[1]), wide)
-    magnitude_sums = np.zeros_like(exact)
+    bound = np.zeros_like(exact)
     # the bound needs few digits, and single precision takes half the time
     is_bound_float32 = wide == np.float64 and weight.dtype == np.float32
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
@@ -99,18 +99,18 @@ def multiply_exactly(x: Array, weight: Array) -> tuple[Array, Array]:
             slab = weight[rows, columns]
             exact[:, columns] += _multiply(x[:, rows], slab.astype(wide))
             size = np.abs(slab).astype(magnitude.dtype, copy=False)
-            magnitude_sums[:, columns] += _multiply(magnitude[:, rows], size)
+            bound[:, columns] += _multiply(magnitude[:, rows], size)
     if is_bound_float32:
-        inexact = ~((magnitude_sums > _SAFE_RANGE[0]) & (magnitude_sums < _SAFE_RANGE[1]))
+        inexact = ~((bound > _SAFE_RANGE[0]) & (bound < _SAFE_RANGE[1]))
         # a row or a column of zeros loses nothing
         unsure = (inexact & weight.any(0)).any(1) & x.any(1) if inexact.any() else np.zeros(len(x), bool)
         if unsure.any():
             magnitudes = np.abs(x[unsure])
-            magnitude_sums[unsure] = 0
+            bound[unsure] = 0
             for rows, columns in _iterate_slabs(weight):
                 part = np.abs(weight[rows, columns]).astype(wide)
-                magnitude_sums[unsure, columns] += _multiply(magnitudes[:, rows], part)
-    return exact, magnitude_sums
+                bound[unsure, columns] += _multiply(magnitudes[:, rows], part)
+    return exact, bound
 
 
 def _multiply(matrix: Array, weight: Array) -> Array:

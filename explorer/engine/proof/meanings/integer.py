@@ -186,12 +186,12 @@ def _build_exact_product(
         left_rows = float_spec.left(lefts)
         sums = _sum_products(left_rows, float_spec.M, weight) + float_spec.arrange_bias(c.read(values))
         size = np.abs(weight.astype(np.int32))
-        magnitude_sums = (
+        bound = (
             _sum_products(lambda b, rows: np.abs(left_rows(b, rows)), float_spec.M, size)
             if needs_bound
             else None
         )
-        return finish_sums(sums.astype(sum_type), float_spec.arrange_bias), magnitude_sums
+        return finish_sums(sums.astype(sum_type), float_spec.arrange_bias), bound
 
     return compute_exact
 

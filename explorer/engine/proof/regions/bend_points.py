@@ -77,7 +77,7 @@ class OperandWatch(Struct, frozen=True):
         names: Name of the operand, or names of both.
         targets: Ranges.
         kinds: Kinds of numpy types for which the ranges apply, such as 'f'.
-        per_iteration: Whether all operands are stacked over the iterations of a loop.
+        in_turns: Whether all operands are stacked over the turns of a loop.
         guard, guard_value: Name and value of the condition under which the node runs; '' without one.
     """
 
@@ -85,7 +85,7 @@ class OperandWatch(Struct, frozen=True):
     names: tuple[str, ...]
     targets: tuple[Target, ...]
     kinds: str = "fV"
-    per_iteration: bool = False
+    in_turns: bool = False
     guard: str = ""
     guard_value: bool = True
 
@@ -101,7 +101,7 @@ class OperandWatch(Struct, frozen=True):
             return None
         with np.errstate(all="ignore"):
             wide = [array.astype(np.float64) for array in arrays]
-            if self.per_iteration:  # one number for each iteration applies to all its elements
+            if self.in_turns:  # one number for each turn applies to all elements of the turn
                 rank = max(array.ndim for array in wide)
                 wide = [array.reshape(*array.shape, *(1,) * (rank - array.ndim)) for array in wide]
             result = wide[0] if len(wide) == 1 else np.asarray(wide[0] - wide[1])
@@ -109,11 +109,11 @@ class OperandWatch(Struct, frozen=True):
             return result
         ran = np.asarray(values[self.guard], bool).reshape(-1) == self.guard_value
         if ran.size > 1 and result.ndim and len(result) == ran.size:
-            return np.asarray(result[ran])  # one condition for each iteration of a loop
+            return np.asarray(result[ran])  # one condition for each turn of a loop
         return result if ran.all() else result.reshape(-1)[:0]
 
     def describe(self, target: Target) -> str:
-        """Describes a range that no run met: "the input of Relu was never below 0"."""
+        """Words for a range that no run met: "the input of Relu was never below 0"."""
         if self.op == "Where":
             return f"the condition of {self.op} was never {target.words}"
         subject = "the input" if len(self.names) == 1 else "the difference of the inputs"
@@ -197,8 +197,8 @@ def _watch_node(
         for name in names:
             yield _bend_at(op, [name], (0.0,), kinds="iu" if op == "Div" else "fViu")
     if op in ("Max", "Min"):
-        for name in names[1:]:
-            yield _bend_at(op, [names[0], name], (0.0,), kinds="fViu")
+        for other in names[1:]:
+            yield _bend_at(op, [names[0], other], (0.0,), kinds="fViu")
     if op == "Clip":
         limits = [name for name in node.inputs[1:3] if name]
         for limit in limits:
@@ -239,7 +239,7 @@ def _surround(bend: float) -> tuple[Target, ...]:
 
 
 def _watch_cast(names: Sequence[str], to: Any) -> Iterator[OperandWatch]:
-    """Yields the operand of a Cast with the ranges that decide its result: a bool or an integer type."""
+    """Yields what decides the result of a Cast to a bool or an integer type."""
     if to == _BOOL:
         yield OperandWatch("Cast", tuple(names), _ZERO_OR_NOT, "fViu")
     elif to == _FLOAT16:

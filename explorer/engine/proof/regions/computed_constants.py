@@ -74,23 +74,21 @@ def _fold_nodes(
         The remaining nodes, or `nodes` itself without a replacement; and the results by name.
     """
     ordered = list_stored_nodes(nodes)
-    constants_by_name = {**constants}
-    constants_by_name.update(
-        (node.outputs[0], t) for node in ordered if (t := read_constant(node)) is not None
-    )
+    stored = {**constants}
+    stored.update((node.outputs[0], t) for node in ordered if (t := read_constant(node)) is not None)
     all_nodes: list[Node] = []
     candidates: list[Node] = []
     computed_names: set[str] = set()
     has_new_bodies = False
     for node in ordered:
-        bodies = {name: _fold_graph(model, body, constants_by_name) for name, body in list_bodies(node)}
+        bodies = {name: _fold_graph(model, body, stored) for name, body in list_bodies(node)}
         if any(bodies[name] is not body for name, body in list_bodies(node)):
             node, has_new_bodies = replace_bodies(node, bodies), True
         all_nodes.append(node)
-        if not bodies and _depends_on_constants(model, node, constants_by_name, computed_names):
+        if not bodies and _depends_on_constants(model, node, stored, computed_names):
             candidates.append(node)
             computed_names.update(node.outputs)
-    values = dict(_compute_results(model, candidates, constants_by_name)) if candidates else {}
+    values = dict(_compute_results(model, candidates, stored)) if candidates else {}
     replaced = [
         node for node in candidates if all(name in values and name not in outputs for name in node.outputs)
     ]
@@ -101,25 +99,23 @@ def _fold_nodes(
     return [node for node in all_nodes if id(node) not in replaced_ids], results
 
 
-def _depends_on_constants(
-    model: Model, node: Node, constants: Tensors, computed_names: Collection[str]
-) -> bool:
+def _depends_on_constants(model: Model, node: Node, stored: Tensors, computed_names: Collection[str]) -> bool:
     """Whether a standard operator reads only computed values and small stored tensors."""
     if node.domain or node.key in model.functions or not any(node.inputs) or any_draws_random(model, [node]):
         return False
     limit = math.inf if node.op in ("Shape", "Size") else _MAX_OPERAND
     return all(
-        not name or name in computed_names or (name in constants and constants[name].elements <= limit)
+        not name or name in computed_names or (name in stored and stored[name].elements <= limit)
         for name in node.inputs
     )
 
 
-def _compute_results(model: Model, nodes: Sequence[Node], constants: Tensors) -> Iterator[tuple[str, Tensor]]:
+def _compute_results(model: Model, nodes: Sequence[Node], stored: Tensors) -> Iterator[tuple[str, Tensor]]:
     """Yields the small results of nodes, by name."""
-    tensors = dict(constants)
+    tensors = dict(stored)
     pending: list[Node] = []
     for node in nodes:
-        operand = constants.get(node.inputs[0])
+        operand = stored.get(node.inputs[0])
         if node.op in ("Shape", "Size") and operand is not None:
             tensors[node.outputs[0]] = _compute_size(node, operand)  # a weight is not passed to the runtime
             yield node.outputs[0], tensors[node.outputs[0]]

@@ -159,7 +159,7 @@ class TableRow(Struct, frozen=True):
 Deciding = DecidingNumber | TableRow
 
 
-LocatedNumber = tuple[Key, DecidingNumber, Axis | None]
+Held = tuple[Key, DecidingNumber, Axis | None]
 """Operator kind and number, the record of the number, and the axis of a Slice that it applies to."""
 
 
@@ -220,7 +220,7 @@ def find_one_sided(
 
 
 def _find_missing_numbers(
-    numbers: Iterable[LocatedNumber], other_keys: Container[Key], varying: Variation
+    numbers: Iterable[Held], other_keys: Container[Key], varying: Variation
 ) -> Iterable[Deciding]:
     """Finds numbers that the other model lacks, except those that slice an axis of fixed length."""
     by_key: dict[Key, DecidingNumber] = {}
@@ -346,7 +346,7 @@ def _replace_number(model: Model, number: Deciding, sign: int) -> Model:
     return replace(model, graph=_replace_in_graph(model.graph, number, sign), functions=functions)
 
 
-def _list_model_numbers(model: Model) -> Iterator[LocatedNumber]:
+def _list_model_numbers(model: Model) -> Iterator[Held]:
     """Yields the deciding numbers of a model, including bodies and functions."""
     inputs = {value.name for value in model.graph.feeds}
     yield from _list_node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
@@ -366,7 +366,7 @@ def _list_epsilons(model: Model) -> Iterator[Key]:
 
 def _list_node_numbers(
     nodes: Sequence[Node], outer_scopes: Sequence[Mapping[str, Tensor]], varying: Collection[str]
-) -> Iterator[LocatedNumber]:
+) -> Iterator[Held]:
     """Yields the deciding numbers of nodes.
 
     Args:

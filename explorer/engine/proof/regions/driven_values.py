@@ -1,9 +1,7 @@
-"""Driven values: made-up inputs that bring the operands of a region into the ranges that no run has met.
+"""Makes up inputs that give the operators of a region values in every range in which they behave differently.
 
-An operator behaves differently in each of its ranges: Relu has one on either side of its bend at 0.
-`bend_points` lists the ranges. An input is drivable if it may have any value. A value is driven if it depends
-on such an input. A run meets a range if it gives the operand a value in it. The region runs on scaled and on
-constant inputs.
+Relu, for example, has a range on either side of its bend at 0; `bend_points` lists the ranges of operators.
+A run meets a range if it gives the operand a value in it. The region runs on scaled and on constant inputs.
 If an operand is below a range in one run and above it in another, an input between the two is in the range,
 and bisection finds it.
 """
@@ -33,7 +31,7 @@ _MAX_RUNS, _MIN_RUNS = 400, 32
 """Largest and smallest limit for the number of runs of a search."""
 
 _MAX_ELEMENTS = 1 << 25
-"""Largest number of watched elements of all runs together. A search may do `_MIN_RUNS` runs in any case."""
+"""Most watched elements of all runs together. A search may do `_MIN_RUNS` runs even with more elements."""
 
 Observe = Callable[[Feeds], Sequence[Mapping[str, Array]]]
 """Function that runs the region in both models, its two sides, and returns the inner values of each side."""
@@ -43,7 +41,7 @@ Key = tuple[int, OperandWatch, Target]
 
 
 class Coverage(Struct):
-    """Ranges that no run has met yet, and the made-up inputs that met the others.
+    """Which ranges no run has met yet, and the made-up inputs that met the others.
 
     Attributes:
         watches: Watched operands of either side.
@@ -85,37 +83,28 @@ class Coverage(Struct):
         return is_new
 
 
-def search_missing_ranges(
-    coverage: Coverage,
-    observe: Observe,
-    original_values: Feeds,
-    dense: Feeds,
-    drivable: Sequence[str],
-    seed: int,
+def drive(
+    coverage: Coverage, observe: Observe, own: Feeds, dense: Feeds, drivable: Sequence[str], seed: int
 ) -> None:
-    """Searches for inputs that meet the missing ranges, and adds them to `coverage.feeds`.
+    """Searches inputs that meet the missing ranges, and adds them to `coverage.feeds`.
 
     Args:
         coverage: Ranges to meet.
         observe: Function that runs both sides of the region.
-        original_values: Values of the inputs in a run of the original model.
-        dense: Random values of the inputs, spread as those of `original_values`.
+        own: Values of the inputs in a run of the original model.
+        dense: Random values of the inputs, spread as those of `own`.
         drivable: Names of the float and bool inputs that are changed.
         seed: Seed of the random numbers.
     """
-    floats = [
-        name
-        for name in drivable
-        if original_values[name].dtype.name in FED_FLOATS and original_values[name].size
-    ]
-    size = sum(array.size for values in observe(original_values) for array in values.values())
+    floats = [name for name in drivable if own[name].dtype.name in FED_FLOATS and own[name].size]
+    size = sum(array.size for values in observe(own) for array in values.values())
     runs = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_ELEMENTS // max(size, 1)))
     search = _Search(coverage, observe, seed, runs)
     for name in drivable:
-        if original_values[name].dtype.kind == "b":
-            for flags in (np.ones_like(original_values[name]), np.zeros_like(original_values[name])):
+        if own[name].dtype.kind == "b":
+            for flags in (np.ones_like(own[name]), np.zeros_like(own[name])):
                 search.observe({**dense, name: flags})
-    for path in _list_paths(original_values, dense, floats):
+    for path in _list_paths(own, dense, floats):
         if not coverage.missing:
             return
         search.follow(path)
@@ -123,19 +112,17 @@ def search_missing_ranges(
             return
 
 
-def _list_paths(original_values: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
+def _list_paths(own: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
     """Yields lists of inputs, each ordered by factor: from large negative to large positive ones."""
     factors = sorted({sign * magnitude for magnitude in _MAGNITUDES for sign in (-1.0, 1.0)} | {0.0})
     groups = [list(floats)] + ([[name] for name in floats[:_MAX_ALONE]] if len(floats) > 1 else [])
     for index, group in enumerate(groups):
         # the first group replaces all floats; an input alone is changed beside the original's values
-        rest = dense if index == 0 else original_values
+        rest = dense if index == 0 else own
         for is_constant in (False, True):
-            units = {
-                name: np.ones(original_values[name].shape) if is_constant else dense[name] for name in group
-            }
+            units = {name: np.ones(own[name].shape) if is_constant else dense[name] for name in group}
             yield [
-                {**rest, **{name: scale(unit, original_values[name], factor) for name, unit in units.items()}}
+                {**rest, **{name: scale(unit, own[name], factor) for name, unit in units.items()}}
                 for factor in factors
             ]
 
@@ -206,13 +193,11 @@ class _Search:
         aims = np.resize(self._choose_aims(key[2]), crosses.size).reshape(crosses.shape)
         if all(first[name].shape == crosses.shape for name in names):
             blend = _Blend(first, second, names, np.zeros(crosses.shape), np.ones(crosses.shape))
-            if self._narrow(key, blend, lambda operand: (operand < aims) == rises):
+            if self._narrow(key, blend, lambda seen: (seen < aims) == rises):
                 return True
         place = np.unravel_index(int(np.argmax(crosses)), crosses.shape)
         blend = _Blend(first, second, names, np.zeros(()), np.ones(()))
-        return self._narrow(
-            key, blend, lambda operand: np.asarray((operand[place] < aims[place]) == rises[place])
-        )
+        return self._narrow(key, blend, lambda seen: np.asarray((seen[place] < aims[place]) == rises[place]))
 
     def _narrow(self, key: Key, blend: _Blend, is_before: Callable[[Array], Array]) -> bool:
         """Halves the part of a path in which an operand crosses its aim."""
@@ -222,12 +207,12 @@ class _Search:
         for _ in range(_STEPS):
             feeds = blend.mix()
             values = self.observe(feeds)
-            if values is None or (operand := watch.read(values[side])) is None:
+            if values is None or (seen := watch.read(values[side])) is None:
                 break
-            shape = shape or operand.shape
-            if operand.shape != shape:
+            shape = shape or seen.shape
+            if seen.shape != shape:
                 break
-            blend.halve(is_before(operand))
+            blend.halve(is_before(seen))
         if key in self.coverage.missing:
             return False
         # the first input that met the range may lie at its edge; this one is closest to the aim

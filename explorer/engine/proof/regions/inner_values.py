@@ -1,8 +1,8 @@
 """Makes the operands of a region readable from outside, also those in the bodies of loops and branches.
 
 An operand in the body of a Loop or Scan becomes another output of the body, which the runtime stacks over all
-iterations. The nodes of a branch run beside the If, and their operands count only when the condition chose
-the branch.
+turns. The nodes of a branch run beside the If, and their operands count only when the condition chose the
+branch.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Watcher:
         """Adds the operands in the body of a loop to its outputs."""
         ((key, body),) = list_bodies(node)
         inputs = [value.name for value in body.inputs]
-        bounds = {name: limits for name, limits in outer.items() if name not in inputs}
+        bounds = {name: bound for name, bound in outer.items() if name not in inputs}
         bounds.update(dict.fromkeys(inputs, UNKNOWN))
         if node.op == "Loop" and inputs:
             bounds[inputs[0]] = Bounds(0.0, whole=True)
@@ -142,27 +142,21 @@ class _Watcher:
             inner_driven.update(inputs)
         visible = {**{n: t for n, t in tensors.items() if n not in inputs}, **body.initializers}
         nodes, watches = self.watch(body.nodes, visible, bounds, {}, inner_driven)
-        names_of_body = {
-            *inputs,
-            *body.initializers,
-            *(name for inner in nodes for name in inner.outputs if name),
-        }
-        watched_names = [
-            n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in names_of_body
-        ]
-        if not watched_names:
+        own = {*inputs, *body.initializers, *(name for inner in nodes for name in inner.outputs if name)}
+        wanted = [n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in own]
+        if not wanted:
             return node, watches
-        copies = {name: create_free_name(f"{name}/seen", self.used_names) for name in watched_names}
-        outputs = {name: create_free_name(f"{name}/turns", self.used_names) for name in watched_names}
-        copy_nodes = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
+        copies = {name: create_free_name(f"{name}/seen", self.used_names) for name in wanted}
+        outputs = {name: create_free_name(f"{name}/turns", self.used_names) for name in wanted}
+        seen = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
         new_body = replace(
             body,
-            nodes=(*nodes, *copy_nodes),
+            nodes=(*nodes, *seen),
             outputs=(*body.outputs, *(Value(copy, None, None) for copy in copies.values())),
         )
         node = replace_bodies(node, {key: new_body})
         lists = {
-            name: (*node.attributes[name], *(0 for _ in watched_names))
+            name: (*node.attributes[name], *(0 for _ in wanted))
             for name in ("scan_output_axes", "scan_output_directions")
             if name in node.attributes
         }
@@ -185,7 +179,7 @@ def _fill(node: Node, body: Graph) -> Sequence[str]:
 def _rename_watch(watch: OperandWatch, names: Mapping[str, str]) -> OperandWatch:
     return replace(
         watch,
-        per_iteration=all(name in names for name in watch.names),
+        in_turns=all(name in names for name in watch.names),
         names=tuple(names.get(name, name) for name in watch.names),
         guard=names.get(watch.guard, watch.guard),
     )

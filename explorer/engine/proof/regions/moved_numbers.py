@@ -1,8 +1,8 @@
 """Finds stored numbers that a rewrite changed in regions whose operators differ.
 
-In such a region, no node shows which number of one graph corresponds to a number of the other. But a correct
-rewrite joins, splits or transposes tensors and keeps their numbers. So the rewrite changed a number that is
-missing in the other region, and a tensor that only nearly equals a tensor of the other region.
+In such a region, no node tells which number of one graph corresponds to a number of the other. But a correct
+rewrite joins, splits or transposes tensors and keeps their numbers. So a missing number was changed, and so
+was a tensor that only nearly equals a tensor of the other region.
 """
 
 from __future__ import annotations

@@ -85,18 +85,18 @@ class StoredDifference(Struct, frozen=True):
 
     Attributes:
         text: Description of the difference.
-        relative_difference: Largest relative difference.
+        apart: Largest relative difference.
         large: Whether the difference exceeds the rounding of another order of computation.
         place: Index of the node in the second region, and the input index or attribute name. None in a body
             or a function.
-        original: Tensor or attribute value in the first region, or None if the attribute is absent.
+        was: Tensor or attribute value in the first region, or None if the attribute is absent.
     """
 
     text: str
-    relative_difference: float
+    apart: float
     large: bool
     place: tuple[int, int | str] | None = None
-    original: Any = None
+    was: Any = None
 
 
 class StoredDifferences(Struct, frozen=True):
@@ -104,14 +104,13 @@ class StoredDifferences(Struct, frozen=True):
 
     Attributes:
         differences: All differences found.
-        has_same_operators: Whether the operators are the same. Every number was then compared with its
-            counterpart.
+        alike: Whether the operators are the same, so that every number was compared with its counterpart.
         sides: Models that were compared, possibly after folding.
         sizes: Sizes of the terms of the folded weights.
     """
 
     differences: list[StoredDifference]
-    has_same_operators: bool
+    alike: bool
     sides: Sides
     sizes: Sizes
 
@@ -119,7 +118,7 @@ class StoredDifferences(Struct, frozen=True):
     def rounded(self) -> bool:
         """Whether there are differences, all of them within the rounding of another order of computation."""
         return (
-            self.has_same_operators
+            self.alike
             and bool(self.differences)
             and not any(difference.large for difference in self.differences)
         )
@@ -151,13 +150,13 @@ def restore(model: Model, difference: StoredDifference) -> Model:
     if isinstance(place, str):
         attributes = {name: value for name, value in node.attributes.items() if name != place}
         node = node.replace_attributes(
-            attributes if difference.original is None else {**attributes, place: difference.original}
+            attributes if difference.was is None else {**attributes, place: difference.was}
         )
     else:
         inputs = [*node.inputs, *[""] * (place + 1 - len(node.inputs))]
-        inputs[place] = "" if difference.original is None else f"{inputs[place]}/restored/{place}"
-        if difference.original is not None:
-            initializers[inputs[place]] = replace(difference.original, name=inputs[place], record=None)
+        inputs[place] = "" if difference.was is None else f"{inputs[place]}/restored/{place}"
+        if difference.was is not None:
+            initializers[inputs[place]] = replace(difference.was, name=inputs[place], record=None)
         node = node.replace_values(inputs, node.outputs)
     nodes = (*model.graph.nodes[:index], node, *model.graph.nodes[index + 1 :])
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
@@ -255,8 +254,8 @@ class _Comparison:
                 yield from self._compare_tensors(label, x, y, place)
             elif type(x) is not type(y) or x != y:
                 share = _compute_largest_share(x, y)
-                original = a.attributes.get(name)
-                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, original)
+                was = a.attributes.get(name)
+                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, was)
 
     def _compare_weights(
         self,

@@ -1,4 +1,4 @@
-"""Trials of one value in two models: compares its arrays, and creates the inputs on which a layer runs.
+"""Compares the arrays of one value in two models, and makes the inputs on which a layer is tried.
 
 Two effects can hide a wrong weight. After a ReLU, half of the weight is multiplied by zero. In a sum of
 thousands of terms, rounding hides a relative error of a thousandth. So a layer is also tried on values
@@ -87,7 +87,7 @@ def is_same(a: Array, b: Array) -> bool:
     return a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
 
 
-def add_arrays(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
+def add(trial: Trial, a: Array, b: Array, true: Array | None) -> None:
     """Adds two arrays of the value to a comparison.
 
     Args:

@@ -1,6 +1,6 @@
 """Interval arithmetic over a region: the values that each node can have, whatever the region reads.
 
-A Relu after an Exp never gets a negative number, so no run has to show its result for negative numbers.
+A Relu after an Exp never gets a negative number, so no run has to show what it does with one.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ def compare_exact(
     comparison = OutputComparison(get_unit_roundoff(str(y.dtype)) if is_float else 1.0)
     reason, note, saturates = "", "", False
     for index, (inputs, tiled_output) in enumerate(zip(draws, outputs, strict=True)):
-        exact, magnitude_sums = meaning.integers.exact(inputs)
+        exact, bound = meaning.integers.exact(inputs)
         tiled = meaning.arrange_output(tiled_output)
         visible = np.ones(exact.shape, bool) if meaning.visible is None else meaning.visible
         wrong = (tiled != exact) & visible
@@ -71,9 +71,7 @@ def compare_exact(
         if index == 0:
             original = meaning.arrange_output(y)
             comparison.add(original, tiled, exact.astype(np.float64))
-            note, saturates = _describe_original(
-                meaning, inputs, original, exact, magnitude_sums, visible, is_float
-            )
+            note, saturates = _describe_original(meaning, inputs, original, exact, bound, visible, is_float)
             if note and not meaning.integers.saturates(inputs):
                 reason = reason or note
     return comparison, reason, note, saturates
@@ -84,7 +82,7 @@ def _describe_original(
     inputs: Sequence[Array],
     original: Array,
     exact: Array,
-    magnitude_sums: Array | None,
+    bound: Array | None,
     visible: Array,
     is_float: bool,
 ) -> tuple[str, bool]:
@@ -94,11 +92,11 @@ def _describe_original(
         The remark, or '' if they agree; whether saturated sums explain the difference.
     """
     assert meaning.integers is not None
-    if is_float and meaning.integers.scale is not None and magnitude_sums is not None:
+    if is_float and meaning.integers.scale is not None and bound is not None:
         allowed = (
             LIMIT
             * get_unit_roundoff(str(original.dtype))
-            * (magnitude_sums * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
+            * (bound * meaning.integers.scale(meaning.arrange_bias) + np.abs(exact))
         )
         gap = np.abs(original.astype(np.float64) - exact)
         wrong = visible & ~(gap <= allowed)

@@ -105,12 +105,12 @@ def _multiply_in_bands(
 ) -> tuple[Array, Array]:
     """Computes X W and |X| |W|, a few rows at a time: X of a convolution can have 29 million elements."""
     batch, depth, width = weight.shape
-    exact, magnitude_sums = (np.empty((batch, len(row_indices), width), wide) for _ in range(2))
+    exact, bound = (np.empty((batch, len(row_indices), width), wide) for _ in range(2))
     step = max(1, _ROWS // max(depth, 1))
     for b in range(batch):
         for first in range(0, len(row_indices), step):
             rows = slice(first, first + step)
-            exact[b, rows], magnitude_sums[b, rows] = multiply_exactly(
+            exact[b, rows], bound[b, rows] = multiply_exactly(
                 x_rows(b, row_indices[rows]).astype(wide), weight[b]
             )
-    return exact, magnitude_sums
+    return exact, bound

@@ -91,20 +91,20 @@ def _find_worst_ratio_of_slab(
     slabs: Sequence[Array], roundoff: float, chain: int, smallest_limit: float
 ) -> tuple[float, float]:
     """Finds the same ratio and limit in one slab: output, exact result, bound and product."""
-    output, exact, magnitude_sums, product = slabs
+    output, exact, bound, product = slabs
     dtype = output.dtype
-    is_finite = np.isfinite(exact) & np.isfinite(magnitude_sums)
+    is_finite = np.isfinite(exact) & np.isfinite(bound)
     with np.errstate(over="ignore"):
         # a sum that is too large for the type is rightly Inf
         is_finite &= np.isfinite(exact.astype(dtype))
     if not is_finite.all():
-        output, exact, magnitude_sums, product = (array[is_finite] for array in slabs)
+        output, exact, bound, product = (array[is_finite] for array in slabs)
     if not output.size:
         return 0.0, LIMIT
     error = np.abs(output.astype(exact.dtype) - exact)
     if not np.isfinite(error).all():
         return float("inf"), LIMIT
-    scale = roundoff * magnitude_sums + smallest_limit
+    scale = roundoff * bound + smallest_limit
     ratios = error / scale
     coherence = np.abs(product) * roundoff / scale
     limits = np.maximum(LIMIT, _SAME_SIGN_FACTOR * math.sqrt(chain) * coherence)
