@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     """Formats, each with the formats to which it can be converted."""
 
 
+MODULE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
+"""Extensions of files that hold an nn.Module."""
+
+
 def outline(source: str) -> Outline:
     """Reads the header of the file or folder `source`. It runs no code from the file and reads no weights.
 
@@ -87,8 +91,6 @@ def label(name: str) -> str:
 
 def has_model_ending(name: str) -> bool:
     """Returns whether the name of a file ends as the names of models do. Files without an ending do not."""
-    from explorer.session.parts.module_job import MODULE_ENDINGS  # imports facts, as above
-
     return registry.find_format_by_ending(name) is not None or name.lower().endswith(MODULE_ENDINGS)
 
 

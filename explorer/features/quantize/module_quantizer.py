@@ -26,9 +26,10 @@ from explorer.facts.conversion import ConversionOptions
 from explorer.facts.quantize import Quantization, QuantizeRequest, QuantizeSpec
 from explorer.facts.settings import QuantizeSettings
 from explorer.features.quantize.quantize import state_text
+from explorer.session.headers import MODULE_ENDINGS
 from explorer.session.parts import scripts
 from explorer.session.parts.models import Cancel, Models, OnProgress
-from explorer.session.parts.module_job import MODULE_ENDINGS, build_module_job
+from explorer.session.parts.module_job import build_module_job
 from explorer.settings.option_values import write_words
 
 if TYPE_CHECKING:

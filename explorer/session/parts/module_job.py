@@ -10,9 +10,6 @@ from explorer.engine.convert.job import ConversionJob, get_module
 from explorer.facts.conversion import ConversionOptions
 from explorer.session.parts.models import Models, OnProgress
 
-MODULE_ENDINGS = (".pt2", ".pt", ".pth", ".ts", ".torchscript")
-"""Extensions of files that hold an nn.Module."""
-
 
 def check_module(models: Models, on_progress: OnProgress) -> None:
     """Checks that the opened model is a module and that torch is installed.
