@@ -39,9 +39,9 @@ ALLOWED: Mapping[str, Mapping[str, str]] = {
     "chooser.py": {"_.what.removeprefix('this is a directory, not a model, and ')": LAYOUT},
     "models.py": {"_ != 'batch norm'": TAG},
     "weights.py": {
-        "_ != 'batch norm'": TAG,
-        "_.family == 'batch norm'": TAG,
-        "family(_.kind) == 'batch norm'": TAG,
+        "_ != _BATCH_NORM": TAG,
+        "_.family == _BATCH_NORM": TAG,
+        "find_family(_.kind) == _BATCH_NORM": TAG,
         "_.family == _INITIAL_STATE": TAG,
         "_.family == _RECURRENT": TAG,
         "_ == 'recurrent layer'": TAG,

@@ -264,7 +264,7 @@ def test_the_cursor_of_the_roofline_stays_in_view() -> None:
         drawn = [
             span for line in page if line_text(line).lstrip(" 0123456789.,")[:1] in "│┤" for span in line
         ]
-        assert drawn.count(("◆", "accent")) == (shown.places[at] is not None)
+        assert drawn.count(("◆", "accent")) == (shown.intensity_steps[at] is not None)
 
 
 def test_layers_of_a_group_are_chosen_together_with_their_share() -> None:

@@ -445,7 +445,7 @@ def test_a_slice_goes_into_a_file_as_numpy_has_it(tmp_path: Path, monkeypatch: p
         (["fc1.weight", "--before", LENET, "--before-name", "fc2.weight"], "[84, 120] there"),
         (["fc1.weight", "--at", "0"], "applies only with --map"),
         (["fc1.weight", "--map", "24"], "not a size of a map"),
-        (["conv1.weight", "--map", "9x9", "--at", "6"], "not a place"),
+        (["conv1.weight", "--map", "9x9", "--at", "6"], "not a position"),
         (["fc1.weight", "--map", "9x9", "--rows", "0:121"], "not part of 120"),
         (["fc1.weight", "--map", "9x9", "--slice", "0"], "does not apply with --map"),
     ],

@@ -20,6 +20,7 @@ from explorer.facts import Analysis, Layer
 _MAX_NAMED = 3
 """Maximum number of unmatched tensors of a model that a message names."""
 
+_BATCH_NORM = "batch norm"
 _FAMILIES = {
     "convolution": """conv convolution _convolution qlinearconv convinteger fusedconv nhwcconv depthwise_conv
         stablehlo_convolution""",
@@ -27,7 +28,7 @@ _FAMILIES = {
     "matrix product": """linear nondynamicallyquantizablelinear addmm mm bmm matmul baddbmm einsum gemm
         qlinearmatmul matmulinteger matmulnbits qgemm fusedmatmul fusedgemm fully_connected batch_matmul
         stablehlo_dot_general""",
-    "batch norm": "batchnorm syncbatchnorm batch_norm frozenbatchnorm batchnormalization",
+    _BATCH_NORM: "batchnorm syncbatchnorm batch_norm frozenbatchnorm batchnormalization",
     "layer norm": """layernorm layer_norm layernormalization skiplayernormalization rmsnorm rms_norm
         rmsnormalization""",
     "recurrent layer": """lstm gru rnn rnn_tanh rnn_relu unidirectional_sequence_lstm
@@ -277,7 +278,7 @@ def _is_movable(tensor: ComparedTensor) -> bool:
     by mistake.
     """
     name = tensor.family
-    return name != "batch norm" and (len(tensor.shape) > 1 or "convolution" not in name)
+    return name != _BATCH_NORM and (len(tensor.shape) > 1 or "convolution" not in name)
 
 
 def _drop_regrouped(
@@ -431,7 +432,7 @@ def _make_cause(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTen
 
 
 def _count_batch_norms(analysis: Analysis) -> int:
-    return sum(1 for layer in analysis.layers if not layer.group and find_family(layer.kind) == "batch norm")
+    return sum(1 for layer in analysis.layers if not layer.group and find_family(layer.kind) == _BATCH_NORM)
 
 
 _FOLDED = ("batch normalization folded into other weights", "batch normalizations folded into other weights")
@@ -490,9 +491,9 @@ def _classify(
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
     onnx = model.info.model.is_graph
-    if tensor.family == "batch norm" and folding:
+    if tensor.family == _BATCH_NORM and folding:
         return _FOLDED
-    if tensor.family == "batch norm" and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
+    if tensor.family == _BATCH_NORM and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
         return _RUNNING
     if is_graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
         return _RUNNING

@@ -239,9 +239,7 @@ def _is_lazy(value: Any) -> bool:
 
 
 def _computes_with_layers(kind: type) -> bool:
-    """Whether methods of a class in a function read modules or tensors from the function's variables."""
-    if "<locals>" not in kind.__qualname__:
-        return False
+    """Whether methods of a class read modules or tensors from variables of the function that defines it."""
     for member in vars(kind).values():
         function = member.fget if isinstance(member, property) else getattr(member, "__func__", member)
         for cell in getattr(function, "__closure__", None) or ():

@@ -69,10 +69,10 @@ def conv_transpose(source: Shape, weight: Shape, output: Shape | None = None, *,
     return adding(cost, "bias", output) if bias else cost
 
 
-def pooling(op: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
+def pooling(what: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int = 1) -> Cost:
     """Cost of pooling: `per_tap` elementwise operations per output element and window tap.
 
-    Taps that fall into the padding are counted, too. `op` is the name of the operator in the formula.
+    Taps that fall into the padding are counted, too. `what` is the name of the operator in the formula.
     """
     if output is None:
         return unknown("the shape of its output is not known")
@@ -81,5 +81,5 @@ def pooling(op: str, output: Shape | None, kernel: Sequence[Dim], per_tap: int =
     terms: list[Term] = [("out", output), ("window", kernel)]
     value, text = product([*terms, ("", (per_tap,))] if per_tap != 1 else terms)
     if value is None:
-        return Cost(0, None, f"{op}: {text}", "unknown", why_unknown([("", output), ("", kernel)]))
-    return Cost(0, value, f"{op}: {text} elementwise")
+        return Cost(0, None, f"{what}: {text}", "unknown", why_unknown([("", output), ("", kernel)]))
+    return Cost(0, value, f"{what}: {text} elementwise")

@@ -98,12 +98,12 @@ def bounded(cost: Cost, reason: str) -> Cost:
     return replace(cost, status="bound", reason=reason) if cost.status == "exact" else cost
 
 
-def adding(cost: Cost, name: str, shape: Shape | None, per_element: int = 1) -> Cost:
+def adding(cost: Cost, what: str, shape: Shape | None, per_element: int = 1) -> Cost:
     """Adds `per_element` elementwise operations on each element of `shape` to a cost.
 
     Args:
         cost: Cost so far.
-        name: Name of the operations in the formula ('bias').
+        what: Name of the operations in the formula ('bias').
         shape: Shape of the elements, or None if unknown.
         per_element: Number of operations per element.
     """
@@ -112,23 +112,23 @@ def adding(cost: Cost, name: str, shape: Shape | None, per_element: int = 1) -> 
     if per_element != 1:
         terms.insert(0, ("", (per_element,)))
     value, text = product(terms)
-    formula = "; ".join(t for t in (cost.formula, f"{name}: {text} elementwise") if t)
+    formula = "; ".join(t for t in (cost.formula, f"{what}: {text} elementwise") if t)
     if value is None or cost.elementwise_ops is None:
         reason = cost.reason or why_unknown(terms)
         return replace(cost, elementwise_ops=None, formula=formula, status="unknown", reason=reason)
     return replace(cost, elementwise_ops=cost.elementwise_ops + value, formula=formula)
 
 
-def elementwise(name: str, shape: Shape | None, per_element: int = 1) -> Cost:
+def elementwise(what: str, shape: Shape | None, per_element: int = 1) -> Cost:
     """Cost with 0 MACs and `per_element` operations per element of `shape` (of the input for a reduction)."""
-    return adding(Cost(), name, shape, per_element)
+    return adding(Cost(), what, shape, per_element)
 
 
-def times(cost: Cost, trips: Dim, unit: str = "times") -> Cost:
+def times(cost: Cost, trips: Dim, what: str = "times") -> Cost:
     """Multiplies a cost by the iterations of a loop; if their number is unknown, only zeros stay known."""
     if trips == 1 or (cost.macs == 0 and cost.elementwise_ops == 0):
         return cost
-    formula = f"{'?' if trips is None else trips} {unit} x ({cost.formula})"
+    formula = f"{'?' if trips is None else trips} {what} x ({cost.formula})"
     if isinstance(trips, int):
         return replace(
             cost,
