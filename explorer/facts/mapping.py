@@ -173,7 +173,7 @@ class MemoryMachine(Spec, frozen=True):
 
     Attributes:
         hardware: Name, clock, array and rates of the machine.
-        memories: Memories from the outermost in. The first holds all operands, whole.
+        memories: Memories from the outermost in. The outermost holds all operands completely.
         unit: M, K and N of the smallest product that the array or vector unit computes. Tiles are multiples
             of it, cut at the edges.
         overlap: Cycles that the array needs to fill and drain; see `Overlap`.

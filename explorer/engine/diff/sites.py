@@ -235,7 +235,7 @@ class _SiteForm(NamedTuple):
         if self.product_count is None:
             return f"products by {self.op}"
         # the body of a loop with an unknown trip count is counted once
-        loops_text = "" if self.is_exact else ", listed once for each loop"
+        loops_text = "" if self.is_exact else ", those in a loop counted once"
         return many_text(self.product_count, "product") + loops_text
 
 

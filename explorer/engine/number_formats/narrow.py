@@ -46,7 +46,7 @@ class Ternary(Integer, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """'function', because QuantizeLinear has no such range."""
+        """'function', because no integer type of QuantizeLinear leaves out its smallest code."""
         return "function"
 
     @property

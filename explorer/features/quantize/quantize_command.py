@@ -27,9 +27,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     spec = quantize_spec(args)
     module = (args.output or "").lower().endswith(_MODULES)
     if args.dynamic and not module:
-        raise Misuse(
-            "does not apply to the axes of ONNX files", where="--dynamic", hint="give -o a .pt2 file"
-        )
+        raise Misuse("an ONNX file keeps its own open sizes", where="--dynamic", hint="give -o a .pt2 file")
     with explorer.Session(args.models[0], **args.opening) as session:
         info = session.open(on_progress=progress)
         digest = session.sha256() if args.json else None

@@ -28,7 +28,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
     if args.to == "torch":
         return _tile_module(args, progress)
     if args.dynamic:
-        raise Misuse("does not apply to the axes of ONNX files", where="--dynamic", hint="add --to torch")
+        raise Misuse("an ONNX file keeps its own open sizes", where="--dynamic", hint="add --to torch")
     spec, formats = tile_spec(args), read_quantize(args)
     source, change, warning = args.models[0], None, ""
     quantization: Quantization | None = None

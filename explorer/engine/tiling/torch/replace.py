@@ -46,7 +46,7 @@ _UNTILED_CLASSES: Mapping[type[nn.Module], str] = {
     nn.ConvTranspose1d: "transposed convolutions have no tiled layer",
     nn.ConvTranspose2d: "transposed convolutions have no tiled layer",
     nn.ConvTranspose3d: "transposed convolutions have no tiled layer",
-    nn.Bilinear: "a product of three operands",
+    nn.Bilinear: "it multiplies three operands, and tiles are of two",
 }
 """Reason why a layer class that multiplies matrices has no tiled class."""
 
