@@ -167,7 +167,7 @@ def test_a_part_of_a_module_is_a_program_without_its_sample_inputs_or_a_state_di
         words = ["small:attention", "--input-shape", "src:2,5,8", "--trust", "--layer", "layers.0"]
         for file in ("attention.pt2", "attention.pt"):
             fact = told(capsys, *words, "-o", str(tmp_path / file))
-            assert (fact["exact"], "inference alone" in fact["notes"][-1]) == (True, True)
+            assert (fact["exact"], "inference-only attention kernels" in fact["notes"][-1]) == (True, True)
         import small
 
         whole = small.make().eval()
