@@ -15,6 +15,9 @@ from explorer.engine.number_formats.number_format import Array, Grid, NumberForm
 MAX_BITS = 24
 """Number of bits of integers that float32, in which the model computes, represents exactly."""
 
+MAX_FRACTION = 126
+"""2**-126 is the smallest power of two that float32 represents as a normal number."""
+
 
 class Integer(NumberFormat, frozen=True):
     """An integer format; value = (code - zero) x scale, rounded half to even, saturated.
@@ -131,8 +134,8 @@ def _parse_fixed_point(match: re.Match[str]) -> FixedPoint:
     if not 1 + signed <= bits <= MAX_BITS:
         why = f"fixed point has {1 + signed} to {MAX_BITS} bits, which float32 holds exactly, not {bits}"
         raise ValueError(why)
-    if fraction > bits:
-        raise ValueError(f"of {bits} bits, at most {bits} can be behind the point, not {fraction}")
+    if fraction > MAX_FRACTION:
+        raise ValueError(f"at most {MAX_FRACTION} bits can be behind the point, not {fraction}")
     return FixedPoint(match[0], bits, signed, fraction)
 
 

@@ -263,7 +263,6 @@ def test_every_name_that_is_shown_is_a_format() -> None:
         ("fixed30.4", "24"),
         ("fixed1.0", "2 to 24"),
         ("fixed8.200", "behind the point"),
-        ("ufixed6.7", "of 6 bits, at most 6 can be behind the point, not 7"),
         ("floatE8M7", "bfloat16"),
         ("floatE0M3", "1 to 7"),
         ("floatE4M15", "14"),
