@@ -146,7 +146,7 @@ def test_a_diff_shows_the_operator_and_its_products_as_one_row(tmp_path: Path, b
     with Session(source) as session:
         plan = session.tile(TileSpec((2, 3, 4)), output=target, verify=False).plan
     rows = {
-        (row.status, row.before, row.after, row.op_before, row.what.split(", listed")[0])
+        (row.status, row.before, row.after, row.op_before, row.what.split(", those in a loop")[0])
         for row in diff_files(source, target).nodes
     }
     assert rows == {("tiled", "cell", "cell", "LSTM", f"LSTM -> {plan.products:,} products")}
