@@ -197,10 +197,11 @@ class Passes:
             and layer.macs
             and not self._position_tables.isdisjoint((layer.path, layer.path.rpartition(".")[0]))
         }
-        if not tables:
+        macs = result.info.totals.macs
+        if not tables or macs is None:
             return result
         left_out = sum(layers[table].macs or 0 for table in tables)
-        totals = replace(result.info.totals, macs=(result.info.totals.macs or 0) - left_out)
+        totals = replace(result.info.totals, macs=macs - left_out)
         rest = tuple([replace(layer, macs=0) if layer.id in tables else layer for layer in layers])
         analysis = Analysis(replace(result.info, totals=totals), rest)
         return AnalysisResult.from_analysis(analysis, result.schedule, result.bounds, failure=result.failure)
