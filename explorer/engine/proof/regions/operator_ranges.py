@@ -135,11 +135,7 @@ def reach_ranges(
     floats = [name for name in drivable if own[name].dtype.kind != "b"]
     made_up: list[Feeds] = []
     is_unknown = any(has_unknown_operator(side.model) for side in sides)
-    integers = [
-        name
-        for name, value in own.items()
-        if value.dtype.kind in "iu" and not any(side.depends_in_size_on(name) for side in sides)
-    ]
+    integers = [name for name, value in own.items() if _is_free_integer(sides, name, value)]
     watched, observe = _observe(sides, [*drivable, *integers], own)
     if not is_unknown and not any(region.watches for region in watched):
         return [], ""
@@ -201,10 +197,14 @@ def list_integers_to_vary(
         for planned in (*inputs, *computed)
         if planned.name in own
         and planned.values is None
-        and own[planned.name].dtype.kind in "iu"
         and own[planned.name].size
-        and not any(side.depends_in_size_on(planned.name) for side in sides)
+        and _is_free_integer(sides, planned.name, own[planned.name])
     ]
+
+
+def _is_free_integer(sides: Sequence[Side], name: str, value: Array) -> bool:
+    """Whether an input, by the original's name, is an integer tensor that decides no size and no branch."""
+    return value.dtype.kind in "iu" and not any(side.depends_in_size_on(name) for side in sides)
 
 
 def draw_integers(
