@@ -124,8 +124,11 @@ def test_the_public_api_is_what_the_package_says() -> None:
         _ = explorer.nonsense
 
 
-DRAWING = ("matplotlib", "PIL", "fontTools", "contourpy", "kiwisolver", "cycler", "dateutil")
-"""matplotlib and what comes with it alone."""
+DRAWING = (
+    *("jinja2", "markupsafe"),
+    *("matplotlib", "PIL", "fontTools", "contourpy", "kiwisolver", "cycler", "dateutil"),
+)
+"""Jinja2 and matplotlib, and what comes with them alone."""
 WITHOUT_PICTURES = (
     *("info {0}", "outline {0}", "list sample_models", "layers {0}", "ops {0}", "memory {0}"),
     *("training {0}", "formats", "machines"),

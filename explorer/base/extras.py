@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 EXTRAS = {
-    "matplotlib": "plot",
+    **dict.fromkeys(("jinja2", "matplotlib"), "plot"),
     **dict.fromkeys(("torch", "torchvision", "torchinfo", "onnxscript"), "torch"),
     "transformers": "transformers",
     "torchao": "torchao",

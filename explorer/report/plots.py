@@ -64,16 +64,18 @@ def check(path: str) -> None:
 
 
 def check_library(path: str) -> None:
-    """Check that matplotlib is available.
+    """Check that matplotlib is available, and for a page in HTML also Jinja2.
 
     Args:
         path: Path of the picture or the page, for the error message.
 
     Raises:
-        MissingExtra: matplotlib is not installed, or is broken.
+        MissingExtra: One of them is not installed, or is broken.
     """
     _keep_fonts()
     require("matplotlib.backends.backend_agg", path)
+    if os.path.splitext(path)[1].lower() == ".html":
+        require("jinja2", path)
 
 
 def _keep_fonts() -> None:

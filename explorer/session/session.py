@@ -123,14 +123,15 @@ class Session(_Base):
         return f"<Session of '{self.source}'{state}{figures}>"
 
     def _repr_html_(self) -> str | None:
-        """HTML of the totals and the states for a notebook, or None if the model is not analyzed yet."""
+        """HTML of the totals and the states, or None before the model is analyzed or if nothing draws it."""
         models = self.parts.models
         info = models.current_info
         if info is None or "html" not in list_offers("displays"):
             return None
         draw = load("displays", "html")
         history = models.history if len(models.history.entries) > 1 else None
-        return "".join(draw(fact) for fact in (info, history) if fact is not None)
+        drawn = [draw(fact) for fact in (info, history) if fact is not None]
+        return None if None in drawn else "".join(drawn)
 
     def close(self) -> None:
         """Releases the models and removes the session's temporary folder."""

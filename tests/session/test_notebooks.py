@@ -284,6 +284,15 @@ def test_every_answer_has_one_line_and_a_page_for_a_cell(question: str, lenet: S
     assert len(tags.seen) > 10
 
 
+def test_a_cell_shows_the_line_of_an_answer_without_jinja2(
+    lenet: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    assert lenet.info()._repr_html_() is None
+    assert lenet._repr_html_() is None
+    assert "416,520" in repr(lenet)
+
+
 def test_every_record_of_facts_is_a_fact_and_every_table_names_its_rows() -> None:
     modules = [
         importlib.import_module(m.name) for m in pkgutil.walk_packages(facts.__path__, "explorer.facts.")

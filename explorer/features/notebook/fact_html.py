@@ -9,6 +9,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
@@ -51,8 +52,13 @@ _PRESENTERS = {
 """Functions of `explorer.report.present` that build the blocks of a fact, by the fact's type."""
 
 
-def draw_fact(fact: Fact) -> str:
-    """Return a fact as HTML for a cell of a notebook."""
+def draw_fact(fact: Fact) -> str | None:
+    """Return a fact as HTML for a cell of a notebook, or None if Jinja2 is not installed.
+
+    A notebook then shows the repr.
+    """
+    if find_spec("jinja2") is None:
+        return None
     if isinstance(fact, Summary):
         return fragment(_build_summary_blocks(fact, None, is_text=False), fact.depth - 1)
     return fragment(build_fact_blocks(fact))

@@ -97,7 +97,7 @@ def check(path: str) -> None:
 
     Raises:
         Misuse: The path ends neither in .html nor in .md.
-        MissingExtra: matplotlib, which draws the pictures, is not installed or is broken.
+        MissingExtra: matplotlib or Jinja2, which draw the page, is not installed or is broken.
     """
     if os.path.splitext(path)[1].lower() not in _WRITERS:
         raise Misuse("the file name's ending selects the format", where=path, hint="use .html or .md")
