@@ -70,12 +70,14 @@ class UserPass(Fact, frozen=True):
         summary: Purpose in one line.
         options: Its options.
         home: File and line, or name of the package.
+        problem: Reason why the pass of a package cannot be used, or ''.
     """
 
     name: str
     summary: str
     options: tuple[PassOption, ...] = ()
     home: str = ""
+    problem: str = ""
 
 
 class AppliedPass(Fact, frozen=True):

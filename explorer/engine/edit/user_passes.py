@@ -206,12 +206,22 @@ def has_command(name: str, path: str | None) -> bool:
 def list_passes(path: str | None, *, trust: bool) -> tuple[UserPass, ...]:
     """Lists the passes of a file and of the installed packages, whose code is imported.
 
+    A package's pass that cannot be loaded is listed with the reason.
+
     Raises:
-        Misuse: The file may not run or fails, or a package's pass cannot be loaded.
+        Misuse: The file may not run or fails.
     """
-    declared = [] if path is None else list(load_file(path, trust=trust).values())
-    declared += [_load_entry_point(point) for point in entry_points(group=GROUP)]
-    return tuple(declared_pass.about for declared_pass in declared)
+    declared = () if path is None else load_file(path, trust=trust).values()
+    return (*(declared_pass.about for declared_pass in declared), *map(_describe, entry_points(group=GROUP)))
+
+
+def _describe(point: EntryPoint) -> UserPass:
+    """Returns what a package says about its pass, or the reason why the pass cannot be loaded."""
+    try:
+        return _load_entry_point(point).about
+    except Misuse as fault:
+        problem = f"{fault.what}; {fault.hint}" if fault.hint else fault.what
+        return UserPass(point.name, "", home=_name_package(point), problem=problem)
 
 
 def load_file(path: str, *, trust: bool) -> Mapping[str, DeclaredPass]:

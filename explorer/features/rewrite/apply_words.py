@@ -43,7 +43,10 @@ def list_passes(passes: Sequence[UserPass]) -> list[Block]:
         return [Paragraph("No pass is installed. Name a file with passes: --passes FILE --trust", "warning")]
     rows: list[tuple[Cell, ...]] = []
     for user_pass in passes:
-        rows.append((Span(user_pass.name, "strong"), printable(user_pass.summary), user_pass.home))
+        text = (
+            Span(printable(user_pass.problem), "bad") if user_pass.problem else printable(user_pass.summary)
+        )
+        rows.append((Span(user_pass.name, "strong"), text, user_pass.home))
         for option in user_pass.options:
             help_text = f"{option.help} (default {option.initial or 'empty'})".strip()
             rows.append((f"  {option.name}", printable(help_text), "|".join(option.choices) or option.type))

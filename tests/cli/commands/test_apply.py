@@ -211,6 +211,20 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
         sys.modules.pop(name, None)
 
 
+def test_a_package_that_cannot_be_imported_hides_no_other_pass(
+    install: Callable[[str], None], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install("first_plugin")
+    install("second_plugin")
+    (tmp_path / "site" / "second_plugin.py").write_text("import a_module_that_nobody_has\n")
+    importlib.invalidate_caches()
+    assert main(["passes", "--json"]) == 0
+    first, second = json.loads(capsys.readouterr().out)["passes"]
+    assert (first["name"], first["problem"]) == ("installed", "")
+    assert "a_module_that_nobody_has" in second["problem"]
+    assert second["home"] == "second_plugin"
+
+
 def test_a_pass_of_a_package_needs_no_file_and_no_trust(
     folder: Path, install: Callable[[str], None], capsys: pytest.CaptureFixture[str]
 ) -> None:

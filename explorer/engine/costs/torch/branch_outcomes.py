@@ -34,6 +34,7 @@ from explorer.engine.costs.torch.data_dependence import (
 )
 from explorer.engine.costs.torch.records import Row, Trace
 from explorer.engine.costs.torch.tracer import trace
+from explorer.engine.costs.torch.unseen import LATER_WORK
 from explorer.facts import Reach
 
 MAX_DECISION_RUNS = 8
@@ -253,6 +254,8 @@ class _Runs:
         """Runs the model again, whose calls may differ from each other; returns the run that counts."""
         if "date" in best.variations:
             other_runs.untried.add("date")
+        if LATER_WORK in best.unseen.values():  # it counts for all runs
+            self.options = {**self.options, "search_later_work": False}
         counted, policy = best, replace(policy, events=_EVENT_FACTOR * len(best.events) + 1000)
         remaining_events = _MAX_VARIED_EVENTS
         for draw in range(1, DRAWS + 1):

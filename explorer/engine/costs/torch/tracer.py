@@ -1061,6 +1061,7 @@ def trace(
     gradients: Gradients | None = None,
     train: bool = False,
     policy: AnswerPolicy = AnswerPolicy(),  # noqa: B008 (frozen)
+    search_later_work: bool = True,
 ) -> Trace:
     """Runs `model` once on meta tensors and records every operator.
 
@@ -1072,6 +1073,8 @@ def trace(
         gradients: Observer of the backward pass, or None. With it, the run records gradients.
         train: Whether all modules run in training mode, in place of evaluation mode.
         policy: Policy for operators whose result depends on values.
+        search_later_work: Whether to search for code that outlives the run and holds tensors of it. The
+            search takes up to seconds in a process with many objects.
 
     Returns:
         The trace. If the model raises, the trace ends there and names the module.
@@ -1107,7 +1110,8 @@ def trace(
         except Exception as error:
             _record_failure(run, watch, error)
     if (
-        not run.failed
+        search_later_work
+        and not run.failed
         and watch.trail is not None
         and is_held_by_code(
             [*(tensors for _, _, tensors in watch.trail.events), *watch.meta_copies.values()],

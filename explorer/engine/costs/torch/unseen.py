@@ -44,10 +44,12 @@ _STARTED_WORK = (
     "the model starts work in another thread or process, where operators are not counted: the figures are"
     " lower bounds"
 )
-_LATER_WORK = (
+LATER_WORK = (
+    "later",
     "the model leaves code that may compute after its run, where operators are not counted: the figures are"
-    " lower bounds"
+    " lower bounds",
 )
+"""Name and reason of code that outlives the run."""
 _OUTSIDE_TORCH = (
     "numbers leave torch as {form}, and work outside torch is not counted: the figures are lower bounds"
 )
@@ -118,7 +120,7 @@ class UnseenWork:
 
     def note_later_work(self, path: str) -> None:
         """Records that the module at `path` leaves code that may compute after the run."""
-        self.places.setdefault(path, ("later", _LATER_WORK))
+        self.places.setdefault(path, LATER_WORK)
 
     def note_memory_access(self, path: str, method: str) -> None:
         """Records that the module at `path` reads numbers through a method of a tensor or of a storage."""
