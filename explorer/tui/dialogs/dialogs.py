@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from rich.cells import cell_len
@@ -22,6 +22,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
+from explorer.tui.compat import dim_background
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import BLANK, Line, cut_middle, escape_name, fit, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -61,6 +62,14 @@ class AnsweredOnce(Screen[T], Generic[T]):
         ".tcss"
     )  # absolute: Textual looks for a relative path beside each subclass
 
+    @on(events.Compose)
+    def _set_breakpoint_classes(self) -> None:
+        """Set the classes of the terminal's size, so that the first layout is the final one."""
+        width, height = self.app.size
+        for cells, breakpoints in ((width, self.HORIZONTAL_BREAKPOINTS), (height, self.VERTICAL_BREAKPOINTS)):
+            names = [name for least, name in sorted(breakpoints or ()) if cells >= least]
+            self.add_class(*names[-1:], update=False)
+
     @on(events.Resize)
     async def _let_others_run(self) -> None:
         """Handle keys and other events between the two times that Textual lays out and draws a new screen."""
@@ -92,6 +101,10 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     def stacks_fields(self) -> bool:
         """Whether each field has its own row."""
         return self.app.size.height >= (self.VERTICAL_BREAKPOINTS or [(0, "")])[-1][0]
+
+    def render(self) -> Any:
+        """Return the screen behind the dialog."""
+        return dim_background(super().render())
 
     def compose(self) -> ComposeResult:
         """Yield the box."""
