@@ -378,7 +378,9 @@ class MappingSearch(Fact, frozen=True):
 
     Attributes:
         best: Costs of the best mappings, best first, at most five. They differ outside of the array.
-        front: Costs that no cost of the search improves in cycles, energy and bytes of memory at once.
+        front: Costs of the Pareto front of cycles, energy and bytes on the chip, fewest cycles first. If the
+            machine has no energies, traffic takes their place. Costs within 1 % of each other are one.
+            Empty for sites other than the one with the most MACs.
         objective: Figure that was minimized.
         count: Number of mappings in the search space, with every order of the loops.
         left_out: Number of tiles that were left out, by reason: the name of the memory that is too small, or

@@ -18,7 +18,7 @@ import itertools
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, get_args
 
 import numpy as np
@@ -32,6 +32,7 @@ from explorer.engine.mapping.cost import (
     count_compulsory_bytes,
     memory_levels,
 )
+from explorer.engine.mapping.front import find_front, is_undercut
 from explorer.engine.mapping.nest import AXES, OPERAND_AXES, Triple
 from explorer.engine.mapping.tile_figures import (
     Figures,
@@ -71,6 +72,10 @@ _MOST_TILES = 1 << 17
 """Largest number of tiles that are all compared. Of more, only one for each number of trips is."""
 _MOST_EVALUATED = 1 << 16
 """Largest number of tiles that are computed with every inner order."""
+_FRONT_ROUNDS = 8
+"""Number of times that the search for the Pareto front computes the most promising mappings that are left."""
+_MOST_FRONT_TILES = 1 << 13
+"""Number of tiles of a branch above which the front has only the smallest tile for each number of trips."""
 _OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
 
@@ -96,6 +101,8 @@ def search_mappings(
     machine: MemoryMachine,
     objective: Objective = "cycles",
     constraints: Constraints | None = None,
+    *,
+    with_front: bool = False,
 ) -> MappingSearch:
     """Finds the best mapping of a site to a machine.
 
@@ -106,6 +113,7 @@ def search_mappings(
         machine: The machine.
         objective: Figure to minimize.
         constraints: Limits on the tile of the first level, or None.
+        with_front: Whether to find the Pareto front as well, which takes as long again.
 
     Raises:
         Misuse: No tile fits, a constraint leaves no tile, the outermost memory is too small, or the objective
@@ -128,16 +136,19 @@ def search_mappings(
     if not groups:
         ranked, count = _array_only(mapping, machine, constraints)
         key = _objective_key(objective, ranked, machine)
-        exact = True
+        on_front, exact = ranked, True
     elif is_flat:
         smallest = _Entry((), candidates[0].tile(0), ORDERS[0], ORDERS[0], "").mapping(mapping, machine)
-        key = _objective_key(objective, [compute_mapping_cost(smallest, machine)], machine)
+        smallest_cost = compute_mapping_cost(smallest, machine)
+        key = _objective_key(objective, [smallest_cost], machine)
         ranking = _Ranking(mapping, machine, objective, constraints, candidates)
         ranking.run()
-        ranked, count = (
-            [compute_mapping_cost(entry.mapping(mapping, machine), machine) for entry in ranking.pool],
-            ranking.count,
+        front = ranking.find_front(smallest_cost.pj is not None) if with_front else ()
+        ranked, on_front = (
+            [compute_mapping_cost(entry.mapping(mapping, machine), machine) for entry in entries]
+            for entries in (ranking.pool, front)
         )
+        count = ranking.count
         value = min(float(key(cost)[0]) for cost in ranked)
         # only for traffic does the smallest tile for a number of trips never lose, and only without limits
         is_whole = space is not None or (objective == "traffic" and not constraints.limits)
@@ -147,12 +158,12 @@ def search_mappings(
     else:
         ranked, count = _many_levels(mapping, machine, constraints, candidates)
         key = _objective_key(objective, ranked, machine)
-        exact = False
+        on_front, exact = ranked, False
     ordered = sorted(ranked, key=lambda cost: (key(cost), _tie(cost)))
     value = float(key(ordered[0])[0])
     return MappingSearch(
         best=tuple(_distinct(ordered)),
-        front=tuple(_pareto(ordered)),
+        front=tuple(_pareto([*ordered, *on_front])) if with_front else (),
         objective=objective,
         count=count,
         left_out=left_out,
@@ -228,22 +239,17 @@ def _moved_bytes(cost: MappingCost) -> int:
     return sum(move.loads + move.stores for move in cost.moves)
 
 
-def _pareto(costs: Iterable[MappingCost]) -> list[MappingCost]:
-    """Keeps the costs that no other improves in cycles, energy and bytes held in the first level at once."""
-    front: list[tuple[tuple[float, ...], MappingCost]] = []
-    for cost in costs:
-        figures = (float(cost.cycles or cost.traffic), float(cost.pj or 0), float(_held_bytes(cost)))
-        if any(
-            all(a <= b for a, b in zip(front_figures, figures, strict=True)) for front_figures, _ in front
-        ):
-            continue
-        front = [
-            (front_figures, front_cost)
-            for front_figures, front_cost in front
-            if not all(a <= b for a, b in zip(figures, front_figures, strict=True))
-        ]
-        front.append((figures, cost))
-    return [cost for _, cost in sorted(front, key=lambda entry: entry[0])]
+def _pareto(costs: Sequence[MappingCost]) -> list[MappingCost]:
+    """Lists mappings of which none undercuts another in cycles, energy and bytes on the chip."""
+    points = [
+        (
+            float(cost.cycles or 0),
+            float(cost.traffic if cost.pj is None else cost.pj),
+            float(_held_bytes(cost)),
+        )
+        for cost in costs
+    ]
+    return [costs[index] for index in find_front(np.array(points))]
 
 
 # -- tiles of the first level
@@ -377,6 +383,7 @@ class _Branch(NamedTuple):
     figures: TileFigures
     outer: LoopOrder
     bounds: tuple[Numbers, Numbers]
+    least: Figures
 
     def promising(self, threshold: tuple[float, float]) -> Numbers:
         """Lists the tiles whose bounds do not exceed the figures of a mapping, the smallest bound first."""
@@ -419,7 +426,7 @@ class _Ranking:
             for outer in constraints.orders or ORDERS:
                 least_figures = figures.figures(outer, None, with_cycles=True)
                 first, second, _ = _ranks(objective, least_figures)
-                self._branches.append(_Branch(figures, outer, (first, second)))
+                self._branches.append(_Branch(figures, outer, (first, second), least_figures))
         self.count = sum(len(branch.figures.tiles) for branch in self._branches) * len(ORDERS)
         self._branches.sort(key=lambda branch: float(branch.bounds[0].min()))
 
@@ -480,6 +487,77 @@ class _Ranking:
         if len(self.pool) >= _CERTAIN:
             first, second, *_ = self.pool[_CERTAIN - 1].ranks
             self.threshold = first, second
+
+    def find_front(self, has_energy: bool) -> list[_Entry]:
+        """Finds mappings of which none undercuts another in cycles, energy and bytes on the chip.
+
+        Figures that no inner order goes below leave out most tiles. Those that may be on the front are
+        computed with every inner order, until no tile is left or `_FRONT_ROUNDS` is reached.
+
+        Args:
+            has_energy: Whether the machine gives the energy; otherwise the traffic takes its place.
+        """
+
+        def list_points(figures: TileFigures, values: Figures) -> Numbers:
+            group = memory_levels(figures.machine)[1]
+            held_bytes = sum(_held(figures.mapping, memory, figures.tiles) for memory in group)
+            energy = values.pj if has_energy else values.traffic
+            return np.stack([values.cycles, energy, held_bytes], axis=1).astype(np.float64)
+
+        points = [list_points(branch.figures, branch.least) for branch in self._branches]
+        left = [self._list_front_tiles(branch.figures) for branch in self._branches]
+        entries: list[_Entry] = []
+        front_points: Numbers = np.zeros((0, 3))
+        for _ in range(_FRONT_ROUNDS):
+            left = [
+                tiles[~is_undercut(rows[tiles], front_points)]
+                for tiles, rows in zip(left, points, strict=True)
+            ]
+            promising = [
+                (branch, tiles[find_front(rows[tiles])])
+                for branch, tiles, rows in zip(self._branches, left, points, strict=True)
+                if len(tiles)
+            ]
+            if not promising:
+                break
+            computed = [self._compute_entries(branch, tiles, list_points) for branch, tiles in promising]
+            entries += itertools.chain.from_iterable(computed_entries for computed_entries, _ in computed)
+            front_points = np.concatenate([front_points, *(rows for _, rows in computed)])
+            kept = find_front(front_points)
+            entries, front_points = [entries[index] for index in kept], front_points[kept]
+            done = {id(branch): tiles for branch, tiles in promising}
+            left = [
+                np.setdiff1d(tiles, done.get(id(branch), ()))
+                for branch, tiles in zip(self._branches, left, strict=True)
+            ]
+        return entries
+
+    def _list_front_tiles(self, figures: TileFigures) -> Numbers:
+        """Lists the indices of the tiles that the front is searched among."""
+        number = len(figures.tiles)
+        if number <= _MOST_FRONT_TILES:
+            return np.arange(number)
+        mapping, machine = figures.mapping, figures.machine
+        is_smallest = np.ones(number, dtype=bool)
+        for lengths, size, unit in zip(figures.tiles.lengths, mapping.size, machine.unit, strict=True):
+            is_smallest &= np.isin(lengths, trip_tiles(size, unit))
+        return np.flatnonzero(is_smallest)
+
+    def _compute_entries(
+        self, branch: _Branch, indices: Numbers, list_points: Callable[[TileFigures, Figures], Numbers]
+    ) -> tuple[list[_Entry], Numbers]:
+        """Computes tiles of a branch with every inner order; returns the mappings and their points."""
+        figures = branch.figures.chosen(indices)
+        tiles = figures.tiles
+        entries, points = [], []
+        for inner in ORDERS:
+            rows = list_points(figures, figures.figures(branch.outer, inner, with_cycles=True))
+            points.append(rows)
+            entries += [
+                _Entry(tuple(map(float, row)), tiles.tile(index), branch.outer, inner, tiles.keep)
+                for index, row in enumerate(rows)
+            ]
+        return entries, np.concatenate(points)
 
     def is_exact(self, value: float) -> bool:
         """Whether no mapping of the space has a smaller objective than `value`, the smallest of the pool."""

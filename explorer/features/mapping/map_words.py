@@ -246,15 +246,32 @@ def _best_mappings(site: MappedSite) -> list[Block]:
         return []
     front = [cost for cost in site.search.front if cost not in site.search.best]
     blocks: list[Block] = [Line(), Line(Span("the best mappings", "strong")), _costs(site.search.best)]
+    best = site.search.best[0]
+    names = "energy and memory" if best.pj is not None else "traffic and memory"
+    if best.cycles is not None:
+        names = f"cycles, {names}"
     if not front:
-        text = "Pareto front of cycles, energy and memory: no other computed mapping is on it."
-        blocks += [Line(), Paragraph(text, "quiet")]
-    else:
-        head = "Pareto front: no computed mapping is better in all of cycles, energy and memory"
-        blocks += [Line(), Line(Span(head, "strong")), _costs(front[:_MAX_FRONT_ROWS])]
-        if len(front) > _MAX_FRONT_ROWS:
-            blocks.append(Line(Span(f"and {len(front) - _MAX_FRONT_ROWS:,} more; --json has all", "quiet")))
+        text = f"Pareto front of {names}: no other mapping is on it."
+        return [*blocks, Line(), Paragraph(text, "quiet")]
+    blocks += [
+        Line(),
+        Line(
+            (
+                Span(f"Pareto front of {names}", "strong"),
+                Span(": no mapping is more than 1 % better in all of them", "quiet"),
+            )
+        ),
+        _costs(_spread(front)),
+    ]
+    if len(front) > _MAX_FRONT_ROWS:
+        blocks.append(Line(Span(f"and {len(front) - _MAX_FRONT_ROWS:,} more; --json has all", "quiet")))
     return blocks
+
+
+def _spread(front: Sequence[MappingCost]) -> list[MappingCost]:
+    """Choose at most `_MAX_FRONT_ROWS` mappings of a front, evenly from the fewest cycles to the most."""
+    last, rows = len(front) - 1, _MAX_FRONT_ROWS - 1
+    return [front[index * last // rows] for index in range(rows + 1)] if last > rows else list(front)
 
 
 def _costs(costs: Sequence[MappingCost]) -> Table:

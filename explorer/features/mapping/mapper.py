@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -169,18 +170,22 @@ def _machine_of(machine: str | MemoryMachine) -> MemoryMachine:
 
 
 def _mapped_sites(
-    sites: Iterable[SitePlan],
+    sites: Sequence[SitePlan],
     machine: MemoryMachine,
     objective: Objective,
     constraints: Any,
     file: MappingFile | None,
     fused: Mapping[str, Epilogue],
 ) -> Iterator[MappedSite]:
-    """Yields each site with its mapping. Sites of the same size and types are searched once."""
+    """Yields each site with its mapping. Sites of the same size and types are searched once.
+
+    The Pareto front is found for the site with the most MACs.
+    """
     from explorer.engine.mapping.cost import compute_mapping_cost
     from explorer.engine.mapping.search import search_mappings
 
     searches: dict[SiteMapping, MappingSearch] = {}
+    most_macs = max(_count_macs(site_mapping(site)) for site in sites)
     for site in sites:
         if file is not None:
             cost = compute_mapping_cost(mapping_in_file(file, site, fused.get(site.name)), machine)
@@ -189,9 +194,14 @@ def _mapped_sites(
         blank = replace(site_mapping(site), epilogue=fused.get(site.name, Epilogue()))
         key = replace(blank, site="")
         if key not in searches:
-            searches[key] = search_mappings(blank, machine, objective, constraints)
+            is_largest = _count_macs(blank) == most_macs
+            searches[key] = search_mappings(blank, machine, objective, constraints, with_front=is_largest)
         search = _renamed(searches[key], site.name)
         yield MappedSite(site.name, site.op, site.calls, search.best[0], search, layer=site.layer)
+
+
+def _count_macs(mapping: SiteMapping) -> int:
+    return mapping.macs or mapping.batch * math.prod(mapping.size)
 
 
 def _count_windows(

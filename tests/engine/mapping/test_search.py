@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from typing import get_args
 
 import pytest
@@ -63,7 +64,8 @@ def check_search(size: SiteMapping, npu: MemoryMachine, limits: str = "") -> Non
             with pytest.raises(Misuse):
                 search_mappings(size, npu, objective, constraints)
             continue
-        result = search_mappings(size, npu, objective, constraints)
+        result = search_mappings(size, npu, objective, constraints, with_front=True)
+        check_front(result.front, costs)
         best = min(figure(cost, objective) for cost in costs)
         assert figure(result.best[0], objective) == pytest.approx(best, rel=1e-12)
         assert result.exact
@@ -72,6 +74,24 @@ def check_search(size: SiteMapping, npu: MemoryMachine, limits: str = "") -> Non
         figures = sorted(figure(cost, objective) for cost in costs)
         for rank, cost in enumerate(result.best):
             assert figure(cost, objective) >= figures[rank] * (1 - 1e-12)
+
+
+def check_front(front: Sequence[MappingCost], costs: Sequence[MappingCost]) -> None:
+    """Compares a Pareto front with every mapping: all are reached within 1 %, none undercuts the front."""
+
+    def figures(cost: MappingCost) -> tuple[float, ...]:
+        held = sum(memory.held for memory in cost.memories[1:])
+        return cost.cycles or 0, cost.traffic if cost.pj is None else cost.pj, held
+
+    points = [figures(cost) for cost in front]
+    assert points == sorted(points)
+    for cost in costs:
+        other = figures(cost)
+        reached = [[a <= b * 1.01 + 1e-9 for a, b in zip(point, other, strict=True)] for point in points]
+        assert any(map(all, reached)), other
+        # a little less in every figure is the 1 % of the front
+        undercut = [[a * 1.0101 < b for a, b in zip(other, point, strict=True)] for point in points]
+        assert not any(map(all, undercut)), other
 
 
 SPACES = (
@@ -145,7 +165,8 @@ def test_no_mapping_of_the_search_is_better_than_the_best_one_in_every_figure(ob
         unit=(16,) * 3,
     )
     size = SiteMapping("site", (100, 300, 200), (), dtype="float32", accumulator="float32")
-    result = search_mappings(size, npu, objective)
+    result = search_mappings(size, npu, objective, with_front=True)
+    assert len(result.front) > 1
 
     def figures(cost: MappingCost) -> tuple[float, ...]:
         held = sum(memory.held for memory in cost.memories[1:])
