@@ -155,6 +155,9 @@ class NameSet:
             text = _elide(_strip_start(parts[count:]) if count else parts, branches[count:], rooms[name])
             if cell_len(text) > rooms[name]:
                 text = self._reduce_branches(parts, branches, rooms[name])
+            if cell_len(text) > rooms[name] and len(parts) > 1:
+                abbreviated = self._abbreviate_branches(parts, branches, rooms[name])
+                text = abbreviated if abbreviated and abbreviated not in used else text
             forms = [*_fit_forms(text, rooms[name])]
             if self._may_cut_end(text, rooms[name]):
                 forms.insert(0, chop_cells(text, rooms[name] - 1)[0] + "…")
@@ -182,14 +185,38 @@ class NameSet:
             if branches[index] and cell_len(text) > room:
                 alternatives = [alternative for alternative in node if alternative]
                 # all lie between the first and the last in sorted order, so what these share all share
-                pairs = zip(min(alternatives), max(alternatives), strict=False)
-                start = "".join([char for char, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
+                start = _share_start(min(alternatives), max(alternatives))
                 start = start.rstrip("0123456789")  # a number stays whole
                 if 0 < len(start) < len(part):
                     reduced[index], cut[index] = part[len(start) :], True
                     text = _join(reduced, branches, cut)
             node = node[part]
         return text
+
+    def _abbreviate_branches(self, parts: Sequence[str], branches: Sequence[bool], room: int) -> str:
+        """Join the parts at which names branch, and cut the ends by which no name differs.
+
+        `Relu_1_output_0_quantized` beside `..._dequantized` becomes `Relu_1…q…`. Returns '' if that does not
+        fit either.
+        """
+        node, texts, sizes = self._root, list(parts), {}
+        for index, part in enumerate(parts):
+            if branches[index]:
+                # in sorted order, the names beside this one share most with it
+                before = max((other for other in node if other < part), default="")
+                after = min((other for other in node if other > part), default="")
+                size = 1 + max(len(_share_start(part, other)) for other in (before, after))
+                while part[size - 1 : size].isdigit() and part[size : size + 1].isdigit():
+                    size += 1  # a number stays whole
+                sizes[index] = size
+            node = node[part]
+        for index in sorted(sizes, key=lambda index: sizes[index] - len(parts[index])):
+            for size in range(len(parts[index]) - 2, sizes[index] - 1, -1):
+                texts[index] = f"{parts[index][:size]}…"
+                text = _join(texts, branches).replace("……", "…")
+                if cell_len(text) <= room:
+                    return text
+        return ""
 
     def _branches(self, parts: Sequence[str]) -> Iterator[bool]:
         """Yield for each part of a name whether another name differs at it, with the same parts before it."""
@@ -212,6 +239,12 @@ class NameSet:
 def shorten_name(name: str, room: int, others: Iterable[str] = ()) -> str:
     """Return a name in `room` cells, with the parts by which it differs from `others`."""
     return NameSet([name, *others]).shorten({name: room}).texts[name] if cell_len(name) > room else name
+
+
+def _share_start(first: str, second: str) -> str:
+    """Return the start that two texts share."""
+    pairs = zip(first, second, strict=False)
+    return "".join([char for char, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)])
 
 
 def _split(text: str) -> tuple[str, ...]:
@@ -280,4 +313,4 @@ def _fit_forms(text: str, room: int) -> Iterator[str]:
         return
     half = room // 2
     for first in sorted(range(max(1, room)), key=lambda first: abs(first - half)):
-        yield cut_ends(text, room, first)
+        yield cut_ends(text, room, first).replace("……", "…")

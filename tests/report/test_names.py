@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 
 import pytest
@@ -62,6 +63,21 @@ def test_names_differ_in_less_room_than_their_parts_need() -> None:
     short = NameSet(MOBILE).shorten(dict.fromkeys(MOBILE, 8))
     assert len(set(short.texts.values())) == len(MOBILE)
     assert max(map(len, short.texts.values())) <= 8
+
+
+def test_names_of_one_series_differ_in_a_narrow_column() -> None:
+    values = [f"Relu{n}_output_0" for n in ("", "_1", "_2", "_13")]
+    names = [
+        f"{value}_{end}" for value in values for end in ("quantized", "dequantized", "scale", "zero_point")
+    ]
+    for width in range(9, 25):
+        texts = NameSet(names).shorten(dict.fromkeys(names, width)).texts
+        assert len(set(texts.values())) == len(names)
+        assert max(map(cell_len, texts.values())) <= width
+        assert not any("……" in text for text in texts.values())
+        for n in ("_1", "_2", "_13"):  # the numbers stay whole
+            series = {text for name, text in texts.items() if name.startswith(f"Relu{n}_")}
+            assert all(n.strip("_") in re.findall(r"\d+", text) for text in series)
 
 
 def test_names_that_fit_stay_as_they_are_and_placeholders_do_too() -> None:
