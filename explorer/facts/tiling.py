@@ -138,7 +138,7 @@ class TileSpec(Spec, frozen=True):
             "mapping file (as map -o writes one) whose tiles are used instead of --tile",
             metavar="FILE",
             label="mapping",
-            placeholder="a file that explorer map -o wrote",
+            placeholder="m.toml of explorer map -o",
         ),
     ] = ""
     level: Annotated[

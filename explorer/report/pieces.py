@@ -156,4 +156,4 @@ _TERM_ENDS = re.compile(r"(?= [-x×=+*/] )|(?<=;)(?= )")
 
 def _words(text: str) -> list[str]:
     """Split a text before each run of spaces that precedes a word. A number stays with the word after it."""
-    return re.findall(r"\s*(?:[\d,]*\d \S+|\S+)|\s+$", text)
+    return re.findall(r"\s*(?:[\d,.]*\d \S+|\S+)|\s+$", text)

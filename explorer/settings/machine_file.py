@@ -118,7 +118,7 @@ def parse_machine(
     )
     if not has_rates and not has_memories:
         raise Misuse(
-            "its rates of computing and of moving bytes are missing",
+            "the rates of computing and of moving bytes are missing",
             where=name,
             hint="add peak MACs/s and bytes/s; or MACs and bytes a cycle, and the clock",
         )

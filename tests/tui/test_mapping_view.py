@@ -17,6 +17,7 @@ from explorer.features.mapping.mapping_view import MappingView, NestList
 from explorer.features.tiling.tile_screen import TileDialog
 from explorer.features.tiling.tile_view import TileView
 from explorer.settings import machines
+from explorer.settings.machines import read_hardware_profiles
 from explorer.settings.mapping_file import read_mapping
 from explorer.tui.dialogs.dialogs import PickDialog
 from explorer.tui.state.hardware import use_hardware
@@ -335,6 +336,16 @@ async def test_an_edited_copy_of_a_machine_keeps_its_memories_with_and_without_a
         assert machine.memories[0].bytes_per_cycle == (8 if from_file else 32)
         assert machine.hardware.macs_per_cycle == (128 if from_file else 256)
         assert machine.mac_pj == (1.5 if from_file else None)
+        for clock in ("2 GHz", "3 GHz"):
+            await hands.press("m", "end", "enter")
+            hands.pilot.app.screen.query_one("#clock", Input).value = clock
+            await hands.rest()
+            await hands.press("enter")
+        kept_names = list(read_hardware_profiles())
+        # a name of the dialog's own stays; a copy of a machine that the user named is another machine
+        assert kept_names == ([name] if not typed else ["copy", "copy-2"])
+        assert shown._machine.hardware.clock == 3e9
+        assert [memory.name for memory in shown._machine.memories] == kept.split(", ")
 
 
 async def test_the_tile_dialog_says_which_key_chooses_the_machine_of_a_mapping(tmp_path: Path) -> None:

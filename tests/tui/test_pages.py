@@ -453,6 +453,11 @@ def test_text_is_cut_to_its_cells() -> None:
     assert fit("名前", 3) == "名…"
     assert cut_middle("/a/long/path/Conv", 9) == "/a/l…Conv"
     assert [line_text(x) for x in wrap((("one two three", "text"),), 9, 2)] == ["one two ", "  three"]
+    figures = "7.25 MiB of 1,204 layers, 12.5 % in 3 s"
+    for width in range(12, 40):
+        lines = [line_text(x).strip() for x in wrap(((f"  {figures}", "text"),), width, 2)]
+        assert width < 16 or not any(line[-1].isdigit() for line in lines), "a unit stays with its number"
+        assert " ".join(lines) == figures
     assert all(line_width(x) <= 10 for x in wrap((("x" * 35, "text"),), 10, 2))
     assert "".join(line_text(x).strip() for x in wrap((("x" * 35, "text"),), 10, 2)) == "x" * 35
 

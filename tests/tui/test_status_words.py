@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from rich.cells import cell_len
+from textual.theme import Theme
+from textual.widgets import Input
 
+from explorer.tui.text.theme import ALL_THEMES, PLAIN_CURSOR
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import Status
 from tests.hunt.random_hands import shown_fault
@@ -66,3 +70,53 @@ async def test_without_colors_the_row_under_the_cursor_has_one_style(monkeypatch
         styles = [segment.style for segment in strip if segment.style is not None and segment.text]
         assert len({(style.color, style.bgcolor, style.reverse) for style in styles}) == 1
         assert styles[0].reverse
+
+
+@pytest.mark.parametrize("width", [40, 60, 75])
+async def test_the_next_key_at_the_end_of_a_message_is_not_cut(width: int) -> None:
+    long = (
+        "4 matmuls of /encoder/encoder.0/attention/out_proj/MatMul are tiled already · s sorts · u undoes it"
+    )
+    async with screen(size=(width, 15)) as hands:
+        for words in (long, long.replace(" · s sorts · ", ", and ")):
+            hands.main.store.say(words)
+            await hands.rest()
+            line = hands.strip(Status).strip()
+            assert line.startswith("4 matmuls of /")
+            assert line.endswith("u undoes it")
+
+
+@pytest.mark.parametrize("size", [(60, 15), (100, 30)])
+async def test_examples_in_empty_fields_are_cut_with_an_ellipsis(size: tuple[int, int]) -> None:
+    async with screen(size=size) as hands:
+        await hands.press("t")
+        entry = hands.pilot.app.screen.query_one("#mapping", Input)
+        entry.placeholder = (
+            "net.toml with the mapping of every matmul in each layer of this and of another model"
+        )
+        shown = entry.render_line(0).text.rstrip()
+        assert cell_len(shown) <= entry.size.width
+        assert shown.startswith("net.toml wit")
+        assert shown.endswith("…")
+        assert entry.placeholder.endswith("another model"), "the help shows it whole"
+
+
+@pytest.mark.parametrize("theme", [theme for theme in ALL_THEMES if theme.name in PLAIN_CURSOR], ids=str)
+async def test_with_16_colors_an_example_differs_from_typed_text_and_a_resting_row_has_one_text_color(
+    theme: Theme,
+) -> None:
+    async with screen(size=(100, 30)) as hands:
+        app = hands.pilot.app
+        app.register_theme(theme)
+        app.theme = theme.name
+        await hands.press("down", "tab")
+        tree = hands.main.query_one("#tree", LineList)
+        row = tree.strip(tree.cursor - tree.scroll_offset.y, tree.size.width)
+        styles = [style for text, style, _ in row if style is not None and text.strip()]
+        assert not tree.has_focus
+        assert len(styles) > 2
+        assert len({style.color for style in styles}) == 1
+        await hands.press("m")
+        entry = app.screen.query_one("#peak", Input)
+        example = entry.rich_style + entry.get_component_rich_style("input--placeholder", partial=True)
+        assert example.color != entry.rich_style.color

@@ -297,7 +297,7 @@ async def test_rates_that_were_typed_for_the_roofline_are_a_machine_too() -> Non
 async def test_enter_on_an_empty_machine_says_once_what_is_needed() -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("m", "enter")
-        assert hands.dialog().count("its rates of computing and of moving bytes are missing") == 1
+        assert hands.dialog().count("the rates of computing and of moving bytes are missing") == 1
 
 
 @pytest.mark.slow

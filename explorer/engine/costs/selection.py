@@ -13,6 +13,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from explorer.base.units import many_text
 from explorer.engine.costs.layer_tree import sum_known
 from explorer.facts import Info, Layer, whole_model
 from explorer.settings.columns import ColumnFigures, LayerColumn
@@ -211,7 +212,7 @@ def _constants(rows: Sequence[Layer], leaves: int, id: int) -> Layer:
         id,
         rows[0].parent,
         "",
-        f"+{leaves:,} constant",
+        f"+{many_text(leaves, 'constant')}",
         "",
         rows[0].depth,
         group=True,

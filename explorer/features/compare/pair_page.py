@@ -183,8 +183,10 @@ def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
     before, after = escape_name(fact.before), escape_name(fact.after)
+    if before.startswith(folder := after[: after.rfind("/") + 1]):
+        after = after.removeprefix(folder)  # the first path shows the folder
     names: Line = (
-        (f" {shorten_name(before, room, [after])}", "strong"),
+        (f" {shorten_name(before, max(room, width - 6 - cell_len(after)), [after])}", "strong"),
         ("  →  ", "dim"),
         (shorten_name(after, room, [before]), "strong"),
     )
@@ -201,7 +203,10 @@ def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list
     mark = ROLES[STATES[row.status][1]] if row.differs else "dim"
     inner_text = f", {row.inside:,} differ in it" if row.inside else ""
     reason = f"  {escape_name(field_terms(row.what))}" if row.what else ""
-    lines = wrap(((f" {row.status}{inner_text}", mark), (reason, "text")), width, 1)[: max(1, height - 4)]
+    about, most = wrap(((f" {row.status}{inner_text}", mark), (reason, "text")), width, 1), max(1, height - 4)
+    lines = about[:most]
+    if len(about) > most:
+        lines[-1] = (*cut_line(lines[-1], width - 2), (" …", "text"))
     for title, side in (("before", row.before), ("after", row.after)):
         layer = f"{side.path}  {side.kind}" if side else "-"
         lines.append(cut_line(((f" {title:<7}", "dim"), (escape_name(layer), "text")), width))

@@ -158,7 +158,7 @@ def memory_lines(machine: MemoryMachine, cost: MappingCost, width: int, height: 
         if use.size:
             share = occupancy(use)
             text = "too large" if use.missing else share_text(share, 1)
-            filled, track = draw_bar(share, width - 11)
+            filled, track = draw_bar(share, width - 12)
             role = "bad" if use.missing else filled[1]
             lines.append(((" ", "text"), (filled[0], role), track, (fit(text, 10, right=True), role)))
         if use.missing:

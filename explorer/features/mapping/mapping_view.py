@@ -38,7 +38,7 @@ from explorer.tui.dialogs.dialogs import (
     format_without_options,
 )
 from explorer.tui.text.keys import bindings
-from explorer.tui.text.lines import Line, escape_name, fit
+from explorer.tui.text.lines import Line, cut_message, escape_name
 from explorer.tui.widgets.line_view import LIST_KEYS, LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import Status, TitleBar
@@ -234,7 +234,7 @@ class MappingView(MappingSearchView):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return ((fit(f" {escape_name(self._status_text)}", width), self._status_role),)
+            return ((cut_message(f" {escape_name(self._status_text)}", width), self._status_role),)
         return job_line(running.title, running.job.progress, running.elapsed, width, refused=False)
 
     def _say(self, message: str) -> None:

@@ -449,7 +449,7 @@ def _format_headline(preview: Quantization, width: int) -> list[Line]:
 
 DRAWS = _OPTIONS["draws"].default
 """Number of random inputs if the field `calibrate` is empty."""
-SAMPLES_HINT = f"{DRAWS} random inputs; another number, an .npz, a folder"
+SAMPLES_HINT = f"{DRAWS} random; or a number, an .npz, a folder"
 
 
 def format_samples(calibrate: str, draws: int) -> str:

@@ -20,6 +20,7 @@ from explorer.features.sizes.sizes_words import sizes_blocks
 from explorer.report.present.look.info import list_dimension_sizes
 from explorer.settings.parse import parse_count
 from explorer.tui.commands.context import ScreenCommand
+from explorer.tui.commands.key_table import has_command
 from explorer.tui.commands.look.machine_action import ask_machine
 from explorer.tui.dialogs.dialogs import FormDialog, SubScreen
 from explorer.tui.state.hardware import find_machine
@@ -353,7 +354,8 @@ class SizesCommand(ScreenCommand):
             raise
         except ExplorerError as error:
             # a model that cannot be counted at several sizes can still be bound to one
-            self.store.say(str(error) if self._open() else "this model leaves no size open")
+            hint = " · * sets another batch size" * has_command("rebatch")
+            self.store.say(str(error) if self._open() else f"this model leaves no size open{hint}")
             if self._open():
                 self._type()
             return

@@ -44,10 +44,10 @@ def draw_title(
     fact = draft.split
     count = f"   {many_text(len(fact.stages), 'stage')} by {_WORDS.get(fact.by, fact.by)}", "dim"
     moved_note = " · cuts moved" if moved else "", "warn"
-    return cut_line((*head, count, moved_note), width), cut_line(_summarize(fact, exact), width)
+    return cut_line((*head, count, moved_note), width), cut_line(_summarize(fact, width, exact), width)
 
 
-def _summarize(fact: Split, exact: bool) -> Line:
+def _summarize(fact: Split, width: int, exact: bool) -> Line:
     """Summarize balance, traffic, pipeline bubble and throughput in one line."""
     crossing = sum(crossed.bytes for crossed in fact.cuts)
     spans: list[tuple[str, str]] = [
@@ -62,7 +62,7 @@ def _summarize(fact: Split, exact: bool) -> Line:
     if fact.forecast is not None:
         spans += [("  throughput ", "dim"), (rate_text(fact.forecast.throughput, "runs/s"), "number")]
     elif forecast is not None:
-        spans.append(("  times in proportion to MACs", "dim"))
+        spans.append((f"  {'times in proportion to' if width >= 80 else 'by'} MACs", "dim"))
     return tuple(spans)
 
 

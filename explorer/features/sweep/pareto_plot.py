@@ -19,7 +19,7 @@ from textual.containers import Container
 from explorer.base.errors import ExplorerError
 from explorer.tui.dialogs.dialogs import MessageDialog, SubScreen, ask_path
 from explorer.tui.state.jobs import Jobs
-from explorer.tui.text.lines import Line, escape_name, fit
+from explorer.tui.text.lines import Line, cut_message, escape_name
 from explorer.tui.widgets.line_view import LineList, LineView, PanelView
 from explorer.tui.widgets.status_line import JobLine, job_line
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
@@ -123,7 +123,7 @@ class ParetoScreen(SubScreen[T], Generic[T]):
     def _status(self, width: int) -> Line:
         running = self._jobs.current
         if running is None:
-            return ((fit(f" {escape_name(self._status_text)}", width), "dim"),)
+            return ((cut_message(f" {escape_name(self._status_text)}", width), "dim"),)
         elapsed = time.monotonic() - self._job_started
         return job_line(self._progress(), running.job.progress, elapsed, width, refused=False)
 

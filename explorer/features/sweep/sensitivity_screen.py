@@ -28,7 +28,7 @@ from explorer.settings.quantize import read_text
 from explorer.tui.dialogs.dialogs import MessageDialog, format_without_options
 from explorer.tui.text.drawing import cell_line, draw, row_line, title_line
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut_line, escape_name, fit
+from explorer.tui.text.lines import Line, cut_line, cut_message, escape_name, title_text
 from explorer.tui.widgets.line_view import LineList, PanelView
 
 if TYPE_CHECKING:
@@ -154,15 +154,17 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         trials, request = self._trials, self._trials.request
         best = sum(row.pareto for row in trials.rows)
         total = len(trials.rows)
-        count = f"{total:,} choice{'s' * (total != 1)}, {best:,} on the Pareto front"
+        count = f"{total:,} choice{'s' * (total != 1)}, {best:,} on the front"
         verdict = trials.mixed[0].told if trials.mixed else ""
         ran = next((row.calibration for row in trials.rows if row.calibration), "")
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         role = "dim" if not trials.mixed or trials.mixed[0].met else "warn"
-        name = escape_name(os.path.basename(self._source))
         return (
-            ((" Sensitivity ", "strong"), (fit(f" {name}   {count}", width - 13), "dim")),
-            ((fit(f" {escape_name(verdict or ran)}{file}", width), role),),
+            (
+                (" Sensitivity ", "strong"),
+                (title_text(os.path.basename(self._source), count, width - 13), "dim"),
+            ),
+            ((cut_message(f" {escape_name(verdict or ran)}{file}", width), role),),
         )
 
     def page_blocks(self) -> list[Block]:

@@ -93,9 +93,7 @@ class SweepDialog(FormDialog[SweepRequest]):
             yield from self.entry(label, value, hint, f"sweep-{name}")
         yield self._machines
         buffer = request.buffer if request is not None else ""
-        yield from self.entry(
-            "buffer", buffer, "512KiB, in place of the machine's or without one", "sweep-buffer"
-        )
+        yield from self.entry("buffer", buffer, "512KiB, in place of the machine's", "sweep-buffer")
         edges = next(
             (word for word, values in _EDGES.items() if request and values == request.spec.edges), ""
         )

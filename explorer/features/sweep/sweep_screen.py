@@ -41,7 +41,7 @@ from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.figures_screen import FigureScreen
 from explorer.tui.state.hardware import use_hardware
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, escape_name, fit
+from explorer.tui.text.lines import Line, cut_message, escape_name, title_text
 from explorer.tui.widgets.line_view import PanelView
 from explorer.tui.widgets.marked_list import MarkedList
 
@@ -188,16 +188,16 @@ class SweepScreen(ParetoScreen[TileSpec]):
     def _title(self, width: int) -> tuple[Line, ...]:
         rows, request = self._tilings.rows, self._tilings.request
         best = sum(row.pareto for row in rows)
-        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the Pareto front"
+        count = f"{len(rows):,} tiling{'s' * (len(rows) != 1)}, {best:,} on the front"
         machine = next((row.hardware for row in rows if row.hardware), "")
         machine_text = escape_name(machine) or "no machine: without one there are no cycles"
         file = f" · kept in {escape_name(request.output)}" if request is not None and request.output else ""
         return (
             (
                 (" Sweep ", "strong"),
-                (fit(f" {escape_name(os.path.basename(self._source))}   {count}", width - 7), "dim"),
+                (title_text(os.path.basename(self._source), count, width - 7), "dim"),
             ),
-            ((fit(f" {machine_text}{file}", width), "dim"),),
+            ((cut_message(f" {machine_text}{file}", width), "dim"),),
         )
 
     def page_blocks(self) -> list[Block]:

@@ -553,7 +553,7 @@ class PickDialog(Dialog[str]):
     ) -> None:
         super().__init__()
         self.TITLE_TEXT, self._heads = title, heads
-        self.HINT = "↑↓ Enter · Esc close"
+        self.HINT = "↑↓ move · Enter choose · Esc close"
         self.choices, self._typed, self._typed_text = tuple(choices), typed, ""
 
     def body(self) -> ComposeResult:

@@ -45,6 +45,10 @@ _MOVING = ("behind", "after")
 """Options of the "moving" field: tiles are loaded while the previous tiles are computed, or after them."""
 
 
+_automatic_names: set[tuple[str, str]] = set()
+"""Config files and names of the machines that dialogs of this process named."""
+
+
 class MachineDialog(FormDialog[Hardware]):
     """Asks for a machine. If the user enters a name, the machine is saved to the configuration file.
 
@@ -181,6 +185,8 @@ class MachineDialog(FormDialog[Hardware]):
             if name := self._name_to_save(machine):
                 memories = self._memories(machine) or None
                 machine = save_machine(name, machine, overwrite=True, memories=memories)
+                if name != self.text_of("save").strip():
+                    _automatic_names.add((machines.find_config_path(), name))
             self.dismiss(machine)
         except ExplorerError as error:
             self._failed = str(error)
@@ -194,10 +200,15 @@ class MachineDialog(FormDialog[Hardware]):
         return find_memory_settings(self._copied, machine)
 
     def _name_to_save(self, machine: Hardware) -> str:
-        """Return the typed name; or a free name if the machine has memories, which only a file describes."""
+        """Return the typed name, or a name of the dialog's if the machine has memories.
+
+        Only a file describes memories. Further edits of a machine that the dialog named keep its name.
+        """
         typed = self.text_of("save").strip()
         if typed or self._copied is None or "memory" not in self._memories(machine):
             return typed
+        if (machines.find_config_path(), self._copied.name) in _automatic_names:
+            return self._copied.name
         stem = re.sub(r"-\d+$", "", self._copied.name)
         names = machines.load_hardware()
         return next(name for number in count(2) if (name := f"{stem}-{number}") not in names)

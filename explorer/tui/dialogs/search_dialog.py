@@ -36,7 +36,7 @@ class SearchDialog(PickDialog):
 
     def __init__(self, choices: Sequence[MenuItem], layers: Sequence[Layer]) -> None:
         super().__init__("Search", choices, typed=True)
-        self.HINT = "↑↓ Enter · n N next · Esc close"
+        self.HINT = "↑↓ move · Enter choose · n N next · Esc close"
         self.search: Search | None = None
         self.listed: dict[str, SearchResult] = {}
         self._layers = layers

@@ -32,7 +32,7 @@ from explorer.tui.models.open_models import ModelChoice
 from explorer.tui.models.opening import check_source, is_served
 from explorer.tui.terminal.slices import call_after_paint
 from explorer.tui.text.keys import bindings, key_group
-from explorer.tui.text.lines import Line, cut_middle, escape_name, fit
+from explorer.tui.text.lines import Line, cut_message, cut_middle, escape_name, fit
 from explorer.tui.widgets.line_view import LineList
 from explorer.tui.widgets.strips import PaneHead, Status, TitleBar
 from explorer.tui.widgets.text_input import create_text_input
@@ -237,7 +237,7 @@ class ChooserScreen(Screen[None]):
 
         def line(width: int) -> tuple[Line, ...]:
             if self._message:
-                return (((fit(f" {self._message}", width), "warn"),),)
+                return (((cut_message(f" {self._message}", width), "warn"),),)
             return (((fit(f" {summary}", max(width - len(_KEYS), 0)), "dim"), (_KEYS, "dim")),)
 
         self.query_one(Status).show(line)

@@ -7,6 +7,7 @@ style of the screen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from rich.cells import cell_len, set_cell_size
@@ -25,6 +26,8 @@ ROLES = (
 BLANK: Line = ()
 
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
+_NUMBER = re.compile(r" *[\d,.]*\d ")
+"""Word with which the next word, such as its unit, stays on one line."""
 
 
 def escape_name(name: str) -> str:
@@ -127,6 +130,24 @@ def cut_start(content: str, width: int) -> str:
     return "…" + tail
 
 
+def cut_message(content: str, width: int) -> str:
+    """Cut a message to at most `width` cells.
+
+    The end of a message names the next key. So the parts before the last ` · ` are left out first, and an
+    ellipsis replaces the middle of what is still too long.
+    """
+    parts = content.split(" · ")
+    while len(parts) > 2 and cell_len(" · ".join(parts)) > width:
+        del parts[-2]
+    return cut_middle(" · ".join(parts), width)
+
+
+def title_text(name: str, note: str, width: int) -> str:
+    """Return the name of a model and a note about it for a title. The name is cut so that the note fits."""
+    note = f"   {note}"
+    return cut_message(" " + cut_middle(escape_name(name), max(8, width - 1 - cell_len(note))) + note, width)
+
+
 def draw_bar(share: float, width: int) -> tuple[Span, Span]:
     """Draw a bar of `width` cells, filled by `share` (0 to 1) in steps of an eighth of a cell.
 
@@ -172,6 +193,7 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
                 word, visible = word.lstrip(), visible.lstrip()
             while used_cells + cell_len(visible) > width:  # a word that is longer than the line
                 piece = set_cell_size(visible, width - used_cells).rstrip()
+                piece = piece[: piece.rfind(" ") + 1] or piece
                 add(piece, role)
                 word, visible = word[len(piece) :], visible[len(piece) :]
                 end_line()
@@ -187,12 +209,14 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
 def _split_words(content: str) -> list[str]:
     """Split a text into words with their trailing spaces. A path is also split after its slashes.
 
-    A percent sign stays with its number.
+    A number stays with the word after it.
     """
     words, start = [], 0
     for i in range(1, len(content)):
         is_within_path = content[i - 1] == "/" and i > 1 and content[i - 2] != " "
-        if content[i] not in " %" and (content[i - 1] == " " or is_within_path):
+        if content[i] != " " and (content[i - 1] == " " or is_within_path):
+            if _NUMBER.fullmatch(content, start, i):
+                continue
             words.append(content[start:i])
             start = i
     words.append(content[start:])

@@ -43,6 +43,7 @@ _COLORS: Mapping[str, tuple[str, str, str, str]] = {
     "meter": ("#5f87af", "#5f87af", _CYAN, _SKY),
     "row": ("#262626", "#eeeeee", _DARK_GRAY, _GRAY),
     "row-focus": ("#303030", "#dadada", _BLUE, _CYAN),
+    "example": ("#8a8a8a", "#6c6c6c", _SKY, _DARK_GRAY),
     "rule": ("#303030", "#d0d0d0", _DARK_GRAY, _GRAY),
     "hot": ("#121212", "#ffffff", _BLACK, _WHITE),
 }

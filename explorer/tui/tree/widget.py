@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, overload
 
 from rich.cells import cell_len
 
+from explorer.base.units import many_text
 from explorer.report.names import NameSet
 from explorer.session.cache.rows import GROUP
 from explorer.tui.text.lines import BLANK, Line, Span, cut_middle, cut_start, escape_name, fit, line_width
@@ -252,7 +253,7 @@ def draw_tree_head(
     elif model.count:
         count = f"  {model.count:,}{'+' if growing else ''}"
         room = layout.columns[0].start if layout is not None and layout.columns else width
-        room -= 6 * model.flat + bool(model.hidden_constants) * len(f"  +{model.hidden_constants:,} constant")
+        room -= 6 * model.flat + len(_hidden_constants_text(model))
         # the title of the first column is more useful than the count
         title.append((count * (line_width(title) + len(count) < room), "dim"))
     if model.flat:
@@ -262,7 +263,7 @@ def draw_tree_head(
         room = layout.name - line_width(title) - 3
         title.append((f"  {cut_start(prefix, room)}…", "dim"))
     if model.hidden_constants:
-        title.append((f"  +{model.hidden_constants:,} constant", "dim"))
+        title.append((_hidden_constants_text(model), "dim"))
     if layout is None:
         return tuple(title)
     room = (layout.columns[0].start if layout.columns else width) - line_width(title) - 3
@@ -335,6 +336,10 @@ def _shorten_layer_name(model: TreeModel, row: int, room: int, prefix: str) -> s
     return text
 
 
+def _hidden_constants_text(model: TreeModel) -> str:
+    return f"  +{many_text(model.hidden_constants, 'constant')}" if model.hidden_constants else ""
+
+
 def _format_run_name(first_layer: Layer, last_layer: Layer, room: int) -> str:
     """Return the name of a run in `room` cells: `layers.0 … layers.11`, or `layers.0 … 11`."""
     first, last = escape_name(first_layer.name), escape_name(last_layer.name)
@@ -354,7 +359,7 @@ def _format_row_label(
     A name of the level that the heading describes lacks the `prefix` that the heading shows.
     """
     if model.is_constants(row):
-        return fit(f"+{model.count_layers(row):,} constant", room).rstrip()
+        return fit(f"+{many_text(model.count_layers(row), 'constant')}", room).rstrip()
     if model.flat or len(members) == 1:
         is_below_group = not model.flat and model.structure.parent[members[0]] >= 0
         return _shorten_layer_name(model, members[0], room, "" if is_below_group else prefix)

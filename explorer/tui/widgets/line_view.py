@@ -122,7 +122,7 @@ class RoleLines(Widget):
                 added = self.app.get_component_styles(name).partial_rich_style
                 # without colors, the gray of each role would become the background of a reversed row
                 style += added.without_color if background and self.app.no_color else added
-            if role and background == "line--cursor-focus" and self.app.theme in PLAIN_CURSOR:
+            if role and background and self.app.theme in PLAIN_CURSOR:
                 style += Style(color=self.rich_style.color)
             self._styles_drawn[role, background] = style
         return style

@@ -6,7 +6,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from explorer.base import units
-from explorer.tui.text.lines import Line, Span, cut_line, cut_middle, draw_bar, escape_name, fit, line_width
+from explorer.tui.text.lines import (
+    Line,
+    Span,
+    cut_line,
+    cut_message,
+    cut_middle,
+    draw_bar,
+    escape_name,
+    fit,
+    line_width,
+)
 from explorer.tui.widgets.strips import Status
 
 if TYPE_CHECKING:
@@ -112,7 +122,7 @@ def job_line(title: str, progress: Progress | None, seconds: float, width: int, 
 def done_line(command: str, text: str, width: int) -> Line:
     """Draw the command that repeats the last action, or else the message about it."""
     if not command:
-        return ((fit(f" {escape_name(text)}", width), "dim"),)
+        return ((fit(cut_message(f" {escape_name(text)}", width), width), "dim"),)
     hint = "  y copies "
     room = width - 4 - len(hint)
     return ((" $ ", "accent"), (fit(cut_middle(escape_name(command), room), room), "text"), (hint, "dim"))

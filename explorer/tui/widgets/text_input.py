@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from rich.cells import cell_len
 from textual import events
+from textual.strip import Strip
 from textual.widgets import Input
+
+from explorer.tui.text.lines import fit
 
 _EDITS: Mapping[str, Callable[[Input], None]] = {
     "backspace": Input.action_delete_left,
@@ -43,6 +47,16 @@ class TextInput(Input):
     def on_focus(self) -> None:
         """Remember that no key was pressed yet."""
         self._is_untouched = True
+
+    def render_line(self, y: int) -> Strip:
+        """Render the line. An ellipsis marks a placeholder that does not fit."""
+        placeholder, room = self.placeholder, self.scrollable_content_region.width
+        if self.value or cell_len(placeholder) <= room:
+            return super().render_line(y)
+        self.set_reactive(TextInput.placeholder, fit(placeholder, room))
+        strip = super().render_line(y)
+        self.set_reactive(TextInput.placeholder, placeholder)
+        return strip
 
     def insert_text_at_cursor(self, text: str) -> None:
         """Insert as much of the text as the maximum length allows."""

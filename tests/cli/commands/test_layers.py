@@ -342,7 +342,7 @@ def test_constants_are_one_row_in_each_group_if_asked() -> None:
     made = [row for row in folded.layers if row.id < 0]
     assert {row.id for row in whole.layers} - {row.id for row in folded.layers} == hidden
     assert sum(int(row.name.split()[0]) for row in made) == sum(not whole.layers[at].group for at in hidden)
-    assert made[0].name == "+9 constant"
+    assert made[0].name == "+9 constants"
     assert made[0].parent == 0
     assert sum(row.activation_bytes or 0 for row in made) == sum(
         whole.layers[at].activation_bytes or 0 for at in hidden if not whole.layers[at].group

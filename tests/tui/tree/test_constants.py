@@ -156,12 +156,12 @@ async def test_a_key_opens_them_and_another_shows_them_all() -> None:
         names = [line.split()[0] for line in hands.tree()]
         assert names == ["node_0", "▸", "node_2", "node_4", "node_6", "node_7"]
         await hands.press("down")
-        assert "+3 constant" in hands.tree()[1]
+        assert "+3 constants" in hands.tree()[1]
         assert "3 constants and shape arithmetic" in " ".join(hands.text("#layer").split())
         await hands.press("enter", "down", "down")
         assert hands.at() == "node_3"
         await hands.press("minus")
-        assert "▸ +3 constant" in hands.tree()[1]
+        assert "▸ +3 constants" in hands.tree()[1]
         await hands.press("slash", *"node_5", "enter")
         assert hands.at() == "node_5"
         await hands.press("escape")
@@ -177,7 +177,7 @@ async def test_a_model_that_begins_with_constants_is_shown_from_its_first_layer(
     engine = ScriptedEngine(flat(8))
     engine._edges = lambda: RowEdges((), (), (), (), (0, 1))  # type: ignore[method-assign]
     async with screen(engine) as hands:
-        assert "+2 constant" in hands.tree()[0]
+        assert "+2 constants" in hands.tree()[0]
         assert hands.at() == "node_2"
         await hands.press("up")
         assert "2 constants and shape arithmetic" in " ".join(hands.text("#layer").split())

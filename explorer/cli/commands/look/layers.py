@@ -186,7 +186,7 @@ COMMAND = Command(
         Option("--depth", "levels of the tree", "N", least=1),
         Option(
             "--fold-constants",
-            "constants and shape arithmetic as one row in each group ('+89 constant'), as on the screen",
+            "constants and shape arithmetic as one row in each group ('+89 constants'), as on the screen",
         ),
         Option("--flat", "a flat list of layers without groups"),
         Option(

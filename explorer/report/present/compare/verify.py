@@ -17,6 +17,8 @@ from explorer.settings.parse import write_path_word
 
 _BAR = 10
 """Width in cells of a bar that shows a share of a limit."""
+_RMS_TITLE = "RMS error, was -> is"
+"""Title of the RMS errors against a float64 run, before and after a change. The last line names that run."""
 _CAP = 40
 """Maximum number of changed regions that are listed."""
 _FACTOR_RATIO = 10.0
@@ -236,7 +238,7 @@ def _site_table(sites: Sequence[SiteEvidence]) -> Table:
         Column("cosine", "right", drop=6),
         Column("rounding vs exact", "right", drop=1),
         Column("to the limit", drop=2),
-        Column("RMS error vs float64, was -> is", "right", drop=3),
+        Column(_RMS_TITLE, "right", drop=3),
         Column(""),
     )
     return Table(columns, rows)
@@ -295,7 +297,7 @@ def _output_table(fact: Verification) -> Table:
         Column("MSE", "right", drop=3),
         Column("cosine", "right", drop=6),
         *([Column("to the limit", drop=1)] if has_limits else []),
-        *([Column("RMS error vs float64, was -> is", "right", drop=2)] if has_rms else []),
+        *([Column(_RMS_TITLE, "right", drop=2)] if has_rms else []),
         Column(""),
     )
     return Table(columns, rows)
