@@ -190,7 +190,7 @@ def language(models: Models, rounds: int) -> Iterator[Row]:
 
 
 def mapping(models: Models, rounds: int) -> Iterator[Row]:
-    yield from (Row(*line) for line in mappings.cases(measured, rounds))
+    yield from (Row(*line) for line in mappings.cases(measured, rounds, models.folder))
 
 
 GROUPS: dict[str, Callable[[Models, int], Iterator[Row]]] = {
