@@ -993,6 +993,22 @@ def has_gradient_hooks(tensor: torch.Tensor) -> bool:
     return any(getattr(tensor, name, None) for name in hooks)
 
 
+def changes_saved_tensors() -> bool:
+    """Whether hooks of the running code replace the tensors that autograd saves for the backward pass.
+
+    Such hooks may compute again in the backward pass, as those of `torch.utils.checkpoint` do. Hooks of
+    `torch.autograd.graph`, which only move tensors, do not count.
+
+    Assumes: `torch._C._autograd._top_saved_tensors_default_hooks` returns the innermost pair of hooks, or
+    None.
+    Seen: torch 2.9 to 2.15.
+    Otherwise: False, and the work of such hooks is not noticed.
+    """
+    get_hooks = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+    hooks = None if get_hooks is None else get_hooks(True)
+    return hooks is not None and any(hook.__module__ != "torch.autograd.graph" for hook in hooks)
+
+
 # -- exporters
 
 

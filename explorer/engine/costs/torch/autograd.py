@@ -15,7 +15,7 @@ import torch
 from msgspec import Struct, field
 from torch.autograd.function import BackwardCFunction
 
-from explorer.engine.compat.torch import has_gradient_hooks, storage_key
+from explorer.engine.compat.torch import changes_saved_tensors, has_gradient_hooks, storage_key
 from explorer.engine.costs.aten import dispatch
 from explorer.engine.costs.layer_tree import LayerLeaf
 from explorer.engine.costs.torch.records import Row, Trace, collect_trained_pieces
@@ -108,10 +108,13 @@ class Gradients:
         # a tensor computed from weights only is still a weight, for example a cast or a normalized weight
         if all(_storage(t) in self._weights or _storage(t) in self._constants for t in inputs):
             self._weights.update(_storage(t) for t in outputs)
+        hook = ""
         if any(t.requires_grad and has_gradient_hooks(t) for t in inputs):
-            self._last_product = _Product(
-                f"{name}, on an input of which the model has a hook", None, list(outputs)
-            )
+            hook = f"{name}, on an input of which the model has a hook"
+        elif changes_saved_tensors():
+            hook = f"{name}, whose saved tensors a hook replaces (torch.utils.checkpoint computes them again)"
+        if hook:
+            self._last_product = _Product(hook, None, list(outputs))
             self._row_sum(row).products.append(self._last_product)
             return
         if not cost.macs and cost.elementwise_ops == 0:
@@ -175,6 +178,11 @@ class Gradients:
             run: Trace of the run.
         """
         self._resolve()
+        for _, tensor in walk_tensors(run.result):
+            row = self._makers.get(_storage(tensor)) if tensor.requires_grad else None
+            if row is not None and has_gradient_hooks(tensor):
+                steps = [tensor.grad_fn]
+                self._row_sum(row).products.append(_Product("a result with a hook", None, [], steps))
         self.failed = run.failed[1] if run.failed else ""
         self.outsiders = run.outsiders
         reached = None if run.failed else _collect_reached_steps(run.result)

@@ -33,7 +33,12 @@ def is_library_code(namespace: Mapping[str, Any]) -> bool:
 
 def is_library_object(value: Any) -> bool:
     """Whether the class of an object is one of Python, NumPy, torch or Explorer."""
-    package = _read_package(type(value).__module__)
+    return is_library_class(type(value))
+
+
+def is_library_class(kind: type) -> bool:
+    """Whether a class is one of Python, NumPy, torch or Explorer."""
+    package = _read_package(kind.__module__)
     return package in ("numpy", "builtins", *_LIBRARIES) or package in sys.stdlib_module_names
 
 

@@ -7,12 +7,25 @@ snapshots, before and after the run, shows whether the run changed state that th
 from __future__ import annotations
 
 import functools
+import io
 import itertools
+import os
 import random
+import threading
+from array import array
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
-from types import FunctionType, MethodType, ModuleType, SimpleNamespace
+from contextvars import ContextVar
+from types import (
+    FunctionType,
+    GeneratorType,
+    MemberDescriptorType,
+    MethodType,
+    ModuleType,
+    SimpleNamespace,
+)
 from typing import Any
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 import numpy as np
 import torch
@@ -24,6 +37,7 @@ from explorer.engine.costs.torch.model_code import is_library_object
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 _SEQUENCES = (list, tuple, deque, set, frozenset)
 _ITERATORS = (itertools.count, itertools.cycle, itertools.islice, itertools.repeat)
+_WEAK_DICTS = (WeakKeyDictionary, WeakValueDictionary)
 _CODE_TYPES = (FunctionType, MethodType, ModuleType, type, nn.Module)
 _CACHED_FUNCTION: Any = type(functools.cache(int))
 
@@ -44,18 +58,25 @@ def take_snapshot(
     """Returns the state that the next call can read, as values that can be compared.
 
     Args:
-        modules: Modules of the model. Layers of torch keep nothing between calls, apart from buffers.
+        modules: Modules of the model. Layers of torch keep nothing between calls, apart from buffers, and
+            attributes that the model's code sets.
         functions: Functions of the model's code.
         code_modules: Python modules that define them.
     """
     reader = _Reader()
-    snapshot: list[Hashable] = []
+    snapshot: list[Hashable] = [tuple(os.environ.items())]
     classes: dict[type, None] = {}
     for module in modules:
-        snapshot += [id(buffer) for buffer in buffers_of(module).values()]
-        if not is_of_torch(module):
+        attributes = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
+        buffers = buffers_of(module).values()
+        snapshot += [id(child) for child in module.children()]
+        snapshot += [reader.read_names(vars(p), 0) for p in module.parameters(recurse=False) if vars(p)]
+        if is_of_torch(module):
+            snapshot += [id(buffer) for buffer in buffers]
+            snapshot += [value for value in attributes.values() if isinstance(value, _PLAIN)]
+        else:
             classes[type(module)] = None
-            attributes = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}
+            snapshot += [reader.read(buffer, 0) for buffer in buffers]
             snapshot.append(reader.read_names(attributes, 0))
     snapshot += [reader.read_names(dict(vars(kind)), 0) for kind in classes]
     for function in functions:
@@ -94,7 +115,9 @@ class _Reader:
         self._remaining -= 1
         if isinstance(value, _PLAIN):
             return value
-        if isinstance(value, (*_CODE_TYPES, torch.Tensor)) or depth > _MAX_DEPTH or self._remaining < 0:
+        if isinstance(value, torch.Tensor):
+            return id(value), _read_numbers(value)
+        if isinstance(value, _CODE_TYPES) or depth > _MAX_DEPTH or self._remaining < 0:
             return id(value)
         if isinstance(value, (dict, *_SEQUENCES)) and len(value) > _MAX_PARTS:
             return id(value), len(value)
@@ -111,14 +134,45 @@ class _Reader:
             return tuple(self.read(part, depth + 1) for part in list(value))
         if isinstance(value, SimpleNamespace):
             return id(value), self.read_names(dict(vars(value)), depth)
+        if isinstance(value, GeneratorType):
+            frame = value.gi_frame
+            return frame and (frame.f_lasti, self.read_names(dict(frame.f_locals), depth))
+        if isinstance(value, _WEAK_DICTS):
+            return self.read_names({id(key): part for key, part in value.items()}, depth)
+        if isinstance(value, threading.local):
+            return self.read_names(dict(vars(value)), depth)
+        if isinstance(value, ContextVar):
+            return self.read(value.get(None), depth + 1)
         # objects of libraries hold caches of their own, which no count depends on
         if hasattr(value, "__dict__") and not is_library_object(value):
-            return id(value), self.read_names(dict(vars(value)), depth)
+            return id(value), self.read_names({**_read_slots(value), **vars(value)}, depth)
+        if not is_library_object(value) and (slots := _read_slots(value)):
+            return id(value), self.read_names(slots, depth)
         return _read_state(value)
 
 
+def _read_slots(value: Any) -> dict[str, Any]:
+    """Returns the attributes of an object whose classes name them in `__slots__`."""
+    names = [
+        name
+        for kind in type(value).__mro__
+        for name, member in vars(kind).items()
+        if isinstance(member, MemberDescriptorType)
+    ]
+    return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+
+def _read_numbers(tensor: torch.Tensor) -> Hashable:
+    """Returns the numbers of a small tensor, such as a counter. A tensor on the meta device has none."""
+    if type(tensor) not in (torch.Tensor, nn.Parameter, nn.Buffer) or tensor.device.type != "cpu":
+        return None
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.numel() > _MAX_PARTS:
+        return None
+    return repr(tensor.tolist())
+
+
 def _read_state(value: Any) -> Hashable:
-    """Returns the state of a generator of random numbers, an array, an iterator or a cache of a function."""
+    """Returns the state of a generator of random numbers, an array, a buffer, an iterator or a cache."""
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, np.random.Generator):
@@ -127,6 +181,10 @@ def _read_state(value: Any) -> Hashable:
         return bytes(value.get_state().numpy())
     if isinstance(value, np.ndarray):
         return (id(value), value.tobytes()) if value.size <= _MAX_PARTS else id(value)
+    if isinstance(value, (bytearray, array)):
+        return id(value), bytes(value[:_MAX_PARTS]), len(value)
+    if isinstance(value, (io.StringIO, io.BytesIO)):
+        return id(value), None if value.closed else (value.tell(), len(value.getvalue()))
     if isinstance(value, _ITERATORS):
         return repr(value)
     if isinstance(value, _CACHED_FUNCTION):

@@ -905,7 +905,11 @@ class _Watch:
         """Whether the run computed a tensor, which is then neither an input nor a parameter."""
         if tensor.layout is not torch.strided or list_inner_tensors(tensor):
             return True
-        return storage_key(tensor.untyped_storage()) not in self.given_storages
+        try:
+            return storage_key(tensor.untyped_storage()) not in self.given_storages
+        except NotImplementedError:
+            # only a transformation of the run makes wrapper tensors (torch.func.grad)
+            return True
 
     def record_traffic(
         self,

@@ -11,9 +11,9 @@ import torch
 from explorer.base.errors import Misuse
 from explorer.engine.costs.torch import analyse, outsiders
 from explorer.engine.costs.torch.autograd import Gradients
-from explorer.engine.costs.training.step import LeafGradients, StepGradients
+from explorer.engine.costs.training.step import LeafGradients, ParameterBytes, StepGradients
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.facts import Analysis
+from explorer.facts import Analysis, Layer
 
 
 def analyze_training_step(
@@ -94,5 +94,14 @@ def _describe_unreached(analysis: Analysis, parts: Sequence[LeafGradients]) -> l
 
 def _build_unknown_entries(analysis: Analysis, reason: str) -> list[LeafGradients]:
     """Returns the entries for layers whose gradients are unknown."""
-    rows = [layer.id for layer in analysis.layers if not layer.group]
-    return [LeafGradients(row, None, status="unknown", reason=reason) for row in rows]
+    return [
+        LeafGradients(layer.id, None, stored=_list_stored(layer), status="unknown", reason=reason)
+        for layer in analysis.layers
+        if not layer.group
+    ]
+
+
+def _list_stored(layer: Layer) -> tuple[ParameterBytes, ...]:
+    """Returns the parameters of a layer as one entry, which is the same for layers that share them."""
+    identity = min(layer.path, *layer.shared_with) if layer.shared_with else layer.path
+    return (ParameterBytes(identity, layer.weight_bytes, layer.trainable_params != 0),)

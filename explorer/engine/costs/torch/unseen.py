@@ -33,6 +33,7 @@ from torch import nn
 from explorer.engine.compat.torch import storage_key
 from explorer.engine.costs.aten.compared_numbers import is_only_compared
 from explorer.engine.costs.torch.data_dependence import find_query_frame
+from explorer.engine.costs.torch.model_code import is_library_class
 from explorer.engine.costs.torch.module_state import read_cell
 from explorer.engine.formats.torch_module.modules import find_held_tensors, walk_contents
 
@@ -70,6 +71,9 @@ EXPORTING_METHODS = {
 _PLAIN_TYPES = (bool, int, float, complex, str, bytes, type(None))
 _LAZY_TYPES = (Generator, Iterator, CoroutineType, AsyncGeneratorType)
 _FUNCTION_TYPES = (FunctionType, MethodType, BuiltinFunctionType, functools.partial)
+
+_PASSIVE_METHODS = ("__init__", "__new__", "__post_init__", "__repr__", "__eq__", "__hash__", "__replace__")
+"""Methods that compute nothing with tensors; a dataclass has most of them."""
 
 _ARRAY_FORM, _NUMBERS_FORM = "a NumPy array", "Python numbers"
 """Forms in which numbers leave torch."""
@@ -210,7 +214,8 @@ class UnseenWork:
                 self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
             elif not isinstance(value, (*_PLAIN_TYPES, torch.Tensor)):
                 parts = [part for _, part in walk_contents(value)]
-                if any(isinstance(part, (*_FUNCTION_TYPES, *_LAZY_TYPES)) for part in parts):
+                code_types = (*_FUNCTION_TYPES, *_LAZY_TYPES, *((nn.Module,) if _has_methods(value) else ()))
+                if any(isinstance(part, code_types) for part in parts):
                     self.places.setdefault("", (type_name, _DEFERRED.format(type=type_name)))
                 elif id(value) not in input_ids and not any(
                     isinstance(part, torch.Tensor) and is_computed(part) for part in parts
@@ -248,6 +253,17 @@ def _computes_with_layers(kind: type) -> bool:
             if isinstance(read_cell(cell), (nn.Module, torch.Tensor)):
                 return True
     return False
+
+
+def _has_methods(value: Any) -> bool:
+    """Whether a class of the user's code defines methods or properties for an object."""
+    kinds = [kind for kind in type(value).__mro__ if not is_library_class(kind)]
+    members = {name: member for kind in kinds for name, member in vars(kind).items()}
+    return any(
+        isinstance(member, (FunctionType, property, functools.cached_property))
+        for name, member in members.items()
+        if name not in _PASSIVE_METHODS
+    )
 
 
 def find_tensors(value: Any) -> Iterator[torch.Tensor]:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import datetime
+import io
 import itertools
 import os
 import random
 import secrets
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
+from contextvars import ContextVar
 from time import perf_counter_ns
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import pytest
@@ -64,6 +68,68 @@ def first_call(model: Two) -> bool:
     return model.calls == 1
 
 
+def count_in_a_buffer(model: Two) -> bool:
+    model.register_buffer("steps", model._buffers.get("steps", torch.zeros((), dtype=torch.long)))
+    model.steps += 1
+    return bool(model.steps == 4)
+
+
+class Slotted:
+    """Keeps its number outside of `__dict__`."""
+
+    __slots__ = ("number",)
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def count(self) -> bool:
+        self.number += 1
+        return self.number == 2
+
+
+SLOTTED, TEXT, NUMBER = Slotted(), io.StringIO(), ContextVar("number", default=0)
+TURNS = (turn == 2 for turn in itertools.cycle(range(3)))
+HELD: WeakKeyDictionary[Any, int] = WeakKeyDictionary()
+THREAD = threading.local()
+BYTES = bytearray(1)
+
+
+def count_in_a_thread(model: Two) -> bool:
+    THREAD.number = getattr(THREAD, "number", 0) + 1
+    return THREAD.number == 3
+
+
+def count_in_a_context(model: Two) -> bool:
+    NUMBER.set(NUMBER.get() + 1)
+    return NUMBER.get() == 2
+
+
+def count_for_a_key(model: Two) -> bool:
+    HELD[Two] = HELD.get(Two, 0) + 1
+    return HELD[Two] == 2
+
+
+def count_in_bytes(model: Two) -> bool:
+    BYTES[0] += 1
+    return BYTES[0] == 2
+
+
+def count_at_a_weight(model: Two) -> bool:
+    weight = model.first.weight
+    weight.number = getattr(weight, "number", 0) + 1
+    return weight.number == 2
+
+
+def count_at_a_layer(model: Two) -> bool:
+    model.second.number = getattr(model.second, "number", 0) + 1
+    return model.second.number == 2
+
+
+def count_in_the_environment(model: Two) -> bool:
+    os.environ["CALLS_OF_A_TEST"] = str(int(os.environ.get("CALLS_OF_A_TEST", "0")) + 1)
+    return os.environ["CALLS_OF_A_TEST"] == "2"
+
+
 def with_a_budget(model: Two) -> bool:
     end = time.monotonic() + 0.002
     rounds = 0
@@ -97,6 +163,17 @@ def with_a_budget(model: Two) -> bool:
         third_call,
         later_calls,
         first_call,
+        count_in_a_buffer,
+        lambda model: SLOTTED.count(),
+        lambda model: TEXT.write("x") and TEXT.tell() == 2,
+        lambda model: next(TURNS),
+        count_in_a_thread,
+        count_in_a_context,
+        count_for_a_key,
+        count_in_bytes,
+        count_at_a_weight,
+        count_at_a_layer,
+        count_in_the_environment,
     ],
 )
 def test_the_call_that_costs_more_counts_and_is_called_assumed(condition: Callable[[Any], Any]) -> None:

@@ -112,6 +112,22 @@ def a_promise(model: Two, x: Any) -> Any:
     return Promise(model)
 
 
+class Head(Promise):
+    """Holds a tensor, and computes with the model when a property is read."""
+
+    value: Any
+
+    @property
+    def scores(self) -> Any:
+        return self.model.second(self.value)
+
+
+def a_property_of_the_model(model: Two, x: Any) -> Any:
+    held = Head(model)
+    held.value = model.first(x)
+    return held
+
+
 class Lazy:
     """Rows that are computed when an index is read."""
 
@@ -351,6 +367,7 @@ def in_an_object(model: Two, x: Any) -> Any:
         later,
         a_function,
         a_promise,
+        a_property_of_the_model,
         rows_on_demand,
         products_on_demand,
         property_of_a_local_class,
@@ -661,6 +678,51 @@ def test_a_hook_on_a_gradient_may_compute_anything() -> None:
     with Session(model, inputs=(torch.rand(6, 4),), cache=False) as session:
         fact = session.training()
     assert [bool(row.reason) for row in fact.layers if row.forward_macs] == [True, False]
+
+
+def hooked_result(model: Two, x: Any) -> Any:
+    y = model.second(model.first(x))
+    if y.requires_grad:
+        y.register_hook(lambda grad: grad @ torch.ones(4, 4))
+    return y
+
+
+def computed_again(model: Two, x: Any) -> Any:
+    return model.second(checkpoint(model.first, x, use_reentrant=False))
+
+
+def compressed(model: Two, x: Any) -> Any:
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.half(), lambda t: t.float() @ torch.eye(4)):
+        return model.second(model.first(x))
+
+
+@pytest.mark.parametrize("function", [hooked_result, computed_again, compressed])
+def test_work_of_hooks_in_the_backward_pass_is_not_known(function: Callable[..., Any]) -> None:
+    fact = training(function)
+    assert fact.coverage < 1
+    assert any("hook" in row.reason for row in fact.layers)
+
+
+def kept_elsewhere(model: Two, x: Any) -> Any:
+    with torch.autograd.graph.save_on_cpu():
+        return model.second(model.first(x))
+
+
+def test_hooks_that_only_move_tensors_leave_the_count_exact() -> None:
+    fact = training(kept_elsewhere)
+    assert (fact.coverage, fact.backward_macs) == (1, 3 * 6 * 4 * 4)
+
+
+def derivative(model: Two, x: Any) -> Any:
+    return model.second(torch.func.grad(lambda y: model.first(y).sum())(x))
+
+
+def test_a_derivative_in_the_forward_counts_its_products() -> None:
+    totals = info(derivative).totals
+    assert (totals.macs, totals.status) == (3 * 6 * 4 * 4, "exact")
+    fact = training(derivative)
+    assert fact.backward_macs is None
+    assert fact.param_bytes == totals.weight_bytes
 
 
 def test_a_function_of_the_model_that_no_gradient_runs_through_is_in_no_doubt() -> None:
