@@ -15,7 +15,6 @@ from functools import cache, cached_property
 from itertools import pairwise
 from typing import Any
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 from torch import nn
@@ -23,7 +22,7 @@ from torch import nn
 from explorer.engine.costs.decode.module_cache import get_text_config
 from explorer.engine.serving.bounds import PassWork
 from explorer.engine.serving.weights import WeightHolder, find_layer_number
-from explorer.engine.split.partition import find_best_cuts
+from explorer.engine.split.partition import divide_evenly
 from explorer.facts.roofline import Machine
 from explorer.facts.serving.serving import DeviceLayout, DeviceShare, ServingLimit
 
@@ -391,15 +390,7 @@ def _divide_into_stages(sizes: Sequence[float], count: int) -> list[tuple[int, i
     """Divides the layers into `count` contiguous ranges with the smallest possible largest sum of sizes."""
     if count == 1:
         return [(0, len(sizes))]
-    sums = np.array(sizes)
-    cuts = find_best_cuts(
-        len(sizes),
-        [0] * count,
-        lambda kind, first: np.cumsum(sums[first:]),
-        [0] * len(sizes),
-        range(1, len(sizes)),
-    )
-    places = [0, *(cuts.places if cuts is not None else ()), len(sizes)]
+    places = [0, *divide_evenly(sizes, count), len(sizes)]
     return list(pairwise(places))
 
 

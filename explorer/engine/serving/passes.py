@@ -118,6 +118,13 @@ class Passes:
             self.run_step(context, batch)
         return self._macs[context, batch]
 
+    def find_counted_context(self, context: int) -> int:
+        """Returns the smallest context, from `context` on, of a step that was counted; else `context`.
+
+        A closed form that matches the count there also holds for shorter contexts.
+        """
+        return min((past for past, batch in self._macs if batch == 1 and past >= context), default=context)
+
     @cached_property
     def twice(self) -> float:
         """Ratio of the multiply-accumulates in a step of two sequences to those in a step of one sequence.

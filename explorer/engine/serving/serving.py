@@ -242,7 +242,7 @@ class _Answer:
         """Computes all figures, and adds the notes."""
         spec, passes = self.spec, self.passes
         # some code supports no position after the longest context
-        longest_context = max(*spec.contexts, (self.longest or 0) - 1, 64)
+        longest_context = passes.find_counted_context(max(*spec.contexts, (self.longest or 0) - 1, 64))
         window_sizes = list_windows(passes.build_cache(PROMPTS[0])[0])
         decode_macs = fit_contexts(passes.count_macs, window_sizes, longest_context)
         prefill_macs, prefill = self._compute_prefill()

@@ -14,6 +14,7 @@ Stages have kinds. A kind is an index that selects a cost function, for example 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -88,6 +89,48 @@ def find_best_cuts(
         bottleneck,
         int(sum(bytes_by_place[place] for place in cut_indices)),
     )
+
+
+def divide_evenly(sizes: Sequence[float], stages: int) -> tuple[int, ...]:
+    """Finds the cuts of a sequence into stages with the smallest possible largest sum of sizes.
+
+    The result is that of `find_best_cuts` for stages that cost the sum of their sizes, and cuts that cost
+    nothing. A sum never shrinks when a stage grows. So the longest possible stages show whether a bottleneck
+    is possible, which takes a tenth of the time of the search.
+
+    Args:
+        sizes: Size of each unit, 0 or more.
+        stages: Number of stages, from 1 to the number of units.
+
+    Returns:
+        The number of units before each cut, ascending. Each stage is as short as the stages before it permit.
+    """
+    count = len(sizes)
+    sums = np.cumsum(np.triu(np.broadcast_to(np.asarray(sizes, np.float64), (count, count))), axis=1)
+
+    def find_ends(limit: float) -> list[int]:
+        """Returns the end of each stage but the last if every stage is as long as `limit` permits."""
+        ends = [0]
+        for _ in range(stages - 1):
+            first = ends[-1]
+            ends.append(
+                first + int(np.searchsorted(sums[first, first:], limit, "right")) if first < count else count
+            )
+        return ends[1:]
+
+    def is_possible(limit: float) -> bool:
+        last = max([0, *find_ends(limit)])
+        return last == count or bool(sums[last, -1] <= limit)
+
+    candidates = np.unique(sums[np.triu_indices(count)])
+    index = bisect_left(candidates, True, key=is_possible)
+    limit = float(candidates[index]) * (1 + _SLACK)
+    cuts = [count]
+    for stage, end in reversed(list(enumerate(find_ends(limit), 1))):
+        # a unit is left for each later stage
+        cuts.append(min(end, cuts[-1] - 1))
+        assert cuts[-1] >= stage
+    return tuple(reversed(cuts[1:]))
 
 
 class _Search:

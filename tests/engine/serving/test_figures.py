@@ -373,6 +373,23 @@ def test_other_batches_and_devices_need_no_other_pass() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_a_form_that_was_checked_at_a_longer_context_is_not_checked_at_a_shorter_one() -> None:
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()
+    spec = ServingSpec(dtype="bf16", contexts=(9000,))
+    passes = create_passes(module_cache.find_own_cache(model), spec)
+    longer = compute_serving(passes, spec).decode_macs
+    made: list[int] = []
+    passes.on_pass = made.append
+    shorter = compute_serving(passes, replace(spec, contexts=(700,))).decode_macs
+    assert len(made) == 1, "the step that is shown"
+    assert shorter == longer
+    assert shorter.checked[-1] == 9000
+    alone = compute_serving(create_passes(passes.own, spec), replace(spec, contexts=(700,))).decode_macs
+    assert (alone.pieces, alone.counted) == (shorter.pieces, shorter.counted)
+
+
 def test_layouts_at_other_contexts_need_one_step_for_the_rows_that_are_shown() -> None:
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model("llama", **TWO_LAYERS)).eval()

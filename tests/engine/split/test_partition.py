@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from explorer.engine.split import costs
-from explorer.engine.split.partition import Row, find_best_cuts
+from explorer.engine.split.partition import Row, divide_evenly, find_best_cuts
 from explorer.engine.split.schedule import compute_forecast, count_in_flight
 
 
@@ -50,6 +50,26 @@ def test_the_cuts_are_as_good_as_the_best_of_all(seed: int) -> None:
         best = tried(count, kinds, row, crossing, allowed, link)
         assert (found and (found.cost, found.crossing)) == best
         assert found is None or set(found.places) <= set(allowed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_stages_of_summed_sizes_are_cut_as_the_search_cuts_them(seed: int) -> None:
+    draw = random.Random(seed)
+    for _ in range(60):
+        count = draw.randint(1, 17)
+        stages = draw.randint(1, count)
+        drawn = [draw.random() * 10 ** draw.randint(-8, 8) for _ in range(count)]
+        whole = [float(draw.randint(0, 3)) for _ in range(count)]
+        sizes = draw.choice([drawn, whole, drawn[:1] * count, [draw.random() for _ in range(count)]])
+        best = find_best_cuts(
+            count,
+            [0] * stages,
+            lambda kind, first, sizes=sizes: np.cumsum(sizes[first:]),  # type: ignore[misc]
+            [0] * count,
+            range(1, count),
+        )
+        assert best is not None
+        assert divide_evenly(sizes, stages) == best.places, (sizes, stages)
 
 
 def test_a_pipeline_of_equal_stages_waits_as_gpipe_says() -> None:
