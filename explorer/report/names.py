@@ -212,7 +212,8 @@ class NameSet:
             node = node[part]
         for index in sorted(sizes, key=lambda index: sizes[index] - len(parts[index])):
             for size in range(len(parts[index]) - 2, sizes[index] - 1, -1):
-                texts[index] = f"{parts[index][:size]}…"
+                start = parts[index][:size]
+                texts[index] = f"{start if start.strip(_SEPARATORS + ' ') else ''}…"
                 text = _join(texts, branches).replace("……", "…")
                 if cell_len(text) <= room:
                     return text

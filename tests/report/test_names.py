@@ -67,13 +67,15 @@ def test_names_differ_in_less_room_than_their_parts_need() -> None:
 
 def test_names_of_one_series_differ_in_a_narrow_column() -> None:
     values = [f"Relu{n}_output_0" for n in ("", "_1", "_2", "_13")]
+    layers = ["Relu", "Relu_1", "Relu_2", "Relu_13"]
     names = [
         f"{value}_{end}" for value in values for end in ("quantized", "dequantized", "scale", "zero_point")
     ]
     for width in range(9, 25):
-        texts = NameSet(names).shorten(dict.fromkeys(names, width)).texts
-        assert len(set(texts.values())) == len(names)
+        texts = NameSet([*names, *layers]).shorten(dict.fromkeys([*names, *layers], width)).texts
+        assert len(set(texts.values())) == len(names) + len(layers)
         assert max(map(cell_len, texts.values())) <= width
+        assert [texts[layer] for layer in layers] == layers
         assert not any("……" in text for text in texts.values())
         for n in ("_1", "_2", "_13"):  # the numbers stay whole
             series = {text for name, text in texts.items() if name.startswith(f"Relu{n}_")}

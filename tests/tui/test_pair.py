@@ -16,7 +16,7 @@ from explorer.base.errors import BadModel
 from explorer.engine.diff import compare_trees
 from explorer.facts import Analysis, Diff, NodeDiff, Verification
 from explorer.facts.comparison import Comparison, TreeDiff
-from explorer.features.compare.pair_page import PairRows, columns, graph_line
+from explorer.features.compare.pair_page import PairRows, build_detail_lines, columns, draw_title, graph_line
 from explorer.features.compare.pair_screen import PairDialog, PairScreen
 from explorer.tui.dialogs.dialogs import MessageDialog
 from explorer.tui.dialogs.states.history_dialog import DiffScreen
@@ -397,3 +397,23 @@ async def test_a_second_model_that_is_gone_is_told_once_and_the_first_is_resumed
     assert view is not None
     async with screen(beside(shorter(alexnet())), (100, 30), view=view) as hands:
         assert hands.pilot.app.screen is hands.main
+
+
+@pytest.mark.parametrize(("width", "height"), [(60, 15), (64, 24), (110, 15)])
+async def test_two_files_of_one_folder_show_the_folder_once_and_a_cut_reason_ends_in_an_ellipsis(
+    width: int, height: int
+) -> None:
+    folder = "/home/somebody/networks/of/a/long/project/"
+    fact = replace(
+        compare_trees(alexnet(), shorter(alexnet()), form="rows"),
+        before=f"{folder}seal.onnx",
+        after=f"{folder}seal_pruned.onnx",
+    )
+    names = line_text(draw_title(fact, False, width)[0]).strip()
+    assert names.endswith("seal.onnx  →  seal_pruned.onnx")
+    assert len(names) <= width
+    row = next(row for row in fact.rows if row.differs)
+    what = tuple(f"weight of block {i} differs in many of its values" for i in range(9))
+    lines = build_detail_lines(replace(row, what="; ".join(what)), width, 4)
+    assert line_text(lines[0]).endswith("…")
+    assert all(line_width(line) <= width for line in lines)

@@ -32,6 +32,7 @@ from explorer.tui.text.lines import (
     Line,
     Span,
     cut_line,
+    cut_start,
     escape_name,
     fit,
     flow_pieces,
@@ -183,10 +184,12 @@ def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     """Build the title: the names of both models, and the number of layers in each state."""
     room = max(8, (width - 6) // 2)
     before, after = escape_name(fact.before), escape_name(fact.after)
-    if before.startswith(folder := after[: after.rfind("/") + 1]):
-        after = after.removeprefix(folder)  # the first path shows the folder
+    folder, short_before = after[: after.rfind("/") + 1], shorten_name(before, room, [after])
+    if folder and before.startswith(folder):  # the first path shows the folder
+        after = after.removeprefix(folder)
+        short_before = cut_start(before, max(room, width - 6 - cell_len(after)))
     names: Line = (
-        (f" {shorten_name(before, max(room, width - 6 - cell_len(after)), [after])}", "strong"),
+        (f" {short_before}", "strong"),
         ("  →  ", "dim"),
         (shorten_name(after, room, [before]), "strong"),
     )
