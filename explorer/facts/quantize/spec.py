@@ -198,7 +198,7 @@ class QuantizeSpec(Spec, frozen=True):
             flag="--site",
             selects=True,
             label="layers",
-            words=("all", "this", "its kind"),
+            words=("all", "this layer", "this kind"),
         ),
     ] = ()
     rules: tuple[QuantizeRule, ...] = ()

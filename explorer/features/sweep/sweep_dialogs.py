@@ -34,9 +34,9 @@ _EDGES: Mapping[str, tuple[Edges, ...]] = {
 }
 _FIELDS = (
     ("tiles", "16,32,64x64x16"),
-    ("M", "in place of the tiles': 16,64"),
-    ("K", "in place of the tiles'"),
-    ("N", "in place of the tiles'"),
+    ("M", "as above; or sizes along M, such as 16,64"),
+    ("K", "as above; or sizes along K"),
+    ("N", "as above; or sizes along N"),
     ("keep in", "results.db"),
 )
 
