@@ -484,7 +484,7 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
         ]
         assert "Training: batch 8, adam" in hands.text("#model")
         assert "a step of batch 8 holds" in hands.main.store.message
-        assert "tab 2 has it over time" in hands.main.store.message
+        assert "tab 2 shows it over time" in hands.main.store.message
         await hands.press("1")
         assert "Training: batch 8, adam" in hands.text("#layer")
         await hands.press("b")

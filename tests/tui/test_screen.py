@@ -238,10 +238,12 @@ async def test_a_filter_that_still_searches_says_so_and_how_far_it_is(
         await hands.pilot.press("enter")
         await hands.pilot.pause()
         assert "no layer matches" not in hands.strip(Status)
+        assert "The filter searches the layers" in hands.text("#layer")
         held.set()
         await hands.rest()
         assert "no layer matches" in hands.strip(Status)
         assert "0/3,000" in hands.strip(PaneHead, "#tree-head")
+        assert "No layer matches the filter" in hands.text("#layer")
 
 
 async def test_a_message_goes_with_the_next_key_and_the_command_of_the_last_action_stays() -> None:

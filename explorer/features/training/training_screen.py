@@ -53,7 +53,7 @@ async def _count(context: CommandContext, spec: TrainingStepSpec) -> None:
         tabs.open("model")
     store.notify("found")
     if answers.training.memory is not None:
-        store.say(f"{_memory_text(answers.training.memory)}; tab 2 has it over time")
+        store.say(f"{_memory_text(answers.training.memory)} · tab 2 shows it over time")
     tabs.reveal("Training")
 
 
@@ -61,7 +61,7 @@ def _memory_text(fact: TrainingMemory) -> str:
     """State the peak memory of a step, and the largest batch that fits."""
     first = fact.steps[0]
     batch = "" if first.batch is None else f" of batch {first.batch:,}"
-    text = f"a step{batch} holds {bytes_text(first.peak_bytes)} at most"
+    text = f"a step{batch} holds {bytes_text(first.peak_bytes)}"
     if fact.largest_batch is None:
         return text
     fit_text = f"up to batch {fact.largest_batch:,}" if fact.largest_batch else "no batch"
