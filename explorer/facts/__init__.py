@@ -178,9 +178,11 @@ class Layer(Fact, frozen=True):
 
     @property
     def kind_text(self) -> str:
-        """Kind as text: 'Conv', 'Conv, tiled ×2', or 'Conv, at most ×2' if it may run less often."""
-        bound_text = ", at most" if self.status == "bound" and not self.assumed else ""
-        return f"{self.kind}{', tiled' * self.tiled}{f'{bound_text} ×{self.calls}' * (self.calls > 1)}"
+        """Kind as text: 'Conv', 'Conv, tiled, 2 calls', 'Conv, at most 2 calls' if it may run less often."""
+        bound_text = "at most " if self.status == "bound" and not self.assumed else ""
+        return (
+            f"{self.kind}{', tiled' * self.tiled}{f', {bound_text}{self.calls:,} calls' * (self.calls > 1)}"
+        )
 
 
 class LayerRow(Layer, frozen=True):

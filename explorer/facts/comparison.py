@@ -247,7 +247,7 @@ def build_figure_table(
             continue
         unranked = ""
         if name in _TILING_FIGURES and (len(set(tiled_macs)) > 1 or None in tiled_macs):
-            unranked = "not the same MACs run on tiles"
+            unranked = "the models run different MACs on tiles"
         elif name in _FORM_FIGURES and not alike:
             unranked = "a module and a graph count them differently"
         best = () if unranked else _find_best(values, better)

@@ -217,7 +217,7 @@ def table_of(
 
 
 def first_rows(blocks: Iterable[Block], most: int) -> list[Block]:
-    """Shorten tables to their first rows, with a note below each shortened table.
+    """Shorten tables to their first rows, or those around `Table.around`, with a note below each one.
 
     Args:
         blocks: Blocks of an answer.
@@ -231,8 +231,9 @@ def first_rows(blocks: Iterable[Block], most: int) -> list[Block]:
             shortened.append(replace(block, what=""))
         else:
             note = f"{most:,} of {len(block.rows):,} {block.what or 'rows'}; --top shows more"
+            first = max(0, min(block.around - most // 2, len(block.rows) - most))
             shortened += [
-                replace(block, rows=block.rows[:most], what="", around=0),
+                replace(block, rows=block.rows[first : first + most], what="", around=0),
                 Line(Span(note, "quiet"), block.indent),
             ]
     return shortened

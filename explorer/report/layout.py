@@ -480,12 +480,12 @@ class TableLines:
 def _find_names(pieces: Sequence[Piece]) -> Iterator[tuple[int, str, str, str]]:
     """Yield each piece of a cell that is a name: its index, the text before it, the name, the text after it.
 
-    The number of other names is short: 'fc1 and 3 more' becomes 'fc1 +3'.
+    The text for other names is short: 'fc1 and 3 more' becomes 'fc1, 3 more'.
     """
     for place, (text, _) in enumerate(pieces):
         if match := _NAME.fullmatch(text):
             lead, name, others = match.groups()
-            yield place, lead, name, f" +{others}" if others else ""
+            yield place, lead, name, f", {others} more" if others else ""
 
 
 def _cut_start(text: str, width: int) -> str:

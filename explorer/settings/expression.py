@@ -29,11 +29,24 @@ _LISTED = re.compile(r"-*(?:(?:in|out|weight):|(?:attr:)?[a-z_0-9]+(?:[<>=!]=|[<
 
 
 class Word(NamedTuple):
-    """A piece of the text with its position. `sign` tells whether it is an operator or a parenthesis."""
+    """A piece of the text with its position. `sign` tells whether it is an operator or a parenthesis.
+
+    A term such as 'macs > 1 k' is joined from pieces. `joints` has the offset and the position of each
+    piece after the first.
+    """
 
     text: str
     position: int
     sign: bool = False
+    joints: tuple[tuple[int, int], ...] = ()
+
+    def locate(self, fragment: str) -> int:
+        """Finds the position of the last occurrence of a fragment of this term; quotes may hide it."""
+        offset = max(0, self.text.rfind(fragment))
+        start, position = max(
+            (joint for joint in self.joints if joint[0] <= offset), default=(0, self.position)
+        )
+        return position + offset - start
 
 
 def build_error(fault: str, position: int, hint: str = "") -> Misuse:
@@ -81,7 +94,8 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
         stop = _find_word_end(text, position, bracket)
         word = text[position:stop]
         if previous is not None and _is_continuation(previous.text, word, keys, units):
-            words[-1] = Word(previous.text + word, previous.position)
+            joints = (*previous.joints, (len(previous.text), position))
+            words[-1] = Word(previous.text + word, previous.position, joints=joints)
         elif word.lower() in _OPERATORS:
             words.append(Word(_OPERATORS[word.lower()], position, True))
         else:

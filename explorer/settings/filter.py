@@ -270,20 +270,20 @@ class _Terms:
         if key in _ATTRIBUTES:
             if value.strip()[:1].isdigit() and _parse_numbers(value) is None:
                 raise build_error(
-                    f"'{_shorten(value)}' is not a size", word.position, f"write {key}=3x3 or {key}=1"
+                    f"'{_shorten(value)}' is not a size", word.locate(value), f"write {key}=3x3 or {key}=1"
                 )
             return _attribute_test(_ATTRIBUTES[key], sign, value, word)
         figures = [name for name, column in self._columns.items() if column.is_number]
         hint = suggest_name(key, [*figures, *_ATTRIBUTES])
         if key in TEXTS:
             hint = f"write {key}:{_shorten(value)}"
-        raise build_error(f"a filter cannot compare '{_shorten(key)}'", word.position, hint)
+        raise build_error(f"a filter cannot compare '{_shorten(key)}'", _find_key(word), hint)
 
     def _build_figure_test(self, column: LayerColumn, sign: str, value: str, word: Word) -> Test:
         if lacking := describe_missing_figures(column, self._column_figures):
-            raise build_error(f"'{column.name}' {lacking}", word.position)
+            raise build_error(f"'{column.name}' {lacking}", _find_key(word))
         figures, get, compare = self._column_figures, column.of, _COMPARE[sign]
-        limit = number(value, word.position, column.unit)
+        limit = number(value, word.locate(value), column.unit)
 
         def test(layer: Layer, _: str) -> bool:
             # only operators, leaf modules and tiled layers have figures of their own; other groups
@@ -297,14 +297,14 @@ class _Terms:
         get = TEXTS.get(key)
         if get is None and (column := self.texts.get(key)) is not None:
             if lacking := describe_missing_figures(column, self._column_figures):
-                raise build_error(f"'{key}' {lacking}", word.position)
+                raise build_error(f"'{key}' {lacking}", _find_key(word))
             return _build_text_column_test(column, self._column_figures, value.lower())
         if get is None:
             hint = suggest_name(key, [*self.texts, *self._columns])
             if key in self._columns or key in _ATTRIBUTES:
                 sign = "=" if key in _ATTRIBUTES else ">"
                 hint = f"write {key}{sign}{_shorten(value)}"
-            raise build_error(f"a filter has no '{_shorten(key)}:'", word.position, hint)
+            raise build_error(f"a filter has no '{_shorten(key)}:'", _find_key(word), hint)
         if key in _TENSORS and value.startswith("["):
             return _shape_test(_TENSORS[key], value, word)
         if key == "attr" and (compared := _ATTRIBUTE.match(value)):
@@ -333,6 +333,11 @@ def _build_key_test(key: str, want: str, get: Callable[[Layer], Iterable[str]]) 
     return lambda layer, _: want in get(layer)
 
 
+def _find_key(word: Word) -> int:
+    """Finds the position of the key of a term, after its minus signs."""
+    return word.position + len(word.text) - len(word.text.lstrip("-"))
+
+
 def _build_word_test(word: str) -> Test:
     """Builds a test for a word in the path, name, kind, or place (the dotted names of groups and layer)."""
     want = word.lower()
@@ -352,7 +357,7 @@ def _compile_glob(pattern: str) -> Callable[[str], object]:
 def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: Word) -> Test:
     """Builds a test whether one of some tensors has a shape: '[1,*,>=64,batch,...]'."""
     if not value.endswith("]"):
-        raise build_error(f"'{_shorten(value)}' is not a shape", word.position, "write [1,*,224,224]")
+        raise build_error(f"'{_shorten(value)}' is not a shape", word.locate(value), "write [1,*,224,224]")
     inner = value[1:-1].strip()
     size_texts = [size_text.strip() for size_text in inner.split(",")] if inner else []
     pattern: list[Callable[[int | str | None], bool] | None] = []
@@ -370,7 +375,7 @@ def _shape_test(get: Callable[[Layer], Sequence[TensorInfo]], value: str, word: 
             pattern.append(lambda have, name=size_text: have == name)  # type: ignore[misc]
         else:
             hint = "a size is 64, >=64, a name, * for any one, ... for any number of them"
-            raise build_error(f"'{_shorten(size_text)}' is not a size", word.position, hint)
+            raise build_error(f"'{_shorten(size_text)}' is not a size", word.locate(size_text), hint)
     return lambda layer, _: any(t.shape is not None and _shape_matches(t.shape, pattern) for t in get(layer))
 
 
@@ -414,7 +419,7 @@ def _attribute_test(names: Sequence[str], sign: str, value: str, word: Word) -> 
     want = _parse_numbers(value.strip())
     if want is None and (sign not in ("=", "==", "!=") or not value.strip()):
         raise build_error(
-            f"'{_shorten(value)}' is not a number", word.position, "write kernel=3x3 or stride>1"
+            f"'{_shorten(value)}' is not a number", word.locate(value), "write kernel=3x3 or stride>1"
         )
     match = _compile_glob(value.strip().lower())
 

@@ -157,7 +157,7 @@ def test_macos_has_the_screen_and_takes_up_a_session_whose_line_dropped(
         terminal.settle()
         assert "not saved" in terminal.text()
         terminal.press("q")
-        terminal.wait_for("Quit without?")
+        terminal.wait_for("Quit without saving?")
         terminal.press("y")
         assert terminal.end() == 0
     assert not list((tmp_path / "state" / "explorer" / "sessions").iterdir())

@@ -203,9 +203,11 @@ async def test_a_state_is_given_a_name_and_its_name_is_taken_away() -> None:
 async def test_quitting_asks_for_a_state_that_is_not_saved_wherever_the_user_is() -> None:
     async with screen(ScriptedEngine(tilings=1)) as hands:
         await hands.press("H", "n", *"int8", "enter", "home", "enter", "q")
-        assert "'int8' not saved. Quit without?" in hands.dialog()
+        assert "'int8' not saved. Quit without saving?" in hands.dialog()
         await hands.press("n", "H", "end", "n", *["backspace"] * 4, "enter", "home", "enter", "q")
-        assert "'tile 64x64x64' not saved. Quit without?" in hands.dialog(), "what was undone can be redone"
+        assert "'tile 64x64x64' not saved. Quit without saving?" in hands.dialog(), (
+            "what was undone can be redone"
+        )
 
 
 @pytest.mark.slow

@@ -116,11 +116,12 @@ async def test_quitting_asks_for_each_changed_model_and_shows_it() -> None:
         await hands.press("L", "up", "enter")
         await hands.tile()
         await hands.press("q")
-        assert "alexnet.onnx: 'tile 64x64x64' not saved. Quit without?" in hands.dialog()
+        assert "alexnet.onnx: 'tile 64x64x64' not saved. Quit without saving?" in hands.dialog()
         await hands.press("y")
         assert "other.onnx" in hands.strip(TitleBar)
         assert (
-            "other.onnx: 'tile 64x64x64' not saved. Quit without? To save, press n, then w." in hands.dialog()
+            "other.onnx: 'tile 64x64x64' not saved. Quit without saving? To save, press n, then w."
+            in hands.dialog()
         )
         await hands.press("n")
         assert app.return_code is None

@@ -97,7 +97,10 @@ class LoadWatch:
         rate = self._switch_count / seconds / max(self._threads, 1)
         signs = [self._describe_other_load()]
         if wall.sure and wall.p90 > _MAX_SPREAD * wall.p10 > 0:
-            signs.append(f"a run in ten took {wall.p90 / wall.p10:.1f} times as long as another")
+            signs.append(
+                "the slowest tenth of the runs took at least"
+                f" {wall.p90 / wall.p10:.1f} times as long as the fastest tenth"
+            )
         if seconds > _MIN_SECONDS and rate > _MAX_SWITCHES and (any(signs) or self._busy_at_start is None):
             signs.append(f"the processor was taken away {rate:,.0f} times a second from each thread")
         return "; ".join(filter(None, signs))

@@ -216,7 +216,7 @@ _ORDERS = {
 PROFILE_KEYS = key_group(
     "In a profile",
     ("profile_sort", ("s",), "s", "Sort", "By time, as they run, by MACs or bytes a second, by the roof"),
-    ("profile_again", ("r",), "r", "Time again", "Ask how, and time the model once more"),
+    ("profile_again", ("r",), "r", "Profile again", "Choose the options, then time the model again"),
     ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
     ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
 )
@@ -295,7 +295,7 @@ class ProfileScreen(ReportScreen[int]):
 # fmt: off
 COMPARISON_KEYS = key_group(
     "In two profiles side by side",
-    ("times_again", ("r",), "r", "Time again", "Ask how, and time the model once more"),
+    ("times_again", ("r",), "r", "Profile again", "Choose the options, then time the model again"),
     ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
     ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
 )

@@ -203,7 +203,7 @@ def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
     largest = max((layer.share for layer in layers), default=0.0)
 
     def kernel(layer: LayerTime) -> Span:
-        return Span(f"{layer.op} +{len(layer.holds)}" if layer.holds else layer.op, "quiet")
+        return Span(f"{layer.op}, for {1 + len(layer.holds):,} layers" if layer.holds else layer.op, "quiet")
 
     predicted = fact.predicted_seconds is not None
     return table_of(

@@ -239,7 +239,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         await asyncio.sleep(_TYPING_PAUSE if self._has_preview else 0)
         try:
             if self._full_preview is None:
-                self._show_message("asking the engine…", "dim")
+                self._show_message("computing the preview…", "dim")
                 self._full_preview = await self._compute_preview(QuantizeSpec(ops=("*",)))
                 self._show_layer_counts(self._full_preview.layers)
             request = self.build_request()

@@ -32,7 +32,7 @@ from explorer.report.present.figures import (
     bar_text,
     count,
     plain,
-    ports,
+    port_table,
     report_written,
     seconds,
     share,
@@ -392,8 +392,7 @@ def part_blocks(fact: Extraction) -> list[Block]:
         Field("Weights", size(fact.weight_bytes)),
     ]
     blocks: list[Block] = [
-        *ports("in ", fact.inputs),
-        *ports("out", fact.outputs),
+        port_table(fact.inputs, fact.outputs),
         Line(),
         Fields(rows),
         Line(),

@@ -233,7 +233,7 @@ class TileDialog(Dialog[TileSpec]):
         await asyncio.sleep(_PAUSE if self.plan is not None else 0)
         try:
             if self._grouped not in self._sites_by_grouping:
-                self._say("asking the engine…", "dim")
+                self._say("finding the matmuls…", "dim")
                 plan_of_all = await self._ask_plan(replace(TileSpec(), grouped=self._grouped))
                 self._sites_by_grouping[self._grouped] = plan_of_all.sites
             self._name_sites(self._sites_by_grouping[self._grouped])

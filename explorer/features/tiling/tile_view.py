@@ -248,7 +248,7 @@ class TileView(SubScreen[None]):
     def _step_lines(self, width: int, room: int) -> Sequence[Line]:
         step = self._step
         if step is None:
-            return ((("" if self._steps.steps else " asking the engine…", "dim"),),)
+            return ((("" if self._steps.steps else " computing the steps…", "dim"),),)
         playing = f"▶ {self._speed:,}/s" if self._timer is not None else ""
         if self._inner is None:
             return step_lines(self._steps, step, playing, width, room)

@@ -22,7 +22,7 @@ from explorer.base.units import (
     shape_text,
 )
 from explorer.facts import TensorInfo
-from explorer.report.blocks import Block, Cell, Field, Line, Role, Span
+from explorer.report.blocks import Block, Cell, Column, Field, Line, Role, Span, Table
 
 
 def count(value: int | None, sign: str = "") -> Span:
@@ -143,18 +143,21 @@ def value_text(value: Any, max_items: int | None = None) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def ports(head: str, tensors: Sequence[TensorInfo]) -> list[Block]:
-    """Return one line per input or output of a model."""
-    return [
-        Line(
-            (
-                Span(f"  {head} ", "quiet"),
-                printable(tensor.name),
-                Span(f"   {tensor.dtype or '?'} {shape_text(tensor.shape)}", "quiet"),
-            )
+def port_table(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInfo]) -> Table:
+    """Return a table of the inputs and outputs of a model: name, dtype, shape, and conflict of two shapes."""
+    rows = [
+        (
+            Span(label if index == 0 else "", "quiet"),
+            printable(tensor.name),
+            Span(tensor.dtype or "?", "quiet"),
+            shape_text(tensor.shape),
+            Span(tensor.conflict, "warning"),
         )
-        for tensor in tensors
+        for label, tensors in (("inputs", inputs), ("outputs", outputs))
+        for index, tensor in enumerate(tensors)
     ]
+    columns = (Column(""), Column("", shrink=True), Column("", role="quiet"), Column(""), Column(""))
+    return Table(columns, rows)
 
 
 def report_written(output: str, *about: str) -> list[Block]:

@@ -115,7 +115,7 @@ class OpenModel:
         if store.history is not None and (lost := store.history.unsaved):
             from explorer.facts import states_text  # imported late: the first paint does not need it
 
-            question = f"{states_text(lost)} not saved. {action.capitalize()} without?"
+            question = f"{states_text(lost)} not saved. {action.capitalize()} without saving?"
             return f"{question} To save, press n, then w." if action == "quit" else question
         return ""
 

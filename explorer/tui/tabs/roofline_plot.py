@@ -194,7 +194,7 @@ def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Colle
 def _put_names(cells: Cells, scale: _Scale, ranked: RankedPoints, groups: _LayerGroups) -> None:
     """Label the slowest positions with layer names, where there is room."""
     for x, layers in groups[: -_MAX_NAMES - 1 : -1]:
-        suffix = f" +{len(layers) - 1:,}" if len(layers) > 1 else ""
+        suffix = f", {len(layers) - 1:,} more" if len(layers) > 1 else ""
         _write_name_above(
             cells, x, scale.roof(x), shorten_name(escape_name(ranked.points[layers[0]].path), 24) + suffix
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from rich.cells import cell_len
+
 from explorer.base import units
 from explorer.tui.text.lines import (
     Line,
@@ -125,4 +127,19 @@ def done_line(command: str, text: str, width: int) -> Line:
         return ((fit(cut_message(f" {escape_name(text)}", width), width), "dim"),)
     hint = "  y copies "
     room = width - 4 - len(hint)
-    return ((" $ ", "accent"), (fit(cut_middle(escape_name(command), room), room), "text"), (hint, "dim"))
+    return ((" $ ", "accent"), (fit(_cut_command(escape_name(command), room), room), "text"), (hint, "dim"))
+
+
+def _cut_command(command: str, width: int) -> str:
+    """Cut a command between words: ' … ' replaces words in the middle, and the end keeps half of the room."""
+    if cell_len(command) <= width:
+        return command
+    words = command.split(" ")
+    for head_count in range(len(words) - 1, 0, -1):
+        head = " ".join(words[:head_count])
+        if cell_len(head) <= width // 2:
+            tails = (" ".join(words[start:]) for start in range(head_count + 1, len(words)))
+            tail = next((text for text in tails if cell_len(head) + cell_len(text) + 3 <= width), "")
+            if tail:
+                return f"{head} … {tail}"
+    return cut_middle(command, width)

@@ -54,5 +54,5 @@ def test_others_on_our_processors_are_told_and_our_own_work_is_none() -> None:
 def test_runs_that_take_very_different_times_are_told() -> None:
     assert (
         _watch([0, 0]).describe_load(compute_spread([1.0, 2.0] * 10))
-        == "a run in ten took 2.0 times as long as another"
+        == "the slowest tenth of the runs took at least 2.0 times as long as the fastest tenth"
     )

@@ -324,7 +324,7 @@ def test_a_loop_that_the_data_may_end_gives_upper_bounds(
         layer = next(one for one in session.layers().layers if one.name == "step")
         session.tile(TileSpec((2, 3, 4)), verify=False)
         state = session.history().entries[-1]
-    assert (layer.kind_text == "MatMul, at most ×5") is ends
+    assert (layer.kind_text == "MatMul, at most 5 calls") is ends
     assert state.plan is not None
     assert (state.plan.sign == "<= ") is ends
 

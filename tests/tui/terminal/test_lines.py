@@ -213,7 +213,7 @@ def test_nothing_is_lost_when_the_line_drops(sample: Sample, tmp_path: Path, how
         terminal.press("u")
         terminal.wait_for("undone")
         terminal.press("q")
-        terminal.wait_for("Quit without?")
+        terminal.wait_for("Quit without saving?")
         terminal.press("y")
         assert terminal.end() == 0
     assert not list((tmp_path / "explorer" / "sessions").iterdir()), "closed properly, it leaves nothing"

@@ -56,7 +56,7 @@ async def test_x_lays_a_file_over_the_layers_keeps_it_over_a_tiling_and_takes_it
     async with screen(size=(160, 40)) as hands:
         tree = hands.main.query_one(LayerTree)
         await hands.press("X")
-        assert "Figures from outside" in hands.dialog()
+        assert "Figures from a file" in hands.dialog()
         await hands.press(*profile, "enter")
         assert list_chosen_columns(tree.model)[:3] == ["kind", "output", "latency"]
         assert tree.model.metric.id == "latency", "the one that has room where others have none"

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+
+from explorer.base.errors import Misuse, suggest_name
 from explorer.engine.formats.format import Format, SourceProbe
 
 TYPE_CHECKING = False
@@ -25,6 +28,12 @@ def _recognise(probe: SourceProbe) -> bool:
 
 
 def _open(source: str, options: OpenOptions) -> OpenedModel:
+    path = source.rpartition(":")[0]
+    if is_code(source) and not os.path.isfile(path):  # found before the import of torch, which takes seconds
+        folder, name = os.path.split(path)
+        names = sorted(os.listdir(folder or ".")) if os.path.isdir(folder or ".") else []
+        hint = suggest_name(name, [file_name for file_name in names if file_name.endswith(".py")])
+        raise Misuse("there is no such file", where=path, hint=hint)
     from explorer.host.optional_packages import require  # not needed to list formats
 
     require("torch", source)

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 from typing import Literal
 
 import numpy as np
@@ -969,6 +970,10 @@ def _estimate_hidden_difference(worst: OutputEvidence) -> float:
 
 
 def _format_operators(ops: Sequence[str]) -> str:
-    """Lists operators for a message, as in 'Conv, BatchNormalization and 3 more'."""
-    head = ", ".join(printable(op) for op in ops[:_NAMED])
-    return head if len(ops) <= _NAMED else f"{head} and {len(ops) - _NAMED} more"
+    """Lists operators for a message, as in 'Transpose, 2 Constant, Conv and 3 other operators'."""
+    runs = [(op, len(list(equal_ops))) for op, equal_ops in groupby(ops)]
+    head = ", ".join(
+        f"{length} {printable(op)}" if length > 1 else printable(op) for op, length in runs[:_NAMED]
+    )
+    rest = sum(length for _, length in runs[_NAMED:])
+    return f"{head} and {rest} other operator{'s' * (rest > 1)}" if rest else head

@@ -9,7 +9,7 @@ from explorer.facts import to_json
 from explorer.facts.conversion import Conversion, StoredEvidence
 from explorer.report.blocks import Block, Column, Line, Paragraph, Rows, Span, Table
 from explorer.report.present.compare.verify import evidence
-from explorer.report.present.figures import ports, report_written
+from explorer.report.present.figures import port_table, report_written
 from explorer.report.terms import claim_and_grounds, field_terms
 from explorer.session.headers import label
 
@@ -24,8 +24,7 @@ def conversion(fact: Conversion) -> list[Block]:
                 Span(f"   by {fact.how}" if fact.how else "", "quiet"),
             )
         ),
-        *ports("in ", fact.inputs),
-        *ports("out", fact.outputs),
+        port_table(fact.inputs, fact.outputs),
         *(Paragraph(note, "warning") for note in fact.notes),
         Line(),
     ]

@@ -26,6 +26,7 @@ from explorer.report.present.figures import (
     count_field,
     dash_zero,
     plain,
+    port_table,
     share_text,
     size,
     value_text,
@@ -50,7 +51,9 @@ def totals_blocks(fact: Info) -> list[Block]:
 
 def _build_all_blocks(fact: Info, fields: Fields) -> list[Block]:
     ports: list[Block] = (
-        [_build_port_table(fact.model), Line()] if fact.model.inputs or fact.model.outputs else []
+        [port_table(fact.model.inputs, fact.model.outputs), Line()]
+        if fact.model.inputs or fact.model.outputs
+        else []
     )
     return [*ports, fields, *_build_untiled_blocks(fact.tiled), *build_conditions(fact)]
 
@@ -60,7 +63,7 @@ def _build_traffic_field(totals: Totals) -> Field:
     moved = None
     if totals.bytes_read is not None and totals.bytes_written is not None:
         moved = totals.bytes_read + totals.bytes_written
-    remark = "weights, inputs and outputs of each layer"
+    remark = "bytes read + written: each layer moves each of its tensors once"
     return bytes_field("Every byte once", moved, totals.moved_sign, remark, "once")
 
 
@@ -294,23 +297,6 @@ def _build_untiled_blocks(tiled: TiledMacs | None) -> list[Block]:
         Column(""),
     )
     return [Line(), Table(columns, Rows(row, tiled.left), what="kinds", more="--json has all")]
-
-
-def _build_port_table(model: ModelInfo) -> Table:
-    rows = [
-        (
-            Span(label if i == 0 else "", "quiet"),
-            t.name,
-            t.dtype or "?",
-            shape_text(t.shape),
-            Span(t.conflict, "warning"),
-        )
-        for label, tensors in (("inputs", model.inputs), ("outputs", model.outputs))
-        for i, t in enumerate(tensors)
-    ]
-    return Table(
-        (Column(""), Column("", shrink=True), Column("", role="quiet"), Column(""), Column("")), rows
-    )
 
 
 def _build_assumptions(fact: Info) -> list[Block]:

@@ -62,9 +62,10 @@ def figures(fact: Memory) -> list[Block]:
 def _arena_remark(fact: Memory) -> str:
     if not fact.peak_bytes:
         return ""
+    packing = "one block for all buffers, packed by first fit"
     if fact.arena_bytes == fact.peak_bytes:
-        return "first fit; no allocator needs less"
-    return f"first fit; {percent_text(fact.arena_bytes - fact.peak_bytes, fact.peak_bytes)} above the peak"
+        return f"{packing}; no allocator needs less"
+    return f"{packing}; {percent_text(fact.arena_bytes - fact.peak_bytes, fact.peak_bytes)} above the peak"
 
 
 def step_blocks(fact: Memory, step_index: int) -> list[Block]:

@@ -73,6 +73,7 @@ def table_blocks(fact: LayerTable) -> list[Block]:
         rows.add(row, values)
     return [
         rows.table(fact.totals),
+        *_build_empty_note(fact),
         *_build_missing_time_note(fact),
         *(
             _build_summary_totals(fact)
@@ -173,7 +174,7 @@ class _TableBuilder:
 
     def _cell(self, column: LayerColumn, value: Any) -> Cell:
         if column.unit == "shape":
-            suffix = f" +{len(value) - 1}" if len(value) > 1 else ""
+            suffix = f" and {len(value) - 1:,} more" if len(value) > 1 else ""
             return shape_text(value[0]) + suffix if value else ""
         if column.unit == "text":
             return Span(value, "quiet") if value and column.name == "kind" else str(value)
@@ -220,6 +221,14 @@ def _build_table_notes(
     )
     has_size_columns = names & {"activations", "pass_size"} and not narrowed
     return [*unit, *(_build_functional_note(totals) if has_size_columns else [])]
+
+
+def _build_empty_note(fact: LayerTable) -> list[Block]:
+    """Return the next step after a filter that no layer matches, or []."""
+    if fact.found != 0:
+        return []
+    note = "no layer matches; explorer ops MODEL lists operators, explorer help filter describes the terms"
+    return [Line(), Paragraph(note, "warning")]
 
 
 def _build_missing_time_note(fact: LayerTable) -> list[Block]:

@@ -123,7 +123,7 @@ def _describe_main_type(model_file: ModelFile) -> str:
     if model_file.quantization:
         return printable(model_file.quantization)
     types = sorted(model_file.types, key=lambda kind: -(kind.bytes or 0))
-    more = f" +{len(types) - 1}" if len(types) > 1 else ""
+    more = f", {len(types) - 1} more" if len(types) > 1 else ""
     return printable(f"{types[0].name}{more}") if types else ""
 
 

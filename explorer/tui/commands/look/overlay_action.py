@@ -22,9 +22,9 @@ def ask_overlay(context: CommandContext) -> None:
 
     def handle_answer(typed: str | None) -> None:
         if typed is not None and (typed or context.store.overlays):
-            context.start("Figures from outside", _load_overlay(context, os.path.expanduser(typed)))
+            context.start("Figures from a file", _load_overlay(context, os.path.expanduser(typed)))
 
-    title, texts = "Figures from outside", {"placeholder": "profile.csv", "hint": "lay over"}
+    title, texts = "Figures from a file", {"placeholder": "profile.csv", "hint": "lay over"}
     context.ask(EntryDialog(title, "", _SAID, **texts, required=False), handle_answer)
 
 
