@@ -141,7 +141,7 @@ class MachineMemory(Spec, frozen=True):
         write_word: Bytes that one access writes of each operand.
         read_pj: Energy of one read access in picojoules, or None if unknown.
         write_pj: Energy of one write access in picojoules, or None if unknown.
-        cores: Number of instances of this memory, and of everything inside it, that share the memory outside.
+        cores: Number of copies of this memory, with its inner memories. They share the next larger memory.
         ways: Ways of a cache, or 0 for a memory that software fills. A tile of an operand takes whole ways.
         transfer: Rows and columns of the largest block that one transfer into the memory moves, or None if
             transfers are not counted.

@@ -44,7 +44,7 @@ _EDGES = option(
 )
 _FORM = option(
     "how tiles are written as ONNX",
-    usual="auto: lab up to 256 tiles a matmul, scan above",
+    usual="auto: lab for matmuls of up to 256 tiles, 512 tiles in all; otherwise scan",
     spelled=True,
     label="form",
 )

@@ -342,10 +342,8 @@ def test_times_that_were_measured_of_modules_are_balanced(form: Any) -> None:
     known = {one.path: one.seconds.median for one in took.layers if one.seconds is not None}
     assert sum(one.cost for one in told.stages) == pytest.approx(sum(known.values()))
     assert max(one.cost for one in told.stages) >= known["layer"] * (1 - 1e-9)  # its parts are added up
-    assert any("modules were timed, in torch" in note for note in told.notes)
-    assert (
-        trained.notes[0] == "times are of the forward pass of a training step that was measured of this model"
-    )
+    assert any("the times are those of modules in torch" in note for note in told.notes)
+    assert trained.notes[0] == "times come from the measured forward pass of a training step of this model"
     assert sum(one.cost for one in trained.stages) == pytest.approx(
         sum(one.forward_seconds for one in step.layers if one.seconds is not None)
     )

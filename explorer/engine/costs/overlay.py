@@ -204,7 +204,9 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
         problem = f"no layer is called {_names_text(first, len(match.unmatched))}"
         raise Misuse(problem, where=file.source, hint=names.suggest_names(first))
     if len(globs) > MAX_GLOBS:
-        raise Misuse(f"{len(globs):,} globs; {MAX_GLOBS} are looked for", where=file.source)
+        raise Misuse(
+            f"{len(globs):,} patterns such as *conv*, and at most {MAX_GLOBS} are allowed", where=file.source
+        )
     exact: set[int] = set().union(*match.figures)
     globbed: set[int] = set()
     fitting_several: set[int] = set()
@@ -220,7 +222,9 @@ def _match(names: LayerNames, file: OutsideFigures) -> _Match:
                 _add(match.figures, row, cells, file.columns)
         globbed.update(rows)
     if fitting_several:
-        match.notes.append(f"{len(fitting_several):,} layers fit several globs: the first in the file holds")
+        match.notes.append(
+            f"{len(fitting_several):,} layers match several patterns: the first in the file applies"
+        )
     return match
 
 

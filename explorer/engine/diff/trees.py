@@ -126,7 +126,7 @@ class _Tree:
             children.reverse()
 
     def places(self) -> TreePlaces:
-        """Returns the positions of the rows."""
+        """Returns the position, the parent and the end of the subtree of each row."""
         rows = {side.path: (row, side.kind) for row, side in enumerate(self.sides)}
         return TreePlaces(rows, self.parent, self.end)
 

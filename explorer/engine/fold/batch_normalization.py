@@ -251,7 +251,7 @@ def _read_bias(work: FoldingGraph, node: Node) -> Array:
 
 
 def _find_stored_parameter(work: FoldingGraph, name: str, role: str) -> Tensor:
-    """Returns a stored parameter that no caller can replace, of a type that float64 rounds to in one step."""
+    """Returns a parameter that the file stores as floats and no caller can replace."""
     tensor = work.constant(name)
     if tensor is None:
         raise NotFoldable(work.explain_not_constant(name, role))

@@ -141,7 +141,7 @@ class Inline(Struct, frozen=True):
         return len(self.data)
 
     def view(self) -> memoryview:
-        """Returns the bytes."""
+        """Returns the bytes without a copy."""
         return memoryview(self.data)
 
     def read_pieces(self) -> Iterator[memoryview]:

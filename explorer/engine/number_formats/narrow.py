@@ -46,7 +46,7 @@ class Ternary(Integer, frozen=True):
 
     @property
     def writing(self) -> Writing:
-        """'function', because no integer type of QuantizeLinear leaves out its smallest code."""
+        """Returns 'function': QuantizeLinear has no integer type without its smallest code."""
         return "function"
 
     @property

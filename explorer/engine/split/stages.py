@@ -285,14 +285,14 @@ def _list_notes(search: StageSearch) -> tuple[str, ...]:
     if search.seconds and not search.subject.machines and profile is not None:
         batch = "" if profile.batch is None else f", at a batch of {profile.batch:,}"
         step_name = "forward pass of a training step" if profile.phases else "profile"
-        notes.append(f"times are of the {step_name} that was measured of this model{batch}")
+        notes.append(f"times come from the measured {step_name} of this model{batch}")
         if search.subject.took is not None:
-            uncut = ": what was measured as one is not cut" if search.spec.by == "time" else ""
-            notes.append(f"modules were timed, in {profile.runtime}{uncut}")
+            uncut = "; a module that was measured as a whole is not cut" if search.spec.by == "time" else ""
+            notes.append(f"the times are those of modules in {profile.runtime}{uncut}")
     elif search.seconds:
         notes.append("times are the least that each machine needs, by its peak and its bandwidth")
     if search.seconds and search.spec.links is None:
-        notes.append("what crosses a cut takes no time: --links RATE says how fast it goes")
+        notes.append("the transfer of tensors between stages is counted as free: --links RATE sets its speed")
     return tuple(notes)
 
 

@@ -111,7 +111,7 @@ def _compute_start(
             )
         target = target_classes.long().to(first.device)
         if target.numel() and not 0 <= int(target.min()) <= int(target.max()) < classes:
-            raise Misuse(f"a class is not one of 0 to {classes - 1:,}", where="--target")
+            raise Misuse(f"a class is outside 0 to {classes - 1:,}", where="--target")
     return functional.cross_entropy(first, target), None
 
 

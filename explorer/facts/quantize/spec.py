@@ -179,8 +179,8 @@ class QuantizeSpec(Spec, frozen=True):
         bool,
         option(
             "correct stored biases for the mean error that rounding the weights causes",
-            manual="correct stored biases for the mean output error of the rounded weights, from the means"
-            " of the layer's inputs on the samples",
+            manual="subtract from stored biases the shift of the mean output that rounded weights cause;"
+            " it is computed from the mean inputs of the samples",
             group="written",
         ),
     ] = False

@@ -26,7 +26,7 @@ class MakeSpec(Spec, frozen=True):
     batch: Annotated[
         Count | Words,
         option(
-            "rows of an mlp, images of a conv (default 1); a name leaves it open",
+            "batch size: rows of an mlp, images of a conv (default 1); a name leaves it open",
             metavar="N|NAME",
             reader="batch",
             usual="",

@@ -67,14 +67,16 @@ _REMAKE = ("x", "exclude"), ("f", "format")
 # fmt: off
 BLAME_KEYS = key_group(
     "In the error growth",
-    ("blame_next(1)", ("n",), "n", "Next that adds error", "Of the layers that introduce more than rounding"),
-    ("blame_next(-1)", ("p",), "p", "The one before", "Of the layers that introduce more than rounding"),
+    ("blame_next(1)", ("n",), "n", "Next that adds error",
+        "Go through the layers that add more error than rounding"),
+    ("blame_next(-1)", ("p",), "p", "Previous that adds error",
+        "Go through the layers that add more error than rounding"),
     ("blame_worst", ("w",), "w", "Worst", "Go to the layer that introduces the largest error"),
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
     ("blame_exclude", ("x",), "x", "Exclude",
-        "Of a quantized model: made again without a format for this layer, or with one again"),
+        "Quantize the model again without this layer, or with it"),
     ("blame_format", ("f",), "f", "Format…",
-        "Of a quantized model: made again with another format for this layer"),
+        "Quantize the model again with another format for this layer"),
     ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
 )
 # fmt: on

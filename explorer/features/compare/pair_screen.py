@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 # fmt: off
 PAIR_KEYS = key_group(
     "With two models side by side",
-    ("pair_next(1)", ("n",), "n", "Next difference", "Opens the group that it is in"),
-    ("pair_next(-1)", ("N",), "N", "Previous difference", "Opens the group that it is in"),
-    ("only", ("o",), "o", "Differences only", "Leaves out what is the same, or shows it again"),
+    ("pair_next(1)", ("n",), "n", "Next difference", "Go to it, and open its group"),
+    ("pair_next(-1)", ("N",), "N", "Previous difference", "Go to it, and open its group"),
+    ("only", ("o",), "o", "Differences only", "Hide equal rows, or show them again"),
     ("fold_all", ("minus",), "-", "Close all groups", "Every group of both trees"),
     ("pair_exact", ("e",), "e", "Exact or rounded numbers", "+35.08 M or +35,079,600"),
-    ("ask('diff')", ("d",), "d", "Diff", "What changed node by node, both as ONNX graphs"),
-    ("ask('blame')", ("B",), "B", "Blame", "Which layer differs first, and how the error grows from there"),
-    ("ask('compare')", ("c",), "c", "Compare", "Totals and operators of both, and why they differ"),
+    ("ask('diff')", ("d",), "d", "Diff", "Show what changed, node by node, with both as ONNX graphs"),
+    ("ask('blame')", ("B",), "B", "Blame", "Show which layer differs first, and how the error grows"),
+    ("ask('compare')", ("c",), "c", "Compare", "Show totals and operators of both, and why they differ"),
     ("ask('verify')", ("v",), "v", "Verify", "Prove that both compute the same"),
-    ("ask('profile')", ("percent_sign",), "%", "Profile", "Both timed in turn, and which layers differ"),
+    ("ask('profile')", ("percent_sign",), "%", "Profile", "Time both in turn, and show which layers differ"),
     ("copy_command", ("y",), "y", "Copy", "Send the command that prints this to the terminal"),
 )
 # fmt: on

@@ -232,7 +232,7 @@ def draw_compact(drawing: GraphDrawing) -> Iterator[str]:
 
 def missing_text(edges: int) -> str:
     """Say how many edges have no rail."""
-    return f"{edges:,} edge{'s' * (edges != 1)} without room for a rail"
+    return f"{edges:,} edge{'s' * (edges != 1)} not drawn: too many side by side"
 
 
 _TEXT_WIDTH = 240

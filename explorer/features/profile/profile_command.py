@@ -65,7 +65,7 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
                 raise Misuse(
                     "a file has the profile of one model",
                     where=f"--{option}",
-                    hint="--json prints two side by side",
+                    hint="--json prints both profiles",
                 )
         return _compare(args, machine, progress)
     has_batches = len(args.batch or ()) > 1

@@ -64,9 +64,7 @@ def build_wall_table(fact: ProfileComparison) -> Fields:
             side.count for profile in doubted for side in (profile.before, profile.after) if side is not None
         ]
         runs = many_text(min(counts, default=0), "run")
-        remark = (
-            f"marked ?: of {runs} under the profiler; six say what is noise, and a longer time makes more"
-        )
+        remark = f"marked ?: of {runs} under the profiler; six of each are needed: pass a longer --time-limit"
         rows.append(Field("Layers not sure", plain(len(doubted)), remark))
     loaded = fact.before.load or fact.after.load
     if loaded:

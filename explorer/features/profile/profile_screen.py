@@ -215,7 +215,7 @@ _ORDERS = {
 # fmt: off
 PROFILE_KEYS = key_group(
     "In a profile",
-    ("profile_sort", ("s",), "s", "Sort", "By time, as they run, by MACs or bytes a second, by the roof"),
+    ("profile_sort", ("s",), "s", "Sort", "Sort by time, execution order, MACs/s, bytes/s or limit"),
     ("profile_again", ("r",), "r", "Profile again", "Choose the options, then time the model again"),
     ("figures_exact", ("e",), "e", "Exact or rounded", "1.23 ms or 0.0012345"),
     ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),

@@ -163,7 +163,7 @@ def _describe_stop(fact: Profile) -> str:
         "time limit": "until the time was over",
     }[fact.stopped]
     if not fact.wall.sure:
-        return f"{runs}, {why}: six at least give an interval"
+        return f"{runs}, {why}: an interval needs at least six"
     width_note = "" if fact.settled else "; wider than 5 %"
     return f"95 % interval of the median{width_note}; {runs}, {why}"
 

@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 QUANTIZE_KEYS = key_group(
     "In a quantization",
     ("quantized_exclude", ("x",), "x", "Exclude",
-        "The model made again without a format for this layer, or with one again; so in a blame"),
+        "Quantize the model again without this layer, or with it; also in a blame"),
     ("quantized_format", ("f",), "f", "Format…",
-        "The model made again with another format for this layer; so in a blame"),
-    ("quantized_anew", ("n",), "n", "Anew…", "Quantize the same model with other settings"),
+        "Quantize the model again with another format for this layer; also in a blame"),
+    ("quantized_anew", ("n",), "n", "Quantize again…", "Quantize the same model with other settings"),
     ("quantized_sort", ("s",), "s", "Sort", "In execution order, or the largest loss first"),
-    ("quantized_worst", ("w",), "w", "Worst", "To the layer that lost most"),
+    ("quantized_worst", ("w",), "w", "Worst", "Go to the layer with the largest loss"),
     ("quantized_exact", ("e",), "e", "Exact or rounded", "62.79 KiB or 64,302"),
     ("quantized_copy", ("y",), "y", "Copy", "Send the command that does the same to the terminal"),
 )

@@ -44,7 +44,7 @@ SIZES_KEYS = key_group(
     ("size_step(1)", ("right", "l"), "→ l", "A little more", "Some 3 %, or one"),
     ("size_step(-1)", ("left", "h"), "← h", "A little less", "Some 3 %, or one"),
     ("size_power(1)", ("up", "k", "pageup"), "↑ k", "The next power of two", "Twice as many"),
-    ("size_power(-1)", ("down", "j", "pagedown"), "↓ j", "The power of two before", "Half as many"),
+    ("size_power(-1)", ("down", "j", "pagedown"), "↓ j", "Previous power of two", "Half as many"),
     ("size_edge(0)", ("home", "g"), "Home g", "The least", "Where the range begins"),
     ("size_edge(1)", ("end", "G"), "End G", "The most", "Where it ends"),
     ("size_crossing(1)", ("n",), "n", "The next crossing", "Where one figure passes another"),

@@ -46,7 +46,7 @@ STATISTICS_KEYS = key_group(
     ("statistics_sort(1)", ("s",), "s", "Sort by the next column", "The largest first; of words the first"),
     ("statistics_sort(-1)", ("S",), "S", "Sort by the previous column", "The largest first"),
     ("statistics_reverse", ("r",), "r", "Reverse", "The smallest first, or the largest again"),
-    ("statistics_anew", ("n",), "n", "Anew…", "Other statistics, layers or tensors"),
+    ("statistics_anew", ("n",), "n", "Choose again…", "Other statistics, layers or tensors"),
     ("statistics_exact", ("e",), "e", "Exact or rounded", "12.5 % or 12.4893 %"),
 )
 # fmt: on

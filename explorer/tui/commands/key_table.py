@@ -31,7 +31,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
     CommandKey("back", ("backspace", "left_square_bracket"), "Backspace [", "Back",
         "Where the cursor was before a link, a plot or a search moved it", MOVE, "look.view.back",
         footer="back", where=("layer",)),
-    CommandKey("back:forward", ("right_square_bracket",), "]", "Forward", "Undo a step back",
+    CommandKey("back:forward", ("right_square_bracket",), "]", "Forward", "Go forward again after Back",
         MOVE, "look.view.back"),
     *(
         CommandKey(f"tab:{t.id}", (t.key,), t.key, f"Tab: {t.title}", t.tip, LOOK, "look.view.open_tab")
@@ -88,7 +88,8 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "program.actions", footer="actions"),
     CommandKey("undo", ("u",), "u", "Undo", "Undo the last change", CHANGE,
         "change.undo.undo", menu=True),
-    CommandKey("redo", ("r",), "r", "Redo", "Forward again", CHANGE, "change.undo.redo", menu=True),
+    CommandKey("redo", ("r",), "r", "Redo", "Redo the change that was undone", CHANGE,
+        "change.undo.redo", menu=True),
     CommandKey("history", ("H",), "H", "History…",
         "All states: go to one, compare two, name one, save all as a script", CHANGE,
         "change.history_action.HistoryCommand", menu=True),

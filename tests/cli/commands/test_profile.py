@@ -101,7 +101,7 @@ def test_two_models_are_compared(capsys: pytest.CaptureFixture[str], tmp_path: P
     text = said(capsys, LENET, LENET, *FEW)
     assert "six runs of each at least" in text
     assert "Layers not sure" in text
-    assert "under the profiler; six say what is noise, and a longer time makes more" in text
+    assert "under the profiler; six of each are needed: pass a longer --time-limit" in text
 
 
 def test_a_difference_of_rounded_numbers_is_none() -> None:

@@ -133,7 +133,7 @@ def _rewrite_node(model: Model, rewriting: Rewriting, node: Node) -> Node:
     """Returns the node for the new batch, and records the batch axes of its outputs."""
     captured_values = {n for _, body in list_bodies(node) for n in find_captured_names(body)}
     if captured_values & (rewriting.batched.keys() | rewriting.size_values):
-        rewriting.refuse("a body reads values of the batch")
+        rewriting.refuse("its body (a loop or branch) reads tensors that have a batch axis")
     if node.op in _SIZE_OPERATORS and not node.domain and node.inputs[0] in rewriting.batched:
         rewriting.size_values.update(node.outputs)
         return node

@@ -502,7 +502,7 @@ class _Reader(TensorReader):
     def read_dims(self, sizes: Sequence[int | str | None], name: str) -> tuple[Dim, ...]:
         for size in sizes:
             if isinstance(size, int) and size < -1:
-                raise BadModel(f"value '{name}' has a dimension of {size}")
+                raise BadModel(f"value '{name}' has the negative dimension {size}")
         return tuple([None if size == -1 else size for size in sizes])
 
 

@@ -303,7 +303,7 @@ def _weights(name: str, weights: str) -> Any:
         raise Misuse(
             f"{name} has no weights called '{weights}'",
             where="--weights",
-            hint=suggest_name(weights.upper(), weight_names) or f"torchvision has none for {name}",
+            hint=suggest_name(weights.upper(), weight_names) or f"torchvision has no weights for {name}",
         )
     return kinds[weights]
 

@@ -290,7 +290,7 @@ def _find_hidden_value(
 
 
 def _find_matched_after(correspondence: Correspondence, name: str, count: int) -> set[str]:
-    """Finds a value and the next matched values that depend on it, `count` in all."""
+    """Finds up to `count` matched values: `name`, and the next ones that depend on it."""
     reached, following = {name}, {name}
     nodes = correspondence.before.graph.nodes
     matched = correspondence.matched

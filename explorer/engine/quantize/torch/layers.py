@@ -184,7 +184,7 @@ def build_unquantized_layer(path: str, node: Node, reason: str) -> ModuleLayer:
 def _format_problem(layer: Any, kind: type[nn.Module], run: LayerRun | None, types: Sequence[str]) -> str:
     """Return the reason why a layer cannot take a format, or '' if it can."""
     if kind is nn.Bilinear:
-        return "a product of three operands takes no number format"
+        return "Bilinear multiplies three tensors; only a product of two takes a number format"
     if any(parametrize.is_parametrized(part) for part in layer.modules()):
         return "its weight is made by a parametrization"
     hooks = [hook for part in layer.modules() for hook in forward_pre_hooks(part)]

@@ -89,7 +89,7 @@ class Groups(Struct, frozen=True):
 
     @property
     def packs(self) -> int:
-        """Number of products. The last one may have fewer groups."""
+        """Number of matmuls, each with up to `pack` groups. The last one may have fewer."""
         return -(-self.count // self.pack)
 
 

@@ -295,7 +295,7 @@ def test_a_function_defined_twice_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_negative_declared_dimension_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(BadModel, match="value 'x' has a dimension of -3"):
+    with pytest.raises(BadModel, match="value 'x' has the negative dimension -3"):
         read(put(tmp_path, proto([identity()], x=info("x", (-3,)))))
 
 

@@ -186,9 +186,9 @@ def open_folder(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
 
 
 def open_gguf(contents: TensorIndex, options: OpenOptions) -> OpenedModel:
-    """Opens a GGUF file as the module of its metadata, or as its tensors with a reason.
+    """Opens a GGUF file as the module that its metadata describes.
 
-    The tensors are returned if no module can be built.
+    If no module can be built, opens the tensors, with a note that gives the reason.
 
     Raises:
         BadModel: The metadata asks for larger sizes than any model has.
