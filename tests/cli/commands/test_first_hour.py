@@ -247,3 +247,59 @@ def test_a_node_without_a_telling_name_is_named_with_its_layer(
     for verb in ("diff", "blame"):
         assert main([verb, *paths]) == 1
         assert "node_MatMul_7 in neck.proj" in capsys.readouterr().out.replace("'", "")
+
+
+SLICED = """
+import torch
+
+class Positions(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = torch.nn.Parameter(torch.randn(1, 16, 6))
+        self.head = torch.nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(x + self.table[:, : x.shape[1]])
+
+def net():
+    return Positions(), torch.zeros(2, 5, 6)
+"""
+
+
+def test_a_position_table_that_the_export_slices_is_explained(asked: Asked, tmp_path: Path) -> None:
+    (tmp_path / "positions.py").write_text(SLICED)
+    asked("convert", "positions.py:net", "-o", "positions.onnx")
+    told = asked("compare", "positions.py:net", "positions.onnx")
+    assert re.search(
+        r"params +-96 +explained\s+1 parameter of which the other model stores only the slice", told
+    )
+    assert re.search(r"params +\+30 +explained\s+1 slice of a parameter", told)
+    assert "unexplained" not in told
+
+
+def test_a_table_names_the_other_outputs_and_the_calls_in_words(asked: Asked, sample: Sample) -> None:
+    asked("make", "linear:128x64x128", "-o", "product.onnx")
+    asked("tile", "product.onnx", "--tile", "64", "-o", "tiled.onnx")
+    told = asked("layers", "tiled.onnx")
+    assert re.search(r"Split2D_64x128_by_64x64 +\[64, 64\] and 1 more ", told)
+    assert " +1" not in told
+
+
+def test_a_filter_without_a_match_names_the_next_step(asked: Asked, sample: Sample) -> None:
+    told = asked("layers", str(sample("lenet")), "--filter", "op:Gemn")
+    assert "no layer matches; explorer ops MODEL lists operators" in told
+    assert "no layer matches" not in asked("layers", str(sample("lenet")), "--filter", "op:Gemm")
+
+
+def test_a_few_steps_of_the_memory_hold_the_peak(asked: Asked, sample: Sample) -> None:
+    told = asked("memory", str(sample("lenet")), "--top", "3")
+    assert len(re.findall(r"(?m)^ +\d+  /", told)) <= 3
+    assert re.search(r"(?m)^ +\d+ .* peak$", told), told
+
+
+def test_a_missing_file_of_code_is_found_before_torch_is_imported(
+    asked: Asked, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "networks.py").write_text(NET)
+    assert main(["info", "netwroks.py:net"]) == 2
+    assert "netwroks.py: there is no such file; did you mean 'networks.py'?" in capsys.readouterr().err

@@ -332,6 +332,7 @@ def find_weight_causes(
         and not any(_is_multiplied_weight(t) for t in (*lost, *gained))
     )
     joined_ids = _find_concatenated_ids(lost, gained) | _find_concatenated_ids(gained, lost)
+    sliced_ids = _find_sliced_ids(lost, gained) | _find_sliced_ids(gained, lost)
     any_tiled = first.info.tiled is not None or second.info.tiled is not None
     padded_pairs = _find_padded_pairs(lost, gained) + _find_padded_pairs(gained, lost) if any_tiled else []
     padded_ids = {id(t) for pair in padded_pairs for t in pair}
@@ -344,6 +345,8 @@ def find_weight_causes(
                 words = _JOINED
             elif id(tensor) in padded_ids:
                 words = _FILLED
+            elif id(tensor) in sliced_ids:
+                words = _SLICED if tensor.family == "change of shape" else _SLICE
             elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
                 words = _NEEDLESS
             elif words in (None, _SHARED, _OWN) and len(tensor.shape) == 1 and zeros:
@@ -387,6 +390,25 @@ def _find_padded_pairs(
             if has_prefix and is_larger and len(weight.shape) == len(tensor.shape):
                 pairs.append((weight, tensor))
     return pairs
+
+
+def _find_sliced_ids(parameters: Sequence[ComparedTensor], constants: Sequence[ComparedTensor]) -> set[int]:
+    """Finds the ids of parameters that one model slices, and of the slices that the other model stores."""
+    ids: set[int] = set()
+    for tensor in parameters:
+        if tensor.family != "change of shape":
+            continue
+        shapes = [output.shape for output in tensor.owners[0].outputs]
+        for constant in constants:
+            is_slice = constant.shape in shapes and constant.dtype == tensor.dtype and id(constant) not in ids
+            if is_slice and constant.elements < tensor.elements and _is_exporter_name(min(constant.names)):
+                ids |= {id(tensor), id(constant)}
+                break
+    return ids
+
+
+def _is_exporter_name(name: str) -> bool:
+    return name.startswith(_EXPORTER_NAMES) or "Constant" in name
 
 
 def _find_concatenated_ids(
@@ -459,6 +481,14 @@ _ZEROS = (
     "bias of zeros that the other model shares or omits",
     "biases of zeros that the other model shares or omits",
 )
+_SLICED = (
+    "parameter of which the other model stores only the slice that it reads",
+    "parameters of which the other model stores only the slices that it reads",
+)
+_SLICE = (
+    "slice of a parameter, stored as a constant",
+    "slices of parameters, stored as constants",
+)
 _FILLED = ("weight padded to whole tiles", "weights padded to whole tiles")
 _NEEDLESS = (
     "parameter of a layer that no output of the graph needs",
@@ -508,7 +538,7 @@ def _classify(
     if (
         onnx
         and (not owner.macs or tensor.family == _INITIAL_STATE)
-        and (name.startswith(_EXPORTER_NAMES) or "Constant" in name or _is_size(tensor))
+        and (_is_exporter_name(name) or _is_size(tensor))
     ):
         return _MADE
     return None
