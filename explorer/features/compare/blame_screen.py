@@ -67,10 +67,8 @@ _REMAKE = ("x", "exclude"), ("f", "format")
 # fmt: off
 BLAME_KEYS = key_group(
     "In the error growth",
-    ("blame_next(1)", ("n",), "n", "Next that adds error",
-        "Go through the layers that add more error than rounding"),
-    ("blame_next(-1)", ("p",), "p", "Previous that adds error",
-        "Go through the layers that add more error than rounding"),
+    ("blame_next(1)", ("n",), "n", "Next that adds error", "To the next layer with more error than rounding"),
+    ("blame_next(-1)", ("p",), "p", "Previous that adds error", "To the layer before it"),
     ("blame_worst", ("w",), "w", "Worst", "Go to the layer that introduces the largest error"),
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
     ("blame_exclude", ("x",), "x", "Exclude",
