@@ -71,10 +71,8 @@ BLAME_KEYS = key_group(
     ("blame_next(-1)", ("p",), "p", "Previous that adds error", "To the layer before it"),
     ("blame_worst", ("w",), "w", "Worst", "Go to the layer that introduces the largest error"),
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
-    ("blame_exclude", ("x",), "x", "Exclude",
-        "Quantize the model again without this layer, or with it"),
-    ("blame_format", ("f",), "f", "Format…",
-        "Quantize the model again with another format for this layer"),
+    ("blame_exclude", ("x",), "x", "Exclude", "Quantize the model again without this layer, or with it"),
+    ("blame_format", ("f",), "f", "Format…", "Quantize the model again with another format for this layer"),
     ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
 )
 # fmt: on
@@ -164,10 +162,9 @@ class BlameScreen(SubScreen[LayerRequest]):
             self._say("")
         else:
             end = "last" if step > 0 else "first"
-            message = (
+            self._refuse(
                 f"{end} at fault: value {guilty[-(step > 0)] + 1:,}" if guilty else "no value is at fault"
             )
-            self._refuse(message)
 
     def action_blame_worst(self) -> None:
         """Move to the value with the largest error."""

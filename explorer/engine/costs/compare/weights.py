@@ -21,7 +21,6 @@ _MAX_NAMED = 3
 """Maximum number of unmatched tensors of a model that a message names."""
 
 _BATCH_NORM = "batch norm"
-_SHAPE_CHANGE = "change of shape"
 _FAMILIES = {
     "convolution": """conv convolution _convolution qlinearconv convinteger fusedconv nhwcconv depthwise_conv
         stablehlo_convolution""",
@@ -49,7 +48,7 @@ _FAMILIES = {
     "concatenation": "cat concat concatenation",
     "quantization": "quantizelinear dequantizelinear dynamicquantizelinear quantize dequantize",
     "constant": "constant constantofshape",
-    _SHAPE_CHANGE: """flatten reshape view unflatten permute transpose squeeze unsqueeze contiguous shape
+    "change of shape": """flatten reshape view unflatten permute transpose squeeze unsqueeze contiguous shape
         cast expand slice select getitem chunk split unbind to strided_slice expand_dims split_v pack
         unpack""",
 }
@@ -347,7 +346,7 @@ def find_weight_causes(
             elif id(tensor) in padded_ids:
                 words = _FILLED
             elif id(tensor) in sliced_ids:
-                words = _SLICED if tensor.family == _SHAPE_CHANGE else _SLICE
+                words = _SLICED if tensor.family in _SLICING else _SLICE
             elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
                 words = _NEEDLESS
             elif words in (None, _SHARED, _OWN) and len(tensor.shape) == 1 and zeros:
@@ -397,7 +396,7 @@ def _find_sliced_ids(parameters: Sequence[ComparedTensor], constants: Sequence[C
     """Finds the ids of parameters that one model slices, and of the slices that the other model stores."""
     ids: set[int] = set()
     for tensor in parameters:
-        if tensor.family != _SHAPE_CHANGE:
+        if tensor.family not in _SLICING:
             continue
         shapes = [output.shape for output in tensor.owners[0].outputs]
         for constant in constants:
@@ -482,6 +481,7 @@ _ZEROS = (
     "bias of zeros that the other model shares or omits",
     "biases of zeros that the other model shares or omits",
 )
+_SLICING = frozenset({"change of shape"})
 _SLICED = (
     "parameter of which the other model stores only the slice that it reads",
     "parameters of which the other model stores only the slices that it reads",
