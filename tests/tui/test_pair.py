@@ -403,7 +403,7 @@ async def test_a_second_model_that_is_gone_is_told_once_and_the_first_is_resumed
 async def test_two_files_of_one_folder_show_the_folder_once_and_a_cut_reason_ends_in_an_ellipsis(
     width: int, height: int
 ) -> None:
-    folder = "/home/somebody/networks/of/a/long/project/"
+    folder = "/models/of/a/team/with/long/folders/"
     fact = replace(
         compare_trees(alexnet(), shorter(alexnet()), form="rows"),
         before=f"{folder}seal.onnx",

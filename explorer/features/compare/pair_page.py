@@ -36,7 +36,7 @@ from explorer.tui.text.lines import (
     escape_name,
     fit,
     flow_pieces,
-    wrap,
+    wrap_within,
 )
 
 if TYPE_CHECKING:
@@ -188,11 +188,8 @@ def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
     if folder and before.startswith(folder):  # the first path shows the folder
         after = after.removeprefix(folder)
         short_before = cut_start(before, max(room, width - 6 - cell_len(after)))
-    names: Line = (
-        (f" {short_before}", "strong"),
-        ("  →  ", "dim"),
-        (shorten_name(after, room, [before]), "strong"),
-    )
+    short_after = shorten_name(after, room, [before])
+    names: Line = ((f" {short_before}", "strong"), ("  →  ", "dim"), (short_after, "strong"))
     text = f" {summarize_states(fact)}{' · differences only' * only}"
     return names, ((fit(text, width), "good" if fact.equal else "warn"),)
 
@@ -200,16 +197,14 @@ def draw_title(fact: TreeDiff, only: bool, width: int) -> tuple[Line, ...]:
 def build_detail_lines(row: RowPair | NodeDiff, width: int, height: int) -> list[Line]:
     """Build the details of the row under the cursor: both sides, their figures and differences."""
     if isinstance(row, NodeDiff):
-        return wrap(((f" {_graph_text(row)}", "warn"),), width, 1)[:height]
+        return wrap_within(((f" {_graph_text(row)}", "warn"),), width, height, 1)
     if height >= 12:
         return draw(pair_blocks(row), width - 1)[:height]
     mark = ROLES[STATES[row.status][1]] if row.differs else "dim"
     inner_text = f", {row.inside:,} differ in it" if row.inside else ""
     reason = f"  {escape_name(field_terms(row.what))}" if row.what else ""
-    about, most = wrap(((f" {row.status}{inner_text}", mark), (reason, "text")), width, 1), max(1, height - 4)
-    lines = about[:most]
-    if len(about) > most:
-        lines[-1] = (*cut_line(lines[-1], width - 2), (" …", "text"))
+    about: Line = ((f" {row.status}{inner_text}", mark), (reason, "text"))
+    lines = wrap_within(about, width, max(1, height - 4), 1)
     for title, side in (("before", row.before), ("after", row.after)):
         layer = f"{side.path}  {side.kind}" if side else "-"
         lines.append(cut_line(((f" {title:<7}", "dim"), (escape_name(layer), "text")), width))

@@ -28,7 +28,7 @@ from explorer.tui.text.lines import (
     fit,
     flow_pieces,
     line_width,
-    wrap,
+    wrap_within,
 )
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def grid_page(site: SitePlan, place: TilePlace, width: int, height: int) -> list
         below: Line = ((" " * frame.margin, "text"), *cells)
         lines += [below] * (frame.down - 1 - (frame.down > 2))
         lines += [BLANK] * (frame.down > 2)
-    lines += wrap(_edges(site, blocks), width - 1, 1)[: 1 if frame.brief else 2]
+    lines += wrap_within(_edges(site, blocks), width - 1, 1 if frame.brief else 2, 1)
     if not frame.brief:
         lines.append(BLANK)
     lines += [*_depth(blocks, place, frame, width), _legend(width)]

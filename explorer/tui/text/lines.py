@@ -206,6 +206,14 @@ def wrap(spans: Iterable[Span], width: int, indent: int = 0) -> list[Line]:
     return lines
 
 
+def wrap_within(spans: Iterable[Span], width: int, height: int, indent: int = 0) -> list[Line]:
+    """Wrap spans to at most `height` lines. An ellipsis at the end marks that more lines are needed."""
+    lines = wrap(spans, width, indent)
+    if len(lines) > height > 0:
+        lines[height - 1] = (*cut_line(lines[height - 1], width - 2), (" …", "text"))
+    return lines[:height]
+
+
 def _split_words(content: str) -> list[str]:
     """Split a text into words with their trailing spaces. A path is also split after its slashes.
 

@@ -315,8 +315,9 @@ class FilterLine(Horizontal):
         if not is_continued:
             model.set_filter(matches, open_rows)
         elif not model.add_matches(matches):
-            # the heading shows the number of matches; without rows, the page of the layer tells of the search
-            self._store.notify("query", *(["layer"] if not model.rows else []))
+            self._store.notify("query")  # the heading shows the number of matches
+            if not model.rows:
+                self._store.notify("layer")  # its page tells whether the search has ended
             return
         if model.matches and (not is_continued or tree.cursor == 0):
             tree.cursor = next((i for i, row in enumerate(model.rows) if row in model.matches), 0)
