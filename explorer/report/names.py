@@ -158,6 +158,7 @@ class NameSet:
             if cell_len(text) > rooms[name] and len(parts) > 1:
                 abbreviated = self._abbreviate_branches(parts, branches, rooms[name])
                 text = abbreviated if abbreviated and abbreviated not in used else text
+            text = _fill_end(text, self._texts[name], rooms[name])
             forms = [*_fit_forms(text, rooms[name])]
             if self._may_cut_end(text, rooms[name]):
                 forms.insert(0, chop_cells(text, rooms[name] - 1)[0] + "…")
@@ -240,6 +241,15 @@ class NameSet:
 def shorten_name(name: str, room: int, others: Iterable[str] = ()) -> str:
     """Return a name in `room` cells, with the parts by which it differs from `others`."""
     return NameSet([name, *others]).shorten({name: room}).texts[name] if cell_len(name) > room else name
+
+
+def _fill_end(text: str, name: str, room: int) -> str:
+    """Return more of the end of a name in place of a form that says almost nothing: '…Pool_1' for '…1'."""
+    end = text.removeprefix("…")
+    if text == end or cell_len(end) >= _MIN_PIECE or not name.endswith(end) or not name.isascii():
+        return text
+    longer = name[-max(1, room - 1) :].lstrip(_SEPARATORS)
+    return f"…{longer}" if len(longer) > len(end) else text
 
 
 def _share_start(first: str, second: str) -> str:

@@ -120,7 +120,13 @@ def test_a_word_keeps_its_beginning_unless_another_word_begins_so() -> None:
     texts = NameSet(["classifier", "features"]).shorten({"classifier": 6, "features": 6}).texts
     assert texts == {"classifier": "class…", "features": "featu…"}
     texts = NameSet(["normalization", "normalizer"]).shorten({"normalization": 6, "normalizer": 6}).texts
-    assert texts == {"normalization": "…ation", "normalizer": "…er"}
+    assert texts == {"normalization": "…ation", "normalizer": "…lizer"}
+
+
+def test_a_short_name_that_says_almost_nothing_keeps_more_of_its_end() -> None:
+    texts = NameSet(["AvgPool", "AvgPool_2"]).shorten({"AvgPool": 7, "AvgPool_2": 7}).texts
+    assert texts == {"AvgPool": "AvgPool", "AvgPool_2": "…Pool_2"}
+    assert NameSet(["a/b", "a/b_1"]).shorten({"a/b": 2, "a/b_1": 2}).texts["a/b_1"] == "…1"
 
 
 def test_a_name_alone_keeps_its_end() -> None:

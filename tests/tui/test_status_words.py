@@ -120,3 +120,13 @@ async def test_with_16_colors_an_example_differs_from_typed_text_and_a_resting_r
         entry = app.screen.query_one("#peak", Input)
         example = entry.rich_style + entry.get_component_rich_style("input--placeholder", partial=True)
         assert example.color != entry.rich_style.color
+
+
+async def test_a_long_command_is_cut_between_its_options() -> None:
+    command = "explorer tile models/of/a/long/project/network.onnx -o tiled.onnx --tile 16x16x16 --form lab"
+    async with screen(ScriptedEngine(tilings=1), size=(80, 24)) as hands:
+        hands.main.store.say("", command)
+        await hands.press("down")
+        shown = hands.strip(Status).removeprefix(" $ ").partition("  ")[0].rstrip()
+    head, _, tail = shown.partition(" … ")
+    assert (command[: len(head)], command[-len(tail) :], tail[0]) == (head, tail, "-")

@@ -193,7 +193,7 @@ _SIZED = frozenset(("linear", "attention"))
 def _parse_sizes(text: str, count: int, usage: str) -> list[int]:
     parts = text.split("x")
     if len(parts) != count or not all(part.isdecimal() and 0 < int(part) < 1 << 31 for part in parts):
-        raise Misuse(f"'{text}' is not {count} sizes of 1 or more", where="make", hint=usage)
+        raise Misuse(f"'{text}' is not {count} sizes of 1 or more", where="make", hint=f"write {usage}")
     return [int(part) for part in parts]
 
 

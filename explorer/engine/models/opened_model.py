@@ -198,7 +198,8 @@ def check_names(opened: Sequence[OpenedModel], options: OpenOptions) -> None:
     inputs = [name for names in names_by_model if names for name in names[1]]
     for name in options.dims:
         if name not in symbols:
-            hint = suggest_name(name, symbols) or "the model has no symbolic dimension"
+            no_open = "all sizes are fixed; explorer rebatch MODEL BATCH -o FILE changes the batch"
+            hint = suggest_name(name, symbols) or no_open
             raise Misuse(f"no dimension is called '{name}'", where="--dim", hint=hint)
     for name in options.input_shapes:
         if name not in inputs:

@@ -137,8 +137,9 @@ def _cut_command(command: str, width: int) -> str:
     words = command.split(" ")
     for head_count in range(len(words) - 1, 0, -1):
         head = " ".join(words[:head_count])
-        if cell_len(head) <= width // 2:
-            tails = (" ".join(words[start:]) for start in range(head_count + 1, len(words)))
+        if cell_len(head) <= width // 2 and not words[head_count - 1].startswith("-"):
+            starts = [at for at in range(head_count + 1, len(words)) if words[at].startswith("-")]
+            tails = (" ".join(words[start:]) for start in starts)
             tail = next((text for text in tails if cell_len(head) + cell_len(text) + 3 <= width), "")
             if tail:
                 return f"{head} … {tail}"
