@@ -491,7 +491,7 @@ async def test_training_is_told_for_the_model_and_for_the_layer() -> None:
         assert hands.pilot.app.screen.query_one("#batch", Input).value == "8"
         hands.pilot.app.screen.query_one("#card", Input).value = "16G"
         await hands.press("enter")
-        assert "; up to batch 218 fits in 16.00 GiB; tab 2" in hands.main.store.message
+        assert "; up to batch 218 fits in 16.00 GiB · tab 2" in hands.main.store.message
 
 
 @pytest.mark.sampled(1)
