@@ -73,7 +73,7 @@ BLAME_KEYS = key_group(
     ("blame_how", ("i",), "i", "How it was found", "The criterion, the inputs, what was not compared"),
     ("blame_exclude", ("x",), "x", "Exclude", "Quantize the model again without this layer, or with it"),
     ("blame_format", ("f",), "f", "Format…", "Quantize the model again with another format for this layer"),
-    ("blame_copy", ("y",), "y", "Copy", "Send the verdict to the terminal"),
+    ("blame_copy", ("y",), "y", "Copy", "Copy the verdict to the clipboard"),
 )
 # fmt: on
 

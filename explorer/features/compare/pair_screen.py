@@ -47,7 +47,7 @@ PAIR_KEYS = key_group(
     ("ask('compare')", ("c",), "c", "Compare", "Show totals and operators of both, and why they differ"),
     ("ask('verify')", ("v",), "v", "Verify", "Prove that both compute the same"),
     ("ask('profile')", ("percent_sign",), "%", "Profile", "Time both in turn, and show which layers differ"),
-    ("copy_command", ("y",), "y", "Copy", "Send the command that prints this to the terminal"),
+    ("copy_command", ("y",), "y", "Copy", "Copy the command that prints this to the clipboard"),
 )
 # fmt: on
 

@@ -70,7 +70,7 @@ SPLIT_KEYS = key_group(
     ("split_figures", ("p",), "p", "Figures", "Show the figures in place of the layers, if both do not fit"),
     ("split_pane", ("tab", "shift+tab"), "Tab", "Other pane", "Move between the layers and the figures"),
     ("split_exact", ("e",), "e", "Exact or rounded numbers", "Print 714.19 M, or 714,188,480"),
-    ("split_copy", ("y",), "y", "Copy", "Send the command that makes this split to the terminal"),
+    ("split_copy", ("y",), "y", "Copy", "Copy the command that makes this split to the clipboard"),
 )
 # fmt: on
 _MIN_WIDTH, _MIN_HEIGHT = 118, 22

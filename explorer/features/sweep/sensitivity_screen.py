@@ -47,7 +47,7 @@ SENSITIVITY_KEYS = key_group(
     ("sensitivity_axes", ("x",), "x", "Other axes", "SNR over weight bytes, or over BitOPs"),
     ("plot", ("p",), "p", "Plot", "In place of the table, where both have no room"),
     ("more", ("n",), "n", "More…", "Other formats, limits or samples; goes on after a stop"),
-    ("sensitivity_copy", ("y",), "y", "Copy", "Send the command that makes the choice to the terminal"),
+    ("sensitivity_copy", ("y",), "y", "Copy", "Copy the command that makes the choice to the clipboard"),
     ("sensitivity_write", ("w",), "w", "Write…", "The formats of the choice, for quantize --config"),
 )
 # fmt: on

@@ -87,7 +87,7 @@ TILE_KEYS = key_group(
     ("tile_speed(-1)", ("minus",), "-", "Slower", "Half as many"),
     ("tile_order", ("o",), "o", "Order of the loops",
         "Switch to the next of the six loop orders, with its traffic"),
-    ("tile_copy", ("y",), "y", "Copy", "Send the chosen tile matmul, in words, to the terminal"),
+    ("tile_copy", ("y",), "y", "Copy", "Copy the chosen tile matmul, in words, to the clipboard"),
 )
 # fmt: on
 

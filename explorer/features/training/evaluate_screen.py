@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 EVALUATION_KEYS = key_group(
     "In an evaluation",
     ("figures_exact", ("e",), "e", "Exact or rounded", "84.8 % or 0.848"),
-    ("figures_copy", ("y",), "y", "Copy", "Send the whole page to the terminal as Markdown"),
+    ("figures_copy", ("y",), "y", "Copy", "Copy the whole page as Markdown to the clipboard"),
 )
 # fmt: on
 

@@ -100,7 +100,7 @@ _BUILT_IN: tuple[CommandKey, ...] = (
         "change.save.save", menu=True),
     CommandKey("export", ("x",), "x", "Export…", "Write the layer table as CSV or JSON", CHANGE,
         "change.save.export", menu=True),
-    CommandKey("copy", ("y",), "y", "Copy", "Send the last command, or the layer's path, to the terminal",
+    CommandKey("copy", ("y",), "y", "Copy", "Copy the last command, or the layer's path, to the clipboard",
         PROGRAM, "program.copy"),
     CommandKey("copy_as", ("Y",), "Y", "Copy as…",
         "The row, the tree or the page as text, the page as Markdown, or the command", PROGRAM,

@@ -24,7 +24,7 @@ _FIRST, _OTHER = 37, 27
 FIGURE_KEYS = key_group(
     "In a table of figures",
     ("figures_exact", ("e",), "e", "Exact or rounded", "714.19 M or 714,188,480"),
-    ("figures_copy", ("y",), "y", "Copy", "Send the whole table to the terminal as Markdown"),
+    ("figures_copy", ("y",), "y", "Copy", "Copy the whole table as Markdown to the clipboard"),
 )
 # fmt: on
 

@@ -40,7 +40,7 @@ HISTORY_KEYS = key_group(
     ("rename", ("n",), "n", "Name", "Name the state"),
     ("script", ("s",), "s", "Script…", "The commands that lead to the state, as a shell script"),
     ("script_all", ("S",), "S", "Script of all…", "The commands that make every state of every branch"),
-    ("copy_command", ("y",), "y", "Copy", "Send the command that made the state to the terminal"),
+    ("copy_command", ("y",), "y", "Copy", "Copy the command that made the state to the clipboard"),
 )
 # fmt: on
 
