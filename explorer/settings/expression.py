@@ -75,9 +75,7 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
             continue
         if text[position] == ")":
             if not opened:
-                raise build_error(
-                    "')' closes nothing", position, 'a name that holds one stands in quotes: "f(x)"'
-                )
+                raise build_error("')' closes nothing", position, 'quote a name that contains it: "f(x)"')
             opened.pop()
             words.append(Word(")", position, True))
             position += 1

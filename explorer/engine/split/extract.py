@@ -93,10 +93,10 @@ def find_chosen_units(layers: Sequence[Layer], spec: PartSpec, edges: UnitEdges)
     """
     if spec.layers and (spec.start or spec.end):
         raise Misuse(
-            "a part is of layers, or from some to others", where="--layer", hint="--layer or --from, --to"
+            "it cannot be combined with --from or --to", where="--layer", hint="leave out one of them"
         )
     if not (spec.layers or spec.start or spec.end):
-        raise Misuse("the part is not named", where="extract", hint="--layer GLOB, or --from A --to B")
+        raise Misuse("the part is not named", where="extract", hint="add --layer GLOB, or --from A --to B")
     if spec.layers:
         rows = {row for text in spec.layers for row in _find_matching_rows(layers, text)}
         return {unit for unit, row in enumerate(edges.rows) if row in rows}

@@ -84,7 +84,7 @@ def _module_request(request: QuantizeRequest) -> QuantizeRequest:
     options = (("--unsaturated", spec.unsaturated), ("--bias-correction", spec.bias_correction))
     for option, is_set in options:
         if is_set:
-            problem = "this is for a file that onnxruntime runs, not for a module"
+            problem = "this option needs an ONNX file as output"
             raise Misuse(problem, where=option, hint="leave it out, or name a FILE that ends in .onnx")
     return replace(request, spec=replace(spec, form="auto")) if spec.form == "fast" else request
 

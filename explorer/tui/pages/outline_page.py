@@ -70,7 +70,7 @@ def header_page(header: ModelHeader, width: int, failure: str = "") -> list[Line
         Field("file", bytes_text(header.file_bytes)),
         *(Field(key, Span(text)) for key, text in header.facts),
     ]
-    waiting_note: list[Block] = [Paragraph("the analysis is on its way", "quiet")]
+    waiting_note: list[Block] = [Paragraph("the model is being analyzed", "quiet")]
     return draw([Fields(rows), TextLine(), *(_failure_note(failure) if failure else waiting_note)], width - 1)
 
 

@@ -132,7 +132,7 @@ def test_a_part_with_another_weight_is_not_kept(
         (["--layer", "conv9"], "no layer is called 'conv9'"),
         (["--from", "conv9"], "no layer or tensor is called 'conv9'"),
         (["--from", "fc3", "--to", "conv1"], "nothing leads from fc3 to conv1"),
-        (["--layer", "fc1", "--to", "fc2"], "--layer or --from, --to"),
+        (["--layer", "fc1", "--to", "fc2"], "--layer: it cannot be combined with --from or --to"),
     ],
 )
 def test_what_is_no_part_is_one_line(
