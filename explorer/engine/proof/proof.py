@@ -3,7 +3,7 @@
 1. Nodes with equal operators, attributes, constants and producers are equal by construction
    (`structure.value_numbers`).
 2. Tiled nodes are proved site by site (`sites.proof`).
-3. The remaining nodes, the changed regions, run alone (`regions.runs`).
+3. The remaining nodes, the changed regions, run alone (`regions.changed_regions`).
 4. The complete models run (`outputs.whole_run`).
 
 A small mean squared error alone proves nothing: one dropped tile of 9,216 gives 7.5e-9. One run alone proves
@@ -32,10 +32,11 @@ from explorer.engine.proof.outputs.nonfinite_inputs import (
     NonfiniteDifference,
     compare_nonfinite,
 )
+from explorer.engine.proof.regions.changed_regions import prove_regions
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import Correspondence
 from explorer.engine.proof.regions.deciding_numbers import find_one_sided
-from explorer.engine.proof.regions.runs import RegionResult, prove_regions
+from explorer.engine.proof.regions.verdicts import RegionResult
 from explorer.engine.proof.sites.proof import SiteProof, make_site_key
 from explorer.engine.proof.sites.recovery import recover_plan
 from explorer.engine.proof.sites.rounding import count_additions
@@ -360,7 +361,7 @@ def _add_runs(
     grounds: Grounds,
     correspondence: Correspondence,
     runs: whole_run.Runs,
-    tries: Sequence[tuple[random_inputs.RandomInput, ...]],
+    tried_inputs: Sequence[tuple[random_inputs.RandomInput, ...]],
     seed: int,
 ) -> Grounds:
     """Runs the complete models and the changed regions, and adds the results to the grounds."""
@@ -382,7 +383,7 @@ def _add_runs(
     ):
         return grounds
     regions = prove_regions(
-        correspondence, tries, seed, partial(runs.tell, "running changed regions"), runs.cancel
+        correspondence, tried_inputs, seed, partial(runs.tell, "running changed regions"), runs.cancel
     )
     rounded = max((region.rounded for region in regions), default=0.0)
     if eased_outputs != outputs and not (rounded and all(region.passed for region in regions)):

@@ -1,0 +1,151 @@
+"""Tests every changed region alone, and tests larger regions around those that fail.
+
+A diff may match two values with different meanings, such as the outputs of two convolutions of which only
+one contains a folded normalization. Later nodes then compensate for the difference. So a failed region grows
+until it is equal or reaches an output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+from explorer.base.units import printable
+from explorer.engine.progress import Cancel
+from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
+from explorer.engine.proof.regions.verdicts import RegionResult, RegionTester
+from explorer.engine.proof.structure.probes import Pair
+from explorer.engine.runtime.random_inputs import RandomInput
+from explorer.facts import RegionEvidence
+
+_MAX_INNER_VALUES = 16
+"""Number of values in a region, counted from the last, that are checked for a hidden difference."""
+
+
+def prove_regions(
+    correspondence: Correspondence,
+    random_inputs: Sequence[tuple[RandomInput, ...]],
+    seed: int,
+    report_progress: Callable[[int, int], None],
+    cancel: Cancel,
+) -> tuple[RegionResult, ...]:
+    """Tests every changed region, and tests larger regions around those that fail.
+
+    The size of a failed region doubles each time, so that a model of a thousand layers takes ten rounds.
+
+    Args:
+        correspondence: Matched values of the two graphs.
+        random_inputs: Random inputs of the model, once for each set of sizes.
+        seed: Seed of the first draw of these inputs.
+        report_progress: Receives the number of tested regions and the number of all regions.
+        cancel: Function that returns True to cancel the tests, or None.
+
+    Returns:
+        The result of every region. If regions differ, the result that showed the difference first comes
+        first.
+    """
+    tester = RegionTester(correspondence, random_inputs, seed, cancel)
+    results: dict[tuple[object, ...], RegionResult] = {}
+    failed: dict[str, RegionResult] = {}
+    separate: set[str] = set()  # values that are not assumed to be equal any more
+    ends = {p.before for p in correspondence.outputs}
+    step = 1
+    while True:
+        regions = correspondence.regions(separate, {})
+        tester.original_values.expose(regions)
+        for index, region in enumerate(regions):
+            report_progress(index, len(regions))
+            if region.key not in results:
+                results[region.key] = tester.test_extended(region, separate)
+            if results[region.key].lasting:
+                failed.setdefault(region.pair.before, results[region.key])
+        failing = [r for r in regions if not results[r.key].passed]
+        growing = [r.pair.before for r in failing if r.pair.before not in ends]
+        # all nodes after the last region are equal by construction, so none compensates
+        if not growing or (failing == regions[-1:] and results[failing[0].key].lasting):
+            break
+        for name in growing:
+            separate |= _find_matched_after(correspondence, name, step) - ends
+        step *= 2
+    cut_off = [_report_cut_off(tester, pair) for pair in correspondence.unreachable]
+    outcomes = [*(results[region.key] for region in regions), *cut_off]
+    first = _find_first_difference(tester, regions, results, failed, separate)
+    return (
+        tuple(outcomes)
+        if first is None
+        else (first, *(outcome for outcome in outcomes if outcome is not first))
+    )
+
+
+def _find_first_difference(
+    tester: RegionTester,
+    regions: Sequence[ChangedRegion],
+    results: Mapping[tuple[object, ...], RegionResult],
+    failed: Mapping[str, RegionResult],
+    separate: set[str],
+) -> RegionResult | None:
+    """Finds the first result that shows a difference inside a region that grew."""
+    for region in regions:
+        producer = tester.before.producer
+        inner_values = [n for n in failed if producer[n] in region.before.nodes and n != region.pair.before]
+        inner_result, result = None, results[region.key]
+        if result.evidence.kind == "different":
+            inner_result = next(
+                (failed[n] for n in inner_values if failed[n].evidence.kind == "different"), None
+            )
+        elif inner_values:
+            latest_first = sorted(inner_values, key=producer.__getitem__, reverse=True)
+            inner_result = _find_hidden_value(tester, region, latest_first, separate)
+            if inner_result is None and result.cause:
+                inner_result = next(
+                    (failed[n] for n in inner_values if failed[n].cause == result.cause), None
+                )
+        if inner_result is not None:
+            return inner_result
+    return None
+
+
+def _report_cut_off(tester: RegionTester, pair: Pair) -> RegionResult:
+    """Reports an output as unproven because no run can supply the inputs of its region."""
+    op = printable(tester.before.nodes[tester.before.producer[pair.before]].op)
+    reason = "it is made of values that it cannot be given alone"
+    return RegionResult(RegionEvidence(pair.before, op, op, 0, "unproven", reason), "cut off")
+
+
+def _find_hidden_value(
+    tester: RegionTester, region: ChangedRegion, inner_values: Sequence[str], separate: set[str]
+) -> RegionResult | None:
+    """Finds a value inside a region that differs, although the region's output hides the difference.
+
+    Only another operator can compensate for a difference. If the later nodes have equal operators and
+    numbers, the difference was lost: in an ArgMax, behind zero weights, or in a sum with far larger numbers.
+    """
+    differing: set[str] = set()
+    for name in inner_values[:_MAX_INNER_VALUES]:
+        # an earlier, smaller region may have had inputs with another meaning in the other graph
+        smaller_regions = tester.correspondence.regions(separate - {name}, {})
+        smaller_region = next((r for r in smaller_regions if r.pair.before == name), None)
+        if smaller_region is None:
+            continue
+        tester.original_values.expose([smaller_region])
+        result = tester.test_extended(smaller_region, separate - {name})
+        if not result.lasting:
+            continue
+        differing.add(name)
+        if tester.correspondence.follows(region.pair, differing, separate):
+            return result
+    return None
+
+
+def _find_matched_after(correspondence: Correspondence, name: str, count: int) -> set[str]:
+    """Finds up to `count` matched values: `name`, and the next ones that depend on it."""
+    reached, following = {name}, {name}
+    nodes = correspondence.before.graph.nodes
+    matched = correspondence.matched
+    begin = next(i for i, node in enumerate(nodes) if name in node.outputs)
+    for node in nodes[begin + 1 :]:
+        if len(following) >= count:
+            break
+        if reached.intersection(node.inputs):
+            reached.update(filter(None, node.outputs))
+            following.update(matched.intersection(node.outputs))
+    return following

@@ -1,0 +1,405 @@
+"""Verdict on a changed region: equal, shown equal by its runs, different or unproven, with the reason.
+
+A region may run on values that it could never get in the model. A difference on such values may not matter,
+as with a Relu after a Relu. The region is then tested together with the nodes that compute its inputs, and
+that result counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from explorer.base.errors import BadModel
+from explorer.base.units import printable
+from explorer.engine.graph.model import Model
+from explorer.engine.graph.random_operators import any_draws_random as draws_random
+from explorer.engine.progress import Cancel
+from explorer.engine.proof.compare import get_unit_roundoff
+from explorer.engine.proof.outputs import run as outputs
+from explorer.engine.proof.regions.computed_constants import store_computed_constants
+from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
+from explorer.engine.proof.regions.deciding_numbers import (
+    Deciding,
+    TableRow,
+    Variation,
+    build_far_variants,
+    build_near_variants,
+    find_one_sided,
+)
+from explorer.engine.proof.regions.float64_layers import EXACT, measure_float64_difference
+from explorer.engine.proof.regions.moved_numbers import find_moved
+from explorer.engine.proof.regions.original_values import OriginalValues
+from explorer.engine.proof.regions.region_models import RegionModels
+from explorer.engine.proof.regions.runs import RegionRuns, Trials, compare_random_region
+from explorer.engine.proof.regions.stored_numbers import StoredDifferences, collect_constants, restore
+from explorer.engine.proof.regions.value_sets import SetKind, ValueSets
+from explorer.engine.runtime.random_inputs import RandomInput
+from explorer.facts import OutputEvidence, RegionEvidence
+
+_MAX_EXTENSIONS = 3
+"""Number of times that a region is extended upstream if only made-up values show a difference."""
+
+_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("few different", "small or far", "other integer")
+"""Kinds of sets of values that the model may be unable to compute."""
+
+_MAX_NAMED_OPERATORS = 3
+"""Number of operators of a region that a message names."""
+
+_MAX_LIMITS = 48
+"""Largest number of limits on one side of a region for which replacements run."""
+
+_MAX_STORED_DIFFERENCES = 16
+"""Number of largely different stored numbers that are restored one by one for a further run."""
+
+UnprovenCause = Literal[
+    "",
+    "random",
+    "limits",
+    "not run",
+    "no number",
+    "branch",
+    "constant output",
+    "stored number",
+    "undecided limit",
+    "cut off",
+    "driven",
+    "unseen range",
+]
+"""Cause that leaves a region unproven; the evidence describes it in words."""
+
+
+class RegionResult(Struct, frozen=True):
+    """The result of testing a region.
+
+    Attributes:
+        evidence: Outcome of the runs.
+        cause: Cause if the region is unproven, otherwise ''.
+        positions: Indices of the region's nodes in the original.
+        lasting: Whether the region differs or may differ. Then only a larger region with an equal result,
+            whose later nodes compensate, can clear it.
+        rounded: Largest relative difference of stored numbers that were computed in another order.
+        hides: Relative output difference that the runs cannot tell from rounding, or 0 if every stored number
+            has a counterpart.
+        folded: Whether a stored number has a counterpart that was computed from several numbers.
+        nonfinite: Kinds of numbers in `NONFINITE` for which the two sides of the region differ.
+    """
+
+    evidence: RegionEvidence
+    cause: UnprovenCause = ""
+    positions: tuple[int, ...] = ()
+    lasting: bool = False
+    rounded: float = 0.0
+    hides: float = 0.0
+    folded: bool = False
+    nonfinite: tuple[str, ...] = ()
+
+    @property
+    def passed(self) -> bool:
+        """Whether the region gave the same value in all trials."""
+        return self.evidence.kind in ("equal", "evidence")
+
+
+class RegionTester:
+    """Tests changed regions.
+
+    Args:
+        correspondence: Matched values of the two models.
+        random_inputs: Random inputs of the model, once for each set of sizes.
+        seed: Seed of the first draw of these inputs.
+        cancel: Function that returns True to cancel the tests, or None.
+
+    Attributes:
+        original_values: Values of the original, which the regions read.
+        before: Producers of the original's values.
+    """
+
+    def __init__(
+        self,
+        correspondence: Correspondence,
+        random_inputs: Sequence[tuple[RandomInput, ...]],
+        seed: int,
+        cancel: Cancel,
+    ) -> None:
+        self.correspondence, self._cancel = correspondence, cancel
+        self.original_values = OriginalValues(correspondence, random_inputs, seed)
+        self.before = correspondence.wirings[0]
+        self._models = RegionModels(correspondence, self.original_values)
+        self._value_sets = ValueSets(self.original_values, self._models)
+        self._runs = RegionRuns(self.original_values, self._models, self._value_sets, cancel)
+        self._varying = Variation(correspondence.before), Variation(correspondence.after)
+
+    def test_extended(self, region: ChangedRegion, separate: set[str]) -> RegionResult:
+        """Tests a region alone and, if needed, together with the nodes that compute its inputs.
+
+        Args:
+            region: The region.
+            separate: Values of the original that are not assumed to be equal.
+        """
+        first_result = result = self.test(region)
+        passed_values: set[str] = set()
+        for _ in range(_MAX_EXTENSIONS):
+            if (
+                result.passed
+                or result.evidence.own
+                or (result.lasting and result.evidence.kind == "unproven" and result.cause != "driven")
+            ):
+                break
+            passed_values |= {name for name in region.reads if name in self.before.producer}
+            regions = self.correspondence.regions(set(separate), {region.pair.before: passed_values})
+            larger = next((r for r in regions if r.pair == region.pair), region)
+            if larger.key == region.key:
+                break
+            region = larger
+            self.original_values.expose([region])
+            result = self.test(region)
+        if result.passed:
+            return result
+        # rewritten operators may be right for all values that the earlier nodes can compute
+        is_rewritten = first_result.evidence.before != first_result.evidence.after
+        is_open = result.evidence.kind == "unproven" and is_rewritten and not first_result.evidence.own
+        return result if is_open else first_result
+
+    def test(self, region: ChangedRegion) -> RegionResult:
+        """Tests a region at all sizes."""
+        nodes = self._models.list_nodes(region)
+        evidence = RegionEvidence(
+            value=region.pair.before,
+            before=_format_operators([node.op for node in nodes[0]]),
+            after=_format_operators([node.op for node in nodes[1]]),
+            draws=0,
+            kind="unproven",
+            reason="",
+        )
+        trials = Trials()
+        is_computable = not any(name in self.before.producer for name in region.reads)
+        try:
+            models = self._models.build(region)
+            run = self._runs.load_pair(region, *models)
+            # rounding may move a small number over a step
+            is_computable = is_computable and not any(map(outputs.has_steps, models))
+            draws = tuple(
+                draws_random(m, side) for m, side in zip(self._models.contents.models, nodes, strict=True)
+            )
+            if any(draws):
+                values = self.original_values.compute_first(region)
+                evidence = compare_random_region(evidence, draws, run(values), run(values))
+                cause: UnprovenCause = "random" if evidence.kind == "unproven" else ""
+                return RegionResult(evidence, cause, region.before.nodes, lasting=True)
+            for index, inputs in enumerate(self.original_values.random_inputs):
+                try:
+                    values = self.original_values.compute(region.reads, inputs, self.original_values.seed)
+                except BadModel:
+                    if index == 0:
+                        raise
+                    continue
+                for kind, feeds in self._value_sets.draw_sets(region, values, inputs):
+                    if kind == "few different" and trials.is_rounded:
+                        continue  # rounding may put a value on the other side of a limit
+                    made_up = [*feeds]
+                    difference = self._runs.run_sets(region, run, kind, made_up, trials)
+                    if difference is not None and kind == "small or far" and region.reads:
+                        with_dense = self._value_sets.add_dense(values, made_up)
+                        difference = self._runs.run_sets(region, run, kind, with_dense, trials)
+                    if difference is not None:
+                        where = f" on {kind} values" if kind in ("dense random", *_MAY_BE_IMPOSSIBLE) else ""
+                        is_certain = kind not in _MAY_BE_IMPOSSIBLE or (
+                            kind == "small or far" and is_computable
+                        )
+                        failure = replace(
+                            evidence,
+                            draws=trials.draws,
+                            kind="different" if is_certain else "unproven",
+                            own=not where,
+                            reason=f"{difference.reason}{where}",
+                            max_abs=difference.max_abs,
+                        )
+                        cause = "" if is_certain else "limits" if kind == "few different" else "driven"
+                        return RegionResult(failure, cause, region.before.nodes, lasting=True)
+            trials.unmet_range = self._value_sets.describe_unmet_range(region)
+            trials.nonfinite = self._runs.find_nonfinite_differences(region, run)
+        except BadModel as error:
+            reason = f"it could not be run alone: {printable(str(error))}"
+            return RegionResult(replace(evidence, reason=reason, own=True), "not run", region.before.nodes)
+        return self._judge(region, evidence, trials)
+
+    def _judge(
+        self,
+        region: ChangedRegion,
+        evidence: RegionEvidence,
+        trials: Trials,
+    ) -> RegionResult:
+        """Judges a region that gave equal values in all trials."""
+        positions = region.before.nodes
+
+        def build_unproven(reason: str, cause: UnprovenCause, *, lasting: bool = True) -> RegionResult:
+            return RegionResult(replace(figures, reason=reason), cause, positions, lasting)
+
+        figures = evidence
+        if not trials.results:
+            return build_unproven("not one finite number came out of it", "no number", lasting=False)
+        worst = max(trials.results, key=lambda r: r.max_abs or 0.0)
+        equal = all(r.equal for r in trials.results)
+        figures = replace(evidence, draws=trials.draws, max_abs=worst.max_abs, equal=equal)
+        if not region.reads and equal:
+            constant_evidence = replace(figures, kind="equal", reason="constants: bit for bit the same")
+            return RegionResult(constant_evidence, positions=positions)
+        twins = {name: twin or name for name, twin in region.twins.items()}
+        varied = trials.varied, {name for name, twin in twins.items() if twin in trials.varied}
+        if self._models.contents.leaves_branch_undecided(self._models.list_nodes(region), varied):
+            return build_unproven("not every branch in it was taken", "branch")
+        if not trials.has_changed and region.reads:
+            reason = "its output does not depend on what was varied"
+            return build_unproven(reason, "constant output", lasting=False)
+        stored_differences = self._models.compare_stored_numbers(region)
+        hidden, rounded, hides = self._judge_stored(region, worst, stored_differences)
+        if hidden:
+            return build_unproven(f"{hidden}, and nothing that was tried shows it", "stored number")
+        if trials.unmet_range:
+            return build_unproven(f"{trials.unmet_range} in anything that was tried", "unseen range")
+        if number := self._describe_undecided_limit(region, tables_alone=stored_differences.alike):
+            return build_unproven(number, "undecided limit")
+        difference = f"by up to {rounded:.1e} (relative)"
+        remark = f"; stored numbers differ {difference}, because they were computed in another order"
+        reason = worst.reason + (remark if rounded else "")
+        return RegionResult(
+            replace(figures, kind="evidence", reason=reason),
+            positions=positions,
+            rounded=rounded,
+            hides=hides,
+            folded=stored_differences.alike and any(stored_differences.sizes),
+            nonfinite=tuple(trials.nonfinite),
+        )
+
+    def _judge_stored(
+        self,
+        region: ChangedRegion,
+        worst: OutputEvidence,
+        stored_differences: StoredDifferences,
+    ) -> tuple[str, float, float]:
+        """Judges the differences of stored numbers that the runs of a region do not show.
+
+        Returns:
+            Tuple of three: a difference that no run shows, or ''; the largest difference caused by another
+            order of computation; the output difference that the runs may hide. Both differences are relative.
+        """
+        before = self._models.build(region)[0]
+        if not stored_differences.alike:
+            return self._judge_moved(region, worst, stored_differences)
+        large = [difference for difference in stored_differences.differences if difference.large]
+        for difference in large[:_MAX_STORED_DIFFERENCES]:
+            # two differences may cancel, as when a factor moves from one weight to the next
+            is_only_difference = len(stored_differences.differences) == 1 or difference.place is None
+            if is_only_difference or not self._runs.distinguishes(
+                region, before, restore(stored_differences.sides[1], difference)
+            ):
+                return difference.text, 0.0, 0.0
+        return (
+            "",
+            max(
+                (difference.apart for difference in stored_differences.differences if not difference.large),
+                default=0.0,
+            ),
+            0.0,
+        )
+
+    def _describe_undecided_limit(self, region: ChangedRegion, *, tables_alone: bool) -> str:
+        """Describes a limit that only one side has and that no run shows to matter, or returns ''.
+
+        Args:
+            region: Region to check.
+            tables_alone: Whether to check table rows only, because all other numbers have been compared.
+        """
+        before, after = map(store_computed_constants, self._models.build(region))
+        sides = before, after
+        for ordinal, model, side_numbers in zip(
+            ("first", "second"), sides, find_one_sided(*sides, self._varying), strict=True
+        ):
+            rows: list[Deciding] = [number for number in side_numbers if isinstance(number, TableRow)]
+            single = [] if tables_alone else [n for n in side_numbers if not isinstance(n, TableRow)]
+            if len(single) > _MAX_LIMITS:
+                return f"{len(single)} limits are in the {ordinal} model alone, too many to try them all"
+            for number in (*single, *rows):
+                if not self._does_number_matter(region, model, number):
+                    return (
+                        f"{number} is in the {ordinal} model alone,"
+                        " and nothing that was tried comes close enough to show what it does"
+                    )
+        return ""
+
+    def _does_number_matter(
+        self,
+        region: ChangedRegion,
+        model: Model,
+        number: Deciding,
+    ) -> bool:
+        """Whether the runs decide if a number matters.
+
+        They do if numbers slightly below and above it both change the output, or if numbers far from it do
+        not.
+        """
+        changes = partial(self._runs.changes_output, region, model)
+        # if only the smaller or only the larger number changes the output, the values covered one side of it
+        if all(map(changes, build_near_variants(model, number))):
+            return True
+        far = build_far_variants(model, number)
+        return bool(far) and not any(map(changes, far))
+
+    def _judge_moved(
+        self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
+    ) -> tuple[str, float, float]:
+        """Judges stored numbers like `_judge_stored`, for two sides with different operators."""
+        if not worst.dtype.startswith("float") or not region.reads:
+            return "", 0.0, 0.0
+        large = next(
+            (
+                m
+                for m in find_moved(
+                    stored_differences.sides, stored_differences.sizes, self.correspondence.has_same_content
+                )
+                if m.large
+            ),
+            None,
+        )
+        if large is not None:
+            return large.text, 0.0, 0.0
+        gap = None
+        if any(self._has_floats(model) for model in stored_differences.sides):
+            values = self._value_sets.draw_dense(self.original_values.compute_first(region))
+            gap = measure_float64_difference(region, self.correspondence.wirings, values, self._cancel)
+        elif worst.equal:
+            return "", 0.0, 0.0
+        if gap is not None and gap <= EXACT:
+            return "", 0.0, 0.0  # computed from the same numbers
+        return "", 0.0, _estimate_hidden_difference(worst) if gap is None else gap
+
+    @staticmethod
+    def _has_floats(model: Model) -> bool:
+        return any(
+            "float" in t.dtype
+            for t in collect_constants(model.graph.nodes, model.graph.initializers).values()
+        )
+
+
+def _estimate_hidden_difference(worst: OutputEvidence) -> float:
+    """Computes the relative output difference that a region's runs would take for rounding."""
+    least = get_unit_roundoff(worst.dtype)
+    if worst.relative_rms is None or worst.equal:
+        return least
+    return max(least, worst.relative_rms / min(worst.limit_share or 1.0, 1.0))
+
+
+def _format_operators(ops: Sequence[str]) -> str:
+    """Lists operators for a message, as in 'Transpose, 2 Constant, Conv and 3 other operators'."""
+    runs = [(op, len(list(equal_ops))) for op, equal_ops in groupby(ops)]
+    head = ", ".join(
+        f"{length} {printable(op)}" if length > 1 else printable(op)
+        for op, length in runs[:_MAX_NAMED_OPERATORS]
+    )
+    rest = sum(length for _, length in runs[_MAX_NAMED_OPERATORS:])
+    return f"{head} and {rest} other operator{'s' * (rest > 1)}" if rest else head
