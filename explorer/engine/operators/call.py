@@ -83,7 +83,7 @@ class Call(Struct, frozen=True):
     def content(self, index: int) -> Any:
         """Contents of the input at `index`, or None if they are unknown before a run.
 
-        A built-in cost rule may call this only if its record sets `Operator.reader`, because the costs of
+        A built-in cost rule may call this only if its record sets `Operator.cost_reads`, because the costs of
         other operators are cached by shape. Your own rules may always call it.
         """
         info = self.inputs[index] if index < len(self.inputs) else None
@@ -119,7 +119,7 @@ class Call(Struct, frozen=True):
         return UNKNOWN if info is None else (info.dtype, info.shape)
 
     def elements(self, index: int) -> Sequence[Any] | None:
-        """Elements of the input at `index`, or None if unknown or not listed in `Operator.reads`."""
+        """Elements of the input at `index`, or None if unknown or not listed in `Operator.shape_reads`."""
         elements: Sequence[Any] | None = self.content(index)
         return elements
 

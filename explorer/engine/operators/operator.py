@@ -90,11 +90,11 @@ class Operator(Struct, frozen=True):
         cost: Cost rule.
         domain: Domain or domains of the operators; '' is the ONNX standard.
         shape: Shape rule, or None to use the inference of the onnx package.
-        reads: Inputs whose contents `shape` reads.
+        shape_reads: Inputs whose contents `shape` reads.
         layout: Position of the channel axis in the first input and in the outputs.
-        fresh: Whether the result of `shape` is valid for one node only, because it contains new symbolic
-            sizes or depends on the node.
-        reader: Whether `cost` reads the contents of an input.
+        node_specific: Whether the result of `shape` is valid for one node only, because it contains new
+            symbolic sizes or depends on the node.
+        cost_reads: Whether `cost` reads the contents of an input.
         gradient: Gradient rule, or None if the gradients are unknown.
         statistics: Inputs with running statistics, which are not trained by gradients.
         position: 'each' for an operator that works element by element, else None.
@@ -103,19 +103,19 @@ class Operator(Struct, frozen=True):
         packed: Inputs with several values in a byte; see `Packed`.
         learned: Attributes that contain parameters.
         rows: Inputs of which one row is read for each row of the first output.
-        alias: Whether the output of a stored input counts as the same parameter in another form.
+        same_parameter: Whether the output counts as the same parameter as a stored input, in another form.
         view: Whether the first output is the first input with another shape, which runtimes do not copy.
-        unread: Whether the operator does not read the contents of its input, only its shape.
+        reads_only_shape: Whether the operator reads the shape of its input, but not the contents.
     """
 
     names: str
     cost: Rule
     domain: str | tuple[str, ...] = ""
     shape: ShapeRule | None = None
-    reads: tuple[int, ...] = ()
+    shape_reads: tuple[int, ...] = ()
     layout: Layout = ""
-    fresh: bool = False
-    reader: bool = False
+    node_specific: bool = False
+    cost_reads: bool = False
     gradient: GradientRule | None = None
     statistics: tuple[int, ...] = ()
     position: Role | None = None
@@ -124,6 +124,6 @@ class Operator(Struct, frozen=True):
     packed: tuple[Packed, ...] = ()
     learned: tuple[str, ...] = ()
     rows: tuple[int, ...] = ()
-    alias: bool = False
+    same_parameter: bool = False
     view: bool = False
-    unread: bool = False
+    reads_only_shape: bool = False

@@ -97,7 +97,7 @@ BY_NAME: Mapping[str, Operator] = {
 RULES: Rules = {key: operator.cost for key, operator in OPERATORS.items()}
 """Cost rules by (domain, operator). `cost_formulas` documents the counting conventions."""
 
-READERS: Collection[Key] = frozenset(key for key, operator in OPERATORS.items() if operator.reader)
+READERS: Collection[Key] = frozenset(key for key, operator in OPERATORS.items() if operator.cost_reads)
 """Operators whose costs depend on the contents of an input, not only on its shape."""
 
 LEARNED: Mapping[str, tuple[str, ...]] = {op: o.learned for op, o in BY_NAME.items() if o.learned}

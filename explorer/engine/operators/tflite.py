@@ -587,7 +587,7 @@ OPERATORS = tuple(
         DOMAIN,
         settings=_SETTINGS.get(op, ()),
         rows=_TABLES.get(op, ()),
-        alias=op in _ALIASES,
+        same_parameter=op in _ALIASES,
         view=op in _VIEWS,
     )
     for op, cost in _COSTS.items()

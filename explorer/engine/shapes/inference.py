@@ -670,10 +670,10 @@ class Inference:
                 continue
             kinds = [types.get(name, unknown) if name else None for name in node.inputs]
             key: Hashable = None
-            if node.alike is not None and not operator.fresh:
+            if node.alike is not None and not operator.node_specific:
                 key = (node.op, node.domain, node.alike, versions[node.domain], len(outputs), *kinds)
-                if operator.reads:
-                    key = (*key, *_read_input_contents(node, operator.reads, kinds, contents))
+                if operator.shape_reads:
+                    key = (*key, *_read_input_contents(node, operator.shape_reads, kinds, contents))
                 answer = _REMEMBERED.get(key) or answers.get(key)
             else:
                 answer = None
@@ -731,7 +731,9 @@ class Inference:
         names = node.inputs
         inputs = tuple([kind and TensorInfo(name, *kind) for name, kind in zip(names, kinds, strict=True)])
         input_contents = {
-            names[i]: contents.get_elements(names[i]) for i in operator.reads if i < len(kinds) and kinds[i]
+            names[i]: contents.get_elements(names[i])
+            for i in operator.shape_reads
+            if i < len(kinds) and kinds[i]
         }
         outputs = (None,) * len(node.outputs)
         attributes = node.attributes

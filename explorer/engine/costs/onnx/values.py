@@ -24,7 +24,7 @@ from explorer.engine.shapes import Shapes
 from explorer.engine.shapes.subgraphs import remove_owner_path
 from explorer.facts import Dim, TensorInfo
 
-_ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if operator.alias)
+_ALIASES = frozenset(name for name, operator in registry.BY_NAME.items() if operator.same_parameter)
 """Operators whose output is the stored input in another form: reshaped, cast, ..."""
 
 VIEWS = frozenset(name for name, operator in registry.BY_NAME.items() if operator.view)
@@ -326,7 +326,7 @@ def count_traffic(
         return Traffic(0, 0, 0, ())
     operator = registry.find_operator(node.op)
     sizes: dict[str, int | None] = {}
-    if not operator.unread:
+    if not operator.reads_only_shape:
         for index, (name, info) in enumerate(zip(node.inputs, inputs, strict=True)):
             if info is None or name in sizes:
                 continue

@@ -523,10 +523,10 @@ OPERATORS = (
         _grouped_query,
         MS,
         _grouped_shape(has_growing_cache=True),
-        reader=True,
+        cost_reads=True,
         gradient=_gradient,
     ),
-    Operator("SparseAttention", _sparse, MS, _grouped_shape(has_growing_cache=False), reader=True),
+    Operator("SparseAttention", _sparse, MS, _grouped_shape(has_growing_cache=False), cost_reads=True),
     Operator("PagedAttention", _paged, MS, _grouped_shape(has_growing_cache=False)),
     Operator(
         "SparsePagedAttention", _selected(9, 17, is_paged=True), MS, _grouped_shape(has_growing_cache=False)

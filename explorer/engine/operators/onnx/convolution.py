@@ -251,7 +251,7 @@ OPERATORS = (
     Operator("Conv", _conv(activation=True), NHWC, _conv_shape(), gradient=multiply_first_two),
     # channels are padded to the vector width, so the weight does not show the number of input channels
     Operator("Conv", _blocked_conv, NCHWC, _blocked_shape, gradient=multiply_first_two),
-    Operator("ConvTransposeWithDynamicPads", _conv_transpose(bias=3), MS, _dynamic_pads, reads=(2,)),
+    Operator("ConvTransposeWithDynamicPads", _conv_transpose(bias=3), MS, _dynamic_pads, shape_reads=(2,)),
     Operator(
         "QLinearConvTranspose",
         _conv_transpose(3, 8, requantize=True),

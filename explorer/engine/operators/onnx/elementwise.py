@@ -142,10 +142,16 @@ OPERATORS = (
     Operator("Where", per_output(), shape=broadcast_inputs(0, 1, 2, dtype=1), position="each", settings=(0,)),
     Operator("Sum Max Min", _variadic(), shape=_broadcast_all_inputs(since=8), position="each"),
     Operator("Mean", _variadic(1), shape=_broadcast_all_inputs(since=8), position="each"),
-    Operator("Cast", free, shape=_cast, position="each", alias=True),
+    Operator("Cast", free, shape=_cast, position="each", same_parameter=True),
     Operator("CastLike", free, shape=like(0, dtype=1), position="each"),
     Operator(
-        "Dropout", _dropout, shape=_dropout_shape, reader=True, position="each", settings=(1, 2), view=True
+        "Dropout",
+        _dropout,
+        shape=_dropout_shape,
+        cost_reads=True,
+        position="each",
+        settings=(1, 2),
+        view=True,
     ),
     Operator("SwiGLU", per_output(2, "activate, multiply")),
     Operator("SwiGLU", _gated, MS, _gated_shape),

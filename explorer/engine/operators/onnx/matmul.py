@@ -394,7 +394,7 @@ OPERATORS = (
         packed=(((1,), (), 4),),
     ),
     Operator(
-        "MatMulFpQ4", _packed_matmul(), MS, _float_blob_product, reads=(2,), gradient=multiply_first_two
+        "MatMulFpQ4", _packed_matmul(), MS, _float_blob_product, shape_reads=(2,), gradient=multiply_first_two
     ),
     Operator(
         "MatMulBlockQuantizedFp4Weight",

@@ -437,30 +437,38 @@ def _random_shape(call: Call) -> Answer:
 
 
 OPERATORS = (
-    Operator("Identity", free, shape=like_first_input, position="each", alias=True, view=True),
-    Operator("Transpose", free, shape=_transpose, alias=True),
-    Operator("Reshape", free, shape=_reshape, reads=(1,), settings=(1,), alias=True, view=True),
-    Operator("Flatten", free, shape=_flatten, alias=True, view=True),
-    Operator("Squeeze", free, shape=_squeeze, reads=(1,), settings=(1,), alias=True, view=True),
-    Operator("Unsqueeze", free, shape=_unsqueeze, reads=(1,), settings=(1,), alias=True, view=True),
+    Operator("Identity", free, shape=like_first_input, position="each", same_parameter=True, view=True),
+    Operator("Transpose", free, shape=_transpose, same_parameter=True),
+    Operator(
+        "Reshape", free, shape=_reshape, shape_reads=(1,), settings=(1,), same_parameter=True, view=True
+    ),
+    Operator("Flatten", free, shape=_flatten, same_parameter=True, view=True),
+    Operator(
+        "Squeeze", free, shape=_squeeze, shape_reads=(1,), settings=(1,), same_parameter=True, view=True
+    ),
+    Operator(
+        "Unsqueeze", free, shape=_unsqueeze, shape_reads=(1,), settings=(1,), same_parameter=True, view=True
+    ),
     Operator("Concat", free, shape=concat),
-    Operator("Split", free, shape=_split, reads=(1,), settings=(1,)),
-    Operator("Slice", free, shape=_slice, reads=(1, 2, 3, 4), settings=(1, 2, 3, 4)),
-    Operator("Expand", free, shape=_expand, reads=(1,), settings=(1,)),
-    Operator("Tile", free, shape=_tile, reads=(1,), settings=(1,)),
-    Operator("Pad", free, ("", MS), _pad, reads=(1, 3), settings=(1, 2, 3)),
+    Operator("Split", free, shape=_split, shape_reads=(1,), settings=(1,)),
+    Operator("Slice", free, shape=_slice, shape_reads=(1, 2, 3, 4), settings=(1, 2, 3, 4)),
+    Operator("Expand", free, shape=_expand, shape_reads=(1,), settings=(1,)),
+    Operator("Tile", free, shape=_tile, shape_reads=(1,), settings=(1,)),
+    Operator("Pad", free, ("", MS), _pad, shape_reads=(1, 3), settings=(1, 2, 3)),
     Operator("DepthToSpace SpaceToDepth", free, ("", NHWC), _depth_to_space),
     Operator("ReverseSequence", free, shape=like_first_input),
     Operator("MemcpyFromHost MemcpyToHost", free, shape=like(0)),
     Operator("CenterCropPad", free, settings=(1,)),
     Operator("BitCast Crop DynamicSlice", free),
-    Operator("ExpandDims", free, MS, _expand_dims, reads=(1,)),
+    Operator("ExpandDims", free, MS, _expand_dims, shape_reads=(1,)),
     Operator("UnfoldTensor", free, MS, _unfold),
-    Operator("Constant", free, shape=_constant, unread=True),
-    Operator("Shape", free, shape=_shape_of, unread=True),
-    Operator("Size", free, shape=lambda _: (("int64", ()),), unread=True),
-    Operator("ConstantOfShape", free, shape=_constant_of_shape, reads=(0,), gradient=blocked, settings=(0,)),
-    Operator("Range", free, ("", MS), _range, reads=(0, 1, 2), settings=(0, 1, 2)),
+    Operator("Constant", free, shape=_constant, reads_only_shape=True),
+    Operator("Shape", free, shape=_shape_of, reads_only_shape=True),
+    Operator("Size", free, shape=lambda _: (("int64", ()),), reads_only_shape=True),
+    Operator(
+        "ConstantOfShape", free, shape=_constant_of_shape, shape_reads=(0,), gradient=blocked, settings=(0,)
+    ),
+    Operator("Range", free, ("", MS), _range, shape_reads=(0, 1, 2), settings=(0, 1, 2)),
     Operator("Bernoulli EyeLike RandomNormalLike RandomUniformLike", free, shape=_eye_like, gradient=blocked),
     Operator("RandomNormal RandomUniform", free, shape=_random_shape),
     Operator("Multinomial", free, gradient=blocked),

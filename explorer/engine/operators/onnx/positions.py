@@ -93,7 +93,7 @@ OPERATORS = (
     Operator("RotaryEmbedding MRotaryEmbedding", _rotated, MS, like(0)),
     Operator("RMSNormRotary", _normal_rotary, MS, _normal_rotary_shape),
     Operator("GemmaRotaryEmbedding", _rotated_pair, MS, like(1, 3)),
-    Operator("RelativePositionBias", _position_table, MS, _position_bias, reads=(1, 2)),
+    Operator("RelativePositionBias", _position_table, MS, _position_bias, shape_reads=(1, 2)),
     Operator(
         "GatedRelativePositionBias", _gated_position_bias, MS, from_sizes((2, 0), (2, 1), (2, 2), (2, 3))
     ),

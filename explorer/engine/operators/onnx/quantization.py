@@ -69,7 +69,7 @@ OPERATORS = (
         gradient=blocked,
         position="each",
         quantized=True,
-        alias=True,
+        same_parameter=True,
     ),
     Operator("QuantizeLinear", from_table("quantize"), MS, _quantize_shape),
     Operator(
@@ -79,7 +79,7 @@ OPERATORS = (
         gradient=blocked,
         position="each",
         quantized=True,
-        alias=True,
+        same_parameter=True,
     ),
     Operator("DequantizeLinear", from_table("dequantize"), MS, like(0, dtype=1)),
     Operator(

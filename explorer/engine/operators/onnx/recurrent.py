@@ -208,7 +208,7 @@ OPERATORS = (
             kind,
             _recurrent(kind),
             shape=_recurrent_shape,
-            reader=True,
+            cost_reads=True,
             gradient=_recurrent_gradient,
             settings=(4,),
         )
@@ -219,7 +219,7 @@ OPERATORS = (
         _recurrent("LSTM", gate_axis=2),
         MS,
         _recurrent_shape,
-        reader=True,
+        cost_reads=True,
         quantized=True,
     ),
     Operator(

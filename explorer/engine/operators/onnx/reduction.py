@@ -66,7 +66,7 @@ def _quantized_mean(call: Call) -> Cost:
 
 OPERATORS = (
     *(
-        Operator(names, cost, shape=_reduce_shape, reads=(1,), settings=(1,))
+        Operator(names, cost, shape=_reduce_shape, shape_reads=(1,), settings=(1,))
         for names, cost in (
             ("ReduceMax ReduceMean ReduceMin ReduceProd ReduceSum", per_input()),
             (

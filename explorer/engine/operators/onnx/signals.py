@@ -197,20 +197,29 @@ def _mel(call: Call) -> Cost:
 
 
 OPERATORS = (
-    Operator("DFT", _dft, reader=True, settings=(1, 2)),
-    Operator("STFT", _stft, shape=_stft_shape, reads=(1, 3), reader=True, settings=(1, 3)),
+    Operator("DFT", _dft, cost_reads=True, settings=(1, 2)),
+    Operator("STFT", _stft, shape=_stft_shape, shape_reads=(1, 3), cost_reads=True, settings=(1, 3)),
     Operator("Rfft Irfft", _real_fft, MS, _fourier_shape),
     Operator(
-        "HannWindow HammingWindow", per_output(4, "angle, cosine, scale, subtract"), shape=_window, reads=(0,)
+        "HannWindow HammingWindow",
+        per_output(4, "angle, cosine, scale, subtract"),
+        shape=_window,
+        shape_reads=(0,),
     ),
     Operator(
         "BlackmanWindow",
         per_output(8, "two angles, two cosines, scale both, subtract, add"),
         shape=_window,
-        reads=(0,),
+        shape_reads=(0,),
     ),
     Operator("MelWeightMatrix", _mel, settings=(0, 1, 2, 3, 4)),
     Operator("Det", _determinant),
     Operator("Inverse", _inverse, MS, like(0)),
-    Operator("DynamicTimeWarping", per_input(3, "two comparisons and a sum"), MS, _warping_shape, fresh=True),
+    Operator(
+        "DynamicTimeWarping",
+        per_input(3, "two comparisons and a sum"),
+        MS,
+        _warping_shape,
+        node_specific=True,
+    ),
 )
