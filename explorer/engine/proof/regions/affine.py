@@ -1,7 +1,7 @@
 """Tells whether a region is an affine function of its inputs: a linear map and an addition.
 
-Two affine functions whose stored numbers agree differ in the places of these numbers alone, and dense random
-inputs of one size show that. Inputs of other sizes show bends, which an affine function does not have.
+Two affine functions with equal stored numbers can differ only in where they use these numbers. Dense random
+inputs of one spread show that. Other spreads show bends, which an affine function does not have.
 """
 
 from __future__ import annotations
@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from explorer.engine.graph.model import Model, Node
-from explorer.engine.proof.regions.bend_points import find_driven
+from explorer.engine.proof.regions.bend_points import find_dependent_values
 
-_FIRST = frozenset((0,))
+_FIRST_INPUT = frozenset((0,))
 
-_INPUTS: Mapping[str, frozenset[int]] = {
-    **dict.fromkeys(("BatchNormalization", "Conv", "ConvTranspose", "Div", "Gemm", "Reshape"), _FIRST),
-    **dict.fromkeys(("Flatten", "Identity", "Neg", "Squeeze", "Transpose", "Unsqueeze"), _FIRST),
+_LINEAR_INPUTS: Mapping[str, frozenset[int]] = {
+    **dict.fromkeys(("BatchNormalization", "Conv", "ConvTranspose", "Div", "Gemm", "Reshape"), _FIRST_INPUT),
+    **dict.fromkeys(("Flatten", "Identity", "Neg", "Squeeze", "Transpose", "Unsqueeze"), _FIRST_INPUT),
     **dict.fromkeys(("MatMul", "Mul"), frozenset((0, 1))),
 }
 """Indices of the inputs in which an operator is linear if its other inputs are constants."""
@@ -29,19 +29,19 @@ _INFERENCE_OPSET = 7
 
 def is_affine(model: Model) -> bool:
     """Whether all nodes of a region, as a model, are linear in the inputs of the region."""
-    driven = find_driven(model.graph.nodes, [value.name for value in model.graph.feeds])
-    return all(_is_affine(model, node, driven) for node in model.graph.nodes)
+    dependent = find_dependent_values(model.graph.nodes, [value.name for value in model.graph.feeds])
+    return all(_is_affine(model, node, dependent) for node in model.graph.nodes)
 
 
-def _is_affine(model: Model, node: Node, driven: Collection[str]) -> bool:
-    """Whether a node is linear in its inputs that are in `driven`, or has no such input."""
+def _is_affine(model: Model, node: Node, dependent: Collection[str]) -> bool:
+    """Whether a node is linear in its inputs that are in `dependent`, or has no such input."""
     if node.domain or node.key in model.functions:
         return False
-    indices = [index for index, name in enumerate(node.inputs) if name in driven]
+    indices = [index for index, name in enumerate(node.inputs) if name in dependent]
     if node.op == "BatchNormalization":
         is_inference = model.opset >= _INFERENCE_OPSET and not node.attributes.get("training_mode")
         if not is_inference or len(node.outputs) > 1:
             return False
     if node.op in _ADDITIONS:
         return True
-    return not indices or (len(indices) == 1 and indices[0] in _INPUTS.get(node.op, ()))
+    return not indices or (len(indices) == 1 and indices[0] in _LINEAR_INPUTS.get(node.op, ()))

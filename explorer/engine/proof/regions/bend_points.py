@@ -1,8 +1,8 @@
 """Finds the ranges in which an operator of a region behaves differently, such as both sides of a bend.
 
-Relu and Softplus agree to the last bit for large numbers. Runs on large numbers alone therefore show nothing
-about them. So the input of each operator with a bend, a jump or a curve must have been on both sides of the
-bend, or on the curve, unless no input of the region can bring it there.
+Relu and Softplus agree to the last bit for large numbers, so runs on large numbers alone cannot tell them
+apart. The runs of a region must therefore give the input of each operator with a bend, a jump or a curve
+values on both sides of the bend, or on the curve. Ranges that no input of the region can reach are exempt.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from explorer.engine.graph.schema_defaults import get_default_attributes
 from explorer.engine.proof.regions.value_bounds import UNKNOWN, Bounds
 from explorer.engine.runtime.onnxruntime import Array
 
-_CURVE = 0.1, 3.0
-"""Smallest and largest magnitude between which the functions with a curve are measurably curved."""
+_CURVED_MAGNITUDES = 0.1, 3.0
+"""Smallest and largest magnitude at which a run shows the curve of a function in `_CURVES`."""
 
 _DOMAINS = ("", "com.microsoft")
 """Domains whose operators of the same name behave alike."""
@@ -40,31 +40,31 @@ class Target(Struct, frozen=True):
         words: Description of the range for a message, such as 'below 0'.
         required: Whether the verdict needs a run in this range. Otherwise the range is tried if a run reaches
             it.
-        fraction: Whether the range holds only numbers that are not whole.
-        signs: Whether the range also holds the same numbers with the other sign.
+        fractional: Whether the range holds only numbers that are not whole.
+        both_signs: Whether the range also holds the same numbers with the other sign.
     """
 
     low: float
     high: float
     words: str
     required: bool = True
-    fraction: bool = False
-    signs: bool = False
+    fractional: bool = False
+    both_signs: bool = False
 
     def is_met(self, values: Array) -> bool:
         """Whether one of the values is in the range."""
-        values = np.abs(values) if self.signs else values
+        values = np.abs(values) if self.both_signs else values
         met = (values >= self.low) & (values <= self.high)
-        if self.fraction:
+        if self.fractional:
             met &= values != np.rint(values)
         return bool(met.any())
 
     def is_possible(self, bounds: Bounds) -> bool:
         """Whether values with these bounds can be in the range."""
-        if self.fraction and bounds.whole:
+        if self.fractional and bounds.whole:
             return False
-        if self.signs and not replace(self, signs=False).is_possible(bounds):
-            return replace(self, signs=False, low=-self.high, high=-self.low).is_possible(bounds)
+        if self.both_signs and not replace(self, both_signs=False).is_possible(bounds):
+            return replace(self, both_signs=False, low=-self.high, high=-self.low).is_possible(bounds)
         low, high = max(self.low, bounds.low), min(self.high, bounds.high)
         return low <= high and not (bounds.whole and math.isfinite(low) and math.ceil(low) > high)
 
@@ -77,7 +77,7 @@ class OperandWatch(Struct, frozen=True):
         names: Name of the operand, or names of both.
         targets: Ranges.
         kinds: Kinds of numpy types for which the ranges apply, such as 'f'.
-        in_turns: Whether all operands are stacked over the turns of a loop.
+        stacked: Whether all operands are stacked over the iterations of a loop.
         guard, guard_value: Name and value of the condition under which the node runs; '' without one.
     """
 
@@ -85,7 +85,7 @@ class OperandWatch(Struct, frozen=True):
     names: tuple[str, ...]
     targets: tuple[Target, ...]
     kinds: str = "fV"
-    in_turns: bool = False
+    stacked: bool = False
     guard: str = ""
     guard_value: bool = True
 
@@ -101,7 +101,7 @@ class OperandWatch(Struct, frozen=True):
             return None
         with np.errstate(all="ignore"):
             wide = [array.astype(np.float64) for array in arrays]
-            if self.in_turns:  # one number for each turn applies to all elements of the turn
+            if self.stacked:  # one number for each iteration applies to all elements of the iteration
                 rank = max(array.ndim for array in wide)
                 wide = [array.reshape(*array.shape, *(1,) * (rank - array.ndim)) for array in wide]
             result = wide[0] if len(wide) == 1 else np.asarray(wide[0] - wide[1])
@@ -109,7 +109,7 @@ class OperandWatch(Struct, frozen=True):
             return result
         ran = np.asarray(values[self.guard], bool).reshape(-1) == self.guard_value
         if ran.size > 1 and result.ndim and len(result) == ran.size:
-            return np.asarray(result[ran])  # one condition for each turn of a loop
+            return np.asarray(result[ran])  # one condition for each iteration of a loop
         return result if ran.all() else result.reshape(-1)[:0]
 
     def describe(self, target: Target) -> str:
@@ -125,7 +125,7 @@ def watch_nodes(
     nodes: Sequence[Node],
     bounds: Mapping[str, Bounds],
     tensors: Mapping[str, Tensor],
-    driven: Set[str],
+    dependent: Set[str],
 ) -> list[OperandWatch]:
     """Lists the operands of nodes to watch, with the ranges that made-up inputs may reach.
 
@@ -134,15 +134,15 @@ def watch_nodes(
         nodes: Nodes of a graph or a body.
         bounds: Bounds of the values by name.
         tensors: Stored tensors by name.
-        driven: Names of the values that depend on inputs for which values can be made up.
+        dependent: Names of the values that depend on inputs for which values can be made up.
     """
     watches: dict[tuple[str, tuple[str, ...]], OperandWatch] = {}
     for node in nodes:
-        if node.domain not in _DOMAINS or node.key in model.functions or driven.isdisjoint(node.inputs):
+        if node.domain not in _DOMAINS or node.key in model.functions or dependent.isdisjoint(node.inputs):
             continue
         attributes = {**get_default_attributes(node.domain, node.op, model.opset), **node.attributes}
         for watch in _watch_node(node, attributes, tensors):
-            if driven.isdisjoint(watch.names):
+            if dependent.isdisjoint(watch.names):
                 continue
             limits = bounds.get(watch.names[0], UNKNOWN)
             if len(watch.names) == 2:
@@ -155,13 +155,13 @@ def watch_nodes(
     return list(watches.values())
 
 
-def find_driven(nodes: Sequence[Node], names: Collection[str]) -> set[str]:
+def find_dependent_values(nodes: Sequence[Node], names: Collection[str]) -> set[str]:
     """Finds the values that depend on the values `names`, except on their shapes alone."""
-    driven = set(names)
+    dependent = set(names)
     for node in nodes:
-        if node.op not in _OF_SHAPES and not driven.isdisjoint(list_reads(node)):
-            driven.update(filter(None, node.outputs))
-    return driven
+        if node.op not in _OF_SHAPES and not dependent.isdisjoint(list_reads(node)):
+            dependent.update(filter(None, node.outputs))
+    return dependent
 
 
 def _subtract(names: Sequence[str], first: Bounds, second: Bounds) -> Bounds:
@@ -179,15 +179,15 @@ def _watch_node(
         return
     op, first = node.op, names[:1]
     if op in _BENDS:
-        yield _bend_at(op, first, _BENDS[op](attributes))
+        yield _watch_bends(op, first, _BENDS[op](attributes))
     if op in _CURVES:
         yield OperandWatch(op, tuple(first), (_ON_CURVE, *_FAR))
-    if op in _TESTED_BEYOND:
-        yield OperandWatch(op, tuple(first), _TESTED_BEYOND[op])
+    if op in _OVERFLOW_RANGES:
+        yield OperandWatch(op, tuple(first), _OVERFLOW_RANGES[op])
     if op in _ROUNDINGS:
         yield OperandWatch(op, tuple(first), (*_split(0.0), _FRACTION))
-    if op in _SIGNED or (op == "Mul" and len(set(names)) == 1):
-        yield _bend_at(op, first, (0.0,), kinds="fViu" if op in _SIGNED_INTEGERS else "fV")
+    if op in _SIGN_SENSITIVE or (op == "Mul" and len(set(names)) == 1):
+        yield _watch_bends(op, first, (0.0,), kinds="fViu" if op in _SIGN_SENSITIVE_FOR_INTEGERS else "fV")
     if op == "Div":
         at_zero = Target(0.0, 0.0, "0", required=False)
         yield OperandWatch(
@@ -195,17 +195,17 @@ def _watch_node(
         )
     if op in ("Div", "Mod"):
         for name in names:
-            yield _bend_at(op, [name], (0.0,), kinds="iu" if op == "Div" else "fViu")
+            yield _watch_bends(op, [name], (0.0,), kinds="iu" if op == "Div" else "fViu")
     if op in ("Max", "Min"):
         for other in names[1:]:
-            yield _bend_at(op, [names[0], other], (0.0,), kinds="fViu")
+            yield _watch_bends(op, [names[0], other], (0.0,), kinds="fViu")
     if op == "Clip":
         limits = [name for name in node.inputs[1:3] if name]
         for limit in limits:
-            yield _bend_at(op, [names[0], limit], (0.0,), kinds="fViu")
+            yield _watch_bends(op, [names[0], limit], (0.0,), kinds="fViu")
         numbers = [attributes[key] for key in ("min", "max") if isinstance(attributes.get(key), float)]
         if numbers:
-            yield _bend_at(op, first, numbers)
+            yield _watch_bends(op, first, numbers)
     if op in ("Greater", "GreaterOrEqual", "Less", "LessOrEqual"):
         at_zero = Target(0.0, 0.0, "0", required=False)
         yield OperandWatch(op, tuple(names[:2]), (*_split(0.0), at_zero), "fViu")
@@ -219,7 +219,7 @@ def _watch_node(
         yield from _watch_quantizer(node, tensors)
 
 
-def _bend_at(op: str, names: Sequence[str], bends: Sequence[float], kinds: str = "fV") -> OperandWatch:
+def _watch_bends(op: str, names: Sequence[str], bends: Sequence[float], kinds: str = "fV") -> OperandWatch:
     targets = [target for bend in bends if math.isfinite(bend) for target in _surround(bend)]
     return OperandWatch(op, tuple(names), tuple(targets), kinds)
 
@@ -243,7 +243,7 @@ def _watch_cast(names: Sequence[str], to: Any) -> Iterator[OperandWatch]:
     if to == _BOOL:
         yield OperandWatch("Cast", tuple(names), _ZERO_OR_NOT, "fViu")
     elif to == _FLOAT16:
-        beyond = Target(65520.0, 1e6, "too large for float16", required=False, signs=True)
+        beyond = Target(65520.0, 1e6, "too large for float16", required=False, both_signs=True)
         yield OperandWatch("Cast", tuple(names), (beyond,))
     elif to in _INTEGER_LIMITS:
         limit = _INTEGER_LIMITS[to]
@@ -254,22 +254,27 @@ def _watch_cast(names: Sequence[str], to: Any) -> Iterator[OperandWatch]:
 def _watch_quantizer(node: Node, tensors: Mapping[str, Tensor]) -> Iterator[OperandWatch]:
     """Yields the numbers from which a quantizer with one scale saturates."""
     scale = tensors.get(node.inputs[1])
-    zero = tensors.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
-    dtype = zero.dtype if zero is not None else "uint8"
+    zero_point = tensors.get(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] else None
+    dtype = zero_point.dtype if zero_point is not None else "uint8"
     if scale is None or scale.elements != 1 or dtype not in ("int8", "uint8", "int16", "uint16"):
         return
     step = float(np.asarray(scale.array(), np.float64).reshape(-1)[0])
-    shift = float(np.asarray(zero.array(), np.float64).reshape(-1)[0]) if zero is not None else 0.0
+    shift = (
+        float(np.asarray(zero_point.array(), np.float64).reshape(-1)[0]) if zero_point is not None else 0.0
+    )
     info = np.iinfo(dtype)
     bends = [(info.min - 1 - shift) * step, (info.max + 1 - shift) * step]
-    yield _bend_at(node.op, node.inputs[:1], bends)
+    yield _watch_bends(node.op, node.inputs[:1], bends)
 
 
 def has_unknown_operator(model: Model) -> bool:
     """Whether a node of a region is neither known to be linear nor watched."""
     return any(
         node.key not in model.functions
-        and (node.domain not in _DOMAINS or not (node.op in _PLAIN or any(node.op in t for t in _WATCHED)))
+        and (
+            node.domain not in _DOMAINS
+            or not (node.op in _WITHOUT_RANGES or any(node.op in t for t in _WATCHED))
+        )
         for node in list_all_nodes(model, model.graph.nodes)
     )
 
@@ -280,12 +285,12 @@ def list_control_reads(model: Model) -> set[str]:
     for node in model.graph.nodes:
         if node.key in model.functions or any(list_bodies(node)):
             names.update(list_reads(node))
-        elif node.op in _SIZED:
-            names.update(filter(None, node.inputs[_SIZED[node.op] :]))
+        elif node.op in _SIZE_INPUTS:
+            names.update(filter(None, node.inputs[_SIZE_INPUTS[node.op] :]))
     return names
 
 
-_SIZED: Mapping[str, int] = {
+_SIZE_INPUTS: Mapping[str, int] = {
     **dict.fromkeys(("ConstantOfShape", "Range", "EyeLike"), 0),
     **dict.fromkeys(("Expand", "OneHot", "Pad", "Reshape", "Resize", "Upsample", "Slice", "Tile", "TopK"), 1),
     **dict.fromkeys(("Split", "Squeeze", "Unsqueeze", "Trilu", "CumSum", "SplitToSequence"), 1),
@@ -309,39 +314,43 @@ _INTEGER_LIMITS: Mapping[int, float] = {
 }
 """Smallest positive number that an integer type lacks, by the number of the type in ONNX."""
 
-_FRACTION = Target(-math.inf, math.inf, "a number that is not whole", fraction=True)
+_FRACTION = Target(-math.inf, math.inf, "a number that is not whole", fractional=True)
 _ZERO_OR_NOT = (
     Target(0.0, 0.0, "0"),
     Target(-math.inf, float(np.nextafter(0.0, -1.0)), "below 0", required=False),
     Target(float(np.nextafter(0.0, 1.0)), math.inf, "above 0", required=False),
 )
-_ON_CURVE = Target(*_CURVE, f"between {-_CURVE[1]:.0f} and {_CURVE[1]:.0f}", signs=True)
+_ON_CURVE = Target(
+    *_CURVED_MAGNITUDES,
+    f"between {-_CURVED_MAGNITUDES[1]:.0f} and {_CURVED_MAGNITUDES[1]:.0f}",
+    both_signs=True,
+)
 _FAR = (
     Target(-60.0, -20.0, "far below 0", required=False),
     Target(20.0, 60.0, "far above 0", required=False),
 )
 _CURVES = frozenset(
-    (
-        *("Atan", "Asinh", "BiasGelu", "Celu", "Elu", "Erf", "FastGelu", "Gelu", "Mish", "QuickGelu", "Selu"),
-        *("Sigmoid", "Softplus", "Softsign", "Swish", "Tanh"),
-    )
+    str.split("""
+        Atan Asinh BiasGelu Celu Elu Erf FastGelu Gelu Mish QuickGelu Selu Sigmoid Softplus Softsign Swish
+        Tanh
+    """)
 )
-"""Functions that are straight or constant far from 0."""
+"""Functions that are curved near 0, and linear or constant far from it."""
 
 _ROUNDINGS = ("Ceil", "Floor", "Round")
 
-_SIGNED = frozenset(
-    (
-        *("Abs", "LeakyRelu", "PRelu", "Relu", "Sign", "Elu", "Selu", "Celu", "Pow", "ReduceL1", "ReduceL2"),
-        *("MaxPool", "GlobalMaxPool", "ReduceMax", "ReduceMin", "ReduceSumSquare"),
-    )
+_SIGN_SENSITIVE = frozenset(
+    str.split("""
+        Abs LeakyRelu PRelu Relu Sign Elu Selu Celu Pow ReduceL1 ReduceL2 MaxPool GlobalMaxPool ReduceMax
+        ReduceMin ReduceSumSquare
+    """)
 )
 """Operators that treat negative and positive numbers differently, or hide the sign."""
 
-_SIGNED_INTEGERS = frozenset(("Abs", "Sign", "Pow", "Relu"))
+_SIGN_SENSITIVE_FOR_INTEGERS = frozenset(("Abs", "Sign", "Pow", "Relu"))
 
 _NEGATIVE = Target(-math.inf, float(np.nextafter(0.0, -1.0)), "below 0", required=False)
-_TESTED_BEYOND: Mapping[str, tuple[Target, ...]] = {
+_OVERFLOW_RANGES: Mapping[str, tuple[Target, ...]] = {
     "Exp": (
         Target(88.73, 89.4, "close to an overflow", required=False),
         Target(89.5, 200.0, "large enough to overflow", required=False),
@@ -349,16 +358,16 @@ _TESTED_BEYOND: Mapping[str, tuple[Target, ...]] = {
         Target(-200.0, -104.0, "small enough to underflow", required=False),
     ),
     **dict.fromkeys(("Log", "Sqrt", "Reciprocal"), (_NEGATIVE,)),
-    **dict.fromkeys(("Sinh", "Cosh"), (Target(89.0, 200.0, "large", required=False, signs=True),)),
+    **dict.fromkeys(("Sinh", "Cosh"), (Target(89.0, 200.0, "large", required=False, both_signs=True),)),
     **dict.fromkeys(
-        ("Asin", "Acos", "Acosh", "Atanh"), (Target(1.01, 100.0, "large", required=False, signs=True),)
+        ("Asin", "Acos", "Acosh", "Atanh"), (Target(1.01, 100.0, "large", required=False, both_signs=True),)
     ),
     **dict.fromkeys(
         ("Softmax", "LogSoftmax", "ReduceLogSumExp"),
-        (Target(200.0, 1000.0, "large enough to underflow", required=False, signs=True),),
+        (Target(200.0, 1000.0, "large enough to underflow", required=False, both_signs=True),),
     ),
 }
-"""Ranges beyond which a result is infinite or no number. They are tried, and not required."""
+"""Ranges in which a result overflows, underflows or is NaN. They are tried, but not required."""
 
 
 def _get_thresholds(*keys: str) -> Callable[[Mapping[str, Any]], Sequence[float]]:
@@ -386,9 +395,9 @@ _BENDS: Mapping[str, Callable[[Mapping[str, Any]], Sequence[float]]] = {
 _WATCHED: tuple[Collection[str], ...] = (
     _BENDS,
     _CURVES,
-    _TESTED_BEYOND,
+    _OVERFLOW_RANGES,
     _ROUNDINGS,
-    _SIGNED,
+    _SIGN_SENSITIVE,
     (
         "Clip",
         "Div",
@@ -405,35 +414,14 @@ _WATCHED: tuple[Collection[str], ...] = (
 )
 """Operators whose operands are watched."""
 
-_PLAIN = frozenset(
-    (
-        *("Add", "And", "AveragePool", "BatchNormalization", "Cast", "CastLike", "Compress", "Concat"),
-        *("Constant", "ConstantOfShape", "Conv", "ConvInteger", "ConvTranspose", "CumSum", "DepthToSpace"),
-        *(
-            "DequantizeLinear",
-            "Dropout",
-            "Einsum",
-            "Expand",
-            "EyeLike",
-            "Flatten",
-            "Gather",
-            "GatherElements",
-        ),
-        *("GatherND", "Gemm", "GlobalAveragePool", "GRU", "Identity", "If", "IsInf", "IsNaN", "Loop", "LSTM"),
-        *("MatMul", "MatMulInteger", "Mean", "Mul", "Neg", "NonZero", "Not", "OneHot", "Or", "Pad"),
-        *("QuantizeLinear", "Range", "ReduceMean", "ReduceSum", "Reshape", "Resize", "RNN", "Scan"),
-        *(
-            "ScatterElements",
-            "ScatterND",
-            "Shape",
-            "Size",
-            "Slice",
-            "SpaceToDepth",
-            "Split",
-            "Squeeze",
-            "Sub",
-        ),
-        *("Sum", "Tile", "Transpose", "Trilu", "Unsqueeze", "Xor"),
-    )
+_WITHOUT_RANGES = frozenset(
+    str.split("""
+        Add And AveragePool BatchNormalization Cast CastLike Compress Concat Constant ConstantOfShape Conv
+        ConvInteger ConvTranspose CumSum DepthToSpace DequantizeLinear Dropout Einsum Expand EyeLike Flatten
+        Gather GatherElements GatherND Gemm GlobalAveragePool GRU Identity If IsInf IsNaN Loop LSTM MatMul
+        MatMulInteger Mean Mul Neg NonZero Not OneHot Or Pad QuantizeLinear Range ReduceMean ReduceSum
+        Reshape Resize RNN Scan ScatterElements ScatterND Shape Size Slice SpaceToDepth Split Squeeze Sub
+        Sum Tile Transpose Trilu Unsqueeze Xor
+    """)
 )
-"""Operators that are linear, move elements or have bodies, and operators with tests of their own."""
+"""Operators that are not watched: they are linear, move elements, have bodies, or have other tests."""

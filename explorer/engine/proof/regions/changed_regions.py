@@ -131,7 +131,7 @@ def _find_hidden_value(
         if not result.lasting:
             continue
         differing.add(name)
-        if tester.correspondence.follows(region.pair, differing, separate):
+        if tester.correspondence.is_implied(region.pair, differing, separate):
             return result
     return None
 

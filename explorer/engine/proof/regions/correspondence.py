@@ -109,14 +109,14 @@ class Correspondence:
         self._input_numbers = input_numbers
         self._input_numbers_after = {inputs[name]: number for name, number in input_numbers.items()}
         self._type_lookups: tuple[TypeLookup, TypeLookup] | None = None
-        self.unequal = self._number()
+        self.unequal = self._number_values()
         if self.unequal:
             # normal forms of axes counted from the end, and of types, need inferred types of both graphs
             self._type_lookups = TypeLookup(before), TypeLookup(after)
-            self.unequal = self._number()
+            self.unequal = self._number_values()
         self.nodes = self._first.nodes
 
-    def _number(self) -> list[Pair]:
+    def _number_values(self) -> list[Pair]:
         """Numbers the values of both graphs and returns the outputs whose numbers differ."""
         types = self._type_lookups[0] if self._type_lookups is not None else None
         find_site = partial(_find_original_product, self._sites)
@@ -164,34 +164,36 @@ class Correspondence:
         nodes = enumerate(self.before.graph.nodes if sites else ())
         return {index for index, node in nodes if any(name in sites for name in node.outputs)}
 
-    def regions(self, dropped: set[str], through: Mapping[str, Collection[str]]) -> list[ChangedRegion]:
+    def regions(
+        self, separate: set[str], crossed_by_value: Mapping[str, Collection[str]]
+    ) -> list[ChangedRegion]:
         """Lists the changed regions in the execution order of the original.
 
         Args:
-            dropped: Values of the original that must not be assumed to be equal. The method adds values whose
-                region would depend on a later value.
-            through: Values that a region must not stop at, by the value that the region computes.
+            separate: Values of the original that must not be assumed to be equal. The method adds values
+                whose region would depend on a later value.
+            crossed_by_value: Values that a region must not stop at, by the value that the region computes.
         """
         first_graph, second_graph = self.wirings
         first, position = self._first.values, first_graph.producer
-        ends = {p.before for p in self.outputs}
+        output_names = {p.before for p in self.outputs}
         while True:
-            pairs = [p for p in self._pairs if p.before not in dropped and p.before in first]
+            pairs = [p for p in self._pairs if p.before not in separate and p.before in first]
             second = self._number_second({p.after: first[p.before] for p in pairs})
-            names = self._find_common_numbers(second)
-            stops = {name for name, number in first.items() if number in names}
-            stops_after = {name for name, number in second.values.items() if number in names}
-            changed, newly_dropped = [], set()
+            common_names = self._find_common_numbers(second)
+            stops = {name for name, number in first.items() if number in common_names}
+            stops_after = {name for name, number in second.values.items() if number in common_names}
+            changed, newly_separate = [], set()
             self.unreachable = []
             for pair in pairs:
                 if second.derived.get(pair.after, first[pair.before]) == first[pair.before]:
                     continue
-                crossed_values = set(through.get(pair.before, ()))
+                crossed_values = set(crossed_by_value.get(pair.before, ()))
                 # an Identity of the value has the same number, and the value must not count as its own input
                 closed_numbers = {first[pair.before], *(first[name] for name in crossed_values)}
                 before = first_graph.region(pair.before, _Stops(stops, first, closed_numbers))
                 after = second_graph.region(pair.after, _Stops(stops_after, second.values, closed_numbers))
-                twins = {name: names.get(second.values[name], "") for name in after.inputs}
+                twins = {name: common_names.get(second.values[name], "") for name in after.inputs}
                 region_position = position[pair.before]
                 uncertain_inputs = [
                     n for n in (*before.inputs, *twins.values()) if first.get(n) not in self._certain
@@ -199,29 +201,29 @@ class Correspondence:
                 later_inputs = {n for n in uncertain_inputs if position.get(n, -1) >= region_position}
                 if "" not in twins.values() and not later_inputs:
                     changed.append(ChangedRegion(pair, before, after, twins))
-                elif pair.before not in ends:
-                    newly_dropped.add(pair.before)  # the region of this value would depend on a later value
+                elif pair.before not in output_names:
+                    newly_separate.add(pair.before)  # the region of this value would depend on a later value
                 else:
-                    candidates = {p.before for p in pairs} - ends
+                    candidates = {p.before for p in pairs} - output_names
                     excluded = later_inputs & candidates or {
                         n for n in candidates if position[n] > region_position and later_inputs
                     }
-                    newly_dropped |= excluded
+                    newly_separate |= excluded
                     self.unreachable += [] if excluded else [pair]
-            if not newly_dropped:
+            if not newly_separate:
                 return changed
-            dropped |= newly_dropped
+            separate |= newly_separate
 
-    def follows(self, value: Pair, equal: Collection[str], dropped: Collection[str]) -> bool:
+    def is_implied(self, value: Pair, equal: Collection[str], separate: Collection[str]) -> bool:
         """Whether a value is equal by construction once other values are assumed to be equal.
 
         Args:
             value: Names of the value in the two graphs.
             equal: Values of the original to assume equal.
-            dropped: Other values that must not be assumed to be equal.
+            separate: Other values that must not be assumed to be equal.
         """
         first = self._first.values
-        pairs = [p for p in self._pairs if p.before in equal or p.before not in dropped]
+        pairs = [p for p in self._pairs if p.before in equal or p.before not in separate]
         second = self._number_second({p.after: first[p.before] for p in pairs if p.before in first})
         return second.derived.get(value.after) == first[value.before]
 
@@ -253,11 +255,12 @@ class Correspondence:
     def _pairs(self) -> list[Pair]:
         """Values that a diff matched, including the outputs."""
         before_types, after_types = self._value_types
-        ends = {p.before for p in self.outputs}
+        output_names = {p.before for p in self.outputs}
         return [
             p
             for p in pair_values(*self.wirings, self.inputs, self.outputs)
-            if p.before in ends or _has_same_type(before_types.get(p.before), after_types.get(p.after))
+            if p.before in output_names
+            or _has_same_type(before_types.get(p.before), after_types.get(p.after))
         ]
 
     def _find_common_numbers(self, second: GraphNumbers) -> dict[int, str]:

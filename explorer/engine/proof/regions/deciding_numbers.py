@@ -51,15 +51,15 @@ _ARITHMETIC = frozenset(
 Examples are a Relu of a difference of sizes, and a Floor of a fraction of a size.
 """
 
-_MULTIPLIES = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
+_FACTOR_OPERATORS = frozenset(("Div", "Einsum", "Gemm", "MatMul", "Mul", "PRelu"))
 """Operators whose number is a factor. Before an ArgMax, any factor may give the same result."""
 
-_FACTORS = frozenset(
+_FACTOR_ATTRIBUTES = frozenset(
     ("alpha", "beta", "bias", "gamma", "lambd", "max", "min", "scale", "spatial_scale", "value")
 )
 """Names of attributes that multiply, add or limit, in any operator."""
 
-_TABLES = ("Gather", "GatherElements", "GatherND", "Slice")
+_TABLE_READERS = ("Gather", "GatherElements", "GatherND", "Slice")
 """Operators that read part of a stored table."""
 
 _SIZED_BY_DATA = ("Compress", "Loop", "NonMaxSuppression", "NonZero", "Unique")
@@ -85,22 +85,22 @@ _AXES = 3
 _OF_SHAPES = ("Shape", "Size", "ConstantOfShape")
 """Operators that read only the shape of a value."""
 
-_SMALL = 64
+_MAX_LIMIT_ELEMENTS = 64
 """Largest number of elements of a tensor of limits."""
 
-_LONGEST, _LARGEST = float((1 << 31) - 1), 1e37
-"""Integers and floats from these values on are not limits. They mean 'to the end' or 'unlimited'."""
+_MIN_UNLIMITED_INTEGER, _MIN_UNLIMITED_FLOAT = float((1 << 31) - 1), 1e37
+"""Smallest integer and float that are not limits but mean 'to the end' or 'unlimited'."""
 
-_ALWAYS = 1
+_MAX_ALWAYS_TRIED = 1
 """Integers up to this value are not limits, because every open size is tried at and above it."""
 
-_STEP = 1 / 16
+_RELATIVE_STEP = 1 / 16
 """Relative change of a float."""
 
-_FAR = 20
+_FAR_POWER = 20
 """Power of two by which a factor is scaled to show that it has no effect."""
 
-_ROWS = 64
+_MAX_TRIED_ROWS = 64
 """Largest number of rows of a table that are tried. A longer table is sampled evenly."""
 
 Key = tuple[str, float]
@@ -159,7 +159,7 @@ class TableRow(Struct, frozen=True):
 Deciding = DecidingNumber | TableRow
 
 
-Held = tuple[Key, DecidingNumber, Axis | None]
+KeyedNumber = tuple[Key, DecidingNumber, Axis | None]
 """Operator kind and number, the record of the number, and the axis of a Slice that it applies to."""
 
 
@@ -220,7 +220,7 @@ def find_one_sided(
 
 
 def _find_missing_numbers(
-    numbers: Iterable[Held], other_keys: Container[Key], varying: Variation
+    numbers: Iterable[KeyedNumber], other_keys: Container[Key], varying: Variation
 ) -> Iterable[Deciding]:
     """Finds numbers that the other model lacks, except those that slice an axis of fixed length."""
     by_key: dict[Key, DecidingNumber] = {}
@@ -238,21 +238,21 @@ def _find_varying_values(model: Model) -> frozenset[str]:
     inputs = {value.name for body in bodies for value in body.inputs}
     inputs.update(value.name for value in model.graph.feeds)
     inputs.update(name for function in model.functions.values() for name in function.inputs)
-    flowing = _find_dependent_values(nodes, inputs, _OF_SHAPES)
+    dependent = _find_dependent_values(nodes, inputs, _OF_SHAPES)
     return (
         frozenset(_find_dependent_values(nodes, inputs, ()))
-        if _has_open_sizes(model, nodes, flowing)
-        else frozenset(flowing)
+        if _has_open_sizes(model, nodes, dependent)
+        else frozenset(dependent)
     )
 
 
-def _has_open_sizes(model: Model, nodes: Sequence[Node], flowing: Collection[str]) -> bool:
+def _has_open_sizes(model: Model, nodes: Sequence[Node], dependent: Collection[str]) -> bool:
     """Whether a model has a size that is open or depends on data."""
     if any(v.shape is None or not all(isinstance(d, int) for d in v.shape) for v in model.graph.feeds):
         return True
     return any(
         node.op in _SIZED_BY_DATA
-        or (node.op in _SIZING and any(name in flowing for name in node.inputs[node.op != "Range" :]))
+        or (node.op in _SIZING and any(name in dependent for name in node.inputs[node.op != "Range" :]))
         for node in nodes
     )
 
@@ -262,14 +262,16 @@ def _list_ordered_nodes(model: Model) -> list[Node]:
     return [*list_all_nodes(model, model.graph.nodes)][::-1]
 
 
-def _find_dependent_values(nodes: Sequence[Node], names: set[str], ending: Collection[str]) -> set[str]:
-    """Finds the values that depend on `names`, except through the operators in `ending`."""
+def _find_dependent_values(
+    nodes: Sequence[Node], names: set[str], blocking_operators: Collection[str]
+) -> set[str]:
+    """Finds the values that depend on `names`, except through the operators in `blocking_operators`."""
     reached = set(names)
     earlier = -1
     while earlier != len(reached):
         earlier = len(reached)
         for node in nodes:
-            if node.op not in ending and not reached.isdisjoint(list_reads(node)):
+            if node.op not in blocking_operators and not reached.isdisjoint(list_reads(node)):
                 reached.update(filter(None, node.outputs))
     return reached
 
@@ -293,13 +295,17 @@ def _find_tables(model: Model, varying: Collection[str]) -> Iterator[tuple[Tenso
         constants.update(graph.initializers)
     for node in nodes:
         table = constants.get(node.inputs[0]) if node.inputs and not node.domain else None
-        if node.op not in _TABLES or table is None or not any(name in varying for name in node.inputs[1:]):
+        if (
+            node.op not in _TABLE_READERS
+            or table is None
+            or not any(name in varying for name in node.inputs[1:])
+        ):
             continue
-        for axis in _read_along(node, constants, len(table.shape)):
+        for axis in _find_read_axes(node, constants, len(table.shape)):
             yield table, node.op, node.inputs[0], axis
 
 
-def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[int]:
+def _find_read_axes(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[int]:
     """Finds the axes along which an operator reads a part of a table."""
     if node.op == "Slice":
         axes = constants.get(node.inputs[_AXES]) if len(node.inputs) > _AXES else None
@@ -310,19 +316,21 @@ def _read_along(node: Node, constants: Mapping[str, Tensor], rank: int) -> set[i
 
 
 def _list_unmatched_rows(
-    tables: Sequence[tuple[Tensor, str, str, int]], theirs: Collection[tuple[str, int]]
+    tables: Sequence[tuple[Tensor, str, str, int]], other_sizes: Collection[tuple[str, int]]
 ) -> list[Deciding]:
     """Lists rows of tables that have no counterpart of equal size. Tables with one are compared in full."""
     rows: list[Deciding] = []
     for table, op, name, axis in tables:
         count = table.shape[axis]
-        if (table.dtype, table.elements) in theirs or not _is_numeric(table):
+        if (table.dtype, table.elements) in other_sizes or not _is_numeric(table):
             continue
-        some = (
-            sorted({round(row) for row in np.linspace(0, count - 1, min(count, _ROWS))}) if count > 1 else []
+        row_indices = (
+            sorted({round(row) for row in np.linspace(0, count - 1, min(count, _MAX_TRIED_ROWS))})
+            if count > 1
+            else []
         )
         # the last row first: a row that no run reads is most often above the largest size tried
-        rows += [TableRow(op, name, axis, row, count) for row in reversed(some)]
+        rows += [TableRow(op, name, axis, row, count) for row in reversed(row_indices)]
     return rows
 
 
@@ -333,20 +341,20 @@ def build_near_variants(model: Model, number: Deciding) -> Iterator[Model]:
 
 def build_far_variants(model: Model, number: Deciding) -> list[Model]:
     """Builds the model with a far smaller and a far larger factor, or nothing if it is not a factor."""
-    if isinstance(number, TableRow) or number.op not in _MULTIPLIES:
+    if isinstance(number, TableRow) or number.op not in _FACTOR_OPERATORS:
         return []
-    return [_replace_number(model, number, power) for power in (-_FAR, _FAR)]
+    return [_replace_number(model, number, power) for power in (-_FAR_POWER, _FAR_POWER)]
 
 
-def _replace_number(model: Model, number: Deciding, sign: int) -> Model:
-    """Replaces a number in all graphs and functions of a model."""
+def _replace_number(model: Model, number: Deciding, power: int) -> Model:
+    """Replaces a number in all graphs and functions of a model; `power` is as in `_choose_nearby_value`."""
     functions = {
-        key: _replace_in_function(function, number, sign) for key, function in model.functions.items()
+        key: _replace_in_function(function, number, power) for key, function in model.functions.items()
     }
-    return replace(model, graph=_replace_in_graph(model.graph, number, sign), functions=functions)
+    return replace(model, graph=_replace_in_graph(model.graph, number, power), functions=functions)
 
 
-def _list_model_numbers(model: Model) -> Iterator[Held]:
+def _list_model_numbers(model: Model) -> Iterator[KeyedNumber]:
     """Yields the deciding numbers of a model, including bodies and functions."""
     inputs = {value.name for value in model.graph.feeds}
     yield from _list_node_numbers(model.graph.nodes, [model.graph.initializers], inputs)
@@ -366,7 +374,7 @@ def _list_epsilons(model: Model) -> Iterator[Key]:
 
 def _list_node_numbers(
     nodes: Sequence[Node], outer_scopes: Sequence[Mapping[str, Tensor]], varying: Collection[str]
-) -> Iterator[Held]:
+) -> Iterator[KeyedNumber]:
     """Yields the deciding numbers of nodes.
 
     Args:
@@ -374,34 +382,38 @@ def _list_node_numbers(
         outer_scopes: Constants of the graph and of the graphs that contain it.
         varying: Names of values that differ from run to run.
     """
-    flowing = set(varying)
+    dependent = set(varying)
     ordered = list_stored_nodes(nodes)
     node_constants = {
         node.outputs[0]: tensor for node in ordered if (tensor := read_constant(node)) is not None
     }
     scopes = [*outer_scopes, node_constants]
     for node in ordered:
-        if node.op not in _OF_SHAPES and not flowing.isdisjoint(list_reads(node)):
-            flowing.update(node.outputs)
+        if node.op not in _OF_SHAPES and not dependent.isdisjoint(list_reads(node)):
+            dependent.update(node.outputs)
         for _, body in list_bodies(node):
-            body_varying = {*flowing, *(value.name for value in body.inputs)}
+            body_varying = {*dependent, *(value.name for value in body.inputs)}
             yield from _list_node_numbers(body.nodes, [*scopes, body.initializers], body_varying)
-        if node.op == "Slice" and not flowing.intersection(node.inputs[:1]):
+        if node.op == "Slice" and not dependent.intersection(node.inputs[:1]):
             continue  # a Slice of zeros or of a shape has no limit that matters
         kind = _DECIDING.get(node.op) or node.op
         for name, attribute in node.attributes.items():
-            named = isinstance(attribute, float) and (name in _FACTORS or node.op in _DECIDING)
-            if named and _is_limit(attribute, np.dtype(np.float32)):
+            is_named = isinstance(attribute, float) and (name in _FACTOR_ATTRIBUTES or node.op in _DECIDING)
+            if is_named and _is_limit(attribute, np.dtype(np.float32)):
                 yield (kind, attribute), DecidingNumber(node.op, attribute), None
         if node.domain or not (node.op in _DECIDING or node.op in _ARITHMETIC):
             continue
-        read = [_read_small_values(name, scopes) for name in node.inputs]
-        for index, values in enumerate(read):
+        read_values = [_read_small_values(name, scopes) for name in node.inputs]
+        for index, values in enumerate(read_values):
             if values is None or (node.op not in _DECIDING and values.size != 1):
                 continue
             if node.op == "Slice" and index == _AXES:
                 continue  # axes are not sizes
-            axes = _find_sliced_axes(node, read, values.size) if node.op == "Slice" else [None] * values.size
+            axes = (
+                _find_sliced_axes(node, read_values, values.size)
+                if node.op == "Slice"
+                else [None] * values.size
+            )
             for value, axis in zip(values.reshape(-1).tolist(), axes, strict=True):
                 if _is_limit(float(value), values.dtype):
                     yield (kind, float(value)), DecidingNumber(node.op, float(value)), axis
@@ -414,10 +426,10 @@ def _read_small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.
 
 
 def _find_sliced_axes(
-    node: Node, read: Sequence[np.ndarray[Any, Any] | None], count: int
+    node: Node, read_values: Sequence[np.ndarray[Any, Any] | None], count: int
 ) -> Sequence[Axis | None]:
     """Returns the axis for each number of a Slice, or None for each if its axes are not stored."""
-    axes = read[_AXES] if len(read) > _AXES and node.inputs[_AXES] else np.arange(count)
+    axes = read_values[_AXES] if len(read_values) > _AXES and node.inputs[_AXES] else np.arange(count)
     if axes is None or axes.size != count:
         return [None] * count
     return [(node.inputs[0], int(axis)) for axis in axes.reshape(-1)]
@@ -425,14 +437,14 @@ def _find_sliced_axes(
 
 def _is_limit(value: float, dtype: np.dtype[Any]) -> bool:
     """Whether a number is a limit: not a value for 'unlimited', and not a size that is always tried."""
-    if abs(value) <= (_ALWAYS if dtype.kind in "iu" else 0.0):
+    if abs(value) <= (_MAX_ALWAYS_TRIED if dtype.kind in "iu" else 0.0):
         return False
-    return abs(value) < (_LONGEST if dtype.kind in "iu" else _LARGEST)
+    return abs(value) < (_MIN_UNLIMITED_INTEGER if dtype.kind in "iu" else _MIN_UNLIMITED_FLOAT)
 
 
 def _read_small_tensor(tensor: Tensor) -> np.ndarray[Any, Any] | None:
     """Returns the numbers of a small stored tensor, or None for other tensors."""
-    if tensor.dtype == "bool" or tensor.elements > _SMALL or not _is_numeric(tensor):
+    if tensor.dtype == "bool" or tensor.elements > _MAX_LIMIT_ELEMENTS or not _is_numeric(tensor):
         return None
     return np.asarray(tensor.array())
 
@@ -444,23 +456,23 @@ def _is_numeric(tensor: Tensor) -> bool:
     return not tensor.dtype.startswith(("string", "float4", "float6", "float8", "complex"))
 
 
-def _replace_in_function(function: Function, number: Deciding, sign: int) -> Function:
+def _replace_in_function(function: Function, number: Deciding, power: int) -> Function:
     """Replaces a number in a function, whose new tensors become Constant nodes."""
-    nodes, added = _replace_in_nodes(function.nodes, {}, number, sign)
+    nodes, added = _replace_in_nodes(function.nodes, {}, number, power)
     constants = [
         Node("Constant", (), (name,), attributes={"value": tensor}) for name, tensor in added.items()
     ]
     return replace(function, nodes=combine_nodes((*constants, *nodes)), record=None) if added else function
 
 
-def _replace_in_graph(graph: Graph, number: Deciding, sign: int) -> Graph:
+def _replace_in_graph(graph: Graph, number: Deciding, power: int) -> Graph:
     """Replaces a number in the nodes of a graph that have the same operator."""
-    nodes, added = _replace_in_nodes(graph.nodes, graph.initializers, number, sign)
+    nodes, added = _replace_in_nodes(graph.nodes, graph.initializers, number, power)
     return replace(graph, nodes=combine_nodes(nodes), initializers={**graph.initializers, **added})
 
 
 def _replace_in_nodes(
-    nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, sign: int
+    nodes: Sequence[Node], initializers: Mapping[str, Tensor], number: Deciding, power: int
 ) -> tuple[list[Node], dict[str, Tensor]]:
     """Replaces a number in nodes, and returns the nodes with the new tensors that they read."""
     ordered = list_stored_nodes(nodes)
@@ -469,20 +481,20 @@ def _replace_in_nodes(
     added: dict[str, Tensor] = {}
     new_nodes: list[Node] = []
     for node in ordered:
-        bodies = {name: _replace_in_graph(body, number, sign) for name, body in list_bodies(node)}
+        bodies = {name: _replace_in_graph(body, number, power) for name, body in list_bodies(node)}
         if bodies:
             node = replace_bodies(node, bodies)
         if node.op == number.op:
             if isinstance(number, TableRow):
-                node = _change_row(node, constants, added, number, sign)
+                node = _change_row(node, constants, added, number, power)
             else:
-                node = _change_number(node, constants, added, number, sign)
+                node = _change_number(node, constants, added, number, power)
         new_nodes.append(node)
     return new_nodes, added
 
 
 def _change_row(
-    node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, sign: int
+    node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: TableRow, power: int
 ) -> Node:
     """Changes the given row in a node's table."""
     if node.inputs[0] != number.name or number.name not in constants:
@@ -494,52 +506,57 @@ def _change_row(
         row[:] = ~row
     else:
         with np.errstate(all="ignore"):
-            row[:] = row + sign * (1 if values.dtype.kind in "iu" else np.abs(row) * _STEP + _STEP)
-    name = f"{number.name}/moved"
+            row[:] = row + power * (
+                1 if values.dtype.kind in "iu" else np.abs(row) * _RELATIVE_STEP + _RELATIVE_STEP
+            )
+    name = f"{number.name}/changed"
     added[name] = Tensor(name, table.dtype, table.shape, Inline(values.tobytes()))
     return node.replace_values((name, *node.inputs[1:]), node.outputs)
 
 
 def _change_number(
-    node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, sign: int
+    node: Node, constants: Mapping[str, Tensor], added: dict[str, Tensor], number: DecidingNumber, power: int
 ) -> Node:
     """Changes a number of a node. New inputs are added to `added`."""
     inputs = list(node.inputs)
-    read = [_read_small_values(name, [constants]) for name in inputs]
-    for index, (name, values) in enumerate(zip(node.inputs, read, strict=True)):
+    read_values = [_read_small_values(name, [constants]) for name in inputs]
+    for index, (name, values) in enumerate(zip(node.inputs, read_values, strict=True)):
         if values is None or (node.op == "Slice" and index == _AXES):
             continue
         matches = values == number.value
         if node.op == "Slice":
-            axes = _find_sliced_axes(node, read, values.size)
+            axes = _find_sliced_axes(node, read_values, values.size)
             matches &= np.reshape([axis is None or axis in number.axes for axis in axes], values.shape)
         if not matches.any():
             continue
-        inputs[index] = f"{name}/moved"
-        new = np.where(matches, _choose_nearby_value(number.value, sign, values.dtype), values)
-        moved_values = np.asarray(new).astype(values.dtype)
+        inputs[index] = f"{name}/changed"
+        new_values = np.where(matches, _choose_nearby_value(number.value, power, values.dtype), values)
+        changed_values = np.asarray(new_values).astype(values.dtype)
         added[inputs[index]] = Tensor(
-            inputs[index], str(moved_values.dtype), tuple(moved_values.shape), Inline(moved_values.tobytes())
+            inputs[index],
+            str(changed_values.dtype),
+            tuple(changed_values.shape),
+            Inline(changed_values.tobytes()),
         )
     attributes = {
-        name: _choose_nearby_value(number.value, sign, np.dtype(np.float32))
+        name: _choose_nearby_value(number.value, power, np.dtype(np.float32))
         if value == number.value
         else value
         for name, value in node.attributes.items()
         if isinstance(value, float)
     }
-    moved = node.replace_values(inputs, node.outputs)
-    return moved.replace_attributes({**node.attributes, **attributes}) if attributes else moved
+    changed = node.replace_values(inputs, node.outputs)
+    return changed.replace_attributes({**node.attributes, **attributes}) if attributes else changed
 
 
-def _choose_nearby_value(value: float, sign: int, dtype: np.dtype[Any]) -> float:
-    """Moves a number slightly down or up, or scales a factor by a power of two."""
-    if abs(sign) > 1:
+def _choose_nearby_value(value: float, power: int, dtype: np.dtype[Any]) -> float:
+    """Moves a number slightly down (`power` -1) or up (1), or scales a factor by 2 to a larger power."""
+    if abs(power) > 1:
         return (
-            float(np.clip(value * 2.0**sign, -_LONGEST, _LONGEST))
+            float(np.clip(value * 2.0**power, -_MIN_UNLIMITED_INTEGER, _MIN_UNLIMITED_INTEGER))
             if dtype.kind in "iu"
-            else value * 2.0**sign
+            else value * 2.0**power
         )
     if dtype.kind in "iu":
-        return max(value + sign, 0) if dtype.kind == "u" else value + sign
-    return value + sign * (abs(value) * _STEP or _STEP)
+        return max(value + power, 0) if dtype.kind == "u" else value + power
+    return value + power * (abs(value) * _RELATIVE_STEP or _RELATIVE_STEP)

@@ -84,27 +84,36 @@ class Coverage(Struct):
 
 
 def drive(
-    coverage: Coverage, observe: Observe, own: Feeds, dense: Feeds, drivable: Sequence[str], seed: int
+    coverage: Coverage,
+    observe: Observe,
+    original_values: Feeds,
+    dense: Feeds,
+    drivable: Sequence[str],
+    seed: int,
 ) -> None:
     """Searches inputs that meet the missing ranges, and adds them to `coverage.feeds`.
 
     Args:
         coverage: Ranges to meet.
         observe: Function that runs both sides of the region.
-        own: Values of the inputs in a run of the original model.
-        dense: Random values of the inputs, spread as those of `own`.
+        original_values: Values of the inputs in a run of the original model.
+        dense: Random values of the inputs, spread as those of `original_values`.
         drivable: Names of the float and bool inputs that are changed.
         seed: Seed of the random numbers.
     """
-    floats = [name for name in drivable if own[name].dtype.name in FED_FLOATS and own[name].size]
-    size = sum(array.size for values in observe(own) for array in values.values())
+    floats = [
+        name
+        for name in drivable
+        if original_values[name].dtype.name in FED_FLOATS and original_values[name].size
+    ]
+    size = sum(array.size for values in observe(original_values) for array in values.values())
     runs = max(_MIN_RUNS, min(_MAX_RUNS, _MAX_ELEMENTS // max(size, 1)))
     search = _Search(coverage, observe, seed, runs)
     for name in drivable:
-        if own[name].dtype.kind == "b":
-            for flags in (np.ones_like(own[name]), np.zeros_like(own[name])):
+        if original_values[name].dtype.kind == "b":
+            for flags in (np.ones_like(original_values[name]), np.zeros_like(original_values[name])):
                 search.observe({**dense, name: flags})
-    for path in _list_paths(own, dense, floats):
+    for path in _list_paths(original_values, dense, floats):
         if not coverage.missing:
             return
         search.follow(path)
@@ -112,17 +121,22 @@ def drive(
             return
 
 
-def _list_paths(own: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
+def _list_paths(original_values: Feeds, dense: Feeds, floats: Sequence[str]) -> Iterator[list[Feeds]]:
     """Yields lists of inputs, each ordered by factor: from large negative to large positive ones."""
     factors = sorted({sign * magnitude for magnitude in _MAGNITUDES for sign in (-1.0, 1.0)} | {0.0})
     groups = [list(floats)] + ([[name] for name in floats[:_MAX_ALONE]] if len(floats) > 1 else [])
     for index, group in enumerate(groups):
-        # the first group replaces all floats; an input alone is changed beside the original's values
-        rest = dense if index == 0 else own
+        # the first group changes all floats; the other groups change one input beside the original's values
+        unchanged = dense if index == 0 else original_values
         for is_constant in (False, True):
-            units = {name: np.ones(own[name].shape) if is_constant else dense[name] for name in group}
+            unscaled = {
+                name: np.ones(original_values[name].shape) if is_constant else dense[name] for name in group
+            }
             yield [
-                {**rest, **{name: scale(unit, own[name], factor) for name, unit in units.items()}}
+                {
+                    **unchanged,
+                    **{name: scale(unit, original_values[name], factor) for name, unit in unscaled.items()},
+                }
                 for factor in factors
             ]
 
@@ -193,11 +207,13 @@ class _Search:
         aims = np.resize(self._choose_aims(key[2]), crosses.size).reshape(crosses.shape)
         if all(first[name].shape == crosses.shape for name in names):
             blend = _Blend(first, second, names, np.zeros(crosses.shape), np.ones(crosses.shape))
-            if self._narrow(key, blend, lambda seen: (seen < aims) == rises):
+            if self._narrow(key, blend, lambda observed: (observed < aims) == rises):
                 return True
-        place = np.unravel_index(int(np.argmax(crosses)), crosses.shape)
+        index = np.unravel_index(int(np.argmax(crosses)), crosses.shape)
         blend = _Blend(first, second, names, np.zeros(()), np.ones(()))
-        return self._narrow(key, blend, lambda seen: np.asarray((seen[place] < aims[place]) == rises[place]))
+        return self._narrow(
+            key, blend, lambda observed: np.asarray((observed[index] < aims[index]) == rises[index])
+        )
 
     def _narrow(self, key: Key, blend: _Blend, is_before: Callable[[Array], Array]) -> bool:
         """Halves the part of a path in which an operand crosses its aim."""
@@ -207,12 +223,12 @@ class _Search:
         for _ in range(_STEPS):
             feeds = blend.mix()
             values = self.observe(feeds)
-            if values is None or (seen := watch.read(values[side])) is None:
+            if values is None or (observed := watch.read(values[side])) is None:
                 break
-            shape = shape or seen.shape
-            if seen.shape != shape:
+            shape = shape or observed.shape
+            if observed.shape != shape:
                 break
-            blend.halve(is_before(seen))
+            blend.halve(is_before(observed))
         if key in self.coverage.missing:
             return False
         # the first input that met the range may lie at its edge; this one is closest to the aim

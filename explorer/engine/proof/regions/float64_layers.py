@@ -25,7 +25,7 @@ class Float64Layers:
 
     Args:
         wiring: Producers of the original's values.
-        places: Compared values, in the execution order of the original.
+        compared_values: Compared values, in the execution order of the original.
         feeds: Input arrays of the original, by name.
         report_phase: Receives a phase, the number of completed values and the number of all values.
     """
@@ -33,37 +33,38 @@ class Float64Layers:
     def __init__(
         self,
         wiring: GraphProducers,
-        places: Sequence[ComparedValue],
+        compared_values: Sequence[ComparedValue],
         feeds: Feeds,
         report_phase: Callable[[str, int, int], None],
     ) -> None:
         self.wiring = wiring
-        self.places = places
+        self.compared_values = compared_values
         self.report_phase = report_phase
         self.values = dict(feeds)
         self.next_index = 0
         self.last_use: dict[str, int] = {}
-        """Index of the last place that reads or computes a value, by the value's name."""
-        for index, place in enumerate(places):
-            self.last_use[place.pair.before] = index
-            self.last_use.update((name, index) for name in place.before.inputs)
+        """Index of the last compared value that reads or computes a value, by the value's name."""
+        for index, compared in enumerate(compared_values):
+            self.last_use[compared.pair.before] = index
+            self.last_use.update((name, index) for name in compared.before.inputs)
 
     def compute_value_at(self, index: int) -> Array | None:
-        """Returns the float64 value at an index of `places`, or None if float64 cannot run its layer.
+        """Returns the float64 value at an index of `compared_values`, or None if float64 cannot run its layer.
 
         The index must be larger than that of the previous call.
         """
         value = None
         while self.next_index <= index:
-            self.report_phase("running the original in float64", self.next_index, len(self.places))
-            place = self.places[self.next_index]
+            count = len(self.compared_values)
+            self.report_phase("running the original in float64", self.next_index, count)
+            compared = self.compared_values[self.next_index]
             value = None
-            if place.before.inputs <= self.values.keys():
-                inputs = {name: self.values[name] for name in place.before.inputs}
-                value = run_in_float64(self.wiring, place.before, inputs, None)
-            if value is not None and self.last_use[place.pair.before] > self.next_index:
-                self.values[place.pair.before] = value
-            for name in place.before.inputs:
+            if compared.before.inputs <= self.values.keys():
+                inputs = {name: self.values[name] for name in compared.before.inputs}
+                value = run_in_float64(self.wiring, compared.before, inputs, None)
+            if value is not None and self.last_use[compared.pair.before] > self.next_index:
+                self.values[compared.pair.before] = value
+            for name in compared.before.inputs:
                 if self.last_use[name] <= self.next_index:
                     self.values.pop(name, None)
             self.next_index += 1

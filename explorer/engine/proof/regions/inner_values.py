@@ -1,7 +1,7 @@
 """Makes the operands of a region readable from outside, also those in the bodies of loops and branches.
 
 An operand in the body of a Loop or Scan becomes another output of the body, which the runtime stacks over all
-turns. The nodes of a branch run beside the If, and their operands count only when the condition chose the
+iterations. The nodes of a branch run next to the If, and their operands count only if the condition chose the
 branch.
 """
 
@@ -16,7 +16,7 @@ from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.interpreter import list_reads
 from explorer.engine.graph.model import Graph, Model, Node, Tensor, Value, list_bodies, replace_bodies
 from explorer.engine.graph.repeated_nodes import create_free_name, list_value_names
-from explorer.engine.proof.regions.bend_points import OperandWatch, find_driven, watch_nodes
+from explorer.engine.proof.regions.bend_points import OperandWatch, find_dependent_values, watch_nodes
 from explorer.engine.proof.regions.value_bounds import UNKNOWN, Bounds, compute_bounds
 
 _LOOPS = ("Loop", "Scan")
@@ -64,16 +64,16 @@ class _Watcher:
         tensors: dict[str, Tensor],
         outer: Mapping[str, Bounds],
         types: Mapping[str, str],
-        driven: Collection[str],
+        dependent: Collection[str],
     ) -> tuple[list[Node], list[OperandWatch]]:
         """Lists the operands of one graph and of its bodies.
 
         Args:
             nodes: Nodes of the graph.
             tensors: Stored tensors that the graph can read, by name.
-            outer: Bounds of the values of the enclosing graphs and of the inputs.
+            outer: Bounds of the inputs and of the values of the enclosing graphs.
             types: Element types of inputs by name.
-            driven: Names of the values that made-up inputs change.
+            dependent: Names of the values that made-up inputs change.
 
         Returns:
             The nodes with operands of bodies as outputs, and the operands.
@@ -83,14 +83,14 @@ class _Watcher:
         tensors = {**tensors}
         tensors.update((n.outputs[0], t) for n in expanded if (t := read_constant(n)) is not None)
         bounds = {**outer, **compute_bounds(expanded, types, tensors, outer)}
-        all_driven = find_driven(expanded, driven)
+        all_dependent = find_dependent_values(expanded, dependent)
         watches: list[OperandWatch] = []
         new_nodes: list[Node] = []
         for node in expanded:
             if node.op in _LOOPS and not node.domain and self.bodies:
-                node, inner = self._watch_body(node, tensors, bounds, all_driven)
+                node, inner = self._watch_body(node, tensors, bounds, all_dependent)
             else:
-                inner = watch_nodes(self.model, [node], bounds, tensors, all_driven)
+                inner = watch_nodes(self.model, [node], bounds, tensors, all_dependent)
             if id(node) in guards:
                 name, value = guards[id(node)]
                 inner = [replace(watch, guard=name, guard_value=value) for watch in inner]
@@ -128,7 +128,11 @@ class _Watcher:
             )
 
     def _watch_body(
-        self, node: Node, tensors: Mapping[str, Tensor], outer: Mapping[str, Bounds], driven: Collection[str]
+        self,
+        node: Node,
+        tensors: Mapping[str, Tensor],
+        outer: Mapping[str, Bounds],
+        dependent: Collection[str],
     ) -> tuple[Node, list[OperandWatch]]:
         """Adds the operands in the body of a loop to its outputs."""
         ((key, body),) = list_bodies(node)
@@ -137,31 +141,37 @@ class _Watcher:
         bounds.update(dict.fromkeys(inputs, UNKNOWN))
         if node.op == "Loop" and inputs:
             bounds[inputs[0]] = Bounds(0.0, whole=True)
-        inner_driven = set(driven) - set(inputs)
-        if not inner_driven.isdisjoint(list_reads(node)):
-            inner_driven.update(inputs)
+        inner_dependent = set(dependent) - set(inputs)
+        if not inner_dependent.isdisjoint(list_reads(node)):
+            inner_dependent.update(inputs)
         visible = {**{n: t for n, t in tensors.items() if n not in inputs}, **body.initializers}
-        nodes, watches = self.watch(body.nodes, visible, bounds, {}, inner_driven)
-        own = {*inputs, *body.initializers, *(name for inner in nodes for name in inner.outputs if name)}
-        wanted = [n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in own]
-        if not wanted:
+        nodes, watches = self.watch(body.nodes, visible, bounds, {}, inner_dependent)
+        body_names = {
+            *inputs,
+            *body.initializers,
+            *(name for inner in nodes for name in inner.outputs if name),
+        }
+        watched_names = [
+            n for n in dict.fromkeys(n for watch in watches for n in watch.reads) if n in body_names
+        ]
+        if not watched_names:
             return node, watches
-        copies = {name: create_free_name(f"{name}/seen", self.used_names) for name in wanted}
-        outputs = {name: create_free_name(f"{name}/turns", self.used_names) for name in wanted}
-        seen = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
+        copies = {name: create_free_name(f"{name}/watched", self.used_names) for name in watched_names}
+        outputs = {name: create_free_name(f"{name}/iterations", self.used_names) for name in watched_names}
+        identities = [Node("Identity", (name,), (copy,)) for name, copy in copies.items()]
         new_body = replace(
             body,
-            nodes=(*nodes, *seen),
+            nodes=(*nodes, *identities),
             outputs=(*body.outputs, *(Value(copy, None, None) for copy in copies.values())),
         )
         node = replace_bodies(node, {key: new_body})
         lists = {
-            name: (*node.attributes[name], *(0 for _ in wanted))
+            name: (*node.attributes[name], *(0 for _ in watched_names))
             for name in ("scan_output_axes", "scan_output_directions")
             if name in node.attributes
         }
         node = node.replace_attributes({**node.attributes, **lists})
-        node = node.replace_values(node.inputs, (*_fill(node, body), *outputs.values()))
+        node = node.replace_values(node.inputs, (*_pad_outputs(node, body), *outputs.values()))
         return node, [_rename_watch(watch, outputs) for watch in watches]
 
 
@@ -170,8 +180,8 @@ def _list_reads_of_bodies(node: Node) -> set[str]:
     return set(list_reads(node)) - set(node.inputs) if list_bodies(node) else set()
 
 
-def _fill(node: Node, body: Graph) -> Sequence[str]:
-    """Returns the outputs of a loop, with '' for those that the node leaves out at its end."""
+def _pad_outputs(node: Node, body: Graph) -> Sequence[str]:
+    """Returns the outputs of a loop, with '' for the last ones that the node omits."""
     count = len(body.outputs) - (node.op == "Loop")
     return (*node.outputs, *("" for _ in range(count - len(node.outputs))))
 
@@ -179,7 +189,7 @@ def _fill(node: Node, body: Graph) -> Sequence[str]:
 def _rename_watch(watch: OperandWatch, names: Mapping[str, str]) -> OperandWatch:
     return replace(
         watch,
-        in_turns=all(name in names for name in watch.names),
+        stacked=all(name in names for name in watch.names),
         names=tuple(names.get(name, name) for name in watch.names),
         guard=names.get(watch.guard, watch.guard),
     )

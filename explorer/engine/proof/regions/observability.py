@@ -41,11 +41,11 @@ class NodeContents:
         """
         for index, (model, side) in enumerate(zip(self.models, nodes, strict=True)):
             constants = self._stored[index]
-            top = {id(node) for node in side}
+            top_level_ids = {id(node) for node in side}
             for node in list_all_nodes(model, side):
                 if node.domain or node.op not in ("If", "Loop"):
                     continue
-                if id(node) in top and all(
+                if id(node) in top_level_ids and all(
                     n in varied[index] or n in constants for n in find_control_inputs([node])
                 ):
                     continue

@@ -67,7 +67,7 @@ class Side(Struct, frozen=True):
 
     def depends_in_size_on(self, name: str) -> bool:
         """Whether an input, by the original's name, decides a size, a branch or an input of a function."""
-        reached = {own for own, twin in self.twins.items() if twin == name}
+        reached = {own_name for own_name, twin in self.twins.items() if twin == name}
         if not reached:
             return False
         for node in self.model.graph.nodes:
@@ -106,23 +106,25 @@ class RegionObserver:
             )
 
     def __call__(self, feeds: Feeds) -> list[Mapping[str, Array]]:
-        """Returns the watched values of either side, by name."""
+        """Returns the watched values of each side, by name."""
         results: list[Mapping[str, Array]] = []
         for side, session, stored in zip(self._sides, self._sessions, self._stored, strict=True):
-            own = {name: feeds[twin] for name, twin in side.twins.items()}
-            inner = session.run({name: own[name] for name in side.types}) if session is not None else {}
-            results.append({**own, **stored, **inner})
+            side_feeds = {name: feeds[twin] for name, twin in side.twins.items()}
+            inner = (
+                session.run({name: side_feeds[name] for name in side.types}) if session is not None else {}
+            )
+            results.append({**side_feeds, **stored, **inner})
         return results
 
 
 def reach_ranges(
-    sides: tuple[Side, Side], own: Feeds, draw_tried: Callable[[], Sequence[Feeds]], seed: int
+    sides: tuple[Side, Side], original_values: Feeds, draw_tried: Callable[[], Sequence[Feeds]], seed: int
 ) -> tuple[list[Feeds], str]:
     """Makes up inputs that reach the ranges of the operators that the tried inputs did not reach.
 
     Args:
         sides: Both sides of the region.
-        own: The original's own values of the inputs.
+        original_values: The original's own values of the inputs.
         draw_tried: Draws the other inputs that were tried, dense random values first.
         seed: Seed of the random numbers.
 
@@ -130,29 +132,33 @@ def reach_ranges(
         The inputs, and the words for a range that they do not reach, or ''.
     """
     drivable = [
-        name for name, value in own.items() if value.dtype.name in FED_FLOATS or value.dtype.kind == "b"
+        name
+        for name, value in original_values.items()
+        if value.dtype.name in FED_FLOATS or value.dtype.kind == "b"
     ]
-    floats = [name for name in drivable if own[name].dtype.kind != "b"]
+    floats = [name for name in drivable if original_values[name].dtype.kind != "b"]
     made_up: list[Feeds] = []
     is_unknown = any(has_unknown_operator(side.model) for side in sides)
-    integers = [name for name, value in own.items() if _is_free_integer(sides, name, value)]
-    watched, observe = _observe(sides, [*drivable, *integers], own)
+    integers = [name for name, value in original_values.items() if _is_free_integer(sides, name, value)]
+    watched, observe = _observe(sides, [*drivable, *integers], original_values)
     if not is_unknown and not any(region.watches for region in watched):
         return [], ""
     dense, *_ = tried = draw_tried()
     if is_unknown:
-        units = {name: np.ones(own[name].shape) for name in floats}
-        made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _FAR_FACTORS]
-        made_up += [{**dense, **_scale_all(units, own, floats, factor)} for factor in _CONSTANTS]
-    made_up += [{**dense, **_scale_all(dense, own, floats, factor)} for factor in _SMALL_FACTORS]
+        ones = {name: np.ones(original_values[name].shape) for name in floats}
+        made_up += [
+            {**dense, **_scale_all(dense, original_values, floats, factor)} for factor in _FAR_FACTORS
+        ]
+        made_up += [{**dense, **_scale_all(ones, original_values, floats, factor)} for factor in _CONSTANTS]
+    made_up += [{**dense, **_scale_all(dense, original_values, floats, factor)} for factor in _SMALL_FACTORS]
     coverage = Coverage((watched[0].watches, watched[1].watches))
-    for feeds in (own, *tried) if coverage.missing else ():
+    for feeds in (original_values, *tried) if coverage.missing else ():
         try:
             coverage.add(observe(feeds))
         except BadModel:
             continue
     if coverage.missing:
-        drive(coverage, observe, own, dense, drivable, seed)
+        drive(coverage, observe, original_values, dense, drivable, seed)
     unseen = next((watch.describe(target) for _, watch, target in coverage.required), "")
     return [*made_up, *coverage.feeds], unseen
 
@@ -162,13 +168,13 @@ def _scale_all(values: Feeds, like: Feeds, names: Sequence[str], factor: float) 
 
 
 def _observe(
-    sides: tuple[Side, Side], inputs: Collection[str], own: Feeds
+    sides: tuple[Side, Side], inputs: Collection[str], original_values: Feeds
 ) -> tuple[list[Watched], RegionObserver]:
     """Loads both sides with their operands as outputs; those in bodies only if the runtime accepts them."""
     watched = [side.watch(inputs, bodies=True) for side in sides]
     try:
         observe = RegionObserver(sides, watched)
-        observe(own)
+        observe(original_values)
     except BadModel:
         watched = [side.watch(inputs, bodies=False) for side in sides]
         observe = RegionObserver(sides, watched)
@@ -176,7 +182,7 @@ def _observe(
 
 
 def list_integers_to_vary(
-    sides: tuple[Side, Side], inputs: Sequence[RandomInput], own: Feeds
+    sides: tuple[Side, Side], inputs: Sequence[RandomInput], original_values: Feeds
 ) -> list[RandomInput]:
     """Lists the integers that a region reads and that may have any value.
 
@@ -186,7 +192,7 @@ def list_integers_to_vary(
     planned_inputs = {planned.name: planned for planned in inputs}
     computed = [
         RandomInput(name, get_element_type(value), value.shape, high=int(np.abs(value.astype(int)).max()) + 1)
-        for name, value in own.items()
+        for name, value in original_values.items()
         if name not in planned_inputs
         and value.dtype.kind in "iu"
         and value.dtype.itemsize <= _MAX_COMPUTED_BYTES
@@ -195,10 +201,10 @@ def list_integers_to_vary(
     return [
         planned
         for planned in (*inputs, *computed)
-        if planned.name in own
+        if planned.name in original_values
         and planned.values is None
-        and own[planned.name].size
-        and _is_free_integer(sides, planned.name, own[planned.name])
+        and original_values[planned.name].size
+        and _is_free_integer(sides, planned.name, original_values[planned.name])
     ]
 
 
@@ -208,15 +214,15 @@ def _is_free_integer(sides: Sequence[Side], name: str, value: Array) -> bool:
 
 
 def draw_integers(
-    sides: tuple[Side, Side], varied: Sequence[RandomInput], own: Feeds, seed: int
+    sides: tuple[Side, Side], varied: Sequence[RandomInput], original_values: Feeds, seed: int
 ) -> Iterator[Feeds]:
-    """Yields inputs with integers that are not drawn: negative, large, and beside stored ones."""
+    """Yields inputs with unusual integers: negative, large, and close to stored ones."""
     generator = np.random.default_rng(seed)
     numbers = _list_integers(sides)
     for reach in (0, *_INTEGER_RANGES):
-        feeds = dict(own)
+        feeds = dict(original_values)
         for planned in varied:
-            value = own[planned.name]
+            value = original_values[planned.name]
             info = np.iinfo(value.dtype)
             low, high = (-planned.high, planned.high - 1) if reach == 0 else (-reach, reach)
             drawn = np.asarray(

@@ -49,7 +49,7 @@ _LABEL = "a changed region alone"
 """Name of a region in a message of the runtime."""
 
 
-class Trials(Struct):
+class RunResults(Struct):
     """Results of the runs of a region.
 
     Attributes:
@@ -117,7 +117,7 @@ class RegionRuns:
         run: RunPair,
         kind: SetKind,
         feeds: Sequence[Feeds],
-        trials: Trials,
+        trials: RunResults,
     ) -> OutputEvidence | None:
         """Runs a region on sets of values, and returns the comparison that shows a difference, or None.
 

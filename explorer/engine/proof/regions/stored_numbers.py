@@ -38,11 +38,10 @@ _LAYOUT_INPUTS: Mapping[str, Collection[int]] = {
 """Indices of the inputs that only decide where elements go. Runs detect differences of such inputs."""
 
 _LAYOUT_ATTRIBUTES = frozenset(
-    (
-        *("auto_pad", "axes", "axis", "dilations", "ends", "group", "keepdims", "kernel_shape"),
-        *("noop_with_empty_axes", "num_outputs", "output_padding", "output_shape", "pads", "perm", "shape"),
-        *("split", "starts", "strides", "allowzero", "transA", "transB", "start", "end"),
-    )
+    str.split("""
+        auto_pad axes axis dilations ends group keepdims kernel_shape noop_with_empty_axes num_outputs
+        output_padding output_shape pads perm shape split starts strides allowzero transA transB start end
+    """)
 )
 """Attributes that only decide where elements go."""
 
@@ -55,10 +54,10 @@ CLOSE, _ROUNDINGS = 2.0**-21, 8
 For a float type with a finer resolution it is eight roundings of that type.
 """
 
-_CANCELLATION, _ONE_IN = 2.0**-24, 8
-"""Allowed difference relative to the largest number of a tensor, if one in `_ONE_IN` numbers differs.
+_CANCELLATION, _RECOMPUTED_SHARE = 2.0**-24, 1 / 8
+"""Allowed difference relative to the largest number of a tensor, if this share of its numbers differ.
 
-Then all numbers were computed anew, and a small number may be the difference of two large numbers.
+Then all numbers were computed in another order, and a small one may be the difference of two large ones.
 """
 
 SELDOM = 256
@@ -85,18 +84,18 @@ class StoredDifference(Struct, frozen=True):
 
     Attributes:
         text: Description of the difference.
-        apart: Largest relative difference.
+        largest: Largest relative difference.
         large: Whether the difference exceeds the rounding of another order of computation.
         place: Index of the node in the second region, and the input index or attribute name. None in a body
             or a function.
-        was: Tensor or attribute value in the first region, or None if the attribute is absent.
+        original: Tensor or attribute value in the first region, or None if the attribute is absent.
     """
 
     text: str
-    apart: float
+    largest: float
     large: bool
     place: tuple[int, int | str] | None = None
-    was: Any = None
+    original: Any = None
 
 
 class StoredDifferences(Struct, frozen=True):
@@ -150,13 +149,13 @@ def restore(model: Model, difference: StoredDifference) -> Model:
     if isinstance(place, str):
         attributes = {name: value for name, value in node.attributes.items() if name != place}
         node = node.replace_attributes(
-            attributes if difference.was is None else {**attributes, place: difference.was}
+            attributes if difference.original is None else {**attributes, place: difference.original}
         )
     else:
         inputs = [*node.inputs, *[""] * (place + 1 - len(node.inputs))]
-        inputs[place] = "" if difference.was is None else f"{inputs[place]}/restored/{place}"
-        if difference.was is not None:
-            initializers[inputs[place]] = replace(difference.was, name=inputs[place], record=None)
+        inputs[place] = "" if difference.original is None else f"{inputs[place]}/restored/{place}"
+        if difference.original is not None:
+            initializers[inputs[place]] = replace(difference.original, name=inputs[place], record=None)
         node = node.replace_values(inputs, node.outputs)
     nodes = (*model.graph.nodes[:index], node, *model.graph.nodes[index + 1 :])
     return replace(model, graph=replace(model.graph, nodes=nodes, initializers=initializers))
@@ -204,7 +203,7 @@ class _Comparison:
         ):
             raise _NoCounterpart
         for (_, a), (position, b) in zip(first, second, strict=True):
-            places = _LAYOUT_INPUTS.get(a.op, ()) if not a.domain else ()
+            layout_inputs = _LAYOUT_INPUTS.get(a.op, ()) if not a.domain else ()
             is_transposed = [
                 bool(a.attributes.get(flag)) != bool(b.attributes.get(flag)) for flag in _TRANSPOSE_FLAGS
             ]
@@ -214,7 +213,7 @@ class _Comparison:
                 x_tensor, y_tensor = constants[0].get(x), constants[1].get(y)
                 place = (position, index) if top else None
                 if x_tensor is not None and y_tensor is not None:
-                    if index in places and x_tensor.dtype.startswith("int"):
+                    if index in layout_inputs and x_tensor.dtype.startswith("int"):
                         continue
                     if index < len(is_transposed) and is_transposed[index] and x in self.sizes[0]:
                         y_tensor, y, place = transpose_matrix(y_tensor), "", None
@@ -223,7 +222,9 @@ class _Comparison:
                     yield from self._compare_weights(
                         f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place
                     )
-                elif (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in places:
+                elif (
+                    (x_tensor is None) != (y_tensor is None) and not (x and y) and index not in layout_inputs
+                ):
                     yield from _describe_one_sided(a.op, x_tensor, y_tensor, place)
             yield from self._compare_attributes(a, b, constants, position if top else None)
             functions = [model.functions.get(a.key) for model in self.sides]
@@ -254,8 +255,8 @@ class _Comparison:
                 yield from self._compare_tensors(label, x, y, place)
             elif type(x) is not type(y) or x != y:
                 share = _compute_largest_share(x, y)
-                was = a.attributes.get(name)
-                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, was)
+                original = a.attributes.get(name)
+                yield StoredDifference(f"{label} differs", share, not share <= CLOSE, place, original)
 
     def _compare_weights(
         self,
@@ -367,7 +368,7 @@ def describe_difference(
     largest = max(
         float(np.abs(old).max(where=np.isfinite(old), initial=0.0)) for old, _ in _iterate_slabs(a, b)
     )
-    absolute_limit = _CANCELLATION * largest if 1 < count >= a.size / _ONE_IN else 0.0
+    absolute_limit = _CANCELLATION * largest if 1 < count >= a.size * _RECOMPUTED_SHARE else 0.0
     share, exceeds_limit = 0.0, 0 < count * SELDOM < a.size
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         for old, new in _iterate_slabs(a, b):

@@ -1,6 +1,6 @@
-"""Interval arithmetic over a region: the values that each node can have, whatever the region reads.
+"""Interval arithmetic over a region: the range of values that each node can have, for any inputs.
 
-A Relu after an Exp never gets a negative number, so no run has to show what it does with one.
+A Relu after an Exp never gets a negative number, so no run needs to give it one.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def compute_bounds(
         result, dtype = UNKNOWN, _find_type(node, types)
         if operation is not None and any(node.inputs):
             result = operation(node, [bounds.get(name, UNKNOWN) for name in node.inputs])
-            result = _fit_type(result, dtype, wraps=node.op in _WRAPPING)
+            result = _fit_type(result, dtype, wraps=node.op in _OVERFLOWING)
         elif node.op in _NORMALIZATIONS:
             result = bound_normalization(node, tensors)
         for index, name in enumerate(node.outputs):
@@ -123,7 +123,7 @@ def _find_type(node: Node, types: Mapping[str, str]) -> str:
         return "int64"
     index = _TYPE_FROM.get(node.op, 0)
     dtype = types.get(node.inputs[index], "") if len(node.inputs) > index else ""
-    if node.domain or node.op in _NEW_TYPES or not (dtype or node.op in _FLOAT_ONLY):
+    if node.domain or node.op in _RESULTS_OF_OTHER_TYPES or not (dtype or node.op in _FLOAT_OPERATORS):
         return ""
     return dtype or "float32"
 
@@ -366,55 +366,33 @@ def _invert(node: Node, bounds: Sequence[Bounds]) -> Bounds:
 
 _INDEX_RESULTS = frozenset(("Shape", "Size", "ArgMax", "ArgMin", "NonZero"))
 _BOOLEAN_RESULTS = frozenset(("And", "Or", "Xor", "Not", "IsNaN", "IsInf", *_DECIDED))
-_NEW_TYPES = frozenset(
-    (
-        *("DynamicQuantizeLinear", "MatMulInteger", "ConvInteger"),
-        *("CastLike", "OneHot", "EyeLike", "ConstantOfShape", "RandomNormalLike", "RandomUniformLike"),
-        *("If", "Loop", "Scan", "SequenceAt", "OptionalGetElement", "BitCast"),
-    )
+_RESULTS_OF_OTHER_TYPES = frozenset(
+    str.split("""
+        DynamicQuantizeLinear MatMulInteger ConvInteger CastLike OneHot EyeLike ConstantOfShape
+        RandomNormalLike RandomUniformLike If Loop Scan SequenceAt OptionalGetElement BitCast
+    """)
 )
 """Operators whose result does not have the element type of the first input."""
 
 _TYPE_FROM = {"Where": 1, "DequantizeLinear": 1, "QuantizeLinear": 2}
 """Index of the input whose element type the result has, where it is not the first."""
 
-_FLOAT_ONLY = frozenset(
+_FLOAT_OPERATORS = frozenset(
     (
-        *(
-            "Exp",
-            "Log",
-            "Sqrt",
-            "Sigmoid",
-            "HardSigmoid",
-            "Softmax",
-            "LogSoftmax",
-            "Tanh",
-            "Erf",
-            "Sin",
-            "Cos",
-        ),
-        *(
-            "Softsign",
-            "Softplus",
-            "HardSwish",
-            "Gelu",
-            "Mish",
-            "LeakyRelu",
-            "PRelu",
-            "ThresholdedRelu",
-            "Conv",
-        ),
-        *("ConvTranspose", "BatchNormalization", "InstanceNormalization", "AveragePool", "GlobalAveragePool"),
-        *("Floor", "Ceil", "Round", "Reciprocal", "Elu", "Selu", "Celu", *_NORMALIZATIONS),
+        *_NORMALIZATIONS,
+        *str.split("""
+            Exp Log Sqrt Sigmoid HardSigmoid Softmax LogSoftmax Tanh Erf Sin Cos Softsign Softplus HardSwish
+            Gelu Mish LeakyRelu PRelu ThresholdedRelu Conv ConvTranspose BatchNormalization
+            InstanceNormalization AveragePool GlobalAveragePool Floor Ceil Round Reciprocal Elu Selu Celu
+        """),
     )
 )
 """Operators whose inputs and results are floats."""
 
-_WRAPPING = frozenset(
-    (
-        *("Add", "Sum", "Sub", "Mul", "Div", "Neg", "Abs", "Pow", "Cast", "ReduceSum", "CumSum"),
-        *("ReduceL1", "ReduceL2", "ReduceSumSquare"),
-    )
+_OVERFLOWING = frozenset(
+    str.split("""
+        Add Sum Sub Mul Div Neg Abs Pow Cast ReduceSum CumSum ReduceL1 ReduceL2 ReduceSumSquare
+    """)
 )
 """Operators whose result may be too large for their integer type."""
 

@@ -22,6 +22,7 @@ from explorer.engine.graph.random_operators import any_draws_random as draws_ran
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
+from explorer.engine.proof.regions.changed_numbers import find_changed_numbers
 from explorer.engine.proof.regions.computed_constants import store_computed_constants
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
 from explorer.engine.proof.regions.deciding_numbers import (
@@ -33,10 +34,9 @@ from explorer.engine.proof.regions.deciding_numbers import (
     find_one_sided,
 )
 from explorer.engine.proof.regions.float64_layers import EXACT, measure_float64_difference
-from explorer.engine.proof.regions.moved_numbers import find_moved
 from explorer.engine.proof.regions.original_values import OriginalValues
 from explorer.engine.proof.regions.region_models import RegionModels
-from explorer.engine.proof.regions.runs import RegionRuns, Trials, compare_random_region
+from explorer.engine.proof.regions.runs import RegionRuns, RunResults, compare_random_region
 from explorer.engine.proof.regions.stored_numbers import StoredDifferences, collect_constants, restore
 from explorer.engine.proof.regions.value_sets import SetKind, ValueSets
 from explorer.engine.runtime.random_inputs import RandomInput
@@ -176,7 +176,7 @@ class RegionTester:
             kind="unproven",
             reason="",
         )
-        trials = Trials()
+        trials = RunResults()
         is_computable = not any(name in self.before.producer for name in region.reads)
         try:
             models = self._models.build(region)
@@ -232,7 +232,7 @@ class RegionTester:
         self,
         region: ChangedRegion,
         evidence: RegionEvidence,
-        trials: Trials,
+        trials: RunResults,
     ) -> RegionResult:
         """Judges a region that gave equal values in all trials."""
         positions = region.before.nodes
@@ -290,7 +290,7 @@ class RegionTester:
         """
         before = self._models.build(region)[0]
         if not stored_differences.alike:
-            return self._judge_moved(region, worst, stored_differences)
+            return self._judge_changed(region, worst, stored_differences)
         large = [difference for difference in stored_differences.differences if difference.large]
         for difference in large[:_MAX_STORED_DIFFERENCES]:
             # two differences may cancel, as when a factor moves from one weight to the next
@@ -302,7 +302,7 @@ class RegionTester:
         return (
             "",
             max(
-                (difference.apart for difference in stored_differences.differences if not difference.large),
+                (difference.largest for difference in stored_differences.differences if not difference.large),
                 default=0.0,
             ),
             0.0,
@@ -350,7 +350,7 @@ class RegionTester:
         far = build_far_variants(model, number)
         return bool(far) and not any(map(changes, far))
 
-    def _judge_moved(
+    def _judge_changed(
         self, region: ChangedRegion, worst: OutputEvidence, stored_differences: StoredDifferences
     ) -> tuple[str, float, float]:
         """Judges stored numbers like `_judge_stored`, for two sides with different operators."""
@@ -359,7 +359,7 @@ class RegionTester:
         large = next(
             (
                 m
-                for m in find_moved(
+                for m in find_changed_numbers(
                     stored_differences.sides, stored_differences.sizes, self.correspondence.has_same_content
                 )
                 if m.large

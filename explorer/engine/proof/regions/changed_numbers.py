@@ -40,7 +40,7 @@ _MAX_NUMBERS = 1 << 23
 """Number of stored numbers in a region above which single numbers are not compared."""
 
 
-def find_moved(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
+def find_changed_numbers(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[StoredDifference]:
     """Yields the numbers that a rewrite changed while it kept the others.
 
     Args:
@@ -111,24 +111,29 @@ def _compare_tensors(sides: Sides, sizes: Sizes, is_same: Same) -> Iterator[Stor
         for m in sides
     )
     for name, tensor in sorted(weights_before.items()):
-        if any(twin.shape == tensor.shape and is_same(tensor, twin) for twin in weights_after.values()):
+        if any(
+            counterpart_name.shape == tensor.shape and is_same(tensor, counterpart_name)
+            for counterpart_name in weights_after.values()
+        ):
             continue
         candidates = (
-            (twin, twin_tensor, _find_counterpart(tensor, twin_tensor))
-            for twin, twin_tensor in sorted(weights_after.items())
+            (counterpart_name, counterpart_tensor, _find_counterpart(tensor, counterpart_tensor))
+            for counterpart_name, counterpart_tensor in sorted(weights_after.items())
         )
-        twin, twin_tensor, similar = next(
+        counterpart_name, counterpart_tensor, oriented = next(
             (match for match in candidates if match[2] is not None), ("", tensor, None)
         )
-        if similar is None:
+        if oriented is None:
             continue
         if name in sizes[0]:
-            text = describe_folded_change(name, tensor, similar, sizes[0][name])
-        elif twin in sizes[1]:
-            counterpart = tensor if similar is twin_tensor else transpose_matrix(tensor)
-            text = describe_folded_change(twin, twin_tensor, counterpart, sizes[1][twin])
+            text = describe_folded_change(name, tensor, oriented, sizes[0][name])
+        elif counterpart_name in sizes[1]:
+            counterpart = tensor if oriented is counterpart_tensor else transpose_matrix(tensor)
+            text = describe_folded_change(
+                counterpart_name, counterpart_tensor, counterpart, sizes[1][counterpart_name]
+            )
         else:
-            old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, similar))
+            old, new = (np.asarray(t.array()).reshape(-1) for t in (tensor, oriented))
             if old.tobytes() != new.tobytes():
                 yield describe_difference("a stored tensor", old, new, None, tensor)
             continue
