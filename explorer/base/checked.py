@@ -24,7 +24,7 @@ from explorer.base.errors import Misuse
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-_SHOWN = 80
+_MAX_VALUE_LENGTH = 80
 """Largest number of characters of a wrong value in a message."""
 
 Count = Annotated[int, Meta(ge=1)]
@@ -35,7 +35,7 @@ Words = Annotated[str, Meta(min_length=1)]
 PathText = Annotated[str, Meta(min_length=1, title="path")]
 """Types with limits, for annotations of fields and arguments."""
 
-_LARGEST = (1 << 63) - 1
+_MAX_INTEGER = (1 << 63) - 1
 """Largest magnitude of an integer in a field or an argument: it fits in 64 bits."""
 
 
@@ -96,7 +96,7 @@ def convert_value(value: Any, kind: Any, where: str) -> Any:
     fault = "" if accepted_value is _WRONG else _describe_fault(accepted_value, kind)
     if accepted_value is _WRONG or fault:
         text = repr(value)
-        value_text = text if len(text) <= _SHOWN else f"{text[: _SHOWN - 3]}..."
+        value_text = text if len(text) <= _MAX_VALUE_LENGTH else f"{text[: _MAX_VALUE_LENGTH - 3]}..."
         raise Misuse(
             f"{value_text} cannot be taken", where=where, hint=f"give {describe_allowed(kind)}{fault}"
         )
@@ -142,8 +142,8 @@ def _describe_fault(value: Any, kind: Any) -> str:
         return next(filter(None, (_describe_fault(element, kind) for element in value)), "")
     if isinstance(value, float) and not math.isfinite(value):
         return ", not NaN or infinite"
-    if isinstance(value, int) and abs(value) > _LARGEST:
-        return f", at most {_LARGEST:,}"
+    if isinstance(value, int) and abs(value) > _MAX_INTEGER:
+        return f", at most {_MAX_INTEGER:,}"
     return ", without a null byte" if isinstance(value, str) and "\0" in value and _accepts_path(kind) else ""
 
 

@@ -63,19 +63,19 @@ class ExplorerError(Exception):
         return " ".join(text.split())
 
 
-_LONGEST = 600
+_MAX_PART_LENGTH = 600
 """Largest number of characters of each part of a message, because a name in a file may have a million."""
 
 
 def _cut_text(text: str) -> str:
-    half = _LONGEST // 2
-    return text if len(text) <= _LONGEST else f"{text[: half - 3]} ... {text[2 - half :]}"
+    half = _MAX_PART_LENGTH // 2
+    return text if len(text) <= _MAX_PART_LENGTH else f"{text[: half - 3]} ... {text[2 - half :]}"
 
 
 def _rebuild(
-    kind: type[ExplorerError], what: str, where: str, hint: str, code: ErrorCode = ""
+    error_class: type[ExplorerError], what: str, where: str, hint: str, code: ErrorCode = ""
 ) -> ExplorerError:
-    error = kind(what, where=where, hint=hint)
+    error = error_class(what, where=where, hint=hint)
     error.code = code
     return error
 
@@ -134,7 +134,7 @@ def explain_missing(error: ModuleNotFoundError, package: str = "", where: str = 
 
     Args:
         error: Failed import.
-        package: Optional package that was imported, if it is another package that needs the missing one.
+        package: Optional package that was imported, if the missing package is one that it needs.
         where: Place that needs the package.
     """
     name = (error.name or package).partition(".")[0]
@@ -154,10 +154,10 @@ def find_failed_models(rows: Iterable[ModelRow]) -> dict[str, str]:
     return {model: why for model, why in error_by_model.items() if model not in measured}
 
 
-_SIMILAR = 0.75
+_MIN_SIMILARITY = 0.75
 """Minimum similarity of a suggestion to the typed text, from 0 to 1, as `difflib` counts it."""
-_LISTED = 12
-"""Most names in a hint; longer lists are shortened, with a count."""
+_MAX_LISTED_NAMES = 12
+"""Maximum number of names in a hint. A longer list is shortened, with a count."""
 
 
 def suggest_name(name: str, candidates: Iterable[str]) -> str:
@@ -173,9 +173,9 @@ def suggest_name(name: str, candidates: Iterable[str]) -> str:
     names = sorted(candidates) if isinstance(candidates, set | frozenset) else list(dict.fromkeys(candidates))
     if close := suggest_only_near(name, names):
         return close
-    if len(names) <= _LISTED:
+    if len(names) <= _MAX_LISTED_NAMES:
         return format_choices(names) if names else ""
-    first_count = _LISTED // 2
+    first_count = _MAX_LISTED_NAMES // 2
     return f"{format_choices(names[:first_count])} and {len(names) - first_count:,} more"
 
 
@@ -188,5 +188,5 @@ def suggest_only_near(name: str, candidates: Iterable[str]) -> str:
     """Like `suggest_name`, but returns '' if no name is close."""
     import difflib
 
-    close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=_SIMILAR)
+    close = difflib.get_close_matches(name, list(dict.fromkeys(candidates)), n=1, cutoff=_MIN_SIMILARITY)
     return f"did you mean '{close[0]}'?" if close else ""

@@ -31,7 +31,7 @@ def number_text(value: float) -> str:
     return f"{value:,.0f}" if 1000 <= abs(value) < 1e15 else f"{value:.4g}"
 
 
-_LARGEST = 1000
+_MAX_WRITTEN_BITS = 1000
 """Bits of the largest number that is written out. A float has 1,023, and only manipulated files have more."""
 
 
@@ -41,7 +41,7 @@ def _power_of_ten_text(value: int) -> str:
 
 
 def _scale_value(value: int, base: int, units: Sequence[str]) -> str:
-    if value.bit_length() > _LARGEST:
+    if value.bit_length() > _MAX_WRITTEN_BITS:
         return _power_of_ten_text(value)
     unit_index, scaled = 0, float(value)
     # 999.996 would print as "1000.00": carry it to the next unit
@@ -55,7 +55,7 @@ def exact_text(value: int | None) -> str:
     """Formats an integer with thousands separators; None -> '?'."""
     if value is None:
         return "?"
-    return f"{value:,}" if value.bit_length() <= _LARGEST else _power_of_ten_text(value)
+    return f"{value:,}" if value.bit_length() <= _MAX_WRITTEN_BITS else _power_of_ten_text(value)
 
 
 def many_text(count: int, noun: str) -> str:
@@ -151,20 +151,20 @@ def seeds_text(seeds: Sequence[int]) -> str:
     if not seeds:
         return ""
     plural = "s" * (len(seeds) != 1)
-    is_range = len(seeds) > _LISTED and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
+    is_range = len(seeds) > _MAX_LISTED_ITEMS and list(seeds) == list(range(seeds[0], seeds[-1] + 1))
     text = f"{seeds[0]} to {seeds[-1]}" if is_range else format_short_list(list(map(str, seeds)))
     return f"{len(seeds):,} random input{plural}, seed{plural} {text}"
 
 
-_LISTED = 8
+_MAX_LISTED_ITEMS = 8
 """Most items of a list in a line; a longer list is shortened, with a count."""
 
 
 def format_short_list(items: Sequence[str]) -> str:
     """Joins items with commas. Of a long list, the first items and the number of the others."""
-    if len(items) <= _LISTED:
+    if len(items) <= _MAX_LISTED_ITEMS:
         return ", ".join(items)
-    first = _LISTED // 2
+    first = _MAX_LISTED_ITEMS // 2
     return f"{', '.join(items[:first])} and {len(items) - first:,} more"
 
 

@@ -19,7 +19,7 @@ BudgetValue = Natural | Annotated[float, Meta(ge=0)] | str | None
 """Limit of a figure: a number, a text with a unit ('4.1G', '25MiB', '20ms'), or a change ('+5%')."""
 
 
-_LARGEST = (1 << 63) - 1
+_MAX_FIGURE = (1 << 63) - 1
 """Largest figure of a baseline, as for other numbers in files: it fits in 64 bits."""
 
 
@@ -150,7 +150,7 @@ class Check(Fact, frozen=True):
 class BaselineFigure(Fact, frozen=True):
     """Figure of a baseline. `value` is None if it was unknown. `sign` is that of `Totals.sign`."""
 
-    value: Annotated[int, Meta(ge=0, le=_LARGEST)] | Annotated[float, Meta(ge=0, le=_LARGEST)] | None
+    value: Annotated[int, Meta(ge=0, le=_MAX_FIGURE)] | Annotated[float, Meta(ge=0, le=_MAX_FIGURE)] | None
     sign: Literal["", "<= ", ">= ", "~ "] = ""
 
     @property

@@ -11,15 +11,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _SEARCH_THRESHOLD = 700
-"""Number of new objects from which they are moved to the oldest generation: as many as would start a search.
-"""
+"""Number of new objects from which they are moved to the oldest generation. As many start a search."""
 
-_OWN = gc.get_freeze_count()
+_FROZEN_BY_INTERPRETER = gc.get_freeze_count()
 """Number of objects that the interpreter itself freezes: Python 3.12 starts with some hundreds."""
 
 
-_RARELY = 10_000
-"""New objects between searches on the screen.
+_SCREEN_THRESHOLD = 10_000
+"""Number of new objects between two searches while the screen is open.
 
 One key press creates a thousand objects, most of them short-lived.
 """
@@ -27,9 +26,9 @@ One key press creates a thousand objects, most of them short-lived.
 
 def freeze_once() -> None:
     """Excludes all existing objects from later searches, once, and enables the collector."""
-    if gc.get_freeze_count() <= _OWN:
+    if gc.get_freeze_count() <= _FROZEN_BY_INTERPRETER:
         gc.freeze()
-    gc.set_threshold(_RARELY, *gc.get_threshold()[1:])
+    gc.set_threshold(_SCREEN_THRESHOLD, *gc.get_threshold()[1:])
     gc.enable()
 
 
@@ -39,13 +38,13 @@ def pause_garbage_collector() -> Iterator[None]:
 
     If many objects were created, they count as old afterwards.
     """
-    collects = gc.isenabled()
+    was_enabled = gc.isenabled()
     gc.disable()
     try:
         yield
     finally:
-        if collects:
-            if gc.get_count()[0] > _SEARCH_THRESHOLD and gc.get_freeze_count() <= _OWN:
+        if was_enabled:
+            if gc.get_count()[0] > _SEARCH_THRESHOLD and gc.get_freeze_count() <= _FROZEN_BY_INTERPRETER:
                 # moves the objects to the permanent generation and from there to the oldest without a search;
                 # objects that the caller has frozen stay frozen
                 gc.freeze()

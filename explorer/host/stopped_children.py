@@ -12,7 +12,7 @@ import psutil
 
 from explorer.base.errors import EngineDied
 
-LIMIT = 10.0
+MAX_STOPPED_SECONDS = 10.0
 """Seconds for which a stage may be stopped before the program ends all stages."""
 
 
@@ -30,14 +30,14 @@ class StoppedChildren:
             files: Files that the stages run, in the same order.
 
         Raises:
-            EngineDied: A process has been stopped for `LIMIT` seconds.
+            EngineDied: A process has been stopped for `MAX_STOPPED_SECONDS` seconds.
         """
         check_time = time.monotonic()
         self._stopped_since = {
             pid: self._stopped_since.get(pid, check_time) for pid in stages if _is_stopped(pid)
         }
         for index, pid in enumerate(stages):
-            if check_time - self._stopped_since.get(pid, check_time) > LIMIT:
+            if check_time - self._stopped_since.get(pid, check_time) > MAX_STOPPED_SECONDS:
                 raise EngineDied(
                     f"the process of stage {index + 1} answers no more:"
                     " it was stopped (SIGSTOP, or a debugger)",

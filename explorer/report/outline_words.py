@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _MEASURED = 1000
 """Number of rows that determine the column widths. Longer cells in later rows are not aligned."""
-_WIDEST = (9, 72, 28, 28, 11)
+_MAX_COLUMN_WIDTHS = (9, 72, 28, 28, 11)
 """Maximum width of each column, so that a single long name does not shift all rows."""
 
 
@@ -132,7 +132,7 @@ def columns(rows: Iterable[tuple[str, ...]], room: int | None = None, right: int
             if len(first) == _MEASURED:
                 break
         last = len(row) - 1
-        caps = _WIDEST if last == len(_WIDEST) else (40,) * last
+        caps = _MAX_COLUMN_WIDTHS if last == len(_MAX_COLUMN_WIDTHS) else (40,) * last
         widths = [
             max(old_width, min(max(len(cells[index]) for cells in first), cap))
             for index, (old_width, cap) in enumerate(zip(widths or [0] * last, caps, strict=True))

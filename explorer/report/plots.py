@@ -46,7 +46,7 @@ _BLUE, _ORANGE, _GREEN, _RED, _GRAY = "#3b6fb5", "#d98032", "#3d8f5f", "#b8413f"
 _WORK_COLORS: dict[Work, tuple[str, str]] = {"forward": (_BLUE, "#7ba3d6"), "backward": (_ORANGE, "#e8b07d")}
 _LEGIBLE = 60
 """A task is drawn with its number if it takes more than 1/60 of the total time."""
-_BARS, _LABELS, _PER_DECADE, _TICKS = 24, 6, 12, 8
+_MAX_BARS, _MAX_LABELS, _PER_DECADE, _MAX_TICKS = 24, 6, 12, 8
 _MAX_SHORT_SPAN = 1000.0
 _MAX_NAME_LENGTH = 40
 
@@ -146,7 +146,7 @@ def _bytes_axis(axes: Axes, top: float) -> None:
     """Format a vertical axis of bytes, with ticks that are round in IEC units."""
     axes.yaxis.set_major_formatter(lambda value, _: bytes_text(round(value)))
     axes.set_ylim(0, top)
-    tick = 2 ** max(0, math.ceil(math.log2(top / _TICKS)))
+    tick = 2 ** max(0, math.ceil(math.log2(top / _MAX_TICKS)))
     axes.set_yticks([tick * index for index in range(int(top / tick) + 1)])
 
 
@@ -250,7 +250,7 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
     if profile is not None:
         _draw_reached(axes, measured, roof)
     # labels beside the marks would overlap, so the marks are numbered and listed
-    for number, mark in enumerate(marks[:_LABELS], 1):
+    for number, mark in enumerate(marks[:_MAX_LABELS], 1):
         axes.annotate(
             str(number),
             (mark.intensity, roof(mark.intensity)),
@@ -259,7 +259,7 @@ def _roofline(axes: Axes, info: Info, drawn: Roofline | tuple[Roofline, Profile]
             ha="center",
             fontsize=8,
         )
-    key = [f"{number}  {mark.label}" for number, mark in enumerate(marks[:_LABELS], 1)]
+    key = [f"{number}  {mark.label}" for number, mark in enumerate(marks[:_MAX_LABELS], 1)]
     axes.text(0.99, 0.03, "\n".join(key), transform=axes.transAxes, ha="right", va="bottom", fontsize=8)
     unknown = sum(point.seconds is None for point in fact.points)
     without = f" without {many_text(unknown, 'layer')} whose work is not known" if unknown else ""
@@ -290,7 +290,7 @@ def _rate_ticks(axes: Axes, x_span: float, y_span: float) -> None:
 
 def _operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
     """Draw operator counts as bars, each with its MACs."""
-    drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_BARS:]
+    drawn_stats = sorted(stats, key=lambda stat: stat.count)[-_MAX_BARS:]
     bars = axes.barh(
         shorten_names([stat.op for stat in drawn_stats]), [stat.count for stat in drawn_stats], color=_BLUE
     )
@@ -301,7 +301,7 @@ def _operators(axes: Axes, info: Info, stats: Sequence[OpStat]) -> None:
     axes.bar_label(bars, labels, padding=3, fontsize=8)
     axes.set_title(f"Operators of {_name(info)}")
     axes.set_xlabel(
-        "how many" + (f" ({_BARS} of {len(stats)} types)" if len(drawn_stats) < len(stats) else "")
+        "how many" + (f" ({_MAX_BARS} of {len(stats)} types)" if len(drawn_stats) < len(stats) else "")
     )
     axes.margins(x=0.2)
 

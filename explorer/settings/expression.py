@@ -1,7 +1,7 @@
 """Parser for boolean expressions over terms: AND, OR, NOT and parentheses.
 
-The caller interprets the terms; see `explorer.settings.filter`. Parentheses are nested at most `_DEEPEST`
-levels deep, and a text has at most `LONGEST` characters, so text that was pasted by mistake is refused.
+The caller interprets the terms; see `explorer.settings.filter`. Parentheses are nested at most `_MAX_NESTING`
+levels deep, and a text has at most `MAX_LENGTH` characters, so text that was pasted by mistake is refused.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from explorer.base.errors import Misuse
 Test = Callable[[Any, str], bool]
 """Function that tests a row at its place in the tree, the dotted names of its groups and its own name."""
 
-LONGEST = 1_000
+MAX_LENGTH = 1_000
 """Largest number of characters in an expression. A longer one was pasted by mistake."""
-_DEEPEST = 40
+_MAX_NESTING = 40
 _OPERATORS = {"or": "OR", "and": "AND", "not": "NOT"}
 
 _NAME = re.compile(r"-*[a-z_][a-z_0-9]*", re.IGNORECASE)
@@ -65,8 +65,8 @@ def split_words(text: str, keys: Callable[[str], bool], units: Callable[[str], b
     Raises:
         Misuse: The text is too long, or a quote, bracket or parenthesis is not closed.
     """
-    if len(text) > LONGEST:
-        raise Misuse(f"a filter has at most {LONGEST:,} characters", where="filter")
+    if len(text) > MAX_LENGTH:
+        raise Misuse(f"a filter has at most {MAX_LENGTH:,} characters", where="filter")
     words: list[Word] = []
     position, opened = 0, list[int]()
     while position < len(text):
@@ -198,8 +198,8 @@ class _Parser:
         word = self._words[self._at]
         self._at += 1
         if word.sign:
-            if depth >= _DEEPEST:
-                raise build_error(f"parentheses are nested deeper than {_DEEPEST}", word.position)
+            if depth >= _MAX_NESTING:
+                raise build_error(f"parentheses are nested deeper than {_MAX_NESTING}", word.position)
             test = self.parse_alternatives(depth + 1)
             self._at += 1  # skips the closing parenthesis, which `split_words` guarantees
         else:

@@ -36,7 +36,7 @@ VERSION = 1
 
 _TYPE_KEYS = ("dtype", "right", "accumulator", "output")
 _SITE_KEYS = ("name", "size", "batch", *_TYPE_KEYS, "level")
-_LARGEST = 1 << 40
+_MAX_SIZE = 1 << 40
 
 
 class FileSite(NamedTuple):
@@ -264,7 +264,7 @@ class _Field(NamedTuple):
 
 
 def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _LARGEST
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= _MAX_SIZE
 
 
 def _are_counts(value: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Mappings of the sites of a plan: blank ones, and those of a mapping file of the same model."""
+"""Mappings of the sites of a plan: without levels, or from a mapping file of the same model."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MAP_ANEW = "map the model anew: explorer map MODEL -o FILE"
 
 def site_mapping(site: SitePlan) -> SiteMapping:
     """Returns a mapping of a site without levels, with its size and its number types."""
-    multiplied = site.batch * site.M * site.K * site.N
+    tiled_macs = site.batch * site.M * site.K * site.N
     return SiteMapping(
         site.name,
         (site.M, site.K, site.N),
@@ -31,7 +31,7 @@ def site_mapping(site: SitePlan) -> SiteMapping:
         dtype=site.dtype,
         right=site.right,
         accumulator=site.accumulator,
-        macs=0 if site.macs in (None, multiplied) else site.macs or 0,
+        macs=0 if site.macs in (None, tiled_macs) else site.macs or 0,
     )
 
 
@@ -43,12 +43,12 @@ def mapping_in_file(file: MappingFile, site: SitePlan, epilogue: Epilogue | None
         site: Site of the model.
         epilogue: Operators that are fused into the site, or None for none.
     """
-    blank, entry = site_mapping(site), file.sites[site.name]
+    mapping, entry = site_mapping(site), file.sites[site.name]
     output = entry.types.get("output", "")
     fused = epilogue or Epilogue()
-    if fused == Epilogue() and output not in ("", blank.accumulator):
+    if fused == Epilogue() and output not in ("", mapping.accumulator):
         fused = Epilogue(output=output)
-    return replace(blank, levels=entry.levels, epilogue=fused)
+    return replace(mapping, levels=entry.levels, epilogue=fused)
 
 
 def check_sites(file: MappingFile, sites: Sequence[SitePlan]) -> None:
@@ -113,7 +113,7 @@ def tile_rules(file: MappingFile, level: str) -> Iterator[TileRule]:
 
 
 def _level_index(entry: FileSite, level: str) -> int | None:
-    """Returns the index of the level with a memory, or None; the names of a level's memories are one text."""
+    """Returns the index of the level with a memory, or None. A level's memories are one text with spaces."""
     if level == ARRAY:
         return len(entry.levels) - 1
     indices = [

@@ -257,7 +257,7 @@ def test_a_stage_that_was_changed_or_is_missing_is_refused_by_the_script(
 def test_a_stage_that_stands_still_in_the_proof_is_named_and_nothing_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stopped_children, "LIMIT", 0.5)
+    monkeypatch.setattr(stopped_children, "MAX_STOPPED_SECONDS", 0.5)
     ended: list[psutil.Process] = []
 
     def stop() -> bool:

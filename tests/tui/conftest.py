@@ -34,7 +34,7 @@ def without_a_clock() -> Iterator[None]:
         patch.setattr(Pilot, "_wait_for_screen", handled)
         patch.setattr("textual.screen.UPDATE_PERIOD", 0.001)
         patch.setattr("explorer.tui.tree.filter_line._TYPING", 0.001)
-        patch.setattr("explorer.features.tiling.tile_screen._PAUSE", 0.001)
+        patch.setattr("explorer.features.tiling.tile_screen._DELAY_SECONDS", 0.001)
         patch.setattr(Screen, "_compositor_refresh", lambda shown: undrawn.add(shown))
         yield
 

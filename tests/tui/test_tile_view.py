@@ -19,7 +19,7 @@ from explorer.features.tiling.inner_loops import InnerLoops
 from explorer.features.tiling.tile_blocks import Scale, TileAxis, TileGrid, TilePlace
 from explorer.features.tiling.tile_view import TILE_KEYS, TileView
 from explorer.features.tiling.tile_view_page import (
-    BESIDE,
+    MIN_BESIDE_WIDTH,
     block_at,
     block_page,
     grid_page,
@@ -188,7 +188,7 @@ def pane(hands: Hands, name: str) -> str:
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("size", [(80, 24), (60, 15), (BESIDE - 4, 24), (140, 40)])
+@pytest.mark.parametrize("size", [(80, 24), (60, 15), (MIN_BESIDE_WIDTH - 4, 24), (140, 40)])
 async def test_a_layer_that_is_not_tiled_is_shown_as_it_would_become(size: tuple[int, int]) -> None:
     async with screen(size=size) as hands:
         await hands.press("end", "i")

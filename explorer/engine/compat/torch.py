@@ -491,7 +491,7 @@ def hide_from_dispatch() -> AbstractContextManager[None]:
     return disabled()
 
 
-def hide(mode: TorchFunctionMode) -> bool:
+def pop_function_mode(mode: TorchFunctionMode) -> bool:
     """Removes a mode from the stack if it is the innermost one; returns whether it was removed.
 
     Assumes: functions of `torch._C` return the depth of the stack and its modes, and remove a mode.
@@ -509,12 +509,12 @@ def hide(mode: TorchFunctionMode) -> bool:
     return True
 
 
-def show(mode: TorchFunctionMode) -> None:
-    """Restores a mode that `hide` removed.
+def push_function_mode(mode: TorchFunctionMode) -> None:
+    """Restores a mode that `pop_function_mode` removed.
 
-    Assumes: a function of `torch._C` pushes the mode on the stack from which `hide` removed it.
+    Assumes: a function of `torch._C` pushes the mode on the stack from which `pop_function_mode` removed it.
     Seen: torch 2.9 to 2.15.
-    Otherwise: never called, because `hide` removed nothing.
+    Otherwise: never called, because `pop_function_mode` removed nothing.
     """
     torch._C._push_on_torch_function_stack(mode)
 

@@ -115,12 +115,12 @@ class ModuleChoice(Struct, frozen=True):
         """Replaces the bytes before quantization, which are those of plain tensors, by the stored bytes."""
         totals = quantization.totals
         before = totals.weight_bytes.before
-        stored = None if before is None else before - sum(self.surplus.values())
+        stored_bytes = None if before is None else before - sum(self.surplus.values())
         rows = tuple(
             replace(row, weight_bytes_before=row.weight_bytes_before - self._sum_surplus(layer))
             for row, layer in zip(quantization.layers, self.layers, strict=True)
         )
-        weight_bytes = replace(totals.weight_bytes, before=stored)
+        weight_bytes = replace(totals.weight_bytes, before=stored_bytes)
         return replace(quantization, layers=rows, totals=replace(totals, weight_bytes=weight_bytes))
 
     def _sum_surplus(self, layer: ModuleLayer) -> int:

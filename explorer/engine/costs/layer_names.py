@@ -18,9 +18,9 @@ MATMULS = {
 _DERIVED_NAME = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
 """Name that onnxruntime gives to a fused or blocked-layout node, derived from a node or value name."""
 _MODULE = "nn.Module: "
-_COMPARED, _NEAR = 200, 20_000
+_MAX_COMPARED_LENGTH, _MAX_COMPARED_NAMES = 200, 20_000
 """Maximum name length, and maximum number of names, that a search for similar names compares; it is slow."""
-_STEPS = 4
+_MAX_FUSED_STEPS = 4
 """Maximum number of layers that one kernel computes after the layer whose output names the kernel."""
 
 
@@ -77,7 +77,7 @@ class LayerNames:
     def _find_kernel_layer(self, row: int, op: str) -> int:
         """The layer that a kernel computes: the nearest producer of kind `op` from `row` on, else `row`."""
         candidate: int | None = row
-        for _ in range(_STEPS):
+        for _ in range(_MAX_FUSED_STEPS):
             if candidate is None:
                 break
             if op in (self._rows[candidate].kind, f"Fused{self._rows[candidate].kind}"):
@@ -95,12 +95,12 @@ class LayerNames:
 
     def suggest_names(self, name: str) -> str:
         """Returns a hint with similar names of layers, or a general hint if no layer has a similar name."""
-        return suggest_name(name[:_COMPARED], self._list_names())
+        return suggest_name(name[:_MAX_COMPARED_LENGTH], self._list_names())
 
     def suggest_similar(self, name: str) -> str:
         """Returns a hint with similar names of layers, or '' if no layer has a similar name."""
-        return suggest_only_near(name[:_COMPARED], self._list_names())
+        return suggest_only_near(name[:_MAX_COMPARED_LENGTH], self._list_names())
 
     def _list_names(self) -> Iterable[str]:
         """Returns the paths and names with which a name is compared."""
-        return islice((*self.paths, *self._names), _NEAR)
+        return islice((*self.paths, *self._names), _MAX_COMPARED_NAMES)

@@ -13,10 +13,10 @@ from typing import Any
 from explorer.engine.costs.layer_tree import sum_known
 from explorer.facts import Analysis, Layer, OpStat, Range, Shape
 
-VALUES = 16
+MAX_LISTED_VALUES = 16
 """Maximum number of distinct values of an attribute that are listed."""
 
-_SPATIAL: Mapping[str, Any] = {"strides": 1, "dilations": 1, "pads": 0}
+_WINDOW_DEFAULTS: Mapping[str, Any] = {"strides": 1, "dilations": 1, "pads": 0}
 _DEFAULTS: Mapping[str, Mapping[str, Any]] = {
     "Conv": {"group": 1},
     "ConvTranspose": {"group": 1},
@@ -55,7 +55,7 @@ _TFLITE_WINDOW: Mapping[str, tuple[str, ...]] = {
 
 _TFLITE_PADS = {"SAME": "SAME_UPPER", "VALID": "VALID"}
 
-_ORDERS = ("perm",)
+_PERMUTATIONS = ("perm",)
 """Attributes that are permutations: an elementwise minimum of permutations has no meaning."""
 
 _AXES = {3: ("width",), 4: ("height", "width"), 5: ("depth", "height", "width")}
@@ -92,13 +92,15 @@ def _find_ranges(layers: Sequence[Layer]) -> dict[str, Range]:
     counts_by_name: dict[str, Counter[Any]] = {}
     for layer in layers:
         for name, value in _collect_attributes(layer).items():
-            # lists come back from JSON-like sources; a counter needs something hashable
+            # attributes from JSON are lists, and a counter needs hashable keys
             key = tuple(value) if isinstance(value, list) else value
             try:
                 counts_by_name.setdefault(name, Counter())[key] += layer.calls
             except TypeError:
                 counts_by_name.setdefault(name, Counter())[str(value)] += layer.calls
-    return {name: _range(counts, ordered=name not in _ORDERS) for name, counts in counts_by_name.items()}
+    return {
+        name: _range(counts, ordered=name not in _PERMUTATIONS) for name, counts in counts_by_name.items()
+    }
 
 
 def _collect_attributes(layer: Layer) -> dict[str, Any]:
@@ -113,7 +115,7 @@ def _collect_attributes(layer: Layer) -> dict[str, Any]:
         attributes.setdefault(name, value)
     kernel = attributes.get("kernel_shape")
     if isinstance(kernel, tuple):
-        for name, value in _SPATIAL.items():
+        for name, value in _WINDOW_DEFAULTS.items():
             if name == "pads" and attributes.get("auto_pad", "NOTSET") != "NOTSET":
                 continue
             attributes.setdefault(name, (value,) * (len(kernel) * (2 if name == "pads" else 1)))
@@ -121,8 +123,8 @@ def _collect_attributes(layer: Layer) -> dict[str, Any]:
     if "kernel_size" in attributes:
         attributes = _convert_to_onnx_names(attributes, len(shape) - 2 if shape else 1)
     if "kernel_shape" in attributes and shape is not None and len(shape) in _AXES:
-        last = attributes.get("channels_last", layer.kind.startswith("Nhwc"))
-        attributes.update(_list_input_sizes((shape[-1], *shape[1:-1]) if last else shape[1:]))
+        is_channels_last = attributes.get("channels_last", layer.kind.startswith("Nhwc"))
+        attributes.update(_list_input_sizes((shape[-1], *shape[1:-1]) if is_channels_last else shape[1:]))
     return attributes
 
 
@@ -185,7 +187,7 @@ def _range(counts: Counter[Any], *, ordered: bool) -> Range:
     ):
         low = tuple(min(column) for column in zip(*values, strict=True))
         high = tuple(max(column) for column in zip(*values, strict=True))
-    return Range(low, high, len(values), tuple(counts.most_common(VALUES)))
+    return Range(low, high, len(values), tuple(counts.most_common(MAX_LISTED_VALUES)))
 
 
 def _is_number(value: Any) -> bool:

@@ -23,7 +23,7 @@ from explorer.facts.graph.connections import (
 from explorer.facts.graph.edges import RowEdges
 from explorer.facts.graph.flow import FlowRecord, ValueRecord
 
-SHOWN = 64
+MAX_LISTED = 64
 """Maximum number of tensors of a layer, and of readers of a tensor, that are listed; the rest are counted."""
 
 DescribeTensor = Callable[[], TensorInfo]
@@ -173,17 +173,17 @@ def list_connections(
         layer,
         tuple(
             InputConnection(v.info(), v.source, make_ref(v.maker) if v.maker >= 0 else None, is_constant(v))
-            for v in inputs[:SHOWN]
+            for v in inputs[:MAX_LISTED]
         ),
         tuple(
             OutputConnection(
                 v.info(),
-                tuple(map(make_ref, readers[:SHOWN])),
+                tuple(map(make_ref, readers[:MAX_LISTED])),
                 len(readers),
                 v.is_output,
                 has_sizes_only((v, readers)),
             )
-            for v, readers in outputs[:SHOWN]
+            for v, readers in outputs[:MAX_LISTED]
         ),
         len(inputs),
         len(outputs),

@@ -20,10 +20,10 @@ from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, list_bodies
 from explorer.facts import NodeDiff
 
-_SHOWN = 8
+_MAX_WRITTEN_VALUES = 8
 """Maximum number of values of a list or tensor that are written out. Longer lists show their size."""
 
-_TEXT, _TEXT_HEAD = 60, 57
+_MAX_TEXT_LENGTH, _CUT_TEXT_LENGTH = 60, 57
 """Maximum number of characters of a text that is written out, and the characters of a longer one."""
 
 _SHORT_DIGITS, _FLOAT32_DIGITS, _FLOAT64_DIGITS = 7, 9, 17
@@ -458,10 +458,10 @@ def _describe_value(value: Any, digits: int) -> str:
         return repr(float(f"{value:.{digits}g}"))
     if isinstance(value, (str, bytes)):
         text = _decode(value)
-        return f"'{text}'" if len(text) <= _TEXT else f"'{text[:_TEXT_HEAD]}...'"
+        return f"'{text}'" if len(text) <= _MAX_TEXT_LENGTH else f"'{text[:_CUT_TEXT_LENGTH]}...'"
     if isinstance(value, (tuple, list)):
-        head = ", ".join(_describe_value(element, digits) for element in value[:_SHOWN])
-        return f"[{head}, ... {len(value):,} values]" if len(value) > _SHOWN else f"[{head}]"
+        head = ", ".join(_describe_value(element, digits) for element in value[:_MAX_WRITTEN_VALUES])
+        return f"[{head}, ... {len(value):,} values]" if len(value) > _MAX_WRITTEN_VALUES else f"[{head}]"
     if isinstance(value, Tensor):
         kind, values = f"{value.dtype} {shape_text(value.shape)}", _read_few_values(value)
         if values is None:
@@ -480,9 +480,11 @@ def _select_shown_part(value: Any) -> Any:
         return repr(value)  # unlike the number, the text of NaN is equal to itself
     if isinstance(value, (str, bytes)):
         text = _decode(value)
-        return text if len(text) <= _TEXT else text[:_TEXT_HEAD], len(text) <= _TEXT
+        return text if len(text) <= _MAX_TEXT_LENGTH else text[:_CUT_TEXT_LENGTH], len(
+            text
+        ) <= _MAX_TEXT_LENGTH
     if isinstance(value, (tuple, list)):
-        return len(value), *map(_select_shown_part, value[:_SHOWN])
+        return len(value), *map(_select_shown_part, value[:_MAX_WRITTEN_VALUES])
     if isinstance(value, Tensor):
         return value.dtype, value.shape, _select_shown_part(_read_few_values(value))
     if isinstance(value, Graph):
@@ -496,7 +498,7 @@ def _decode(value: str | bytes) -> str:
 
 def _read_few_values(tensor: Tensor) -> list[Any] | None:
     """Returns the values of a small tensor, or None for a large or unreadable one."""
-    if tensor.elements > _SHOWN:
+    if tensor.elements > _MAX_WRITTEN_VALUES:
         return None
     try:
         values: list[Any] = tensor.array().reshape(-1).tolist()

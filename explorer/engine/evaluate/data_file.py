@@ -25,7 +25,7 @@ from explorer.host import input_files, memory_limit
 
 TABLE = "the table"
 """Name of the part that holds the input columns of a table."""
-_LONGEST = 16 << 20
+_MAX_LINE_LENGTH = 16 << 20
 """Maximum length of a line of a table, in characters."""
 
 
@@ -306,10 +306,11 @@ def _iterate_bounded_lines(file: TextIO, path: str) -> Iterator[str]:
     Raises:
         Misuse: A line is longer than any row of a table.
     """
-    while line := file.readline(_LONGEST):
-        if len(line) == _LONGEST:
+    while line := file.readline(_MAX_LINE_LENGTH):
+        if len(line) == _MAX_LINE_LENGTH:
             raise Misuse(
-                f"a line has more than {_LONGEST >> 20} MiB: this is not a table of numbers", where=path
+                f"a line has more than {_MAX_LINE_LENGTH >> 20} MiB: this is not a table of numbers",
+                where=path,
             )
         yield line
 

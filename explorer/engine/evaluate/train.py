@@ -35,7 +35,7 @@ from explorer.facts.evaluate.evaluation import LOSSES, Task
 from explorer.facts.evaluate.training_run import EpochScore, TrainingRun, TrainSpec
 from explorer.host.optional_packages import format_error
 
-_SMALL = 1 << 18
+_MIN_PARALLEL_PARAMETERS = 1 << 18
 """Number of parameters below which threads wait for each other longer than they work."""
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
@@ -206,7 +206,7 @@ def _fit(loop: _Loop, samples: TensorDataset, held_out_count: int, source: str, 
         enable_model_summary=False,
     )
     threads = torch.get_num_threads()
-    torch.set_num_threads(1 if parameter_count < _SMALL else threads)
+    torch.set_num_threads(1 if parameter_count < _MIN_PARALLEL_PARAMETERS else threads)
     try:
         trainer.fit(loop.train(), batches, DataLoader(held_out_part, 1024))
     except Exception as error:

@@ -1,4 +1,4 @@
-"""Values that the objective of no mapping goes below, whatever its tiles and orders."""
+"""Lower bounds of the objective over all mappings of a site, for any tiles and orders."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _NO_SEPARATE_RATES: Any = {"read_bytes_per_cycle": None, "write_bytes_per_cycle"
 
 
 def compute_objective_bound(mapping: SiteMapping, machine: MemoryMachine, objective: Objective) -> float:
-    """Computes a value that the objective of no mapping goes below, or 0 if none is known.
+    """Computes a lower bound of the objective over all mappings, or 0 if none is known.
 
     Args:
         mapping: Site with its size, number types and epilogue. Its levels are ignored.
@@ -48,9 +48,9 @@ def _bound_cycles(mapping: SiteMapping, machine: MemoryMachine) -> float:
         return 0.0
     traffic = compute_traffic_bound(mapping, compute_capacity_on_chip(machine))
     cores = math.prod(memory.cores for memory in machine.memories)
-    array = mapping.batch * math.prod(mapping.size) / (rate * cores)
-    moving = float(transfer_time(replace(machine.memories[0], **_NO_SEPARATE_RATES), traffic, 0)[0])
-    return float(max(math.ceil(array * (1 - ROUNDING)), math.ceil(moving * (1 - ROUNDING))))
+    array_cycles = mapping.batch * math.prod(mapping.size) / (rate * cores)
+    transfer_cycles = float(transfer_time(replace(machine.memories[0], **_NO_SEPARATE_RATES), traffic, 0)[0])
+    return float(max(math.ceil(array_cycles * (1 - ROUNDING)), math.ceil(transfer_cycles * (1 - ROUNDING))))
 
 
 def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
@@ -61,7 +61,7 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
     accesses for the array have a bound of their own: see `_bound_array_energy`.
     """
     outermost, groups = machine.memories[0], memory_levels(machine)[1:]
-    outer = inner = 0.0
+    outermost_energy = inner_energy = 0.0
     holders: dict[Operand, MachineMemory] = dict.fromkeys(OPERAND_AXES, outermost)
     for memory in (memory for group in groups for memory in group):
         for operand in OPERAND_AXES:
@@ -72,8 +72,8 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
                 _access_energy(holders[operand], operand, size, "write" if operand == "C" else "read"),
                 _access_energy(memory, operand, size, "read" if operand == "C" else "write"),
             )
-            outer += source_energy * (holders[operand] is outermost)
-            inner += source_energy * (holders[operand] is not outermost) + target_energy
+            outermost_energy += source_energy * (holders[operand] is outermost)
+            inner_energy += source_energy * (holders[operand] is not outermost) + target_energy
             holders[operand] = memory
     if all(memory is not outermost for memory in holders.values()):
         cheapest = min(
@@ -81,19 +81,19 @@ def _bound_energy(mapping: SiteMapping, machine: MemoryMachine) -> float:
             _access_energy(outermost, "C", 1, "write"),
         )
         traffic = compute_traffic_bound(mapping, compute_capacity_on_chip(machine))
-        outer = max(outer, traffic * cheapest)
+        outermost_energy = max(outermost_energy, traffic * cheapest)
     epilogue, (m, _, n) = mapping.epilogue, mapping.size
-    ends = mapping.batch * n * (epilogue.bias_bytes + m * epilogue.residual_bytes)
+    epilogue_bytes = mapping.batch * n * (epilogue.bias_bytes + m * epilogue.residual_bytes)
     arithmetic = mapping.batch * math.prod(mapping.size) * (machine.mac_pj or 0)
-    fused = _access_energy(outermost, "C", ends, "read")
-    array = _bound_array_energy(mapping, machine, holders)
-    return (arithmetic + outer + inner + fused + array) * (1 - ROUNDING)
+    fused_energy = _access_energy(outermost, "C", epilogue_bytes, "read")
+    array_energy = _bound_array_energy(mapping, machine, holders)
+    return (arithmetic + outermost_energy + inner_energy + fused_energy + array_energy) * (1 - ROUNDING)
 
 
 def _bound_array_energy(
     mapping: SiteMapping, machine: MemoryMachine, holders: dict[Operand, MachineMemory]
 ) -> float:
-    """Computes the energy with which the memories beside the array give operands and take sums.
+    """Computes the energy with which the innermost memories give operands to the array and take its sums.
 
     Two products that an array computes one after the other differ along M, K or N, so at least two of the
     three operands change. Without registers, all three are moved for each product. An access may serve every
@@ -104,13 +104,13 @@ def _bound_array_energy(
         machine: The machine.
         holders: Innermost memory that holds each operand.
     """
-    weights = {}
+    element_energies = {}
     for operand, memory in holders.items():
         inside = machine.memories[machine.memories.index(memory) + 1 :]
         shared = math.prod(inner_memory.cores for inner_memory in inside)
         bits = _get_least_bits(mapping, operand)
         direction: Literal["read", "write"] = "write" if operand == "C" else "read"
-        weights[operand] = _access_energy(memory, operand, bits / 8, direction) / shared
+        element_energies[operand] = _access_energy(memory, operand, bits / 8, direction) / shared
     parts = []
     for size, unit in zip(mapping.size, machine.unit, strict=True):
         count, rest = divmod(size, unit)
@@ -119,20 +119,20 @@ def _bound_array_energy(
     for pieces in itertools.product(*parts):
         lengths = [length for length, _ in pieces]
         energies = [
-            weights[operand] * lengths[rows] * lengths[columns]
+            element_energies[operand] * lengths[rows] * lengths[columns]
             for operand, (rows, columns) in OPERAND_AXES.items()
         ]
-        stays = max(energies) if machine.registers else 0.0
-        total += math.prod(count for _, count in pieces) * (sum(energies) - stays)
-    whole = sum(
-        weights[operand] * mapping.size[rows] * mapping.size[columns]
+        kept_energy = max(energies) if machine.registers else 0.0
+        total += math.prod(count for _, count in pieces) * (sum(energies) - kept_energy)
+    once_energy = sum(
+        element_energies[operand] * mapping.size[rows] * mapping.size[columns]
         for operand, (rows, columns) in OPERAND_AXES.items()
     )
-    return mapping.batch * max(total, whole)
+    return mapping.batch * max(total, once_energy)
 
 
 def _get_least_bits(mapping: SiteMapping, operand: Operand) -> int:
-    """Returns the bits of an element of an operand; of C, those of a sum or of an output, the fewer."""
+    """Returns the bits of an element of an operand. For C, they are the fewer of a sum's and an output's."""
     bits = get_operand_bits(mapping, operand)
     return bits if operand != "C" else min(bits, dimensions.get_type_bits(mapping.output, mapping.site))
 

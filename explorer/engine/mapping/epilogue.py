@@ -85,9 +85,9 @@ class Epilogues:
                 return None
             shapes = [self._shape(name) for name in original.inputs]
             shape = self._shape(plan.output)
-            if shape is None or any(known is None for known in shapes):
+            if shape is None or any(input_shape is None for input_shape in shapes):
                 return None
-            meaning = original.spec_for([known or () for known in shapes], shape)
+            meaning = original.spec_for([input_shape or () for input_shape in shapes], shape)
         except NotTiled:
             return None
         if meaning.visible is not None or (meaning.batch, meaning.M, meaning.K, meaning.N) != (
@@ -180,9 +180,9 @@ class _Chain:
             names = [node.inputs[3]] if len(node.inputs) > 3 else []
         else:
             makers = [self.reader.wiring.find_producer(name) for name in node.inputs[:2]]
-            stored = [m for m in makers if m is not None and self.reader.number(m.inputs[0]) is not None]
-            dynamic = [m for m in makers if m is not None and m not in stored]
-            for maker in stored or dynamic[1:]:
+            weights = [m for m in makers if m is not None and self.reader.number(m.inputs[0]) is not None]
+            activations = [m for m in makers if m is not None and m not in weights]
+            for maker in weights or activations[1:]:
                 names += list(maker.inputs[2:3])
         for name in filter(None, names):
             zero = self.reader.number(name)

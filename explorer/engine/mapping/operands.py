@@ -32,7 +32,7 @@ from explorer.facts import SitePlan
 
 _Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-_ROWS = 1 << 22
+_CHUNK_ELEMENTS = 1 << 22
 """Number of elements of A that are collected at a time."""
 
 
@@ -139,7 +139,7 @@ def _read_operands(site: Site, meaning: ProductSpec, arrays: Sequence[_Array]) -
         values[0] = values[0].astype(np.int32) - zero
     rows = meaning.left(values)
     left = np.empty((meaning.batch, meaning.M, meaning.K), get_numpy_type(site.dtype))
-    step = max(1, _ROWS // max(meaning.K, 1))
+    step = max(1, _CHUNK_ELEMENTS // max(meaning.K, 1))
     for index in range(meaning.batch):
         for first in range(0, meaning.M, step):
             part = slice(first, min(first + step, meaning.M))

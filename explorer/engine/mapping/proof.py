@@ -36,7 +36,7 @@ _FLAGS = ("-std=c11", "-O2", "-ffp-contract=off")
 _WITHOUT_BLAS = 1 << 27
 """Largest number of multiplications to do in a type wider than float64."""
 
-_ROWS = 1 << 22
+_CHUNK_ELEMENTS = 1 << 22
 """Number of elements of A that are converted to float64 at a time."""
 
 
@@ -277,7 +277,7 @@ def compute_exact_sums(inputs: RunInputs, accumulator: str) -> _Array:
     zero_a, zero_b = float(inputs.zero_a), float(inputs.zero_b)
     batch, rows, depth = inputs.A.shape
     sums = np.empty((batch, rows, inputs.B.shape[2]), np.int64)
-    step = max(1, _ROWS // max(depth, 1))
+    step = max(1, _CHUNK_ELEMENTS // max(depth, 1))
     largest = depth * _largest(inputs.A, zero_a) * _largest(inputs.B, zero_b)
     dtype = np.dtype(np.float32 if largest <= 1 << 24 else np.float64)
 
@@ -306,7 +306,7 @@ def compute_reference(inputs: RunInputs) -> Reference:
     is_small = inputs.A.size * inputs.B.shape[2] <= _WITHOUT_BLAS
     wide = np.dtype(np.longdouble if inputs.A.dtype == np.float64 and is_small else np.float64)
     exact, bound = (np.empty((batch, rows, inputs.B.shape[2]), wide) for _ in range(2))
-    step = max(1, _ROWS // max(depth, 1))
+    step = max(1, _CHUNK_ELEMENTS // max(depth, 1))
     with np.errstate(all="ignore"):
         for index in range(batch):
             right = inputs.B[index].astype(wide)

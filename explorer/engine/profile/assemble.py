@@ -7,7 +7,7 @@ plus the overhead give the wall time.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from msgspec import Struct, field
 
@@ -88,6 +88,13 @@ class Conditions(Struct, frozen=True):
     recording: tuple[RecordedRun, ...] = ()
 
 
+def _list_removed(layers: Sequence[Layer], timed_rows: Collection[int]) -> tuple[str, ...]:
+    """Returns the paths of the counted layers that do not run."""
+    return tuple(
+        [layer.path for layer in layers if not layer.group and layer.counted and layer.id not in timed_rows]
+    )
+
+
 def assemble_profile(
     layers: Sequence[Layer],
     wall: Sequence[float],
@@ -128,7 +135,6 @@ def assemble_profile(
         for row, kernel_row in kernel_rows.items()
         if row not in samples_by_row
     ]
-    timed_rows = {*samples_by_row, *kernel_rows}
     unassigned_kernels = [kernel for samples in other_samples.values() for kernel in samples.kernels]
     fields = {
         name: getattr(conditions, name)
@@ -151,13 +157,7 @@ def assemble_profile(
                 for name, seconds in other_medians.items()
             ]
         ),
-        removed=tuple(
-            [
-                layer.path
-                for layer in layers
-                if not layer.group and layer.counted and layer.id not in timed_rows
-            ]
-        ),
+        removed=_list_removed(layers, {*samples_by_row, *kernel_rows}),
         runs=wall_spread.count,
         settled=is_settled(wall_spread),
         limit_seconds=sum_known(layer_time.limit_seconds for layer_time in times if layer_time.seconds)

@@ -151,11 +151,11 @@ def _suggest_shape(why: run.InputMismatch, modules: tuple[bool, bool]) -> str:
     """Returns the option that gives a module the input shape of the other model, or '' if there is none."""
     if why.mismatched_inputs is None or modules[0] == modules[1]:
         return ""
-    own, wanted = why.mismatched_inputs if modules[0] else why.mismatched_inputs[::-1]
-    sizes = wanted.shape or ()
+    module_input, needed_input = why.mismatched_inputs if modules[0] else why.mismatched_inputs[::-1]
+    sizes = needed_input.shape or ()
     if not sizes or not all(isinstance(size, int) for size in sizes):
         return ""
-    return f"add --input-shape {printable(own.name)}:{','.join(map(str, sizes))}"
+    return f"add --input-shape {printable(module_input.name)}:{','.join(map(str, sizes))}"
 
 
 _MAX_LIMIT = 1 << 14

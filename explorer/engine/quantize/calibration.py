@@ -26,7 +26,7 @@ from explorer.facts.quantize import Calibrator
 Range = tuple[float, float]
 Key = TypeVar("Key", bound=Hashable)
 
-HALF = 4096
+HALF_INTERVALS = 4096
 """Number of histogram intervals on either side of zero."""
 
 _CHUNK = 1 << 17
@@ -35,7 +35,7 @@ _CHUNK = 1 << 17
 _MIN_TOP = -100
 """Exponent of the smallest histogram. With a smaller one, the width of an interval underflows float32."""
 
-_STEPS = 64
+_TRIED_RANGES = 64
 """Number of ranges that a calibrator tries in each round of its search."""
 
 _SMOOTHING = 1e-4
@@ -60,8 +60,8 @@ class ValueDistribution:
     """Distribution of the numbers of one value over all samples.
 
     Args:
-        fine: Whether to keep a histogram: `HALF` intervals of equal width on either side of zero, up to a
-            power of two.
+        fine: Whether to keep a histogram: `HALF_INTERVALS` intervals of equal width on each side of zero, up
+            to a power of two.
 
     Attributes:
         low, high: Minimum and maximum of the finite numbers. Before the first number, they are infinity and
@@ -74,7 +74,7 @@ class ValueDistribution:
     def __init__(self, *, fine: bool = True) -> None:
         self.fine = fine
         self.low, self.high, self.nan, self.zeros = math.inf, -math.inf, 0, 0
-        self.counts = np.zeros(2 * HALF if fine else 0, np.int64)
+        self.counts = np.zeros(2 * HALF_INTERVALS if fine else 0, np.int64)
         self._exponent: int | None = None
 
     def add(self, values: Array) -> None:
@@ -96,14 +96,16 @@ class ValueDistribution:
             self.zeros += int(np.count_nonzero(chunk == 0))
             self._grow(max(-self.low, self.high))
             # the factor is a power of two, so the product is exact
-            places = np.floor(chunk * np.float32(HALF / self.top)).astype(np.int32) + HALF
-            self.counts += np.bincount(np.clip(places, 0, 2 * HALF - 1), minlength=2 * HALF)
+            places = np.floor(chunk * np.float32(HALF_INTERVALS / self.top)).astype(np.int32) + HALF_INTERVALS
+            self.counts += np.bincount(
+                np.clip(places, 0, 2 * HALF_INTERVALS - 1), minlength=2 * HALF_INTERVALS
+            )
 
     @property
     def nonzero(self) -> Array:
         """Counts of the intervals, without the elements that are exactly zero."""
         counts = self.counts.copy()
-        counts[HALF] -= self.zeros
+        counts[HALF_INTERVALS] -= self.zeros
         return counts
 
     @property
@@ -114,7 +116,7 @@ class ValueDistribution:
     @property
     def edges(self) -> Array:
         """Ends of the intervals: `2 HALF + 1` float64 numbers."""
-        return np.arange(-HALF, HALF + 1) * (self.top / HALF)
+        return np.arange(-HALF_INTERVALS, HALF_INTERVALS + 1) * (self.top / HALF_INTERVALS)
 
     def _grow(self, largest: float) -> None:
         """Merge neighboring intervals until the histogram covers `largest`."""
@@ -124,10 +126,10 @@ class ValueDistribution:
             self._exponent = top_exponent if self._exponent is None else self._exponent
             return
         # `group` old intervals become one new interval; at most, all old ones become the two innermost
-        group = 1 << min(top_exponent - self._exponent, HALF.bit_length() - 1)
+        group = 1 << min(top_exponent - self._exponent, HALF_INTERVALS.bit_length() - 1)
         inner = self.counts.reshape(-1, group).sum(1)
         self.counts[:] = 0
-        self.counts[HALF - inner.size // 2 : HALF + inner.size // 2] = inner
+        self.counts[HALF_INTERVALS - inner.size // 2 : HALF_INTERVALS + inner.size // 2] = inner
         self._exponent = top_exponent
 
     def range(self, use: RangeUse, calibrator: Calibrator, percentile: float) -> Range:
@@ -286,7 +288,7 @@ def _choose_by_entropy(distribution: ValueDistribution, use: RangeUse, percentil
         reference[-1] += counts[last:].sum()
         return _compute_divergence(reference, np.where(inner_counts > 0, level_means, 0))
 
-    widths = np.unique(np.linspace(min_width, used_count, 2 * _STEPS).astype(int))
+    widths = np.unique(np.linspace(min_width, used_count, 2 * _TRIED_RANGES).astype(int))
     best = min(widths.tolist(), key=compute_divergence_at)
     end = best * distribution.top / half
     return min(max(distribution.low, -end), end), max(min(distribution.high, end), -end)
@@ -317,7 +319,7 @@ def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, per
     """
     counts = distribution.nonzero
     filled = np.flatnonzero(counts)
-    middles = ((filled + 0.5 - HALF) * (distribution.top / HALF)).astype(np.float32)
+    middles = ((filled + 0.5 - HALF_INTERVALS) * (distribution.top / HALF_INTERVALS)).astype(np.float32)
     counts = counts[filled].astype(np.float64)
 
     def compute_error(low: float, high: float) -> float:
@@ -327,9 +329,9 @@ def _choose_by_squared_error(distribution: ValueDistribution, use: RangeUse, per
         return float(counts @ (gap * gap))
 
     low, high = distribution.low, distribution.high
-    factors = [step / _STEPS for step in range(_STEPS, 0, -1)]
+    factors = [step / _TRIED_RANGES for step in range(_TRIED_RANGES, 0, -1)]
     factor = min(factors, key=lambda part: compute_error(low * part, high * part))
-    near_factors = [min(factor + step / (8 * _STEPS), 1.0) for step in range(8, -8, -1)]
+    near_factors = [min(factor + step / (8 * _TRIED_RANGES), 1.0) for step in range(8, -8, -1)]
     factor = min(
         [part for part in near_factors if part > 0], key=lambda part: compute_error(low * part, high * part)
     )

@@ -92,8 +92,9 @@ class Grids:
         if choice.bias is not BIAS or grid.block:
             return grid
         scale = self.find_operand_grid(choice, choice.layer.operands_of("input")[0]).scale
-        codes = (choice.weight, choice.input)
-        product = math.prod(fmt.largest - fmt.least for fmt in codes if isinstance(fmt, Integer)) // 4
+        formats = (choice.weight, choice.input)
+        # a code is at most half of its range away from the zero point
+        product = math.prod(fmt.largest - fmt.least for fmt in formats if isinstance(fmt, Integer)) // 4
         return fit_bias(operand, grid, read_bias(choice.layer.operands_of("bias")[0]), scale, product)
 
     def _compute_bias_grid(self, choice: LayerChoice, operand: Operand) -> Grid:
@@ -104,11 +105,11 @@ class Grids:
                 operand, choice.bias, channel=False, symmetric=choice.symmetric_of("bias")
             )
         weight = choice.layer.operands_of("weight")[0]
-        x, w = (
+        input_scale, weight_scale = (
             self.find_operand_grid(choice, part).scale
             for part in (choice.layer.operands_of("input")[0], weight)
         )
-        scale = np.asarray(x * w, np.float32)
+        scale = np.asarray(input_scale * weight_scale, np.float32)
         if scale.size == 1:
             return Grid(scale.reshape(()), np.zeros((), np.int32))
         scale = repeat_scales(weight, scale, operand.shape[-1])

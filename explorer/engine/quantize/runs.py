@@ -99,36 +99,35 @@ def _get_value_infos(model: Model, samples: Samples) -> Mapping[str, TensorInfo]
     return shapes.infer(model, None, {n: (get_element_type(a), a.shape) for n, a in first.items()}).values
 
 
+def _walk_producers(wiring: GraphProducers, starts: Iterable[int], follow_all: bool) -> Iterator[int]:
+    """Yield the given nodes and their producers; without `follow_all`, only producers of constants."""
+    visited, queue = set(starts), list(starts)
+    while queue:
+        node_index = queue.pop()
+        yield node_index
+        for name in wiring.reads[node_index]:
+            producer = wiring.producer.get(name)
+            if producer is not None and producer not in visited and (follow_all or name not in wiring.live):
+                visited.add(producer)
+                queue.append(producer)
+
+
 def _split_into_stages(
     model: Model, info_by_name: Mapping[str, TensorInfo], value_names: frozenset[str]
 ) -> list[_Stage]:
     """Split the graph into stages.
 
-    Return an empty list if one stage suffices or a type between stages is unknown.
+    Returns an empty list if one stage suffices or a type between stages is unknown.
     """
     wiring, initializers = GraphProducers(model), model.graph.initializers
     if not value_names <= wiring.live:
         return []
 
-    def walk_producers(starts: Iterable[int], follow_all: bool) -> Iterator[int]:
-        """Yield the given nodes and their producers; without `follow_all`, only producers of constants."""
-        visited, queue = set(starts), list(starts)
-        while queue:
-            node_index = queue.pop()
-            yield node_index
-            for name in wiring.reads[node_index]:
-                producer = wiring.producer.get(name)
-                if (
-                    producer is not None
-                    and producer not in visited
-                    and (follow_all or name not in wiring.live)
-                ):
-                    visited.add(producer)
-                    queue.append(producer)
-
-    def count_stage_bytes(node_index: int) -> int:
+    def count_bytes(node_index: int) -> int:
         read_names = {
-            name for node in walk_producers([node_index], follow_all=False) for name in wiring.reads[node]
+            name
+            for node in _walk_producers(wiring, [node_index], follow_all=False)
+            for name in wiring.reads[node]
         }
         observed = [
             info_by_name[name]
@@ -139,13 +138,13 @@ def _split_into_stages(
             map(estimate_bytes, observed)
         )
 
-    needed_indices = walk_producers(
-        [wiring.producer[name] for name in value_names if name in wiring.producer], follow_all=True
+    needed_indices = _walk_producers(
+        wiring, [wiring.producer[name] for name in value_names if name in wiring.producer], follow_all=True
     )
     live_indices = [
         index for index in sorted(needed_indices) if not wiring.live.isdisjoint(wiring.nodes[index].outputs)
     ]
-    sizes = {index: count_stage_bytes(index) for index in live_indices}
+    sizes = {index: count_bytes(index) for index in live_indices}
     groups = list(
         split_into_batches(
             live_indices, sizes.__getitem__, max(sizes.values(), default=0) + _EXTRA_STAGE_BYTES
@@ -157,9 +156,9 @@ def _split_into_stages(
     names_read_later: frozenset[str] = frozenset()
     declared = {value.name: value for value in model.graph.inputs}
     for group in reversed(groups):
-        nodes = [wiring.nodes[index] for index in sorted(walk_producers(group, follow_all=False))]
+        nodes = [wiring.nodes[index] for index in sorted(_walk_producers(wiring, group, follow_all=False))]
         read_names = {
-            name for index in walk_producers(group, follow_all=False) for name in wiring.reads[index]
+            name for index in _walk_producers(wiring, group, follow_all=False) for name in wiring.reads[index]
         }
         produced = {name for index in group for name in wiring.nodes[index].outputs if name}
         received = (read_names & wiring.live) - produced

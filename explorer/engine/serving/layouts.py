@@ -254,7 +254,7 @@ class LayoutContext(Struct, frozen=True):
         machine: Peak rates of each device, or None for no times.
         card: Bytes of a device's memory, or None if unknown.
         links: Bandwidth between devices in bytes per second, or None if unknown.
-        item: Bytes of an element of the hidden states.
+        element_bytes: Bytes of an element of the hidden states.
         prompt: Tokens of the prompt of each sequence, or 0 if the prompt is not counted by layer.
         encoder: Whether an encoder reads the prompt.
     """
@@ -266,7 +266,7 @@ class LayoutContext(Struct, frozen=True):
     machine: Machine | None
     card: int | None
     links: float | None
-    item: int
+    element_bytes: int
     prompt: int = 0
     encoder: bool = False
 
@@ -313,7 +313,7 @@ def _compute_layout(setup: LayoutContext, tensor: int, pipeline: int, expert: in
         _compute_step_work(setup, setup.blocks[a:b], tensor, expert, setup.batch / pieces) for a, b in stages
     ]
     if pipeline > 1:
-        sent_bytes = setup.batch / pieces / expert * setup.cuts.hidden * setup.item
+        sent_bytes = setup.batch / pieces / expert * setup.cuts.hidden * setup.element_bytes
         works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
     stage_times = _compute_stage_times(setup, works)
     shares = []
@@ -380,7 +380,7 @@ def _compute_first_token(
         _compute_prompt_work(setup, setup.blocks[a:b], tensor, expert, batch_per_piece) for a, b in stages
     ]
     if len(stages) > 1:
-        sent_bytes = batch_per_piece / expert * setup.prompt * setup.cuts.hidden * setup.item
+        sent_bytes = batch_per_piece / expert * setup.prompt * setup.cuts.hidden * setup.element_bytes
         works[:-1] = [replace(work, links=work.links + sent_bytes) for work in works[:-1]]
     total_seconds, slowest, limit = _summarize_stages(_compute_stage_times(setup, works))
     return None if total_seconds is None or slowest is None else total_seconds + (pieces - 1) * slowest, limit
@@ -454,7 +454,7 @@ def _count_sent_bytes(
     setup: LayoutContext, stage: Sequence[Block], tensor: int, expert: int, tokens: float
 ) -> float:
     """Returns the bytes that a device sends to the other devices of its stage for `tokens` of its tokens."""
-    width = setup.cuts.hidden * setup.item
+    width = setup.cuts.hidden * setup.element_bytes
     sent = 0.0
     for block in stage:
         reduced = block.reduced + (1 if block.experts else 0)

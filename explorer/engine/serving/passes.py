@@ -126,7 +126,7 @@ class Passes:
         return min((past for past, batch in self._macs if batch == 1 and past >= context), default=context)
 
     @cached_property
-    def twice(self) -> float:
+    def two_sequence_ratio(self) -> float:
         """Ratio of the multiply-accumulates in a step of two sequences to those in a step of one sequence.
 
         It is 2 for most models.
@@ -135,7 +135,7 @@ class Passes:
 
     def can_predict(self, batch: int) -> bool:
         """Whether a step of `batch` sequences takes no more work than a separate step of each sequence."""
-        return batch == 1 or self.twice <= 2
+        return batch == 1 or self.two_sequence_ratio <= 2
 
     def count_prompt(self, tokens: int) -> PromptFigures:
         """Counts a pass over a prompt of `tokens` tokens.

@@ -173,7 +173,7 @@ def _answer_within_longest_context(passes: Passes, spec: ServingSpec, machine: M
         )
     note = (
         f"its code does not run on more than the {longest:,} tokens that its configuration was made for:"
-        f" behind {most_cached:,} is counted, not behind {spec.contexts[0]:,}"
+        f" figures are for a context of {most_cached:,} tokens instead of {spec.contexts[0]:,}"
     )
     return replace(serving, notes=(note, *serving.notes))
 
@@ -182,12 +182,12 @@ def _describe_prediction(times: Sequence[ServingTime], measured: MeasuredMachine
     """Returns a note on the basis of the predictions, or on the reason why no time is predicted."""
     if all(row.token_predicted is None for row in times):
         return (
-            "nothing is predicted: not every layer has a kernel like those that were measured,"
-            " which are of float32 (--dtype f32)"
+            "no time is predicted: some layers have no kernel like the measured ones, which compute in"
+            " float32 (--dtype f32)"
         )
     return (
-        f"bounds hold whatever runs it; predicted are times of kernels of {measured.runtime} in float32,"
-        f" {many_text(measured.threads, 'thread')}, as measured {measured.date}"
+        f"bounds hold for any software; predicted times are those of the kernels of {measured.runtime} in"
+        f" float32 with {many_text(measured.threads, 'thread')}, measured {measured.date}"
     )
 
 
@@ -205,10 +205,10 @@ def check_spec(spec: ServingSpec) -> None:
     }
     for where, sizes in sizes_by_option.items():
         if not sizes or min(sizes) < 1:
-            raise Misuse("there is one at least", where=where, hint="give whole numbers above 0")
+            raise Misuse("a number is below 1", where=where, hint="give whole numbers above 0")
     if max(spec.devices) > _MAX_DEVICES:
         raise Misuse(
-            f"{max(spec.devices):,} are too many", where="--devices", hint=f"give {_MAX_DEVICES} at most"
+            f"{max(spec.devices):,} are too many", where="--devices", hint=f"give at most {_MAX_DEVICES}"
         )
 
 
@@ -251,7 +251,7 @@ class _Answer:
         )
         self._add_notes(decode_macs, cache.bytes)
         cache_bytes = {context: self._count_cache_bytes(cache.bytes, context) for context in spec.contexts}
-        first, steps = self._compute_works(prefill, decode_macs, cache.bytes, cache_bytes)
+        prompt_works, step_works = self._compute_works(prefill, decode_macs, cache.bytes, cache_bytes)
         step = passes.run_step(spec.contexts[0])
         return Serving(
             spec,
@@ -269,7 +269,7 @@ class _Answer:
             self._build_layers(),
             self.longest,
             self.machine,
-            bounds.compute_times(first, steps, self.machine, self.all_weight_bytes, spec.card),
+            bounds.compute_times(prompt_works, step_works, self.machine, self.all_weight_bytes, spec.card),
             bounds.find_longest_contexts(cache.bytes, spec.batches, self.all_weight_bytes, spec.card),
             bounds.find_largest_batches(cache_bytes, self.all_weight_bytes, spec.card),
             self._build_layouts(decode_macs, cache.bytes),
@@ -291,13 +291,13 @@ class _Answer:
         if passes.can_count(prompt):
             if not macs.pieces:
                 self.notes.append(
-                    "no closed form over the prompt gives what was counted, as of code that goes over it in"
-                    " pieces: the figures are those of the prompt that was asked for"
+                    "no closed form over the prompt matches the counts, as in code that splits a prompt into"
+                    " chunks: the figures are for the requested prompt only"
                 )
             return macs, passes.count_prompt(prompt).figures
         self.notes.append(
-            "its code goes over a prompt token by token: counted up to 43 tokens, "
-            f"{'beyond by the closed form' if macs.pieces else 'and no closed form gives what was counted'}"
+            "its code goes over a prompt token by token: prompts of up to 43 tokens are counted, and "
+            f"{'longer ones follow from' if macs.pieces else 'the counts match no'} closed form"
         )
         weight_macs, moved_bytes = fit_figure("weight_macs"), fit_figure("activation_bytes")
         return macs, PassFigures(
@@ -330,7 +330,7 @@ class _Answer:
         """
         spec = self.spec
         written = self._count_cache_bytes(cache, spec.prompt)
-        first = {
+        prompt_works = {
             batch: PassWork(
                 None if prefill.macs is None else prefill.macs * batch,
                 weights.count_read_bytes(self.holders, batch * spec.prompt, encoder=self.passes.own.encoder)
@@ -339,7 +339,7 @@ class _Answer:
             )
             for batch in spec.batches
         }
-        steps = {
+        step_works = {
             (context, batch): PassWork(
                 self._count_step_macs(macs, context) * batch,
                 weights.count_read_bytes(self.holders, batch) * self.types.scale,
@@ -348,7 +348,7 @@ class _Answer:
             for context in spec.contexts
             for batch in spec.batches
         }
-        return first, steps
+        return prompt_works, step_works
 
     def _count_step_macs(self, form: ClosedForm, context: int) -> int:
         """Returns the multiply-accumulates of a step, from the closed form or else from its pass."""
@@ -393,7 +393,7 @@ class _Answer:
         prompt_macs = (
             passes.count_prompt_layers(self.spec.prompt) if passes.can_count(self.spec.prompt) else {}
         )
-        share = self._stored_ratio
+        stored_ratio = self._stored_ratio
         rows = []
         for layer in step.analysis.layers:
             if layer.group or not (layer.macs or layer.kv_cache_bytes):
@@ -406,7 +406,8 @@ class _Answer:
                     layer.macs,
                     round((layer.weight_bytes or 0) * self.types.scale),
                     round(
-                        (layer.kv_cache_bytes or 0) * share.get(find_layer_number(layer.path), share[None])
+                        (layer.kv_cache_bytes or 0)
+                        * stored_ratio.get(find_layer_number(layer.path), stored_ratio[None])
                     ),
                 )
             )
@@ -440,7 +441,7 @@ class _Answer:
                     machine=self.machine,
                     card=spec.card,
                     links=spec.links,
-                    item=self._get_item_bytes(),
+                    element_bytes=self._get_element_bytes(),
                     prompt=counted_prompt,
                     encoder=self.passes.own.encoder,
                 )
@@ -455,7 +456,9 @@ class _Answer:
             and spec.links is None
             and any(layout.link_bytes for layout in kept_layouts)
         ):
-            self.notes.append("times of layouts that send need the rate of the links (--links)")
+            self.notes.append(
+                "times of layouts that send data between devices need the rate of the links (--links)"
+            )
         return tuple(kept_layouts)
 
     def _sum_prompt_macs(self) -> dict[int | None, float]:
@@ -476,7 +479,7 @@ class _Answer:
             bytes_by_layer[tensor.layer] = bytes_by_layer.get(tensor.layer, 0.0) + size
         return bytes_by_layer
 
-    def _get_item_bytes(self) -> int:
+    def _get_element_bytes(self) -> int:
         """Returns the bytes of an element of the hidden states."""
         parameter = next((p for p in self.passes.own.model.parameters() if p.is_floating_point()), None)
         return parameter.element_size() if parameter is not None else 4
@@ -498,8 +501,8 @@ class _Answer:
             macs = sum(extra_macs[path] for path in paths) * context // (context - PROMPTS[0])
             self.notes.append(
                 f"its code multiplies {named} with every token of the cache in each step:"
-                f" {macs:,} MACs behind {context:,} tokens, which engines that"
-                " fold these weights into the queries do without"
+                f" {macs:,} MACs for a context of {context:,} tokens. Engines that fold these weights into"
+                " the queries skip them"
             )
 
     def _add_notes(self, macs: ClosedForm, cache: ClosedForm) -> None:
@@ -520,29 +523,32 @@ class _Answer:
         if idle:
             named = format_names(list(dict.fromkeys(".".join(holder.path.split(".")[:2]) for holder in idle)))
             self.notes.append(
-                f"the prompt is a text: {sum(holder.params for holder in idle):,} parameters that it does"
-                f" not run ({named}) are held, and no pass is counted over what they read"
+                f"the prompt is a text, which does not run {sum(holder.params for holder in idle):,} of the"
+                f" stored parameters ({named}). No pass over their inputs is counted"
                 " (explorer info with --input-shape of both counts one)"
             )
         if any(holder.routed for holder in self.holders):
-            self.notes.append("experts are taken to be drawn evenly, each token's by itself")
+            self.notes.append(
+                "each token is assumed to choose its experts evenly and independently of other tokens"
+            )
         self.notes += weights.describe_all_experts(self.passes.own.model, self.holders)
         self._add_repeated_note()
         self.notes += [f"figures with a sign depend on values: {why}" for why in self.passes.reasons]
         if not macs.pieces or not cache.pieces:
-            self.notes.append("no closed form over the context gives what was counted")
-        twice = self.passes.twice
-        if twice > 2:
+            self.notes.append("no closed form over the context matches the counts")
+        ratio = self.passes.two_sequence_ratio
+        if ratio > 2:
             self.notes.append(
-                f"its code does {twice:.3f} times the work of one sequence in a step of two (its head over"
-                " the last token alone), more than both apart: batches are told as sequences run apart,"
-                " and no step of several is predicted"
+                f"a step over two sequences does {ratio:.3f} times the work of one (with its head over the"
+                " last token only), more than two separate steps: a batch is counted as separate sequences,"
+                " and no step over several is predicted"
             )
-        elif twice != 2:
+        elif ratio != 2:
             # rounded to 2.000 it would read as exactly twice
-            less = "less than " if f"{twice:.3f}" == "2.000" else ""
+            less = "less than " if f"{ratio:.3f}" == "2.000" else ""
             self.notes.append(
-                f"two sequences cost {less}{twice:.3f} times one, and batches are told as multiples"
+                f"two sequences cost {less}{ratio:.3f} times as much as one; a batch is counted as a multiple"
+                " of one sequence"
             )
 
 

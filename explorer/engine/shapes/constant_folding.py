@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-LARGEST = 1024
+MAX_ELEMENTS = 1024
 """Maximum number of elements of a computed value."""
 
 LARGEST_FLOATS = 16
@@ -38,7 +38,7 @@ def collect_small_constants(graph: Graph) -> dict[str, Array]:
 def read_small_tensor(tensor: Tensor) -> Array | None:
     """Returns the values of a small tensor, or None if it is large, has no data, or holds no numbers."""
     # a large float tensor is a weight; a scale or a limit has few elements
-    largest = LARGEST_FLOATS if "float" in tensor.dtype else LARGEST
+    largest = LARGEST_FLOATS if "float" in tensor.dtype else MAX_ELEMENTS
     if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY_TYPES:
         return None
     try:
@@ -61,7 +61,7 @@ def read_constant(node: Node) -> Array | None:
         if name == "value" and isinstance(value, Tensor):
             return read_small_tensor(value)
         dtype = {"value_int": np.int64, "value_float": np.float32}.get(name.removesuffix("s"))
-        if dtype is not None and np.size(value) <= LARGEST:
+        if dtype is not None and np.size(value) <= MAX_ELEMENTS:
             try:
                 return np.array(value, dtype)
             except (TypeError, ValueError, OverflowError):
@@ -129,14 +129,14 @@ def _div(_: Mapping[str, Any], a: Array, b: Array) -> Any:
 
 
 def _range(_: Mapping[str, Any], start: Array, limit: Array, delta: Array) -> Any:
-    if (limit.item() - start.item()) / delta.item() > LARGEST:
+    if (limit.item() - start.item()) / delta.item() > MAX_ELEMENTS:
         return None
     return _import_numpy().arange(start.item(), limit.item(), delta.item(), start.dtype)
 
 
 def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
     sizes = [int(d) for d in shape.tolist()]
-    if math.prod(sizes) > LARGEST:
+    if math.prod(sizes) > MAX_ELEMENTS:
         return None
     value = attributes.get("value")
     fill = value.array().reshape(()) if isinstance(value, Tensor) else _import_numpy().float32(0)
@@ -146,7 +146,7 @@ def _constant_of_shape(attributes: Mapping[str, Any], shape: Array) -> Any:
 def _expand(_: Mapping[str, Any], x: Array, shape: Array) -> Array | None:
     np = _import_numpy()
     target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
-    return None if np.prod(target) > LARGEST else np.broadcast_to(x, target)
+    return None if np.prod(target) > MAX_ELEMENTS else np.broadcast_to(x, target)
 
 
 def _reshape(_: Mapping[str, Any], x: Array, shape: Array) -> Array:

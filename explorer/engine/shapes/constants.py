@@ -61,7 +61,7 @@ class ConstantContents(Mapping[str, "Array"]):
         tensor = self.get_tensor(name) if name not in self._arrays else None
         if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
             # short lists, such as the target of a Reshape, are decoded without the slow import of numpy
-            if tensor.elements <= constant_folding.LARGEST and tensor.payload.size == tensor.nbytes:
+            if tensor.elements <= constant_folding.MAX_ELEMENTS and tensor.payload.size == tensor.nbytes:
                 layout = f"<{tensor.elements}{_PLAIN[tensor.dtype]}"
                 elements = list(struct.unpack(layout, tensor.payload.view()))
         else:
@@ -146,7 +146,7 @@ def compute_contents(
 
 def _keep_small(value: Array | None) -> Array | None:
     """Returns a value in C order, or None if it is too large."""
-    if value is None or value.size > constant_folding.LARGEST:
+    if value is None or value.size > constant_folding.MAX_ELEMENTS:
         return None
     import numpy as np
 
@@ -180,7 +180,7 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
         kinds = [number_type if a.dtype == object else a.dtype for a in arguments if a is not None]
         numeric_rule = constant_folding.FOLDABLE[node.op]
         results = []
-        if arrays[0].size > constant_folding.LARGEST:
+        if arrays[0].size > constant_folding.MAX_ELEMENTS:
             return None
         for values in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
             if all(isinstance(v, (int, float)) for v in values) and dtype is not None:
@@ -202,7 +202,7 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
     if node.op not in _STRUCTURAL:
         return None
     output = constant_folding.FOLDABLE[node.op](node.attributes, *arguments)
-    if output is None or output.size > constant_folding.LARGEST:
+    if output is None or output.size > constant_folding.MAX_ELEMENTS:
         return None
     return _build_array(output.reshape(-1).tolist(), output.shape, dtype)
 

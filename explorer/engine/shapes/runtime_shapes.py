@@ -29,7 +29,7 @@ LARGEST_CHUNK = 256 << 20
 MAX_VALUES = 4096
 """Maximum number of values whose shapes are observed in one run."""
 
-_SIZES = ((2, 3, 5, 7, 11, 13, 17, 19), (23, 29, 31, 37, 41, 43, 47, 53))
+_OPEN_SIZES = ((2, 3, 5, 7, 11, 13, 17, 19), (23, 29, 31, 37, 41, 43, 47, 53))
 """Sizes of open dimensions in the first and in the second run: primes, which layers rarely have."""
 
 _PREFIX = "explorer.observed/"
@@ -73,7 +73,7 @@ def observe_shapes(
     model = replace(model, graph=replace(graph, inputs=inputs))
     runs: list[tuple[dict[str, int], dict[str, Type]]] = []
     names = [o for node in graph.nodes for o in node.outputs if o]
-    for run_sizes in _SIZES if open_dims else _SIZES[:1]:
+    for run_sizes in _OPEN_SIZES if open_dims else _OPEN_SIZES[:1]:
         dim_sizes = {name: run_sizes[index % len(run_sizes)] for index, name in enumerate(open_dims)}
         types: dict[str, Type] = {}
         nbytes = {name: _estimate_bytes(values.get(name), dim_sizes) for name in names}

@@ -18,7 +18,7 @@ from explorer.engine.shapes.bodies import find_captured_names
 from explorer.engine.shapes.constants import ConstantContents
 from explorer.engine.shapes.inference import Inference, Shapes
 from explorer.engine.shapes.shape_table import fill_unknown_parts, find_common_sizes
-from explorer.engine.shapes.tflite_constants import CONTENTS, LARGEST
+from explorer.engine.shapes.tflite_constants import CONTENTS, MAX_ELEMENTS
 from explorer.engine.shapes.tflite_rules import RULES
 from explorer.facts import Dim, Shape, TensorInfo
 
@@ -272,7 +272,7 @@ class FileShapes(Inference):
                 array = np.asarray(CONTENTS[node.op](node.attributes, *arrays))
         except Exception:  # operands may have any shape and value; a malformed operand has no contents
             return
-        if array.size <= LARGEST:
+        if array.size <= MAX_ELEMENTS:
             contents.set_array(name, array)
 
     def _make_shapes(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-LARGEST = 1 << 10
+MAX_ELEMENTS = 1 << 10
 """Maximum number of elements of a value whose contents are computed."""
 
 
@@ -51,7 +51,7 @@ def _segment_product(_: Mapping[str, Any], source: Array, segment_ids: Array, co
 
 
 def _fill(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
-    if math.prod(int(d) for d in shape.reshape(-1)) > LARGEST:
+    if math.prod(int(d) for d in shape.reshape(-1)) > MAX_ELEMENTS:
         raise ValueError
     array: Array = _import_numpy().full(tuple(shape.reshape(-1)), value.reshape(-1)[0])
     return array
@@ -59,7 +59,7 @@ def _fill(_: Mapping[str, Any], shape: Array, value: Array) -> Array:
 
 def _range(_: Mapping[str, Any], start: Array, stop: Array, step: Array) -> Array:
     first, last, increment = (a.reshape(-1)[0] for a in (start, stop, step))
-    if abs((float(last) - float(first)) / float(increment)) > LARGEST:
+    if abs((float(last) - float(first)) / float(increment)) > MAX_ELEMENTS:
         raise ValueError
     array: Array = _import_numpy().arange(first, last, increment)
     return array

@@ -55,7 +55,7 @@ def _keep_shape(call: Call) -> Sequence[Shape | None]:
 
 
 def _broadcast(call: Call) -> Sequence[Shape | None]:
-    return [cost_formulas.broadcast(*(_require_shape(call, at) for at in range(len(call.inputs))))]
+    return [cost_formulas.broadcast(*(_require_shape(call, index) for index in range(len(call.inputs))))]
 
 
 def _count_windows(size: Dim, kernel: Dim, stride: int, dilation: int, padding: str) -> Dim:
@@ -170,7 +170,7 @@ def _reshape(call: Call) -> Sequence[Shape | None]:
 
 
 def _concatenation(call: Call) -> Sequence[Shape | None]:
-    shapes = [_require_shape(call, at) for at in range(len(call.inputs))]
+    shapes = [_require_shape(call, index) for index in range(len(call.inputs))]
     axis = normalize_axis(call.attributes["axis"], len(shapes[0]))
     sizes = [s[axis] for s in shapes]
     total = None if None in sizes else sum(sizes)
@@ -222,8 +222,8 @@ def _reduce(call: Call) -> Sequence[Shape | None]:
     source = _require_shape(call, 0)
     axes = {normalize_axis(n, len(source)) for n in _require_integers(call, 1)}
     if call.attributes.get("keep_dims"):
-        return [tuple([1 if at in axes else d for at, d in enumerate(source)])]
-    return [tuple([d for at, d in enumerate(source) if at not in axes])]
+        return [tuple([1 if index in axes else d for index, d in enumerate(source)])]
+    return [tuple([d for index, d in enumerate(source) if index not in axes])]
 
 
 def _arg_reduce(call: Call) -> Sequence[Shape | None]:
@@ -296,7 +296,7 @@ def _squeeze(call: Call) -> Sequence[Shape | None]:
     axes = {normalize_axis(n, len(source)) for n in call.attributes.get("squeeze_dims", ())}
     if not axes and None in source:
         return [None]
-    return [tuple([d for at, d in enumerate(source) if not (at in axes if axes else d == 1)])]
+    return [tuple([d for index, d in enumerate(source) if not (index in axes if axes else d == 1)])]
 
 
 def _tile(call: Call) -> Sequence[Shape | None]:
@@ -307,7 +307,7 @@ def _tile(call: Call) -> Sequence[Shape | None]:
 
 
 def _range(call: Call) -> Sequence[Shape | None]:
-    start, stop, step = (float(call.content(at).reshape(-1)[0]) for at in range(3))
+    start, stop, step = (float(call.content(index).reshape(-1)[0]) for index in range(3))
     return [(max(math.ceil((stop - start) / step), 0),)]
 
 

@@ -22,7 +22,7 @@ from explorer.engine.progress import Cancel, OnProgress, stop_if
 from explorer.engine.runtime.input_files import InputArrays, read_input
 from explorer.engine.values.figures.rank_search import RankSearch
 from explorer.engine.values.numbers import Numbers, choose_file_type
-from explorer.engine.values.sample_statistics import KEPT, OutputSamples
+from explorer.engine.values.sample_statistics import MAX_STORED_BYTES, OutputSamples
 from explorer.engine.values.statistics import measure
 from explorer.engine.values.weights import build_statistics_rows, check_axis
 from explorer.facts import Layer, Progress
@@ -186,7 +186,7 @@ class _Collector(Struct):
                 samples = self.samples[name, call] = OutputSamples(numbers, self.choices, self.options.axis)
             run = samples.runs
             self.held -= samples.held
-            samples.add(numbers, KEPT - self.held - samples.held, self.cancel)
+            samples.add(numbers, MAX_STORED_BYTES - self.held - samples.held, self.cancel)
             self.held += samples.held
         if self.archive is not None:
             entry_name = f"{name}#{call + 1}" if call else name
@@ -342,7 +342,8 @@ def _describe_inexact(tensor_stats: Sequence[TensorStats], collector: _Collector
         )
     note = (
         f"{estimated_figures} of {many_text(max(estimated_count, searched_count), 'output')} are to 0.4 % of"
-        f" a value, as their numbers over all samples do not fit in {KEPT >> 20} MiB; all else is exact"
+        f" a value, as their numbers over all samples do not fit in"
+        f" {MAX_STORED_BYTES >> 20} MiB; all else is exact"
     )
     unsteady_count = len(collector.searches) - searched_count
     if unsteady_count:

@@ -31,7 +31,7 @@ from explorer.facts import TensorInfo
 from explorer.facts.values import TensorStats
 from explorer.settings.statistics import Choice
 
-KEPT = 1 << 28
+MAX_STORED_BYTES = 1 << 28
 """Maximum bytes of stored activations over all outputs."""
 
 

@@ -92,7 +92,7 @@ def read_project(path: str | None) -> Project | None:
     if not isinstance(table, dict):
         hint = 'write [tool.explorer."model.onnx"] and max-macs = "4.1G"'
         raise Misuse("there is no table [tool.explorer]", where=file, hint=hint)
-    return _Reading(file, text).read(table)
+    return _ProjectReader(file, text).read(table)
 
 
 def _find_file() -> str | None:
@@ -127,8 +127,8 @@ _SESSION_READERS: Mapping[str, tuple[str, Callable[[Any, str], Any]]] = {
 """Settings beside the budgets: the name of the value, and its reader."""
 
 
-class _Reading:
-    """A file whose table is read, with the line of each entry for errors."""
+class _ProjectReader:
+    """Reads the table of a file. Errors name the line of the entry."""
 
     def __init__(self, path: str, text: str) -> None:
         self._path = path
@@ -177,9 +177,7 @@ class _Reading:
                 keyword, reader = _SESSION_READERS[name]
                 values[keyword] = reader(value, where)
             else:
-                valid_names = [
-                    valid_names.replace("_", "-") for valid_names in (*self._readers, *_SESSION_READERS)
-                ]
+                valid_names = [name.replace("_", "-") for name in (*self._readers, *_SESSION_READERS)]
                 hint = suggest_name(name.replace("_", "-"), [*valid_names, "against"])
                 raise Misuse(f"there is no setting '{key}'", where=where, hint=hint)
         return values

@@ -10,7 +10,7 @@ from explorer.cli.output.answer import Answer, document, import_plots, load_pres
 from explorer.cli.output.progress import ProgressLine
 from explorer.host.output_files import check_target, write_atomically
 
-_LIMIT = 12
+_DEFAULT_VALUES = 12
 """Number of values in the table without `--top`."""
 
 
@@ -26,7 +26,9 @@ def _run(args: ParsedArgs, progress: ProgressLine) -> Answer:
             import_plots().write("blame", None, fact, temporary)
     return Answer(
         lambda: document().blame(fact, name_tool()),
-        lambda: load_presenter("blame_words", __package__).blame(fact, args.top or _LIMIT, args.plot or ""),
+        lambda: load_presenter("blame_words", __package__).blame(
+            fact, args.top or _DEFAULT_VALUES, args.plot or ""
+        ),
         "probes",
         outcome="only rounding" if fact.same else "undecided" if fact.kind == "undecided" else "different",
     )

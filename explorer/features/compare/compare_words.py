@@ -90,7 +90,7 @@ FIGURES = (
 
 _FORMS = {
     "graph": "",
-    "exported": "The trees are those of the ONNX form of both: one of the two is a graph.",
+    "exported": "One of the two models is a graph, so both trees show the ONNX form.",
     "rows": "Weights are compared by type and shape, not by value: diff without --tree compares values, too.",
 }
 

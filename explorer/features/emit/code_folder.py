@@ -17,7 +17,7 @@ def check(folder: str, overwrite: bool) -> None:
     """Check before any work that the folder can be written.
 
     Raises:
-        Misuse: The path is not a folder, the folder holds files of others, or it holds code and
+        Misuse: The path is not a folder, the folder holds other files, or it holds code and
             `overwrite` is False.
     """
     confinement.check(folder)
@@ -29,7 +29,7 @@ def check(folder: str, overwrite: bool) -> None:
     if not os.path.isdir(folder) or not os.listdir(folder):
         return
     if not os.path.isfile(os.path.join(folder, MANIFEST)):
-        raise Misuse("the folder holds files of others", where=folder, hint="name a new folder")
+        raise Misuse("the folder holds other files", where=folder, hint="name a new folder")
     read(folder)  # a mapping.json of another program is not replaced
     if not overwrite:
         raise Misuse(
@@ -50,7 +50,7 @@ def write(folder: str, files: Mapping[str, str], manifest: CodeManifest, overwri
         Misuse: The folder cannot be written.
     """
     target = os.path.join(folder, MANIFEST)
-    old = _files(read(folder)) if os.path.isfile(target) else set()
+    old = _list_code_files(read(folder)) if os.path.isfile(target) else set()
     with (
         output_files.make_folder(folder),
         output_files.write_atomically(target, overwrite=overwrite) as temporary,
@@ -111,7 +111,7 @@ def read(folder: str) -> CodeManifest:
     return manifest
 
 
-def code(folder: str, name: str) -> str:
+def read_code(folder: str, name: str) -> str:
     """Read a C file of a folder.
 
     Raises:
@@ -124,5 +124,5 @@ def code(folder: str, name: str) -> str:
         raise Misuse(f"cannot be read ({error.strerror or error})", where=path) from None
 
 
-def _files(manifest: CodeManifest) -> set[str]:
+def _list_code_files(manifest: CodeManifest) -> set[str]:
     return {site.file for site in manifest.sites if site.file} | {"driver.c"}

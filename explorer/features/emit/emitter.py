@@ -242,7 +242,7 @@ def verify_code(
         manifest, sites=tuple(_with_plan(site, manifest.machine, folder) for site in manifest.sites)
     )
     fused = _epilogues_of(manifest, task, folder)
-    files = {name: code_folder.code(folder, name) for name in (*names, "driver.c")}
+    files = {name: code_folder.read_code(folder, name) for name in (*names, "driver.c")}
     _check_code(files, _sources(manifest, fused), folder, trust=bool(session.parts.models.options["trust"]))
     proof = task.prove(manifest, files, fused, partial(os.path.join, folder), seed, cancel)
     return replace(proof, output=folder, seconds=time.perf_counter() - started)

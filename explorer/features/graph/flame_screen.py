@@ -51,7 +51,7 @@ FILL = "fill--"
 """Prefix of the roles that fill a box with the color of its operator family."""
 CHOSEN = "chosen"
 """Role suffix of the box under the cursor. The usual accent color resembles some family colors."""
-_NARROW = 3
+_MIN_NAMED_WIDTH = 3
 """Minimum width of a box with a name in cells."""
 
 
@@ -106,7 +106,9 @@ def _box_text(y: int, label: FlameLabel, figures: tuple[str, str], room: int, le
     """Return line `y` of a box: its name, its figure, or its operator."""
     if y == 0:
         return _name(label, room, letters)
-    return _figure_text(figures, room) if y == 1 else label.kind if y == 2 and room >= _NARROW else ""
+    return (
+        _figure_text(figures, room) if y == 1 else label.kind if y == 2 and room >= _MIN_NAMED_WIDTH else ""
+    )
 
 
 def _figure_text(texts: tuple[str, str], room: int) -> str:
@@ -120,7 +122,7 @@ def _figure_text(texts: tuple[str, str], room: int) -> str:
 def _name(label: FlameLabel, room: int, letters: bool) -> str:
     """Return the name of a box after the letter of its family, or only the letter in a narrow box."""
     mark = _family_mark(label, letters)
-    if room < _NARROW + 2 * bool(mark):
+    if room < _MIN_NAMED_WIDTH + 2 * bool(mark):
         return mark
     return f"{mark} {escape_name(label.name)}".lstrip()
 

@@ -26,7 +26,7 @@ LIT_COLOR = "#c2185b"
 _BLANK = "#f4f4f4"
 _TINT = 0.45
 """Share of the family color in the fill of a box; the remainder is white."""
-_LONGEST = 30
+_MAX_LABEL_WIDTH = 30
 _NAME = re.compile(r"((?:from|to|into|out of) |)(\S+)")
 """The name of a box: what it is to the drawing, if it lies outside, and a name from the file."""
 _MAX_ATTRIBUTES = 24
@@ -45,7 +45,7 @@ def check_coloring(color: str, outside: Sequence[str]) -> None:
         raise Misuse(message, where="--color", hint=suggest_name(color, colorings))
 
 
-def shorten_label(text: str, max_length: int = _LONGEST) -> str:
+def shorten_label(text: str, max_length: int = _MAX_LABEL_WIDTH) -> str:
     """Make a name from a file printable and shorten it to its last `max_length` characters."""
     text = printable(text)
     return text if len(text) <= max_length else f"…{text[1 - max_length :].lstrip('./')}"
@@ -67,7 +67,7 @@ def shorten_box_names(boxes: Sequence[GraphBox], rooms: Sequence[int] = ()) -> l
     """
     parts = [match.groups() if (match := _NAME.fullmatch(printable(box.name))) else ("", "") for box in boxes]
     room_by_name: dict[str, int] = {}
-    for (lead, name), room in zip(parts, rooms or [_LONGEST] * len(boxes), strict=True):
+    for (lead, name), room in zip(parts, rooms or [_MAX_LABEL_WIDTH] * len(boxes), strict=True):
         room_by_name[name] = min(max(1, room - len(lead)), room_by_name.get(name, room))
     texts = NameSet(room_by_name).shorten(room_by_name).texts
     return [

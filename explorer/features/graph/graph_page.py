@@ -26,7 +26,7 @@ from explorer.features.graph.graph_labels import (
 from explorer.report.names import shorten_name
 from explorer.tui.text.lines import Line, escape_name, fit, line_text, merge_spans
 
-_WIDEST, _HIGHEST, _NARROWEST = 24, 20, 4
+_MAX_WIDTH, _MAX_HEIGHT, _MIN_WIDTH = 24, 20, 4
 _MIN_SIZE = (48, 10)
 """Minimum width and height, in cells, of a pane that shows the overview map."""
 _HALVES = " ▀▄█"
@@ -66,9 +66,9 @@ def draw_overview(lines: Sequence[Line], drawing: GraphDrawing, chosen_box: int,
 
 def _map(drawing: GraphDrawing, chosen_box: int, view: View) -> list[list[tuple[str, str]]]:
     """Draw the framed overview map as rows of cells."""
-    max_size = min(_WIDEST, view.width // 4), min(_HIGHEST, view.height // 2) - 2
+    max_size = min(_MAX_WIDTH, view.width // 4), min(_MAX_HEIGHT, view.height // 2) - 2
     scale = max(drawing.width / max_size[0], drawing.height / max_size[1])  # half a cell is about square
-    width = min(max_size[0], max(_NARROWEST, round(drawing.width / scale)))
+    width = min(max_size[0], max(_MIN_WIDTH, round(drawing.width / scale)))
     height = min(max_size[1], max(2, round(drawing.height / scale)))
     across, cell_height = drawing.width / width, drawing.height / (2 * height)
 

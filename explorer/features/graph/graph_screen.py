@@ -178,7 +178,7 @@ class GraphView(SubScreen[int]):
         return [*words, *(word for flag, end in ends for word in (flag, self._layers[end].path))]
 
     def _lay_out(self) -> None:
-        has_room = self.size.width >= _WIDE and not self.app.has_class(
+        has_room = self.size.width >= _MIN_DETAIL_WIDTH and not self.app.has_class(
             "remote"
         )  # every cell costs bytes there
         self.set_class(has_room if self._shows_details is None else self._shows_details, "-about")
@@ -486,7 +486,7 @@ class GraphView(SubScreen[int]):
 
 _MIN_RAILS, _CELLS_OF_RAIL = 4, 6
 """Minimum number of rails in the compact form, and cells of the pane for each rail."""
-_WIDE = 124
+_MIN_DETAIL_WIDTH = 124
 """Minimum width of the screen, in cells, for the detail page next to the drawing."""
 
 

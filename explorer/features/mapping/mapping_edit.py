@@ -1,8 +1,8 @@
 """Edits of a mapping: another tile, another order of the loops, another operand that stays whole.
 
-Each edit returns a mapping that is valid for the machine: tiles are multiples of the machine's smallest
-product, and no tile is larger than the tile outside of it. A mapping that is too large for a memory is valid,
-so that the screen can show the bytes that are missing.
+Each edit returns a mapping that is valid for the machine: tiles are multiples of the smallest matmul that the
+machine's matrix unit computes, and no tile is larger than the tile of the level outside of it. A mapping that
+does not fit into a memory is also valid, so that the screen can show how many bytes are missing.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ ORDERS: tuple[LoopOrder, ...] = get_args(LoopOrder)
 
 
 def resize(mapping: SiteMapping, level: int, axis: str, step: int, unit: Sizes) -> SiteMapping | None:
-    """Change the tile of a level along an axis, to the next size with another number of trips.
+    """Change the tile of a level along an axis, to the next size that changes the trip count of its loop.
 
     Args:
         mapping: The mapping.
         level: Index of the level.
         axis: 'm', 'k' or 'n'.
         step: 1 for a larger tile, -1 for a smaller one.
-        unit: M, K and N of the smallest product that the machine's matrix unit computes.
+        unit: M, K and N of the smallest matmul that the machine's matrix unit computes.
 
     Returns:
         The mapping, or None if the tile has no next size. The array's tile never changes.
@@ -42,7 +42,7 @@ def resize(mapping: SiteMapping, level: int, axis: str, step: int, unit: Sizes) 
 
 
 def _next_length(length: int, outer: int, unit: int, split: int, step: int) -> int | None:
-    """Return the next length of a tile with another number of trips, or None if there is none."""
+    """Return the next length of a tile that changes the trip count of its loop, or None if there is none."""
     units = -(-outer // (unit * split))
     current = min(-(-length // unit), units)
     trips = -(-units // current)
@@ -72,7 +72,7 @@ def reorder(mapping: SiteMapping, level: int, step: int) -> SiteMapping:
 
 
 def keep_next(mapping: SiteMapping, operands: str) -> SiteMapping | None:
-    """Change the operand that the memories of the first level hold whole: none, then each of `operands`.
+    """Change which operand the outermost memories hold whole: first none, then each of `operands`.
 
     Returns:
         The mapping, or None if the level divides its tiles among cores, or is the array.

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from explorer.facts import SitePlan
     from explorer.facts.mapping import MachineMemory, MappingCost, MappingSearch, MemoryCost, MemoryMachine
 
-_STEPS = 40
+_MIN_STEP_WIDTH = 40
 """Minimum width in cells of the nest for the step of each loop."""
 _INDENT = 56
 """Minimum width in cells of the nest for two cells of indentation per loop."""
@@ -102,7 +102,7 @@ def nest_line(rows: Sequence[NestRow], index: int, width: int) -> Line:
         rest = line_width(cell_line(row_cell(row)[1:]))
         row = row._replace(name=_cut_names(row.name, max(8, width - len(indent) - rest)))
     cell = row_cell(row, "  ")
-    if row.kind == "loop" and (width < _STEPS or row.number == 1):
+    if row.kind == "loop" and (width < _MIN_STEP_WIDTH or row.number == 1):
         cell = cell[:1]
     line = cell_line(cell)
     if row.kind == "loop" and row.number == 1:

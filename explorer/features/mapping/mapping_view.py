@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from explorer.report.blocks import Block
     from explorer.tui.state.store import ScreenStore
 
-_BESIDE, _TALL = 76, 20
+_MIN_BESIDE_WIDTH, _MIN_BESIDE_HEIGHT = 76, 20
 """Minimum screen width in cells and height in lines for the memories beside the nest."""
 _MEMORIES = 24
 """Maximum height in lines of the memories, so that the front has room below them."""
@@ -151,12 +151,12 @@ class MappingView(MappingSearchView):
 
     @property
     def _is_beside(self) -> bool:
-        return self.size.width >= _BESIDE and self.size.height >= _TALL
+        return self.size.width >= _MIN_BESIDE_WIDTH and self.size.height >= _MIN_BESIDE_HEIGHT
 
     @property
     def _is_short(self) -> bool:
         """Whether the nest has no room above a table of figures."""
-        return self.size.height < _TALL
+        return self.size.height < _MIN_BESIDE_HEIGHT
 
     # showing
 

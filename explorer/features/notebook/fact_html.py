@@ -31,7 +31,7 @@ from explorer.report.present.look.table import table as table_answer
 from explorer.report.present.shell.history_words import states
 from explorer.settings.columns import COLUMNS, ColumnFigures
 
-_ROWS = 200
+_MAX_ROWS = 200
 """Largest number of rows of a table without blocks of its own."""
 
 _PRESENTERS = {
@@ -111,7 +111,7 @@ def _text(value: Any) -> str:
 
 def _list_rows(rows: Any) -> Table:
     """Return the fields of records with one value each as a table."""
-    listed_rows = list(rows[:_ROWS])
+    listed_rows = list(rows[:_MAX_ROWS])
     names = [
         name
         for name in (listed_rows[0].__struct_fields__ if listed_rows else ())
@@ -125,7 +125,7 @@ def _list_rows(rows: Any) -> Table:
     def build_row(row: Struct) -> list[str]:
         return [_text(getattr(row, name)) for name in names]
 
-    more = f"the first {_ROWS:,}; to_frame() has all" if len(rows) > _ROWS else ""
+    more = f"the first {_MAX_ROWS:,}; to_frame() has all" if len(rows) > _MAX_ROWS else ""
     return Table([*columns, *([Column(more)] if more else [])], Rows(build_row, listed_rows))
 
 

@@ -24,8 +24,8 @@ from explorer.report.present.figures import bar_text, dash_zero, plain, seconds,
 from explorer.report.present.look.info import title
 from explorer.report.present.look.roofline_words import format_machine
 
-_OPERATORS = 10
-_LAYERS = 20
+_MAX_OPERATORS = 10
+_MAX_NOTEBOOK_LAYERS = 20
 
 
 def profile(info: Info, fact: Profile, limit: int) -> list[Block]:
@@ -35,7 +35,7 @@ def profile(info: Info, fact: Profile, limit: int) -> list[Block]:
 
 def summary_blocks(fact: Profile) -> list[Block]:
     """Build a profile for a cell of a notebook, with its slowest layers."""
-    return profile_blocks(fact, _LAYERS)
+    return profile_blocks(fact, _MAX_NOTEBOOK_LAYERS)
 
 
 def profiles(info: Info, fact: ProfileSeries, limit: int) -> list[Block]:
@@ -49,14 +49,14 @@ def profiles(info: Info, fact: ProfileSeries, limit: int) -> list[Block]:
 def profile_blocks(fact: Profile, limit: int) -> list[Block]:
     """Build the wall time and its parts, the tables of layers and operators, and the notes."""
     layers = [layer for layer in fact.layers if layer.seconds][:limit]
-    timed = sum(layer.seconds is not None for layer in fact.layers)
+    timed_count = sum(layer.seconds is not None for layer in fact.layers)
     blocks: list[Block] = [build_profile_fields(fact)]
     if fact.phases:
         blocks += [Line(), _build_phase_table(fact)]
     if layers:
         blocks += [Line(), build_layer_table(fact, layers)]
-    if timed > len(layers):
-        blocks.append(Line(Span(f"{len(layers):,} of {timed:,} layers; --top shows more", "quiet")))
+    if timed_count > len(layers):
+        blocks.append(Line(Span(f"{len(layers):,} of {timed_count:,} layers; --top shows more", "quiet")))
     return [*blocks, *build_other_blocks(fact, limit)]
 
 
@@ -172,11 +172,12 @@ def _describe_prediction(fact: Profile) -> str:
     """Describe the error of a prediction, in total and by layer, and the source of the prediction."""
     assert fact.predicted_seconds is not None
     error = fact.predicted_seconds / fact.wall_seconds - 1
-    off = sorted(abs(layer.error) for layer in fact.layers if layer.error is not None)
-    half = f", half of the layers within {off[(len(off) - 1) // 2] * 100:.0f} %" if off else ""
+    errors = sorted(abs(layer.error) for layer in fact.layers if layer.error is not None)
+    median = errors[(len(errors) - 1) // 2] if errors else 0.0
+    half_text = f", half of the layers within {100 * median:.0f} %" if errors else ""
     return (
-        f"{error * 100:+.0f} % against this run{half}; learned from kernels timed alone on this machine, "
-        "not from this model"
+        f"{error * 100:+.0f} % against this run{half_text}; learned from kernels timed alone on this"
+        " machine, not from this model"
     )
 
 
@@ -188,14 +189,16 @@ def _overhead_cell(fact: Profile) -> Span:
 
 def _describe_overhead(fact: Profile) -> str:
     """Describe how much slower the runs with the profiler are."""
-    without = "the wall time is measured without it"
+    wall_note = "the wall time is measured without it"
     if fact.profiler_overhead is not None:
-        without = f"profiled time {seconds_text(fact.wall_seconds * (1 + fact.profiler_overhead))}; {without}"
+        wall_note = (
+            f"profiled time {seconds_text(fact.wall_seconds * (1 + fact.profiler_overhead))}; {wall_note}"
+        )
     if fact.profiling_overhead is None:
-        return f"on a run; {without}"
+        return f"on a run; {wall_note}"
     profiled = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
-    on_all = f"{fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it"
-    return f"on a run, {on_all}; {without}"
+    average_text = f"{fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it"
+    return f"on a run, {average_text}; {wall_note}"
 
 
 def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:
@@ -269,7 +272,7 @@ def build_operator_table(fact: Profile) -> Table:
     """Build a table with a row for each kind of kernel, slowest first; torch kernels also show their self
     time.
     """
-    calling = any(operator.self_seconds is not None for operator in fact.operators)
+    has_self_times = any(operator.self_seconds is not None for operator in fact.operators)
     has_memory = any(operator.allocated_bytes is not None for operator in fact.operators)
 
     def self_time(operator: OperatorTime) -> Span:
@@ -289,11 +292,11 @@ def build_operator_table(fact: Profile) -> Table:
         (Column("with called", "right", drop=3), build_total_memory_cell),
     ]
     return table_of(
-        fact.operators[:_OPERATORS],
+        fact.operators[:_MAX_OPERATORS],
         (
             (Column("kernel", shrink=True), lambda operator: Span(operator.op, "kind")),
-            (Column("self" if calling else "time", "right"), self_time),
-            *([(Column("total", "right", drop=2), total)] if calling else []),
+            (Column("self" if has_self_times else "time", "right"), self_time),
+            *([(Column("total", "right", drop=2), total)] if has_self_times else []),
             (Column("share", "right"), lambda operator: _format_share(operator.share)),
             (Column("calls", "right"), lambda operator: plain(operator.calls)),
             *(memory if has_memory else []),

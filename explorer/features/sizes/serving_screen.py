@@ -62,7 +62,7 @@ SERVING_KEYS = key_group(
     ("exact", ("e",), "e", "Exact or rounded numbers", "16.11 G or 16,114,000,000"),
 )
 # fmt: on
-_WIDE, _PLOT = 136, 56
+_MIN_PLOTS_WIDTH, _PLOT_WIDTH = 136, 56
 """Minimum page width for plots next to the figures, and width of the plots, in cells."""
 _LIMITS = {"contexts": 1 << 30, "batches": 1 << 20, "devices": 1 << 10}
 
@@ -209,10 +209,10 @@ def describe_spec(spec: ServingSpec) -> str:
 
 def serving_page(fact: Serving, width: int, exact: bool) -> list[Line]:
     """Draw the text of `explorer serving` with plots on its right, or below it on a narrow screen."""
-    if width < _WIDE:
+    if width < _MIN_PLOTS_WIDTH:
         return draw([*serving_blocks(fact), TextLine(), *serving_plots(fact)], width, exact)
-    text_lines = draw(serving_blocks(fact), width - _PLOT - 2, exact)
-    return join_columns(text_lines, draw(serving_plots(fact), _PLOT), width - _PLOT)
+    text_lines = draw(serving_blocks(fact), width - _PLOT_WIDTH - 2, exact)
+    return join_columns(text_lines, draw(serving_plots(fact), _PLOT_WIDTH), width - _PLOT_WIDTH)
 
 
 class ServingDialog(RecordForm[ServingSpec]):

@@ -8,7 +8,7 @@ from explorer.base.units import bytes_text, printable
 from explorer.facts.serving.sweep import ServingRow, ServingSweep
 from explorer.features.sizes.serving_words import LAYOUT, LAYOUT_AXES, LIMITS, format_layout, rate_cell
 from explorer.report.blocks import Block, Cell, Column, Heading, Line, Role, Span, Table
-from explorer.report.present.computed_rows import done_and_kept
+from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import dash_zero, plain, seconds, size
 
 _SETTINGS: tuple[tuple[str, str, Callable[[ServingRow], str]], ...] = (
@@ -46,7 +46,7 @@ def serving_sweep(fact: ServingSweep) -> list[Block]:
     blocks.append(Line(Span(f"{LAYOUT}: {LAYOUT_AXES}", "quiet"), 2))
     if any(row.pareto for row in rows):
         blocks.append(Line(Span(front, "quiet"), 2))
-    return [*blocks, Line(tuple(done_and_kept(fact)), 2)]
+    return [*blocks, Line(tuple(describe_computed_rows(fact)), 2)]
 
 
 _COLUMNS = (

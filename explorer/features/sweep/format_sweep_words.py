@@ -26,7 +26,7 @@ from explorer.report.blocks import (
     Span,
     Table,
 )
-from explorer.report.present.computed_rows import done_and_kept
+from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import count, plain, seconds, share, size
 
 _SCOPES = {"all": "all", "only": "only {}", "without": "all but {}", "mixed": "mixed, then {}"}
@@ -66,7 +66,7 @@ def format_sweep(
     blocks += [Paragraph(f"{error_count:,} x {printable(why)}", "warning") for why, error_count in failed]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     blocks += [Line(), *_commands(fact, written_path, plotted)]
-    return [*blocks, Line(), Line(tuple(done_and_kept(fact)), 2)]
+    return [*blocks, Line(), Line(tuple(describe_computed_rows(fact)), 2)]
 
 
 def _legend(fact: FormatSweep) -> str:

@@ -10,7 +10,7 @@ from explorer.facts.mapping_sweep import MappingRow, MappingSweep
 from explorer.features.mapping.nest_words import energy_text
 from explorer.features.sweep.sweep_words import FRONT
 from explorer.report.blocks import Block, Cell, Column, Line, Paragraph, Span, table_of
-from explorer.report.present.computed_rows import done_and_kept
+from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import count, seconds, size
 
 MappingColumn = tuple[Column, Callable[[MappingRow], Cell]]
@@ -36,7 +36,7 @@ def mapping_sweep(fact: MappingSweep) -> list[Block]:
         *([Paragraph(legend, "quiet")] if any(row.pareto for row in rows) else ()),
         *(Paragraph(f"{number:,} x {printable(why)}", "warning") for why, number in reasons),
         Line(),
-        Line(tuple(done_and_kept(fact)), 2),
+        Line(tuple(describe_computed_rows(fact)), 2),
     ]
 
 

@@ -12,7 +12,7 @@ from explorer.facts.sweep import OBJECTIVES, Sweep, SweepLayer, SweepRow
 from explorer.report.blocks import Block, Cell, Column, Field, Fields, Line, Paragraph, Span, table_of
 from explorer.report.present.compare.compared_figures import figure_blocks as figure_blocks
 from explorer.report.present.compare.verify import TONES
-from explorer.report.present.computed_rows import done_and_kept
+from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import count, plain, seconds, share, size, utilization
 from explorer.report.terms import field_terms
 
@@ -46,7 +46,7 @@ def sweep(fact: Sweep, figures: FigureTable | None = None) -> list[Block]:
     blocks += [Paragraph(f"{count:,} x {printable(why)}", "warning") for why, count in _failures(rows)]
     blocks += [Paragraph(note, "warning") for note in fact.notes]
     comparison = [] if figures is None else [Line(), *figure_blocks(figures)]
-    return [*blocks, *comparison, Line(), Line(tuple(done_and_kept(fact)), 2)]
+    return [*blocks, *comparison, Line(), Line(tuple(describe_computed_rows(fact)), 2)]
 
 
 def _models_text(models: Sequence[tuple[str, str]] | dict[tuple[str, str], None]) -> str:

@@ -56,7 +56,7 @@ _NEXT_STEPS: Mapping[ErrorCode, str] = {
     "other_model": "U maps this matmul anew, and w there writes the file",
 }
 """Next step in the dialog by the code of an error."""
-_PAUSE = 0.15
+_DELAY_SECONDS = 0.15
 """Delay in seconds after the last key before the plan is computed again."""
 
 
@@ -230,7 +230,7 @@ class TileDialog(Dialog[TileSpec]):
         self.run_worker(self._refresh_plan(), group="plan", exclusive=True, exit_on_error=False)
 
     async def _refresh_plan(self) -> None:
-        await asyncio.sleep(_PAUSE if self.plan is not None else 0)
+        await asyncio.sleep(_DELAY_SECONDS if self.plan is not None else 0)
         try:
             if self._grouped not in self._sites_by_grouping:
                 self._say("finding the matmuls…", "dim")

@@ -22,8 +22,8 @@ from explorer.features.tiling.inner_loops import InnerLoops
 from explorer.features.tiling.steps_words import steps_blocks
 from explorer.features.tiling.tile_blocks import TileGrid, TilePlace
 from explorer.features.tiling.tile_view_page import (
-    BESIDE,
-    FULL,
+    FULL_STEP_LINES,
+    MIN_BESIDE_WIDTH,
     block_at,
     block_page,
     grid_page,
@@ -98,11 +98,11 @@ _MAX_INNER_LINES = 3
 """Maximum number of lines about the inner loops."""
 _COPIED_STEPS = 16
 """Number of steps in a copy of the page."""
-_WINDOW = 512
+_STEPS_PER_REQUEST = 512
 """Number of steps in one request to the engine."""
 _FRAME_SECONDS = 0.1
 """Minimum time in seconds between two pictures. A higher speed shows several steps per picture."""
-_FASTEST = 1 << 20
+_MAX_SPEED = 1 << 20
 
 
 class _Pane(PanelView):
@@ -137,7 +137,7 @@ class TileView(SubScreen[None]):
     AUTO_FOCUS = ""
     HORIZONTAL_BREAKPOINTS = [  # noqa: RUF012 (Textual declares it an instance variable)
         (0, "-stacked"),
-        (BESIDE, "-beside"),
+        (MIN_BESIDE_WIDTH, "-beside"),
         (100, "-roomy"),
     ]
 
@@ -159,7 +159,7 @@ class TileView(SubScreen[None]):
         self._speed = 2
         self._timer: Timer | None = None
         self._sites, self._site_index, self._operands = tuple(sites), start, operands or {}
-        self._blocks = TileGrid.from_site(self.site)
+        self._grid = TileGrid.from_site(self.site)
         self.place = TilePlace()
 
     @property
@@ -231,8 +231,8 @@ class TileView(SubScreen[None]):
     @property
     def _is_last(self) -> bool:
         """Whether the displayed step is the last one."""
-        inner_count = self._inner.grid(self._blocks, self.place).products if self._inner is not None else 1
-        is_last = self._blocks.find_step(self.place, self._steps.order) == self._steps.count - 1
+        inner_count = self._inner.grid(self._grid, self.place).products if self._inner is not None else 1
+        is_last = self._grid.find_step(self.place, self._steps.order) == self._steps.count - 1
         return is_last and self._inner_step == inner_count - 1
 
     # the loops
@@ -243,7 +243,7 @@ class TileView(SubScreen[None]):
         steps = self._steps.steps
         if not steps:
             return None
-        index = self._blocks.find_step(self.place, self._steps.order) - steps[0].step
+        index = self._grid.find_step(self.place, self._steps.order) - steps[0].step
         return steps[index] if 0 <= index < len(steps) else None
 
     def _step_lines(self, width: int, room: int) -> Sequence[Line]:
@@ -254,9 +254,9 @@ class TileView(SubScreen[None]):
         if self._inner is None:
             return step_lines(self._steps, step, playing, width, room)
         inner_room = _MAX_INNER_LINES
-        if room < _MAX_INNER_LINES + FULL:
+        if room < _MAX_INNER_LINES + FULL_STEP_LINES:
             inner_room = 1 if room < 3 else 2
-        grid = self._inner.grid(self._blocks, self.place)
+        grid = self._inner.grid(self._grid, self.place)
         inner_lines = self._inner.lines(grid, self._inner_step, width, inner_room)
         if room < 3:  # room for one line: the inner lines also tell when the tile changes
             return inner_lines
@@ -270,11 +270,13 @@ class TileView(SubScreen[None]):
             return
         try:
             if self._steps is _NO_STEPS:
-                self._steps = await ask(self.site, order=self._order, first=0, count=_WINDOW)
+                self._steps = await ask(self.site, order=self._order, first=0, count=_STEPS_PER_REQUEST)
             if self._step is None:
-                index = self._blocks.find_step(self.place, self._steps.order)
-                first = max(0, index - _WINDOW // 8)
-                self._steps = await ask(self.site, order=self._steps.order, first=first, count=_WINDOW)
+                index = self._grid.find_step(self.place, self._steps.order)
+                first = max(0, index - _STEPS_PER_REQUEST // 8)
+                self._steps = await ask(
+                    self.site, order=self._steps.order, first=first, count=_STEPS_PER_REQUEST
+                )
         except ExplorerError as error:
             self._ask = None
             message: Line = ((f" {escape_name(str(error))}", "warn"),)
@@ -308,16 +310,16 @@ class TileView(SubScreen[None]):
     def action_tile_loop(self, count: int) -> None:
         """Move by `count` steps in the loop order, of the inner loops if there are any."""
         if self._steps.steps and self._inner is not None:
-            order, blocks = self._steps.order, self._blocks
-            self._go(*self._inner.move(blocks, self.place, self._inner_step, count, order))
+            order, grid = self._steps.order, self._grid
+            self._go(*self._inner.move(grid, self.place, self._inner_step, count, order))
         elif self._steps.steps:
-            step_index = self._blocks.find_step(self.place, self._steps.order) + count
+            step_index = self._grid.find_step(self.place, self._steps.order) + count
             step_index = max(0, min(step_index, self._steps.count - 1))
-            self._go(self._blocks.find_place(step_index, self._steps.order))
+            self._go(self._grid.find_place(step_index, self._steps.order))
 
     def action_tile_speed(self, direction: int) -> None:
         """Double (`direction` 1) or halve (-1) the speed."""
-        self._speed = max(1, min(self._speed * 2 if direction > 0 else self._speed // 2, _FASTEST))
+        self._speed = max(1, min(self._speed * 2 if direction > 0 else self._speed // 2, _MAX_SPEED))
         if self._timer is not None:
             self._stop()
             self._timer = self.set_interval(max(1 / self._speed, _FRAME_SECONDS), self._tick)
@@ -335,26 +337,26 @@ class TileView(SubScreen[None]):
 
     def action_tile_step(self, axis: str, step: int) -> None:
         """Move along an axis: blocks ('row', 'col'), slices ('depth') or matmuls of the batch ('batch')."""
-        self._go(self._blocks.move(self.place, **{axis: step}))
+        self._go(self._grid.move(self.place, **{axis: step}))
 
     def action_tile_jump(self, axis: str, step: int) -> None:
         """Move by a tenth of the axis."""
-        self.action_tile_step(axis, step * max(1, self._blocks.count_places(axis) // 10))
+        self.action_tile_step(axis, step * max(1, self._grid.count_places(axis) // 10))
 
     def action_tile_page(self, step: int) -> None:
         """Move by a tenth of the rows, or of the columns if there is one row."""
-        self.action_tile_jump("row" if self._blocks.m.count > 1 else "col", step)
+        self.action_tile_jump("row" if self._grid.m.count > 1 else "col", step)
 
     def action_tile_edge(self, axes: str, end: int) -> None:
         """Move to the first or the last place along the axes."""
-        steps = {axis: (2 * end - 1) * self._blocks.count_places(axis) for axis in axes.split()}
-        self._go(self._blocks.move(self.place, **steps))
+        steps = {axis: (2 * end - 1) * self._grid.count_places(axis) for axis in axes.split()}
+        self._go(self._grid.move(self.place, **steps))
 
     def action_tile_site(self, step: int) -> None:
         """Show the next or the previous site."""
         if len(self._sites) > 1:
             self._site_index = (self._site_index + step) % len(self._sites)
-            self._blocks, self.place, self._inner_step = TileGrid.from_site(self.site), TilePlace(), 0
+            self._grid, self.place, self._inner_step = TileGrid.from_site(self.site), TilePlace(), 0
             self._stop()
             self._steps, self._order = _NO_STEPS, "best"
             self._show_site()

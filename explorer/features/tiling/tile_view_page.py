@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from explorer.facts.cost import TileStep, TileSteps
 
 
-FULL = 16
+FULL_STEP_LINES = 16
 """Number of lines of a full step description."""
 
 
@@ -72,7 +72,7 @@ def step_lines(steps: TileSteps, step: TileStep, playing: str, width: int, room:
         ]
     share = step.traffic / steps.traffic if steps.traffic else 1.0
     filled, track = draw_bar(share, max(4, min(20, width - 40)))
-    if room < FULL:
+    if room < FULL_STEP_LINES:
         buffer_size = units.bytes_text(step.a + step.b + step.c)
         traffic = f"{units.bytes_text(step.traffic)} {share_text(step.traffic, steps.traffic)} "
         return [
@@ -102,7 +102,7 @@ _SHADES: Sequence[tuple[float, str, str, str]] = (
 )
 """Minimum share of the tiles' arithmetic; character, role and legend text for it."""
 
-BESIDE = 56
+MIN_BESIDE_WIDTH = 56
 """Minimum width, in cells, for the chosen block next to the grid instead of below it."""
 
 
@@ -395,7 +395,7 @@ def _operand_lines(
 
 def _step_block(step: Callable[[int, int], Sequence[Line]], width: int, spare: int) -> list[Line]:
     """Build the lines about the step; leave four lines for tile matmuls if there is room."""
-    full = spare > FULL + 4
+    full = spare > FULL_STEP_LINES + 4
     return [*step(width, spare - 4 if full else 3 if spare > 7 else 1), *[BLANK] * full]
 
 

@@ -12,7 +12,7 @@ from explorer.report.present.figures import plain, share_text
 
 _MATRIX = 10
 """Maximum number of classes for a matrix of all confusions."""
-_NARROW, _GAP = 54, 2
+_MAX_MATRIX_WIDTH, _COLUMN_GAP = 54, 2
 """Maximum width of a matrix, and distance of its columns, in cells."""
 _MAX_LISTED = 5
 _SCORE_COLUMNS = {
@@ -147,10 +147,10 @@ def _matrix(model: ModelScore, classes: int) -> list[Block]:
     largest_counts = [
         max(counts.get((label, predicted), 0) for label in range(classes)) for predicted in range(classes)
     ]
-    widths = [len(f"{largest_count:,}") + _GAP for largest_count in largest_counts]
+    widths = [len(f"{largest_count:,}") + _COLUMN_GAP for largest_count in largest_counts]
     parts: list[list[int]] = [[]]
     for predicted, width in enumerate(widths):
-        if len("label") + sum(widths[class_index] for class_index in parts[-1]) + width > _NARROW:
+        if len("label") + sum(widths[class_index] for class_index in parts[-1]) + width > _MAX_MATRIX_WIDTH:
             parts.append([])
         parts[-1].append(predicted)
     blocks: list[Block] = []

@@ -8,7 +8,7 @@ from explorer.base.units import exact_text, printable, seconds_text
 from explorer.facts.evaluate.training_run import EpochScore, TrainingRun
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.report.blocks import Block, Cell, Column, Line, Rows, Span, Table
-from explorer.report.present.computed_rows import done_and_kept
+from explorer.report.present.computed_rows import describe_computed_rows
 from explorer.report.present.figures import report_written, share_text
 
 _CHART_WIDTH, _CHART_HEIGHT = 60, 10
@@ -110,9 +110,9 @@ def training_sweep(fact: TrainingSweep) -> list[Block]:
         Line(summary, 2),
     ]
     if fact.written:
-        return [*blocks, Line(), *report_written(fact.written), Line(tuple(done_and_kept(fact)), 2)]
+        return [*blocks, Line(), *report_written(fact.written), Line(tuple(describe_computed_rows(fact)), 2)]
     hint = Span("--take 1:best.ckpt writes the weights of row 1", "quiet")
-    return [*blocks, Line(hint, 2), Line(tuple(done_and_kept(fact)), 2)]
+    return [*blocks, Line(hint, 2), Line(tuple(describe_computed_rows(fact)), 2)]
 
 
 def _trial_row(number: int, trial: TrainingTrial, has_several: bool) -> Sequence[Cell]:

@@ -52,7 +52,7 @@ class MapRequest(NamedTuple):
 
 Ask = Callable[[MapRequest], Awaitable["HeatMap"]]
 
-_WIDE = 110
+_MIN_FIGURES_WIDTH = 110
 """Minimum screen width, in cells, for figures next to the map by default."""
 
 # fmt: off
@@ -87,7 +87,7 @@ _FOOTER = (
     *(("↑ ↓ ← →", "move"), ("+ -", "zoom"), ("n", "tensor"), ("[ ]", "matrix"), ("o", "outlier")),
     *(("a", "figures"), ("b", "before"), ("q", "back")),
 )
-_MOVING = frozenset(
+_MOVING_ACTIONS = frozenset(
     f"heat_{action}" for action in ("step", "page", "edge", "zoom", "whole", "place", "outlier")
 )
 
@@ -114,7 +114,7 @@ class HeatMapView(SubScreen[None]):
         self._fetched = self.request
         self._outlier = -1
         self._shows_figures: bool | None = None
-        self._compared = False  # stays True for tensors that the earlier state does not have
+        self._wants_earlier = False  # stays True if the earlier state lacks the next tensor
         self._goal: tuple[int, ...] | None = None
         self._pending_error = ""
 
@@ -136,10 +136,8 @@ class HeatMapView(SubScreen[None]):
         self._say("reading the numbers…", "dim")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Disable the moving keys until the tensor is read, because the visible numbers belong to another
-        one.
-        """
-        return self._is_read or action not in _MOVING
+        """Disable the moving keys until the tensor is read: the visible numbers belong to another one."""
+        return self._is_read or action not in _MOVING_ACTIONS
 
     @property
     def _is_read(self) -> bool:
@@ -150,10 +148,12 @@ class HeatMapView(SubScreen[None]):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        shows_figures = self.size.width >= _WIDE if self._shows_figures is None else self._shows_figures
+        shows_figures = (
+            self.size.width >= _MIN_FIGURES_WIDTH if self._shows_figures is None else self._shows_figures
+        )
         self.set_class(shows_figures, "-about")
         self.set_class(self.request.before is not None, "-before")
-        call_after_paint(self, self._go)
+        call_after_paint(self, self._request_map)
 
     # drawing
 
@@ -178,10 +178,10 @@ class HeatMapView(SubScreen[None]):
 
     def _show_keys(self) -> None:
         fact = self.fact
-        is_any = fact is not None and bool(fact.cells)
+        has_cells = fact is not None and bool(fact.cells)
         has_effect = {
-            "↑ ↓ ← →": is_any,
-            "+ -": is_any,
+            "↑ ↓ ← →": has_cells,
+            "+ -": has_cells,
             "n": len(self._names) > 1,
             "[ ]": fact is not None and bool(fact.place),
             "o": fact is not None and bool(fact.outliers),
@@ -244,18 +244,18 @@ class HeatMapView(SubScreen[None]):
 
     # reading
 
-    def _go(self, request: MapRequest | None = None, goal: tuple[int, ...] | None = None) -> None:
+    def _request_map(self, request: MapRequest | None = None, goal: tuple[int, ...] | None = None) -> None:
         """Read a map, then move the cursor to `goal`, a row and column of the tensor, unless it is None."""
         request = request or self.request
-        panel = self.query_one("#heat", HeatPanel)
-        dots = 1 if panel.terminal_palette is None else 2
-        width = min(panes.size.width for panes in self.query(HeatPanel) if panes.display)
-        size = max(panel.size.height * dots, 1), max(width, 1)
-        has_figures = self._is_read and request.name == self.request.name
-        has_figures = has_figures and request.before == self.request.before
-        if has_figures and request == self.request and size == request.size:
+        heat_panel = self.query_one("#heat", HeatPanel)
+        rows_in_line = 1 if heat_panel.terminal_palette is None else 2
+        width = min(panel.size.width for panel in self.query(HeatPanel) if panel.display)
+        size = max(heat_panel.size.height * rows_in_line, 1), max(width, 1)
+        keeps_figures = self._is_read and request.name == self.request.name
+        keeps_figures = keeps_figures and request.before == self.request.before
+        if keeps_figures and request == self.request and size == request.size:
             return
-        self.request = request._replace(size=size, whole=not has_figures)
+        self.request = request._replace(size=size, whole=not keeps_figures)
         self._goal = goal or self._goal
         # pass a function: Python would warn about a coroutine that is replaced before it starts
         work: Callable[[], Any] = partial(self._fetch, self.request)
@@ -347,7 +347,7 @@ class HeatMapView(SubScreen[None]):
         goal = list(self._cursor_place)
         goal[axis] = min(max(goal[axis] + step, start), part[1] - 1)
         name = "columns" if axis else "rows"
-        self._go(self.request._replace(**{name: part}), tuple(goal))  # type: ignore[arg-type]
+        self._request_map(self.request._replace(**{name: part}), tuple(goal))  # type: ignore[arg-type]
 
     def action_heat_page(self, step: int) -> None:
         """Move by the number of visible rows."""
@@ -374,12 +374,12 @@ class HeatMapView(SubScreen[None]):
             start = max(0, min(center - count // 2, size - count))
             parts.append((start, start + count))
         if parts != [fact.rows, fact.columns]:
-            self._go(self.request._replace(rows=parts[0], columns=parts[1]), self._cursor_place)
+            self._request_map(self.request._replace(rows=parts[0], columns=parts[1]), self._cursor_place)
 
     def action_heat_whole(self) -> None:
         """Show every row and column."""
         if self.fact is not None and self.fact.cells:
-            self._go(self.request._replace(rows=None, columns=None), self._cursor_place)
+            self._request_map(self.request._replace(rows=None, columns=None), self._cursor_place)
 
     def action_heat_place(self, back: int, step: int) -> None:
         """Go to another index on the axis that is `back` axes before the last two."""
@@ -390,7 +390,7 @@ class HeatMapView(SubScreen[None]):
         size = (fact.tensor.shape or ())[axis]
         if isinstance(size, int) and size:
             place[axis] = (place[axis] + step) % size
-            self._go(self.request._replace(place=tuple(place)), self._cursor_place)
+            self._request_map(self.request._replace(place=tuple(place)), self._cursor_place)
 
     def action_heat_tensor(self, step: int) -> None:
         """Go to another tensor of the layer."""
@@ -399,9 +399,10 @@ class HeatMapView(SubScreen[None]):
             self.row = self.column = 0
             self._outlier, self._goal = -1, None
             self._say("reading the numbers…", "dim")
-            self._go(
+            self._request_map(
                 MapRequest(
-                    self._names[self._tensor_index], before=self._earlier_state if self._compared else None
+                    self._names[self._tensor_index],
+                    before=self._earlier_state if self._wants_earlier else None,
                 )
             )
 
@@ -424,7 +425,7 @@ class HeatMapView(SubScreen[None]):
             self._goal = None
             self._move_to(row, column)
         else:
-            self._go(request, (row, column))
+            self._request_map(request, (row, column))
 
     def _move_to(self, row: int, column: int) -> None:
         """Move the cursor to a number in the visible part."""
@@ -439,8 +440,8 @@ class HeatMapView(SubScreen[None]):
         if self._earlier_state is None:
             self._say("this is the original model: there is no state before it")
             return
-        self._compared = self.request.before is None
-        earlier = self._earlier_state if self._compared else None
+        self._wants_earlier = self.request.before is None
+        earlier = self._earlier_state if self._wants_earlier else None
         self.request = self.request._replace(before=earlier, size=(0, 0))
         self.fact = None if earlier is not None else self.fact
         self._lay_out()

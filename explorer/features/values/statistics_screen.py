@@ -52,7 +52,7 @@ STATISTICS_KEYS = key_group(
 # fmt: on
 
 
-_NARROW = 100
+_MIN_USUAL_ORDER_WIDTH = 100
 """Screen width, in cells, below which the sorted column comes first, because others may be cut off."""
 
 
@@ -248,7 +248,7 @@ class StatisticsScreen(SubScreen[str]):
         self._ordered = ordered
         rows.take(
             [_add_first_figure(name, row) for row in ordered]
-            if descends and self.size.width < _NARROW
+            if descends and self.size.width < _MIN_USUAL_ORDER_WIDTH
             else ordered
         )
         self.query_one("#statistics-head", PaneHead).show(

@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from explorer.facts.values import Activations, Histogram, TensorStats, Weights
     from explorer.tui.tabs.layer import LayerParts
 
-_FULL = 2
+_MAX_FULL_TENSORS = 2
 """Maximum number of tensors that show all figures."""
-_ROWS = 4
+_HISTOGRAM_LINES = 4
 """Height of a histogram, in lines."""
 
 
@@ -79,7 +79,7 @@ def _heading(title: str, count: int, total: int, noun: str, notes: Sequence[str]
 def _stats(tensors: Sequence[TensorStats], width: int, exact: bool, brief: bool) -> list[Line]:
     if not tensors:
         return draw([Paragraph("no values", "quiet")], width)
-    brief = brief or len(tensors) > _FULL
+    brief = brief or len(tensors) > _MAX_FULL_TENSORS
     lines: list[Line] = []
     for i, stats in enumerate(tensors):
         lines += [BLANK] if i and not brief else []
@@ -98,5 +98,5 @@ def histogram_lines(histogram: Histogram, width: int) -> list[Line]:
     top = count_text(max(counts))
     across = max(8, min(width - len(top) - 3, len(counts)))
     low, high = (f"{edge:.4g}" for edge in (histogram.edges[0], histogram.edges[-1]))
-    rows = area(counts, across, _ROWS)
+    rows = area(counts, across, _HISTOGRAM_LINES)
     return framed(rows, {0: " " + top}, [(0, low), (across - 1, high)])

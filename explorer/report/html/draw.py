@@ -126,7 +126,7 @@ def _tree(table: Table, open_levels: int) -> _Part:
     for i in filled:
         texts = (_join_texts(row[i]) for row in rows if i < len(row))
         indent = 2 * max(depths, default=0) + 4 if i == 0 else 0
-        widths.append(min(_WIDEST, max(len(table.columns[i].title), *map(len, texts)) + indent))
+        widths.append(min(_MAX_COLUMN_WIDTH, max(len(table.columns[i].title), *map(len, texts)) + indent))
     tree, open_groups = [], list[int]()
     for row, depth, below in zip(rows, depths, (*depths[1:], 0), strict=True):
         if parent := below > depth:
@@ -142,7 +142,7 @@ def _tree(table: Table, open_levels: int) -> _Part:
     )
 
 
-_WIDEST = 60
+_MAX_COLUMN_WIDTH = 60
 """Largest width of a column of a tree, in characters."""
 
 

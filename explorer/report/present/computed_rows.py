@@ -13,7 +13,7 @@ from explorer.facts.sweep import Sweep
 from explorer.report.blocks import Span
 
 
-def done_and_kept(
+def describe_computed_rows(
     fact: Sweep | FormatSweep | TrainingSweep | ServingSweep | MappingSweep,
 ) -> Iterator[str | Span]:
     """Yield text on how many rows were computed, and on the file that keeps them."""

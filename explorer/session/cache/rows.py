@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 PAGE_ROWS = 32
 """Rows per page. A screen of closed groups can need one page per row, so each page must be cheap to decode.
 """
-WIDE = 4_000
+MAX_PLAIN_CHILDREN = 4_000
 """Number of children above which the tree lists them in ranges."""
 RANGE = 1_000
 """Number of children per range."""
@@ -60,8 +60,8 @@ class Structure(Struct):
             in the run: -1, -2, ...
         flags: Combination of GROUP, UNKNOWN, BOUND, SHARED, ASSUMED.
         columns: Figures of `COLUMNS`, or -1 if unknown.
-        wide: For each row with more than `WIDE` children (-1: the top), the ids of every `RANGE`th child. A
-            run counts as one child.
+        wide: For each row with more than `MAX_PLAIN_CHILDREN` children (-1: the top), the ids of every
+            `RANGE`th child. A run counts as one child.
         deepest: Largest depth.
         known: Columns with a known figure in at least one row.
     """
@@ -163,7 +163,7 @@ def complete_structure(structure: Structure) -> None:
             children[parent_row] = children.get(parent_row, 0) + 1
     structure.repeat = narrow_numbers(repeat)
     for parent_row, child_count in children.items():
-        if child_count > WIDE:
+        if child_count > MAX_PLAIN_CHILDREN:
             structure.wide[parent_row] = _list_range_starts(structure, parent_row)
 
 

@@ -223,7 +223,7 @@ def column(models: Models, name: str, table_figures: TableFigures, index: int | 
         # the first text in the alphabet gets the largest number
         rank = {text: place for place, text in enumerate(sorted(set(texts), reverse=True))}
         return array("d", [rank[text] for text in texts])
-    return array("d", [math.nan if value is None else min(value, _LARGEST) for value in values])
+    return array("d", [math.nan if value is None else min(value, _MAX_CELL_VALUE) for value in values])
 
 
 def collect_figures(
@@ -260,7 +260,7 @@ def overlay(models: Models, figures: Outside, index: int | None) -> Overlay:
 _OUTSIDE = PathText | Sequence[PathText] | Mapping[str, Any]
 """Type of `settings.overlay.Outside`, with paths as text."""
 
-_LARGEST = 10**300
+_MAX_CELL_VALUE = 10**300
 """Upper limit of a cell value. A size from a file can be any integer, also one too large for a float."""
 
 

@@ -19,7 +19,7 @@ _MAX_SHORTLIST = 8
 
 _ROOMY = 130
 """Width in cells from which all columns fit."""
-_NARROW = 100
+_MIN_TYPES_WIDTH = 100
 """Width in cells below which the types of a file are shortened to the largest one."""
 _BAR = 1
 """Width of the scroll bar in cells."""
@@ -141,7 +141,9 @@ class ChoiceList(LineList, can_focus=False):
                 self._rows += [title + cut * (len(matches) < len(choices)), *matches]
                 self._table_indices += [-1, *range(len(listed), len(listed) + len(matches))]
                 listed += matches
-        self._table = choice_table(listed, "models", short=self.short, brief=self.size.width < _NARROW)
+        self._table = choice_table(
+            listed, "models", short=self.short, brief=self.size.width < _MIN_TYPES_WIDTH
+        )
         rows = enumerate(self._rows)
         if name:
             same = (index for index, row in rows if isinstance(row, kind) and choice_name(row) == name)

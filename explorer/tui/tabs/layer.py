@@ -58,8 +58,8 @@ class LayerTab(Tab[LineView]):
     """Shows all facts about the layer under the cursor."""
 
     _path = ""
-    _slow = False
-    _painted = -1
+    _is_engine_busy = False
+    _painted_layer = -1
 
     def paint_outline(self) -> None:
         """Show the row under the cursor as read from the header, or why there is none."""
@@ -88,7 +88,7 @@ class LayerTab(Tab[LineView]):
         if len(layers) > 1:
             parts.insert(0, lambda width: run_lines(model, row, width, exact))
         is_other_layer, self._path = layers[0].path != self._path, layers[0].path
-        self._painted = layers[0].id
+        self._painted_layer = layers[0].id
         edges = self._connections(layers[0].id)
         overlay_fields = build_overlay_fields(model.overlay, layers[0].id)
         self.view.show(
@@ -108,7 +108,7 @@ class LayerTab(Tab[LineView]):
 
     async def _connect(self, cache: OnDemandCache) -> None:
         """Request the connections of the current layer, and again if the user moved meanwhile."""
-        if cache.connecting == self._painted:
+        if cache.connecting == self._painted_layer:
             # the figures of a newly opened model are drawn before its connections
             await wait_for_paint(self.view.screen)
         try:
@@ -117,13 +117,13 @@ class LayerTab(Tab[LineView]):
                 completed, _ = await asyncio.wait({request}, timeout=_WAIT_SECONDS)
                 if not completed:
                     # the engine is busy: draw the page without connections
-                    self._slow = True
+                    self._is_engine_busy = True
                     self._paint_if_shown(cache)
                 cache.connections[layer] = await request
         except ExplorerError:
             pass
         finally:
-            cache.connecting, self._slow = -1, False
+            cache.connecting, self._is_engine_busy = -1, False
         self._paint_if_shown(cache)
 
     def _paint_if_shown(self, cache: OnDemandCache) -> None:
@@ -144,7 +144,7 @@ class LayerTab(Tab[LineView]):
             return
         layers, row = self.tree.cursor_layers, self.tree.current_row
         has_no_layer = not layers or row is None or self.tree.model.is_range(row)
-        if has_no_layer or self._slow or self._connections(layers[0].id) is not None:
+        if has_no_layer or self._is_engine_busy or self._connections(layers[0].id) is not None:
             self.paint()
 
 

@@ -20,7 +20,7 @@ from explorer.report.present.look.roofline_words import (
     sort_by_time,
 )
 from explorer.tui.state.hardware import find_machine
-from explorer.tui.tabs.roofline_plot import STEPS, RankedPoints, draw_roof_plot
+from explorer.tui.tabs.roofline_plot import STEPS_PER_DECADE, RankedPoints, draw_roof_plot
 from explorer.tui.tabs.tab import PlotTab
 from explorer.tui.text.drawing import ROLES, draw, row_line, title_line
 from explorer.tui.text.lines import BLANK, Line, cut_line, escape_name, find_first_visible, wrap
@@ -100,7 +100,9 @@ class RooflineTab(PlotTab):
 def rank_points(roofline: Roofline, profile: Profile | None = None) -> RankedPoints:
     """Sort the layers by time, and compute their positions on the intensity axis."""
     points, measured = sort_by_time(roofline), () if profile is None else build_measured_points(profile)
-    intensity_steps = (round(STEPS * math.log10(p.intensity)) if p.intensity else None for p in points)
+    intensity_steps = (
+        round(STEPS_PER_DECADE * math.log10(p.intensity)) if p.intensity else None for p in points
+    )
     table = build_layer_table(roofline, points, profile)
     return RankedPoints(roofline, tuple(points), tuple(intensity_steps), table, profile, measured)
 

@@ -34,7 +34,7 @@ from explorer.tui.text.plot import (
 if TYPE_CHECKING:
     from explorer.facts.roofline import Roofline, RooflinePoint
 
-STEPS = 200
+STEPS_PER_DECADE = 200
 """Resolution of the intensity axis in steps per decade, finer than any terminal."""
 
 
@@ -44,8 +44,8 @@ class RankedPoints(Struct, frozen=True):
     Attributes:
         roofline: Answer of the engine.
         points: Layers sorted by time, slowest first; layers of unknown time come last.
-        intensity_steps: Logarithm of the intensity of each layer in steps of 1 / `STEPS`, or None without
-            intensity. Rounding reduces 20,000 layers to a few dozen positions.
+        intensity_steps: Logarithm of the intensity of each layer in steps of 1 / `STEPS_PER_DECADE`, or
+            None without intensity. Rounding reduces 20,000 layers to a few dozen positions.
         table: Table with one row per point.
         profile: Profile of the model, or None if it was not profiled.
         measured: Layers with a measured rate, slowest last.
@@ -122,7 +122,7 @@ def draw_roof_plot(
     Measured rates are drawn below the roof, each with a line to its predicted rate, or to the roof.
     """
     ridge, peak = math.log10(ranked.roofline.ridge), math.log10(2 * ranked.roofline.machine.peak_macs)
-    intensities = [step / STEPS for step in ranked.intensity_steps if step is not None] + [ridge]
+    intensities = [step / STEPS_PER_DECADE for step in ranked.intensity_steps if step is not None] + [ridge]
     intensities += [math.log10(point.intensity) for point in ranked.measured]
     rates = [math.log10(point.flops) for point in ranked.measured]
     rates += [math.log10(point.predicted_flops) for point in ranked.measured if point.predicted_flops]
@@ -136,13 +136,13 @@ def draw_roof_plot(
     cursor_step = ranked.intensity_steps[cursor]
     roles = ["track"] * scale.column_count
     if cursor_step is not None:
-        roles[scale.column(cursor_step / STEPS)] = "accent"
+        roles[scale.column(cursor_step / STEPS_PER_DECADE)] = "accent"
     cells = draw_columns([max(0.0, scale.share(x)) for x in range(scale.column_count)], rows, roles)
     groups = _put_layers(cells, scale, ranked, marked)
     _put_measured(cells, scale, ranked.measured, {ranked.points[i].layer for i in marked})
     _put_names(cells, scale, ranked, groups)
     if cursor_step is not None:
-        x = scale.column(cursor_step / STEPS)
+        x = scale.column(cursor_step / STEPS_PER_DECADE)
         put_text(cells, x, scale.roof(x), "◆", "accent")
     labels = {
         scale.row(power): fit(power_text(power - unit), margin, right=True) for power in reversed(ticks)
@@ -181,8 +181,10 @@ def _put_layers(cells: Cells, scale: _Scale, ranked: RankedPoints, marked: Colle
     layers_at: dict[tuple[int, str], list[int]] = {}
     for i, step in enumerate(ranked.intensity_steps):
         if step is not None:
-            layers_at.setdefault((scale.column(step / STEPS), ranked.points[i].limit), []).append(i)
-    groups = sorted(layers_at.items(), key=lambda item: sum(ranked.points[i].share for i in item[1]))
+            layers_at.setdefault((scale.column(step / STEPS_PER_DECADE), ranked.points[i].limit), []).append(
+                i
+            )
+    groups = sorted(layers_at.items(), key=lambda group: sum(ranked.points[i].share for i in group[1]))
     for (x, limit), layers in groups:
         share = sum(ranked.points[i].share for i in layers)
         sign = next(sign for min_share, sign in _SIZES if share >= min_share)

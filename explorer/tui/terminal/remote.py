@@ -165,13 +165,13 @@ class Canvas:
             self._terminal_cursor = target
 
 
-_STEPS = (0, 95, 135, 175, 215, 255)
+_COLOR_LEVELS = (0, 95, 135, 175, 215, 255)
 _ENTRIES: dict[tuple[str, ...], int] = {
     **{
         (str(r), str(g), str(b)): 16 + 36 * i + 6 * j + k
-        for i, r in enumerate(_STEPS)
-        for j, g in enumerate(_STEPS)
-        for k, b in enumerate(_STEPS)
+        for i, r in enumerate(_COLOR_LEVELS)
+        for j, g in enumerate(_COLOR_LEVELS)
+        for k, b in enumerate(_COLOR_LEVELS)
     },
     **{(str(8 + 10 * i),) * 3: 232 + i for i in range(24)},
 }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from textual.message_pump import MessagePump
 
 _SLICE_SECONDS, _PAUSE_SECONDS = 0.004, 0.0015
-_AFTER_KEY = 0.06
+_QUIET_SECONDS = 0.06
 """Seconds without other work after a key, so that its effect can be drawn."""
 
 MAX_PAINT_SECONDS = 0.5
@@ -45,7 +45,7 @@ class Slices:
     async def pause(self) -> None:
         """Pause, so that keys can be handled and their effects drawn."""
         await asyncio.sleep(_PAUSE_SECONDS)
-        while (remaining := getattr(self._app, "last_key", 0.0) + _AFTER_KEY - time.monotonic()) > 0:
+        while (remaining := getattr(self._app, "last_key", 0.0) + _QUIET_SECONDS - time.monotonic()) > 0:
             await asyncio.sleep(remaining)
         self._slice_end = time.monotonic() + _SLICE_SECONDS
 

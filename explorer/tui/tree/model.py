@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from explorer.session.cache.rows import GROUP, RANGE, WIDE
+from explorer.session.cache.rows import GROUP, MAX_PLAIN_CHILDREN, RANGE
 from explorer.tui.tree.rows import METRICS, FoldedRows, Metric, find_metric, is_known, list_columns
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 _OPEN_AT_FIRST = 60
-_LARGE = 20
+_MAX_OPENED_LAYERS = 20
 """Number of layers in a group above which it stays closed at first if a filter matches all of them."""
 MATCHES = 2_000
 """Maximum number of matching layers that the tree shows. Further matches are only counted."""
@@ -134,7 +134,7 @@ class TreeModel(FoldedRows):
             rows = self._with_runs(self.members(row))
         elif row >= -self.count:
             members = self.members(row)
-            rows = self._range_rows(row) if len(members) > WIDE else members
+            rows = self._range_rows(row) if len(members) > MAX_PLAIN_CHILDREN else members
         elif (above := self._ranges[-row - self.count - 1][0]) is not None and above < 0:
             rows = self.members(row)
         else:
@@ -347,7 +347,7 @@ class TreeModel(FoldedRows):
         has_constants = not self._folds or not self._matching[0]
         for index, row in enumerate(matches):
             stop = min(self.end[row], matches[-1] + 1)
-            if self.end[row] - row <= _LARGE:
+            if self.end[row] - row <= _MAX_OPENED_LAYERS:
                 continue
             hidden_count = 0 if has_constants else sum(map(bool, self._folds[row:stop]))
             if bisect_left(matches, stop) - index == stop - row - hidden_count:
@@ -540,7 +540,7 @@ class TreeModel(FoldedRows):
             head = layer - place * (self.end[layer] - layer)
             run = -head - 1
             self.open_rows.add(run)
-            if self.structure.repeat[head] > WIDE:
+            if self.structure.repeat[head] > MAX_PLAIN_CHILDREN:
                 self.open_rows.add(self._range_row(run, place // RANGE))
         parent = self.structure.parent[layer]
         starts = self.structure.wide.get(parent)

@@ -18,7 +18,7 @@ from explorer.report.present.figures import value_text
 if TYPE_CHECKING:
     from explorer.facts import Layer
 
-SHOWN = 60
+MAX_LISTED_RESULTS = 60
 """Maximum number of results that are listed, best first. The others are only counted."""
 WALKED = 10_000
 """Maximum number of layers of a result that `n` and `N` visit."""
@@ -102,7 +102,7 @@ class Search:
     def best(self) -> list[SearchResult]:
         """Return the best results. At equal rank layers come first, then tensors."""
         order = {"layer": 0, "tensor": 1, "attr": 2}
-        return nsmallest(SHOWN, self.results, key=lambda r: (int(r.rank), order[r.kind], r.rank))
+        return nsmallest(MAX_LISTED_RESULTS, self.results, key=lambda r: (int(r.rank), order[r.kind], r.rank))
 
     def walk(self, result: SearchResult) -> list[int]:
         """Return the layers that `n` and `N` visit after `result` was chosen.

@@ -77,7 +77,7 @@ CORE_WIDTH = 1 + 15 + _LEAST_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 
 """Width in cells of a tree with all core columns, a bar, names and a rail."""
 _SHORT_HEADS = {"activations": "activ."}
 _EXACT = {"count": 17, "bytes": 17}
-_LONGEST = 11
+_MAX_TITLE_WIDTH = 11
 """Maximum cells of a column title. Longer titles are cut."""
 
 
@@ -192,8 +192,8 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
     if "kind" in cell_widths:
         used, longest = _measure_texts(model)
         # beyond a usual kind, names get two more cells first; names that are short leave a long kind whole
-        for most, kept in ((_LONG_KIND, named), (_MOST_KIND, named + 2), (longest, min(named, used))):
-            extra_cells = max(0, min(most - cell_widths["kind"], room - kept))
+        for most, name_width in ((_LONG_KIND, named), (_MOST_KIND, named + 2), (longest, min(named, used))):
+            extra_cells = max(0, min(most - cell_widths["kind"], room - name_width))
             cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
     if bar:
         extra_cells = max(0, min(_MOST_BAR - bar, room - named - 2))
@@ -244,7 +244,7 @@ def _cells_of(column: LayerColumn, widths: Mapping[str, int]) -> int:
     """Return the width of a column in cells. Titles longer than the figures are cut or abbreviated."""
     close = widths["bytes"] == _CLOSE["bytes"]
     head = _SHORT_HEADS.get(column.name, column.head) if close else column.head
-    return max(widths[column.unit], min(len(head), _LONGEST) + column.is_number)
+    return max(widths[column.unit], min(len(head), _MAX_TITLE_WIDTH) + column.is_number)
 
 
 def draw_heads(model: TreeModel, layout: Places, title: Sequence[Span]) -> Line:

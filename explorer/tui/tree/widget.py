@@ -14,7 +14,7 @@ from explorer.tui.text.lines import BLANK, Line, Span, cut_middle, cut_start, es
 from explorer.tui.tree import table
 from explorer.tui.tree.model import TreeModel
 from explorer.tui.tree.table import Places, TableLook
-from explorer.tui.widgets.cut_text import ROOM
+from explorer.tui.widgets.cut_text import UNCUT_WIDTH
 from explorer.tui.widgets.line_view import LineList
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ class LayerTree(LineList):
             yield from (
                 ((text, ""),) for text in table.list_uncut_texts(layer, layout, self._find_current_look())
             )
-        yield self.row_line(y + self.scroll_offset.y, ROOM)
+        yield self.row_line(y + self.scroll_offset.y, UNCUT_WIDTH)
 
     def places(self, width: int) -> Places | None:
         """Return the positions of the columns, or None for an empty model."""

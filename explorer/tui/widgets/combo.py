@@ -11,7 +11,7 @@ from textual.binding import Binding, BindingType
 from explorer.tui.text.lines import Line, escape_name
 from explorer.tui.widgets.option_field import OptionField
 
-_LONGEST = 4_096
+_MAX_TEXT_LENGTH = 4_096
 """Maximum number of characters of the typed text."""
 
 
@@ -67,7 +67,7 @@ class ComboField(OptionField, inherit_bindings=False):
     def on_key(self, event: events.Key) -> None:
         """Edit the typed text. The key `?` opens the help of the dialog."""
         if event.character is not None and event.is_printable and event.character != "?":
-            self._type((self.typed + event.character)[:_LONGEST])
+            self._type((self.typed + event.character)[:_MAX_TEXT_LENGTH])
         elif event.key == "backspace" and self.typed:
             self._type(self.typed[:-1])
         elif event.key == "ctrl+u" and self.typed:
@@ -80,7 +80,7 @@ class ComboField(OptionField, inherit_bindings=False):
     def on_paste(self, event: events.Paste) -> None:
         """Append the first line of the pasted text."""
         event.stop()
-        self._type((self.typed + (event.text.splitlines() or [""])[0])[:_LONGEST])
+        self._type((self.typed + (event.text.splitlines() or [""])[0])[:_MAX_TEXT_LENGTH])
 
     def _type(self, text: str) -> None:
         self.typed = text

@@ -14,7 +14,7 @@ from explorer.tui.text.lines import Line, line_text
 CUT = "…"
 """Character that replaces the omitted part of a text."""
 
-ROOM = 1000
+UNCUT_WIDTH = 1000
 """Width in cells in which no text is cut."""
 
 _WORDS = (re.compile(r"\S+(?: \S+)*"), re.compile(r"\S+"))

@@ -29,7 +29,7 @@ from explorer.tui.compat import keep_bar_lines, keep_plain_lines, update_scroll
 from explorer.tui.text.keys import MOVE, Key, bindings
 from explorer.tui.text.lines import BLANK, ROLES, Line, line_text
 from explorer.tui.text.theme import PLAIN_CURSOR
-from explorer.tui.widgets.cut_text import ROOM, find_full_text
+from explorer.tui.widgets.cut_text import UNCUT_WIDTH, find_full_text
 
 _SIGNS = ("▸", "▾")
 """Signs of rows that can be opened and closed."""
@@ -270,7 +270,7 @@ class LineView(_ScrollLines, can_focus=True):
 
     def uncut(self, y: int) -> Iterable[Line]:
         """Return the whole page with more room, because its lines may wrap differently then."""
-        yield from self._page(ROOM)
+        yield from self._page(UNCUT_WIDTH)
 
     def reveal(self, title: str) -> None:
         """Scroll to the heading that starts with `title`, unless it is in the upper half already.
@@ -383,7 +383,7 @@ class LineList(_ScrollLines, can_focus=True):
 
     def uncut(self, y: int) -> Iterable[Line]:
         """Return the row with more room."""
-        yield self.row_line(y + self.scroll_offset.y, ROOM)
+        yield self.row_line(y + self.scroll_offset.y, UNCUT_WIDTH)
 
     def strip(self, y: int, width: int) -> Strip:
         """Render the row that is visible in line `y`, with the background of the cursor if it is there."""

@@ -143,7 +143,7 @@ def test_bad_input_is_one_line(ask: Ask, sample: Sample, npu: Path, folder: Path
     strange = tmp_path / "strange"
     strange.mkdir()
     (strange / "thesis.tex").write_text("text")
-    assert "files of others" in error(
+    assert "other files" in error(
         "emit", sample("linear_32x64x128"), "--machine", npu, "-o", strange, "--force"
     )
     assert sorted(path.name for path in strange.iterdir()) == ["thesis.tex"]

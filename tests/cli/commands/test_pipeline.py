@@ -118,7 +118,7 @@ def test_a_stage_that_dies_is_named_and_the_others_end(stages: Path, tmp_path: P
 def test_a_stage_that_stands_still_is_named_and_all_end(
     stage: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stopped_children, "LIMIT", 0.3)
+    monkeypatch.setattr(stopped_children, "MAX_STOPPED_SECONDS", 0.3)
     model, folder = str(tmp_path / "m.onnx"), str(tmp_path / "s")
     assert main(["make", "mlp:64x64-relu-64x64-relu-64x64", "--batch", "batch", "-o", model]) == 0
     assert main(["split", model, "-n", "2", "--dim", "batch=1", "-o", folder, "--no-verify"]) == 0

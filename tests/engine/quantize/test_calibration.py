@@ -18,7 +18,7 @@ from onnxruntime.quantization.calibrate import HistogramCollector
 from explorer.base.errors import Misuse
 from explorer.engine.formats.onnx.reader import read as read_model
 from explorer.engine.number_formats import format_of
-from explorer.engine.quantize.calibration import HALF, RangeUse, ValueDistribution, calibrate_ranges
+from explorer.engine.quantize.calibration import HALF_INTERVALS, RangeUse, ValueDistribution, calibrate_ranges
 from explorer.engine.runtime import observer
 from explorer.engine.runtime.samples import Samples, random_samples, read_samples
 
@@ -65,7 +65,7 @@ def test_a_first_sample_of_nothing_does_not_spoil_the_histogram() -> None:
     seen = distribution(np.zeros(10, np.float32))
     seen.add(np.array([1e-30, -1e-30, np.inf, 4e8], np.float32))
     assert (seen.low, seen.high, seen.nan) == (np.float32(-1e-30), 4e8, 0)
-    assert (seen.counts.sum(), seen.counts[HALF - 1], seen.counts[HALF]) == (13, 1, 11)
+    assert (seen.counts.sum(), seen.counts[HALF_INTERVALS - 1], seen.counts[HALF_INTERVALS]) == (13, 1, 11)
 
 
 def at_lenet(samples: Samples, path: str, **more: Any) -> dict[str, Any]:
@@ -117,11 +117,11 @@ def test_so_much_per_cent_of_the_numbers_lie_inside(kind: str, share: float) -> 
     values = drawn(kind)
     low, high = distribution(values, 3).range(use(), "percentile", share)
     assert ((values >= low) & (values <= high)).mean() >= share / 100 - 1e-9
-    width = 2 ** np.ceil(np.log2(abs(values).max())) / HALF
+    width = 2 ** np.ceil(np.log2(abs(values).max())) / HALF_INTERVALS
     outside = values.size * (100 - share) / 200
     assert (values < low).sum() <= outside + 1e-6 < (values < low + 1.01 * width).sum() + 1
     assert (values > high).sum() <= outside + 1e-6 < (values > high - 1.01 * width).sum() + 1
-    collector = HistogramCollector("percentile", False, 2 * HALF, 128, share, None)
+    collector = HistogramCollector("percentile", False, 2 * HALF_INTERVALS, 128, share, None)
     with contextlib.redirect_stdout(io.StringIO()):
         collector.collect({"x": values})
         theirs = collector.compute_collection_result()["x"][:2]
@@ -169,7 +169,7 @@ def test_the_range_of_least_divergence_is_taken(kind: str, fmt: str) -> None:
     values, wanted = drawn(kind), use("x", fmt)
     seen = distribution(values, 3)
     low, high = seen.range(wanted, "entropy", 99)
-    levels, half = 1 << wanted.format.bits, HALF // 2
+    levels, half = 1 << wanted.format.bits, HALF_INTERVALS // 2
     used = int(np.ceil(abs(values).max() / seen.top * half))
     tried = _divergences(values, levels, iter(range(levels // 2, used + 1, 8)), half, seen.top)
     end = max(-low, high)

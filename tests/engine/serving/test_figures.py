@@ -108,7 +108,7 @@ def test_mixtral_8x7b_works_with_two_of_its_experts() -> None:
     assert grown(one.params, found.params, 32) == 46_702_792_704
     assert grown(one.active, found.active, 32) == 12_879_925_248
     assert 32 * one.cache.token_bytes == 131_072
-    assert any("experts are taken to be drawn evenly" in note for note in found.notes)
+    assert any("choose its experts evenly" in note for note in found.notes)
     _, many = found.times
     assert many.token is not None
     # nearly all experts are read by 64 tokens
@@ -408,7 +408,7 @@ def test_code_that_stops_where_its_configuration_does_is_counted_as_far_as_that(
     sizes = {"d_model": 32, "n_heads": 2, "n_layers": 1, "max_seq_len": 256, "vocab_size": 128}
     found = serve("mpt", **sizes)
     assert (found.spec.prompt, found.spec.contexts, found.times[0].context) == (255, (255,), 255)
-    assert found.notes[0].endswith("behind 255 is counted, not behind 8,192")
+    assert found.notes[0].endswith("figures are for a context of 255 tokens instead of 8,192")
     assert found.decode.cache_bytes == 255 * found.cache.token_bytes
     with pytest.raises(BadModel) as refused:
         serve("mpt", ServingSpec(contexts=(50, 300), prompt=10), **sizes)

@@ -64,7 +64,7 @@ def test_nothing_is_predicted_of_another_type_than_was_measured(
     fact = served(configured(tmp_path / "model"), here, dtype)
     assert {(one.first_token_predicted, one.token_predicted) for one in fact.times} == {(None, None)}
     assert all(one.token for one in fact.times)
-    assert "nothing is predicted: not every layer has a kernel like those" in fact.notes[-1]
+    assert "no time is predicted: some layers have no kernel like the measured ones" in fact.notes[-1]
 
 
 @pytest.mark.slow

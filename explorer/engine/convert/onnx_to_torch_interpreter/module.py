@@ -105,8 +105,8 @@ class OnnxModule(nn.Module):
         feeds = dict(zip(self._inputs, inputs, strict=False))
         for name, value in named.items():
             if name not in self._inputs or name in feeds:
-                known_names = [printable(known) for known in self._inputs]
-                raise Misuse(f"no input '{printable(name)}' is open", hint=suggest_name(name, known_names))
+                valid_names = [printable(valid_name) for valid_name in self._inputs]
+                raise Misuse(f"no input '{printable(name)}' is open", hint=suggest_name(name, valid_names))
             feeds[name] = value
         missing = [name for name in self._inputs if name not in feeds]
         if missing:

@@ -68,9 +68,9 @@ def _gradient(kind: str) -> Callable[[AtenCall, int, Callable[[Any], Want]], Gra
         input_macs = layer.length * layer.batch * gates * layer.source[-1]
         initial_state_macs = layer.layers * gates * state[-1] * (state[-2] if len(state) == 3 else 1)
         weights = [want(t) for t in call.tensors("params") if len(t.shape) > 1]
-        first: Want = next((w for w in map(want, call.tensors("hx")) if w), "")
+        state_want: Want = next((w for w in map(want, call.tensors("hx")) if w), "")
         return gradients.recurrent(
-            macs, input_macs, initial_state_macs, want(call.tensors()[0]), first, weights
+            macs, input_macs, initial_state_macs, want(call.tensors()[0]), state_want, weights
         )
 
     return rule

@@ -33,7 +33,7 @@ from explorer.engine.costs.memory.liveness import Schedule
 from explorer.facts import Analysis
 from explorer.facts.comparison import Comparison, Difference
 
-SHOWN = 4
+MAX_NAMED_KINDS = 4
 """Maximum number of kinds of work that an unexplained difference names."""
 
 _SAME_KINDS = ("torch", "torchscript", "torch.export")
@@ -213,8 +213,8 @@ def _work_difference_text(first: Analysis, second: Analysis, figure: str) -> str
     a, b = _sum_by_family(first, figure), _sum_by_family(second, figure)
     changed = {k: b[k] - a[k] for k in {*a, *b} if b[k] != a[k]}
     order = sorted(changed, key=lambda k: (-abs(changed[k]), k))
-    parts = [f"{k} {changed[k]:+,}" for k in order[:SHOWN]]
-    further = len(order) - SHOWN
+    parts = [f"{k} {changed[k]:+,}" for k in order[:MAX_NAMED_KINDS]]
+    further = len(order) - MAX_NAMED_KINDS
     return "; ".join(parts) + (
         f"; {further:,} more {'kind' if further == 1 else 'kinds'}" if further > 0 else ""
     )

@@ -18,10 +18,10 @@ from explorer.engine.costs.memory.liveness import Schedule
 from explorer.engine.graph.model import count_dense_bytes
 from explorer.facts import Analysis, Layer
 
-NAMED = 3
+MAX_NAMED_LAYERS = 3
 """Maximum number of layers without effect on the output that are named."""
 
-_SIZES = 16
+_MAX_SIZES_ELEMENTS = 16
 """Maximum number of elements of an integer tensor that counts as sizes."""
 
 
@@ -150,7 +150,11 @@ def _scope(graph: Analysis, node: Layer) -> str:
 def _is_size(node: Layer) -> bool:
     """Whether an operator computes sizes instead of the model's data."""
     shapes = [t.shape for t in node.outputs if t.dtype in ("int64", "int32")]
-    return bool(shapes) and len(shapes) == len(node.outputs) and (node.elementwise_ops or 0) <= _SIZES
+    return (
+        bool(shapes)
+        and len(shapes) == len(node.outputs)
+        and (node.elementwise_ops or 0) <= _MAX_SIZES_ELEMENTS
+    )
 
 
 def list_size_work(first: Analysis, second: Analysis) -> list[tuple[str, int]]:
@@ -245,8 +249,12 @@ class IdleLayers(Struct, frozen=True):
     def amounts(self, figure: str) -> list[tuple[str, int]]:
         """Returns the reason for a difference in a figure, and the amount."""
         work = sum(getattr(layer, figure) or 0 for layer in self.layers)
-        names = ", ".join(printable(layer.path) for layer in self.layers[:NAMED])
-        more_text = f" and {len(self.layers) - NAMED:,} more" if len(self.layers) > NAMED else ""
+        names = ", ".join(printable(layer.path) for layer in self.layers[:MAX_NAMED_LAYERS])
+        more_text = (
+            f" and {len(self.layers) - MAX_NAMED_LAYERS:,} more"
+            if len(self.layers) > MAX_NAMED_LAYERS
+            else ""
+        )
         return [
             (f"{names}{more_text}: no output of the graph needs it, which leaves it out", self.sign * work)
         ]

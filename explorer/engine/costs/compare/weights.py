@@ -125,9 +125,9 @@ class ComparedTensor(Struct):
         An ONNX layer stores W, R and B before its states, which have three dimensions. In a torch module, no
         weight after the third has three dimensions.
         """
-        name = find_family(self.owners[0].kind)
-        is_state = name == "recurrent layer" and self.place >= 3 and len(self.shape) == 3
-        return _INITIAL_STATE if is_state else name
+        family = find_family(self.owners[0].kind)
+        is_state = family == _RECURRENT and self.place >= 3 and len(self.shape) == 3
+        return _INITIAL_STATE if is_state else family
 
 
 def _read_bits(dtype: str) -> int:
@@ -277,19 +277,19 @@ def _is_movable(tensor: ComparedTensor) -> bool:
     Tensors of batch norms and biases of convolutions may not: with folded norms, they could match each other
     by mistake.
     """
-    name = tensor.family
-    return name != _BATCH_NORM and (len(tensor.shape) > 1 or "convolution" not in name)
+    family = tensor.family
+    return family != _BATCH_NORM and (len(tensor.shape) > 1 or "convolution" not in family)
 
 
 def _drop_regrouped(
     lost: list[ComparedTensor], gained: list[ComparedTensor]
 ) -> tuple[list[ComparedTensor], list[ComparedTensor]]:
     """Drops families with equal totals: one model stores as one tensor what the other stores as several."""
-    for name in {t.family for t in lost} & {t.family for t in gained}:
-        a, b = [t for t in lost if t.family == name], [t for t in gained if t.family == name]
+    for family in {t.family for t in lost} & {t.family for t in gained}:
+        a, b = [t for t in lost if t.family == family], [t for t in gained if t.family == family]
         if sum(t.elements for t in a) == sum(t.elements for t in b):
-            lost = [t for t in lost if t.family != name]
-            gained = [t for t in gained if t.family != name]
+            lost = [t for t in lost if t.family != family]
+            gained = [t for t in gained if t.family != family]
     return lost, gained
 
 
@@ -342,23 +342,23 @@ def find_weight_causes(
         for tensor in tensors:
             words = _classify(tensor, sign, extra_norms > 0, extra_norms < 0, other_tensors, model)
             if id(tensor) in joined_ids:
-                words = _JOINED
+                words = _JOINED_BIASES
             elif id(tensor) in padded_ids:
-                words = _FILLED
+                words = _PADDED_WEIGHTS
             elif id(tensor) in sliced_ids:
-                words = _SLICED if tensor.family in _SLICING else _SLICE
+                words = _SLICED_PARAMETERS if tensor.family in _SLICING_FAMILIES else _STORED_SLICES
             elif words is None and needless.issuperset(owner.path for owner in tensor.owners):
-                words = _NEEDLESS
-            elif words in (None, _SHARED, _OWN) and len(tensor.shape) == 1 and zeros:
+                words = _UNUSED_BY_OUTPUTS
+            elif words in (None, _SHARED_HERE, _SHARED_IN_FIRST) and len(tensor.shape) == 1 and zeros:
                 is_zero = all(map(zeros[max(sign, 0)], tensor.names))
-                words = _ZEROS if is_zero else words
+                words = _ZERO_BIASES if is_zero else words
             if words is None and buffers and model.info.model.is_graph:
                 # an exporter stores the buffers of a module, such as an initial state, like its parameters
                 shapes = buffers[0 if sign > 0 else 1]()
-                words = _BUFFER if any(shapes.get(n) == tensor.shape for n in tensor.names) else None
+                words = _MODULE_BUFFERS if any(shapes.get(n) == tensor.shape for n in tensor.names) else None
             if words is None and not model.info.tiled and _is_recurrent_bias(tensor):
                 has_parts = any(_BIAS_PARTS in n for t in other_tensors for n in t.names)
-                words = _RECURRENT_BIAS if has_parts else None
+                words = _RECURRENT_BIASES if has_parts else None
             if words is None:
                 unmatched[sign].append(tensor)
             else:
@@ -396,7 +396,7 @@ def _find_sliced_ids(parameters: Sequence[ComparedTensor], constants: Sequence[C
     """Finds the ids of parameters that one model slices, and of the slices that the other model stores."""
     ids: set[int] = set()
     for tensor in parameters:
-        if tensor.family not in _SLICING:
+        if tensor.family not in _SLICING_FAMILIES:
             continue
         shapes = [output.shape for output in tensor.owners[0].outputs]
         for constant in constants:
@@ -439,13 +439,13 @@ def _count_scale_bytes(model: Analysis, tensors: Sequence[ComparedTensor]) -> in
 
 def _is_multiplied_weight(tensor: ComparedTensor) -> bool:
     """Whether a convolution or matrix product multiplies by the tensor."""
-    return len(tensor.shape) > 1 and tensor.family in _FOLDS
+    return len(tensor.shape) > 1 and tensor.family in _MULTIPLYING_FAMILIES
 
 
 def _make_cause(sign: int, words: tuple[str, str], tensors: Sequence[ComparedTensor]) -> Cause:
     """Builds a cause with its count: the number of layers for batch norms, else the number of tensors."""
     layers = {owner.path for tensor in tensors for owner in tensor.owners}
-    count = len(layers) if words is _FOLDED else len(tensors)
+    count = len(layers) if words is _FOLDED_NORMS else len(tensors)
     return Cause(
         f"{count:,} {words[count != 1]}",
         sign * sum(t.elements for t in tensors),
@@ -457,63 +457,69 @@ def _count_batch_norms(analysis: Analysis) -> int:
     return sum(1 for layer in analysis.layers if not layer.group and find_family(layer.kind) == _BATCH_NORM)
 
 
-_FOLDED = ("batch normalization folded into other weights", "batch normalizations folded into other weights")
-_BIAS = ("bias that the folding adds", "biases that the folding adds")
-_RUNNING = (
+_FOLDED_NORMS = (
+    "batch normalization folded into other weights",
+    "batch normalizations folded into other weights",
+)
+_FOLDING_BIASES = ("bias that the folding adds", "biases that the folding adds")
+_RUNNING_STATISTICS = (
     "running statistic of a batch normalization: a buffer of the module, a weight of the file",
     "running statistics of batch normalizations: buffers of the module, weights of the file",
 )
-_OWN = (
+_SHARED_IN_FIRST = (
     "weight that layers of the first model share and that is stored separately here",
     "weights that layers of the first model share and that are stored separately here",
 )
-_SHARED = (
+_SHARED_HERE = (
     "weight that layers share here and that the first model stores separately",
     "weights that layers share here and that the first model stores separately",
 )
-_SCALES = ("scale or zero point of the quantization", "scales and zero points of the quantization")
-_MADE = ("constant that the exporter added", "constants that the exporter added")
-_JOINED = (
+_QUANTIZATION_SCALES = (
+    "scale or zero point of the quantization",
+    "scales and zero points of the quantization",
+)
+_EXPORTER_CONSTANTS = ("constant that the exporter added", "constants that the exporter added")
+_JOINED_BIASES = (
     "bias that the graph stores with other biases and zeros as one constant",
     "biases that the graph stores with zeros as one constant",
 )
-_ZEROS = (
+_ZERO_BIASES = (
     "bias of zeros that the other model shares or omits",
     "biases of zeros that the other model shares or omits",
 )
-_SLICING = frozenset({"change of shape"})
-_SLICED = (
+_SLICING_FAMILIES = frozenset({"change of shape"})
+_SLICED_PARAMETERS = (
     "parameter of which the other model stores only the slice that it reads",
     "parameters of which the other model stores only the slices that it reads",
 )
-_SLICE = (
+_STORED_SLICES = (
     "slice of a parameter, stored as a constant",
     "slices of parameters, stored as constants",
 )
-_FILLED = ("weight padded to whole tiles", "weights padded to whole tiles")
-_NEEDLESS = (
+_PADDED_WEIGHTS = ("weight padded to whole tiles", "weights padded to whole tiles")
+_UNUSED_BY_OUTPUTS = (
     "parameter of a layer that no output of the graph needs",
     "parameters of layers that no output of the graph needs",
 )
-_BUFFER = (
+_MODULE_BUFFERS = (
     "buffer of the module: not one of its parameters, but a weight of the file",
     "buffers of the module: not among its parameters, but weights of the file",
 )
 _BIAS_PARTS = "/parts/B"
 """Part of the names that the decomposition of a recurrent layer gives to the parts of its biases."""
 
-_RECURRENT_BIAS = (
+_RECURRENT_BIASES = (
     "bias of a recurrent layer that its tiled form stores in other parts, or added to another bias",
     "biases of recurrent layers that their tiled forms store in other parts, or added to others",
 )
-_IDLE = ("parameter of a layer that does not run", "parameters of layers that do not run")
+_IDLE_PARAMETERS = ("parameter of a layer that does not run", "parameters of layers that do not run")
 
 
 def _classify(
     tensor: ComparedTensor,
     sign: int,
-    folding: bool,
-    unfolding: bool,
+    folded_by_other: bool,
+    folds_norms_of_other: bool,
     other_tensors: Sequence[ComparedTensor],
     model: Analysis,
 ) -> tuple[str, str] | None:
@@ -522,26 +528,31 @@ def _classify(
     owner = tensor.owners[0]
     shape = tuple(sorted(tensor.shape))
     onnx = model.info.model.is_graph
-    if tensor.family == _BATCH_NORM and folding:
-        return _FOLDED
+    if tensor.family == _BATCH_NORM and folded_by_other:
+        return _FOLDED_NORMS
     if tensor.family == _BATCH_NORM and onnx and (tensor.place >= 2 or name.endswith(_STATISTICS)):
-        return _RUNNING
+        return _RUNNING_STATISTICS
     if is_graphless(model) and name.endswith(_BATCH_NORM_BUFFERS):
-        return _RUNNING
-    if unfolding and len(shape) == 1 and tensor.family in _FOLDS and tensor.place >= 1:
-        return _BIAS
+        return _RUNNING_STATISTICS
+    if (
+        folds_norms_of_other
+        and len(shape) == 1
+        and tensor.family in _MULTIPLYING_FAMILIES
+        and tensor.place >= 1
+    ):
+        return _FOLDING_BIASES
     if any(_is_tied(t, shape, tensor.family) for t in other_tensors):
-        return _OWN if sign > 0 else _SHARED
+        return _SHARED_IN_FIRST if sign > 0 else _SHARED_HERE
     if _is_scale(tensor):
-        return _SCALES
+        return _QUANTIZATION_SCALES
     if not owner.calls:
-        return _IDLE
+        return _IDLE_PARAMETERS
     if (
         onnx
         and (not owner.macs or tensor.family == _INITIAL_STATE)
         and (_is_exporter_name(name) or _is_size(tensor))
     ):
-        return _MADE
+        return _EXPORTER_CONSTANTS
     return None
 
 
@@ -552,10 +563,10 @@ def _is_recurrent_bias(tensor: ComparedTensor) -> bool:
     )
 
 
-def _is_tied(tensor: ComparedTensor, shape: tuple[int, ...], name: str) -> bool:
-    """Whether several layers share a tensor of this shape, one of which does work of the kind `name`."""
-    kinds = {find_family(owner.kind) for owner in tensor.owners}
-    return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and name in kinds
+def _is_tied(tensor: ComparedTensor, shape: tuple[int, ...], family: str) -> bool:
+    """Whether several layers share a tensor of this shape, at least one of them a layer of `family`."""
+    families = {find_family(owner.kind) for owner in tensor.owners}
+    return len(tensor.owners) > 1 and tuple(sorted(tensor.shape)) == shape and family in families
 
 
 def _is_size(tensor: ComparedTensor) -> bool:
@@ -563,10 +574,10 @@ def _is_size(tensor: ComparedTensor) -> bool:
     return tensor.dtype in ("int64", "int32") and len(tensor.shape) <= 1 and tensor.elements <= 16
 
 
-_FOLDS = ("convolution", "transposed convolution", "matrix product")
+_MULTIPLYING_FAMILIES = ("convolution", "transposed convolution", "matrix product")
 
 
-_NARROW = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2")
+_QUANTIZED_TYPES = ("int8", "uint8", "int4", "uint4", "float8_e4m3fn", "float8_e5m2")
 
 
 def _is_scale(tensor: ComparedTensor) -> bool:
@@ -574,6 +585,8 @@ def _is_scale(tensor: ComparedTensor) -> bool:
     kinds = [owner.kind.lower() for owner in tensor.owners]
     quantizes = any("quantize" in k or k.startswith("qlinear") or k.endswith("integer") for k in kinds)
     # a weight that a product reads through a DequantizeLinear is listed at the product
-    quantizes = quantizes or any(w.dtype in _NARROW for o in tensor.owners for w in o.weights if w.shape)
+    quantizes = quantizes or any(
+        w.dtype in _QUANTIZED_TYPES for o in tensor.owners for w in o.weights if w.shape
+    )
     is_named_scale = any("scale" in n.lower() or "zero" in n.lower() for n in tensor.names)
     return quantizes and len(tensor.shape) <= 1 and (is_named_scale or tensor.elements == 1)

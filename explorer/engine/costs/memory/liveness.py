@@ -20,7 +20,7 @@ from explorer.engine.costs.value_flow import ValueFlow
 from explorer.facts import Analysis, Info, Layer, Status, TensorInfo
 from explorer.facts.memory import Lifetime, Memory, MemoryStep
 
-SHOWN = 16
+MAX_LISTED_TENSORS = 16
 """Maximum number of tensors that are listed at the peak."""
 
 
@@ -221,7 +221,7 @@ def find_live_peak(steps: Sequence[ExecutionStep], keep: Collection[Hashable] = 
     return Peak(
         best if is_known else None,
         steps[peak_step].label,
-        tuple(build_description(x.info) for x in live_tensors[:SHOWN]),
+        tuple(build_description(x.info) for x in live_tensors[:MAX_LISTED_TENSORS]),
     )
 
 

@@ -138,7 +138,7 @@ def _info(
     model: Model, format: str, inference: Inference, visited: VisitResult, observed_notes: tuple[str, ...]
 ) -> Info:
     """Returns the facts of the whole model, without tile coverage."""
-    peak = find_live_peak(visited.steps, visited.kept)
+    peak = find_live_peak(visited.steps, visited.output_keys)
     values = inference.main.values
     declared = {v.name: TensorInfo(v.name, v.dtype, v.shape, "declared") for v in model.graph.outputs}
     return Info(
@@ -177,7 +177,7 @@ def _rows(model: Model, visited: VisitResult, look: Look | None) -> BuiltRows:
 
     @cache
     def order() -> Schedule:
-        return build_schedule(build_descriptions(visited.steps), visited.kept, layers, rows_of)
+        return build_schedule(build_descriptions(visited.steps), visited.output_keys, layers, rows_of)
 
     @cache
     def flow() -> ValueFlow:

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from explorer.engine.costs.layer_tree import GroupFacts, Scope
 from explorer.engine.costs.memory.liveness import Named, build_description
 from explorer.engine.costs.onnx.leaves import OperatorFigures, OperatorLeaf
-from explorer.engine.costs.onnx.values import SHOWN, GraphContext
+from explorer.engine.costs.onnx.values import MAX_LISTED_VALUES, GraphContext
 from explorer.engine.graph.model import Graph
 from explorer.facts import TensorInfo
 
@@ -91,7 +91,7 @@ def compute_boundaries(
     return {
         path: GroupFacts(
             inputs=tuple(inputs_by_group.get(path, {}).values()),
-            outputs=tuple(islice(outputs_by_group.get(path, {}).values(), SHOWN)),
+            outputs=tuple(islice(outputs_by_group.get(path, {}).values(), MAX_LISTED_VALUES)),
         )
         for path in {**inputs_by_group, **outputs_by_group}
         if path not in facts
@@ -121,7 +121,7 @@ def _cross(
     ):
         for scope in crossed_scopes:
             group_values = crossings.setdefault(scope.path, {})
-            if len(group_values) < SHOWN or key in group_values:
+            if len(group_values) < MAX_LISTED_VALUES or key in group_values:
                 group_values[key] = named
 
 

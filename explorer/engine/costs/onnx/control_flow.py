@@ -104,7 +104,7 @@ def _visit_branches(owner: ControlFlowNode) -> None:
             branch_result.leaves if is_counted else [replace(x, counted=False) for x in branch_result.leaves]
         )
         result.edges += branch_result.edges
-        result.ends += branch_result.ends
+        result.body_outputs += branch_result.body_outputs
         result.groups.update(branch_result.groups)
         result.shapes.update(branch_result.shapes)
         result.groups[prefix + name] = GroupFacts(apart=not is_counted)

@@ -49,7 +49,7 @@ def build_value_flow(
             flow.add_reader(row, key, partial(_identity, info))
         for key, info in zip(made_keys, made_infos, strict=True):
             flow.add_producer(row, key, partial(_identity, info))
-    for scopes, keys in visited.ends:
+    for scopes, keys in visited.body_outputs:
         for key in filter(flow.has_value, keys):
             # each graph of a node with several graphs is a group inside the node's group
             owner_scopes = scopes[:-1] if scopes[-1].kind in _MULTI_GRAPH_KINDS else scopes

@@ -18,7 +18,7 @@ from explorer.engine.costs.onnx.leaves import OperatorLeaf
 from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.state import Visit, VisitResult, VisitState
 from explorer.engine.costs.onnx.values import (
-    SHOWN,
+    MAX_LISTED_VALUES,
     GraphContext,
     StoredValue,
     count_bytes,
@@ -183,7 +183,7 @@ class FunctionCalls:
             name=name.name,
             kind=node.op,
             calls=scale or 1,
-            inputs=tuple(context.get_info(n) for n in read)[:SHOWN],
+            inputs=tuple(context.get_info(n) for n in read)[:MAX_LISTED_VALUES],
             outputs=tuple(outputs),
             macs=cost.macs,
             formula=cost.formula,

@@ -22,7 +22,7 @@ from explorer.engine.costs.onnx.scopes import ScopedName
 from explorer.engine.costs.onnx.sequences import SequenceElements
 from explorer.engine.costs.onnx.tile_coverage import TileLabels
 from explorer.engine.costs.onnx.values import (
-    SHOWN,
+    MAX_LISTED_VALUES,
     GraphContext,
     count_bytes,
     describe_initializers,
@@ -90,9 +90,9 @@ class VisitResult(Struct):
         groups: Facts of groups that come from a call or a control flow node, by path.
         edges: Values that each node reads and produces (see `boundaries`); operators are in the order of
             `leaves`.
-        ends: Keys of each body's outputs, with the groups that contain the body.
+        body_outputs: Keys of each body's outputs, with the groups that contain the body.
         shapes: Shapes of all bodies, by id of the object.
-        kept: Keys of the model's outputs.
+        output_keys: Keys of the model's outputs.
         context: Context of the main graph.
         tiled: MACs on tiles, or None if the model has no tiles.
     """
@@ -102,9 +102,9 @@ class VisitResult(Struct):
     leaves: list[OperatorLeaf] = field(default_factory=list)
     groups: dict[str, GroupFacts] = field(default_factory=dict)
     edges: list[Edge | OperatorLeaf] = field(default_factory=list)
-    ends: list[tuple[tuple[Scope, ...], list[Hashable]]] = field(default_factory=list)
+    body_outputs: list[tuple[tuple[Scope, ...], list[Hashable]]] = field(default_factory=list)
     shapes: dict[int, Shapes] = field(default_factory=dict)
-    kept: frozenset[Hashable] = frozenset()
+    output_keys: frozenset[Hashable] = frozenset()
     context: GraphContext | None = None
     tiled: TiledMacs | None = None
 
@@ -117,16 +117,16 @@ class VisitState(Struct):
         result: Result that the visited body records into.
         memory_of: For values that are views, the key of the tensor whose memory they share.
         sequences: Known lengths and element types of sequences, by key.
-        contexts: Number of bodies entered so far.
-        paths: Number of bodies opened at each path.
+        context_count: Number of bodies entered so far.
+        bodies_by_path: Number of bodies opened at each path.
     """
 
     inference: Inference
     result: VisitResult
     memory_of: dict[Hashable, Hashable]
     sequences: dict[Hashable, SequenceElements] = field(default_factory=dict)
-    contexts: int = 0
-    paths: Counter[str] = field(default_factory=Counter)
+    context_count: int = 0
+    bodies_by_path: Counter[str] = field(default_factory=Counter)
 
     @contextmanager
     def separate_result(self) -> Iterator[VisitResult]:
@@ -139,9 +139,9 @@ class VisitState(Struct):
             self.result = outer
 
     def create_number(self) -> int:
-        """An unused number for a body's values."""
-        self.contexts += 1
-        return self.contexts
+        """Returns an unused number for a body's values."""
+        self.context_count += 1
+        return self.context_count
 
     def find_memory_key(self, key: Hashable) -> Hashable:
         """Returns the key of the tensor whose memory a value uses: its own, or the viewed tensor's key."""
@@ -152,9 +152,9 @@ class VisitState(Struct):
     ) -> tuple[tuple[Scope, ...], str]:
         """Returns the scopes and the path prefix of a body of `node`."""
         path = context.get_path(node)
-        self.paths[path] += 1
-        if self.paths[path] > 1:
-            path = f"{path}#{self.paths[path]}"
+        self.bodies_by_path[path] += 1
+        if self.bodies_by_path[path] > 1:
+            path = f"{path}#{self.bodies_by_path[path]}"
         return (*context.list_scopes(name), Scope(path, name.name, kind)), f"{path}/"
 
     def create_child_context(
@@ -187,7 +187,7 @@ class VisitState(Struct):
                 [*map(body_context.get_info, input_names)],
             )
         )
-        self.result.ends.append((scopes, [body_context.get_key(v.name) for v in body.outputs]))
+        self.result.body_outputs.append((scopes, [body_context.get_key(v.name) for v in body.outputs]))
         return body_context
 
     def step(
@@ -223,8 +223,10 @@ class VisitState(Struct):
         return GroupFacts(
             kind=kind,
             calls=context.trips if isinstance(context.trips, int) else 1,
-            inputs=tuple(context.get_info(n) for n in node.inputs if n and n not in context.stored)[:SHOWN],
-            outputs=tuple(context.get_info(n) for n in node.outputs if n)[:SHOWN],
+            inputs=tuple(context.get_info(n) for n in node.inputs if n and n not in context.stored)[
+                :MAX_LISTED_VALUES
+            ],
+            outputs=tuple(context.get_info(n) for n in node.outputs if n)[:MAX_LISTED_VALUES],
             attributes=simplify_attributes(node),
             **facts,
         )

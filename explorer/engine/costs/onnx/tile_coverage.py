@@ -140,14 +140,14 @@ def collect_planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict
     for plan in read_plans(model):
         dims = plan.get("dims")
         for name, size in dims.items() if isinstance(dims, dict) else ():
-            if name in symbolic_names and isinstance(size, int) and 0 < size <= _LARGEST:
+            if name in symbolic_names and isinstance(size, int) and 0 < size <= _MAX_DIMENSION:
                 sizes.setdefault(name, size)
     return sizes
 
 
 _LONGEST_NAME = 64
 """Maximum length of an operator name that is read from a file."""
-_LARGEST = 1 << 20
+_MAX_DIMENSION = 1 << 20
 """Maximum size of a dimension that is read from a file."""
 
 

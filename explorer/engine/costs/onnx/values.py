@@ -44,7 +44,7 @@ _TYPES = frozenset(
 )
 """Attributes that hold the number of an element type."""
 
-SHOWN = 32
+MAX_LISTED_VALUES = 32
 """Maximum number of inputs and of outputs of a group that are listed."""
 
 

@@ -84,7 +84,7 @@ def visit(
     visitor.visit_nodes(context, graph.nodes)
     if result.tile_labels is not None:
         result.tiled = tile_coverage.count_tiled_macs(result.tile_labels, result.leaves)
-    result.kept = frozenset(state.find_memory_key(context.get_key(v.name)) for v in graph.outputs)
+    result.output_keys = frozenset(state.find_memory_key(context.get_key(v.name)) for v in graph.outputs)
     return result
 
 

@@ -21,7 +21,7 @@ class LoopObserver(Protocol):
     def step(self) -> None:
         """Begins a step; the operators of all steps belong to the same rows."""
 
-    def cut(self) -> None:
+    def assume_end(self) -> None:
         """Records that the loop was ended although only a value decides whether it continues."""
 
 
@@ -89,7 +89,7 @@ def _iterate(
         )  # the graph of an exported program gives a tuple
         is_undecided = isinstance(continues, torch.Tensor) and continues.is_meta
         if is_undecided and was_undecided:
-            loop.cut()
+            loop.assume_end()
             return
         if not continues:
             return

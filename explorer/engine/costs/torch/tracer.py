@@ -26,7 +26,6 @@ from explorer.base.errors import ExplorerError
 from explorer.engine.compat.torch import (
     attention_by,
     buffers_of,
-    hide,
     hide_from_dispatch,
     is_about_devices,
     is_about_meta,
@@ -35,8 +34,9 @@ from explorer.engine.compat.torch import (
     listening,
     mode_depths,
     parameters_of,
+    pop_function_mode,
+    push_function_mode,
     schema_of,
-    show,
     storage_key,
     uncompiled,
 )
@@ -173,7 +173,7 @@ class _Loop:
         self.counts.clear()
         self.counts.update(self.initial_counts)
 
-    def cut(self) -> None:
+    def assume_end(self) -> None:
         """Records that only one step of the loop runs, because a value decides whether the loop continues."""
         self.assumed[ONCE] += 1
 
@@ -310,14 +310,14 @@ class _Watch:
         registered = self.registered.get(id(module))
         if registered is None:
             return call(module, *args, **kwargs)
-        # hide the function mode, because the model's author did not write the calls below
-        hidden = hide(self.functions)
+        # remove the function mode, because the model's author did not write the calls below
+        is_popped = pop_function_mode(self.functions)
         try:
             self.call_count += 1
             self.check(self.call_count, len(self.named))
             layer_call = tape = None
             if (
-                hidden
+                is_popped
                 and registered.hides_functions
                 and self.can_replay
                 and self.modes
@@ -348,9 +348,9 @@ class _Watch:
             self.frames.append(
                 _Frame(registered.path, row if registered.is_leaf else None, registered.is_torch_leaf)
             )
-            is_watching_functions = hidden and not registered.hides_functions
+            is_watching_functions = is_popped and not registered.hides_functions
             if is_watching_functions:
-                show(self.functions)
+                push_function_mode(self.functions)
             try:
                 result = call(module, *args, **kwargs)
             except BaseException as error:
@@ -360,7 +360,7 @@ class _Watch:
             finally:
                 del self.frames[depth:]
                 if is_watching_functions:
-                    hide(self.functions)
+                    pop_function_mode(self.functions)
                 bookings, self.tape = self.tape, None
             if layer_call is not None and bookings is not None and not row.bound and not row.size_assumption:
                 layer_cache.store_tape(
@@ -374,8 +374,8 @@ class _Watch:
             if self.gradients is not None:
                 self.gradients.result(row, result)
         finally:
-            if hidden:
-                show(self.functions)
+            if is_popped:
+                push_function_mode(self.functions)
         return result
 
     def note_thread_call(self, module: nn.Module) -> None:
@@ -524,12 +524,12 @@ class _Watch:
 
     def run_functions(self, operator: Any, args: Any, kwargs: Any) -> Any:
         """Runs an operator that calls functions, such as a branch; each call inside gets its own row."""
-        show(self.functions)
+        push_function_mode(self.functions)
         loop = _Loop(self.frames[-1].counts, self.assumed)
         try:
             return higher_order.run(operator, loop, args, kwargs)
         finally:
-            hide(self.functions)
+            pop_function_mode(self.functions)
             loop.end()
 
     def run_as_one(self, operator: Any, *args: Any, **kwargs: Any) -> Any:
@@ -538,12 +538,12 @@ class _Watch:
 
     def run_attention(self, *args: Any, **kwargs: Any) -> Any:
         """Runs attention called from code that the function mode does not cover."""
-        hidden = hide(self.functions)
+        is_popped = pop_function_mode(self.functions)
         try:
             return self.call(_ATTENTION, args, kwargs)
         finally:
-            if hidden:
-                show(self.functions)
+            if is_popped:
+                push_function_mode(self.functions)
 
     def finish_function(self, row: Row, name: str, args: Any, kwargs: Any, result: Any) -> None:
         """Adds a call of a function to its row: result, inputs and the function's own formula."""

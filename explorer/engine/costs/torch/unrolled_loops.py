@@ -14,7 +14,7 @@ from msgspec import Struct, field
 from explorer.engine.costs.layer_tree import Scope
 from explorer.engine.costs.torch.records import Row, merge
 
-MANY = 64
+MAX_SEPARATE_CALLS = 64
 """Number of functions that a module calls in a row, up to which each call has a row."""
 LEAST_STEPS = 8
 """Least number of equal steps that are folded."""
@@ -49,7 +49,7 @@ class _Loop(Struct, eq=False):
 
 
 def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedLoops:
-    """Merges the equal steps of unrolled loops, wherever a module calls more than `MANY` functions in a row.
+    """Merges the equal steps of unrolled loops, where a module calls over `MAX_SEPARATE_CALLS` functions.
 
     Args:
         rows: Rows in the order of execution.
@@ -58,7 +58,7 @@ def fold_loops(rows: Sequence[Row], taken: Collection[str]) -> FoldedLoops:
     folded = FoldedLoops()
     for (caller, is_function), run in groupby(rows, lambda row: (row.caller, row.module is None)):
         run_rows = list(run)
-        if not is_function or len(run_rows) <= MANY:
+        if not is_function or len(run_rows) <= MAX_SEPARATE_CALLS:
             folded.rows += run_rows
             continue
         _place(_fold([*run_rows]), caller, (), 1, folded, taken)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from explorer.engine.graph.model import FileSpan, Model
 from explorer.host.file_reads import FileRead, create_record, merge_spans
 
-_LARGE = 1 << 16
+_MIN_SKIPPED_BYTES = 1 << 16
 """Smallest size of a weight that is recorded as skipped, in bytes."""
 
 
@@ -28,7 +28,7 @@ def list_model_reads(model: Model) -> tuple[FileRead, ...]:
         if not tensor.external
         and isinstance(payload := tensor.payload, FileSpan)
         and payload.source is source
-        if payload.size >= _LARGE
+        if payload.size >= _MIN_SKIPPED_BYTES
     )
     spans = []
     start = 0

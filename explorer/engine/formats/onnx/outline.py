@@ -46,9 +46,9 @@ _MAX_TEXT = 16_384
 _MAX_FACTS = 32
 _DIGITS = 19
 """Maximum number of digits of an offset or a length in a file."""
-_SHOWN = 3
+_MAX_LISTED_VALUES = 3
 """Maximum number of inputs, and of outputs, that the row of a node lists."""
-_WINDOW = 1 << 15
+_COPIED_BYTES = 1 << 15
 """Bytes of nodes that are copied from the memory map at once."""
 _RELEASE_INTERVAL = 1 << 24
 """Bytes read before the mapped pages are released; until then they count as memory of this process."""
@@ -189,7 +189,7 @@ def _list_graph_rows(
             # nodes are contiguous: copy a window of the map, and parse most nodes without a call per field
             position = offset - base
             if position >= len(window):
-                window, base, position = buffer[offset : min(stop, offset + _WINDOW)], offset, 0
+                window, base, position = buffer[offset : min(stop, offset + _COPIED_BYTES)], offset, 0
             last, is_complete = len(window) - 4, False
             while position < last and window[position] == 0x0A:
                 size, begin = window[position + 1], position + 2
@@ -250,12 +250,12 @@ def _read_plain_node(window: bytes, offset: int, end: int, prefix: str) -> Outli
         if end_of_field > end:
             return None
         if tag == 0x0A:
-            if len(inputs) < _SHOWN:
+            if len(inputs) < _MAX_LISTED_VALUES:
                 inputs.append(window[offset:end_of_field])
             else:
                 unlisted_count += 1
         elif tag == 0x12:
-            if len(outputs) < _SHOWN:
+            if len(outputs) < _MAX_LISTED_VALUES:
                 outputs.append(window[offset:end_of_field])
         elif tag == 0x1A:
             name = window[offset:end_of_field]
@@ -335,11 +335,11 @@ def _list_node_rows(
             continue
         text = buffer[content : min(end, content + _MAX_TEXT)] if number in _NODE_TEXTS else b""
         if number == 1:
-            if len(inputs) < _SHOWN:
+            if len(inputs) < _MAX_LISTED_VALUES:
                 inputs.append(text)
             else:
                 unlisted_count += 1
-        elif number == 2 and len(outputs) < _SHOWN:
+        elif number == 2 and len(outputs) < _MAX_LISTED_VALUES:
             outputs.append(text)
         elif number == 3:
             name = text

@@ -52,13 +52,13 @@ PROTOBUF_LIMIT = (1 << 31) - 1
 A larger model has its weights in a second file.
 """
 
-_SMALL = 1024
+_MAX_SKELETON_BYTES = 1024
 """Payloads below this many bytes stay in a skeleton: shapes, axes, scalars."""
 
 _MAX_SIZES_BYTES = 1 << 16
 """Maximum bytes of an int64 tensor that stays in the skeleton, because shape inference needs its values."""
 
-_LARGE = 1 << 20
+_MIN_MAPPED_BYTES = 1 << 20
 
 _COPY_BYTES = 1 << 24
 """Bytes of a source file that are copied at once."""
@@ -188,7 +188,7 @@ class _Encoder:
     def encode_node(self, node: Node) -> _Parts:
         record = node.record
         if record is not None:
-            return _Parts([record if record.size >= _SMALL else bytes(record.view())])
+            return _Parts([record if record.size >= _MAX_SKELETON_BYTES else bytes(record.view())])
         parts = _Parts([_head(node)])
         for name, attribute in node.attributes.items():
             parts.add_message(5, self.attribute(name, attribute))
@@ -224,7 +224,7 @@ class _Encoder:
 
     def encode_tensor(self, tensor: Tensor) -> _Parts:
         payload = tensor.payload
-        large = payload is not None and payload.size >= _SMALL
+        large = payload is not None and payload.size >= _MAX_SKELETON_BYTES
         place = self.refer(tensor) if large else None
         if place is None and tensor.record is not None and not tensor.external:
             return _Parts([tensor.record])
@@ -274,7 +274,7 @@ def _join_heads(
     for head, tensor in zip(heads, read_tensors(), strict=True):
         pieces += (head, tensor)
         size += len(tensor)
-        if size >= _LARGE:
+        if size >= _MIN_MAPPED_BYTES:
             yield memoryview(b"".join(pieces))
             pieces, size = [], 0
     if pieces:
@@ -422,7 +422,7 @@ def _keep(_: Tensor) -> None:
 def _is_sizes(tensor: Tensor) -> bool:
     """Whether a tensor may hold shapes or axes, whose values shape inference needs.
 
-    The limit is above `_SMALL`: the sizes of a Split into hundreds of tiles take more than 1 KB.
+    The limit is above `_MAX_SKELETON_BYTES`: the sizes of a Split into hundreds of tiles take more than 1 KB.
     """
     return tensor.dtype == "int64" and tensor.nbytes <= _MAX_SIZES_BYTES
 
@@ -563,7 +563,7 @@ def _group_jobs(parts: _Parts) -> Iterator[tuple[list[Part], int, bool]]:
         job.append(part)
         job_bytes += len(part) if isinstance(part, bytes) else part.size
         is_independent = is_independent and is_part_independent
-        if job_bytes >= _LARGE:
+        if job_bytes >= _MIN_MAPPED_BYTES:
             yield job, job_bytes, is_independent
             job, job_bytes, is_independent = [], 0, True
     if job:
@@ -673,7 +673,7 @@ def _write_at(descriptor: int, chunk: Piece, offset: int) -> None:
 
 def _is_all_zeros(chunk: Piece) -> bool:
     """Whether a chunk is large and all zeros; as a hole in the file it takes no disk space."""
-    if len(chunk) < _LARGE or any(chunk[:64]) or any(chunk[-64:]):
+    if len(chunk) < _MIN_MAPPED_BYTES or any(chunk[:64]) or any(chunk[-64:]):
         return False
     import numpy as np
 
@@ -695,14 +695,14 @@ def _join_batches(chunks: Iterator[bytes | memoryview]) -> Iterator[Piece]:
     """
     block = bytearray()
     for chunk in chunks:
-        if len(chunk) >= _LARGE:
+        if len(chunk) >= _MIN_MAPPED_BYTES:
             if block:
                 yield block
                 block = bytearray()
             yield chunk
             continue
         block += chunk
-        if len(block) >= _LARGE:
+        if len(block) >= _MIN_MAPPED_BYTES:
             yield block
             block = bytearray()
     if block:

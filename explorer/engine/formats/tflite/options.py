@@ -15,7 +15,7 @@ from typing import Any
 
 from explorer.engine.formats.onnx.protobuf_wire import Buffer
 
-LARGEST = 1 << 16
+MAX_OPTIONS_BYTES = 1 << 16
 """Maximum bytes of options that are decoded."""
 
 MAX_ENTRIES = 64
@@ -41,7 +41,7 @@ def decode_custom_options(buffer: Buffer, start: int, size: int) -> dict[str, An
     """
     if not size:
         return {}
-    if size <= LARGEST:
+    if size <= MAX_OPTIONS_BYTES:
         try:
             options = _Flex(bytes(buffer[start : start + size])).read_root()
         except (_Unknown, ValueError):

@@ -51,7 +51,7 @@ HEAD = 1 << 16
 _PROTOCOL = 1001
 """Protocol number of the legacy form; no other number was ever used."""
 
-_AGAIN = "fetch or save the file again"
+_FETCH_AGAIN = "fetch or save the file again"
 
 
 @record
@@ -206,7 +206,7 @@ def _compute_storage_offsets(
         raise BadModel(
             f"it is cut off: its storages end at byte {offset:,}, the file at {size:,}",
             where=source,
-            hint=_AGAIN,
+            hint=_FETCH_AGAIN,
         )
     return offsets
 

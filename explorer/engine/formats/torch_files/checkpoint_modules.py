@@ -39,9 +39,9 @@ TIMES = 10_000
 """Maximum number of names of one tensor, and of repeated containers in a file."""
 NAME = 512
 """Maximum length of a name, in characters. A longer name keeps its beginning and its end."""
-VALUES = 40
+MAX_LISTED_VALUES = 40
 """Maximum number of plain values that the facts list."""
-TEXT = 200
+MAX_TEXT_LENGTH = 200
 """Maximum length of a plain value as text, in characters."""
 
 PICKLED = "the file holds a pickled module, whose code was not run"
@@ -115,7 +115,7 @@ class _ContentReader:
         storages: Name of the first tensor and bytes of each storage, by key.
         bare_storages: Keys of storages that are values themselves, without a tensor.
         values: (path, text) of plain values.
-        unlisted: Number of plain values beyond `VALUES`.
+        unlisted: Number of plain values beyond `MAX_LISTED_VALUES`.
         repeated: Paths of containers that were visited before.
         name_counts: Number of names of each tensor object, by id.
         views: Tensors as views of their storages, by name.
@@ -217,7 +217,7 @@ class _ContentReader:
 
     def record_value(self, path: str, value: Any) -> None:
         """Records a value that is not a tensor."""
-        if len(self.values) < VALUES:
+        if len(self.values) < MAX_LISTED_VALUES:
             text = _format_value(value)
             if path and text:
                 self.values.append((path, text))
@@ -564,7 +564,7 @@ def _simplify_setting(value: Any) -> Any:
         return value.qualname
     if isinstance(value, bytes):
         return f"{len(value):,} bytes"
-    return value[:TEXT] if isinstance(value, str) else value
+    return value[:MAX_TEXT_LENGTH] if isinstance(value, str) else value
 
 
 def _format_value(value: Any) -> str:
@@ -579,10 +579,10 @@ def _format_value(value: Any) -> str:
         if not value or not all(isinstance(element, PLAIN) for element in value):
             return ""
         elements = ", ".join(_format_value(element) for element in value[:8])
-        return f"[{elements}{', ...' if len(value) > 8 else ''}]"[:TEXT]
+        return f"[{elements}{', ...' if len(value) > 8 else ''}]"[:MAX_TEXT_LENGTH]
     if isinstance(value, int) and value.bit_length() > 256:
         return "a number of many digits"
-    return "" if value is None or isinstance(value, (dict, Device)) else str(value)[:TEXT]
+    return "" if value is None or isinstance(value, (dict, Device)) else str(value)[:MAX_TEXT_LENGTH]
 
 
 # -- the whole checkpoint

@@ -31,7 +31,7 @@ DIGITS = 4_000
 """Maximum number of digits (or bytes) of an integer."""
 LINE = 1 << 16
 """Maximum bytes of a line in the text protocol."""
-LONG = 64
+MIN_SPAN_BYTES = 64
 """Length from which bytes become a `ByteSpan` instead of a copy."""
 KEY = 16
 """Maximum number of elements of a tuple that is a key."""

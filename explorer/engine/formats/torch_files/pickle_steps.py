@@ -9,8 +9,8 @@ import struct
 
 from explorer.engine.formats.torch_files.pickle_machine import (
     DIGITS,
-    LONG,
     MARKS,
+    MIN_SPAN_BYTES,
     PLAIN,
     ByteSpan,
     Global,
@@ -79,7 +79,7 @@ def _create_bytes_reader(size: int) -> Callable[[Pickle], Any]:
 
     def value(m: Pickle) -> Any:
         length = m.number(size)
-        if length < LONG:
+        if length < MIN_SPAN_BYTES:
             return m.take(length)
         start = m.position
         if length > len(m.content) - start:

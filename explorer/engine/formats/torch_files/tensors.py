@@ -76,7 +76,7 @@ _STORAGES = {
 }
 """Element types by storage class; for quantized types, the type of the stored integers."""
 
-_SIZES = 1 << 62
+_MAX_SIZE = 1 << 62
 """Upper bound of sizes, strides and offsets."""
 _RANK = 64
 """Maximum number of dimensions of a torch tensor."""
@@ -204,13 +204,13 @@ def check_spec(spec: TensorSpec) -> TensorSpec:
     """
     ref, shape, stride = spec.storage, spec.shape, spec.stride
     for number in (spec.offset, ref.elements, ref.start, *shape, *stride):
-        if type(number) is not int or not 0 <= number < _SIZES:
+        if type(number) is not int or not 0 <= number < _MAX_SIZE:
             raise ValueError("a tensor's sizes are not counts")
     if len(shape) != len(stride) or len(shape) > _RANK:
         raise ValueError("a tensor has more or fewer strides than dimensions")
-    if prod(shape) >= _SIZES:
+    if prod(shape) >= _MAX_SIZE:
         raise ValueError("a tensor is larger than any memory")
-    if spec.extent * BYTES.get(spec.dtype, 0) > ref.elements * BYTES.get(ref.dtype, _SIZES):
+    if spec.extent * BYTES.get(spec.dtype, 0) > ref.elements * BYTES.get(ref.dtype, _MAX_SIZE):
         raise ValueError("a tensor is larger than its storage")
     return spec
 
@@ -254,7 +254,7 @@ def _describe_meta_tensor(
     """Describes a tensor on the meta device."""
     sizes, strides = tuple(shape), tuple(stride)
     spec = TensorSpec(
-        StorageRef("", str(dtype), _SIZES - 1), str(dtype), 0, sizes, strides, options[:1] == (True,)
+        StorageRef("", str(dtype), _MAX_SIZE - 1), str(dtype), 0, sizes, strides, options[:1] == (True,)
     )
     check_spec(spec)
     spec.layout = "meta"
@@ -273,7 +273,7 @@ def _describe_sparse(layout: Any, state: Any) -> Any:
 
 
 def _is_shape(value: Any) -> bool:
-    return isinstance(value, (tuple, list)) and all(type(n) is int and 0 <= n < _SIZES for n in value)
+    return isinstance(value, (tuple, list)) and all(type(n) is int and 0 <= n < _MAX_SIZE for n in value)
 
 
 def _describe_subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: Any) -> WrappedTensor:

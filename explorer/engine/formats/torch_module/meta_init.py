@@ -35,7 +35,7 @@ class UnfilledTensors(DispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-_LARGE = 1 << 20
+_MAX_REAL_ELEMENTS = 1 << 20
 """Number of elements above which a tensor with constant or random values is created on the meta device."""
 
 _FILLED = frozenset((torch.zeros, torch.ones, torch.rand, torch.randn))
@@ -52,6 +52,6 @@ class UninitialisedOnMeta(TorchFunctionMode):
         keywords = dict(kwargs or {})
         if (func is torch.empty or func in _FILLED) and keywords.get("device") is None:
             sizes = args[0] if args and not isinstance(args[0], int) else args
-            if func is torch.empty or math.prod(keywords.get("size", sizes)) > _LARGE:
+            if func is torch.empty or math.prod(keywords.get("size", sizes)) > _MAX_REAL_ELEMENTS:
                 keywords["device"] = "meta"
         return func(*args, **keywords)

@@ -36,7 +36,7 @@ from explorer.engine.formats.torch_files.tensors import StorageRef, TensorSpec
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 from explorer.engine.formats.torch_module.arguments import BoundInputs
 from explorer.engine.formats.torch_module.loaded_module import LoadedModule
-from explorer.engine.formats.torch_replay.graph import LARGEST, Program, read
+from explorer.engine.formats.torch_replay.graph import MAX_ELEMENTS, Program, read
 from explorer.engine.formats.torch_replay.graph_replay import GraphReplay
 from explorer.engine.formats.torch_replay.rebuilt_module import (
     ReplayModule,
@@ -176,7 +176,7 @@ def _bind(
         )
         for program_input in program.inputs
     )
-    if any(math.prod(i.shape or ()) >= LARGEST for i in inputs):  # type: ignore[arg-type]
+    if any(math.prod(i.shape or ()) >= MAX_ELEMENTS for i in inputs):  # type: ignore[arg-type]
         raise Misuse("its inputs would have impossible sizes", where="--dim")
     notes = tuple(
         _describe_dim(name, symbol, values[symbol], program, values[symbol] == exported_size)
@@ -191,7 +191,7 @@ def _evaluate_size(size: int | tuple[str, int], values: Mapping[str, int]) -> in
         return size
     try:
         evaluated = _evaluate(size[0], values)
-        return evaluated if 0 <= evaluated < LARGEST else size[1]
+        return evaluated if 0 <= evaluated < MAX_ELEMENTS else size[1]
     except (ValueError, KeyError, SyntaxError, ZeroDivisionError, TypeError):
         return size[1]
 

@@ -24,7 +24,7 @@ from explorer.engine.formats.torch_files.exported_program import (
 )
 from explorer.engine.formats.torch_files.zip_archive import ZipArchive
 
-LARGEST = 1 << 56
+MAX_ELEMENTS = 1 << 56
 """Upper bound of the elements of a tensor; above it, the number of bytes would overflow."""
 
 
@@ -268,6 +268,6 @@ def _read_input(graph: dict[str, Any], name: str) -> ProgramInput:
             expression = size["as_expr"]
             sizes.append((str(expression["expr_str"]), int((expression.get("hint") or {}).get("as_int", 1))))
     exported_sizes = [s if isinstance(s, int) else s[1] for s in sizes]
-    if any(s < 0 for s in exported_sizes) or math.prod(exported_sizes) >= LARGEST:
+    if any(s < 0 for s in exported_sizes) or math.prod(exported_sizes) >= MAX_ELEMENTS:
         raise ValueError(f"the input {name} has impossible sizes")
     return ProgramInput(name, DTYPES[meta["dtype"]], tuple(sizes))

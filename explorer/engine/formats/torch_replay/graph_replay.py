@@ -187,7 +187,7 @@ class GraphReplay:
             return self._run_graph(args[1] if bool(args[0]) else args[2], args[3])
         if name == "while_loop" and arity == len(args):
             test, body, carried, constants = args
-            for _ in range(operators.LONGEST):
+            for _ in range(operators.MAX_CREATED_ITEMS):
                 if not bool(self._run_graph(test, [*carried, *constants])[0]):
                     return tuple(carried)
                 carried = self._run_graph(body, [*carried, *constants])

@@ -383,29 +383,33 @@ _VALUES: dict[str, Callable[..., Any]] = {
 }
 """Builtins on plain values, and builtins that return properties of a tensor."""
 
-LONGEST = 1_000_000
+MAX_CREATED_ITEMS = 1_000_000
 """Maximum number of list items or characters that one call may create."""
-WIDEST = 4096
+MAX_INTEGER_BITS = 4096
 """Maximum number of bits of an integer that code may create; integers in TorchScript have 64."""
 
 
 def _add(left: Any, right: Any, *options: Any) -> Any:
-    if isinstance(left, (list, str)) and len(left) + len(right) > LONGEST:
+    if isinstance(left, (list, str)) and len(left) + len(right) > MAX_CREATED_ITEMS:
         raise UnknownOperator("its code makes a list without an end")
     return left + right
 
 
 def _multiply(left: Any, right: Any) -> Any:
     for items, factor in ((left, right), (right, left)):
-        if isinstance(items, (list, str, tuple)) and len(items) * int(factor) > LONGEST:
+        if isinstance(items, (list, str, tuple)) and len(items) * int(factor) > MAX_CREATED_ITEMS:
             raise UnknownOperator("its code makes a list without an end")
-    if isinstance(left, int) and isinstance(right, int) and left.bit_length() + right.bit_length() > WIDEST:
+    if (
+        isinstance(left, int)
+        and isinstance(right, int)
+        and left.bit_length() + right.bit_length() > MAX_INTEGER_BITS
+    ):
         raise UnknownOperator("its code makes a number without an end")
     return left * right
 
 
 def _raise_to_power(base: Any, power: Any) -> Any:
-    if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > WIDEST:
+    if isinstance(base, int) and isinstance(power, int) and base.bit_length() * power > MAX_INTEGER_BITS:
         raise UnknownOperator("its code makes a number without an end")
     return base**power
 
@@ -466,7 +470,7 @@ _PRIM: dict[str, Callable[..., Any]] = {
     **dict.fromkeys(("isinstance", "AutogradAllZero"), _return_false),
     "itemsize": lambda t: t.element_size(),
     "unchecked_unwrap_optional": lambda value: value,
-    "rangelist": lambda n: list(range(min(n, LONGEST))),
+    "rangelist": lambda n: list(range(min(n, MAX_CREATED_ITEMS))),
     "name": lambda value: getattr(value, "name", ""),
     **{function.__name__: function for function in (min, max, abs)},
 }

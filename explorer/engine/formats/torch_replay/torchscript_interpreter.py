@@ -25,14 +25,14 @@ from explorer.engine.formats.torch_replay.rebuilt_module import ReplayModule
 
 SOURCE = 32 << 20
 """Maximum bytes of a code file."""
-STEPS = 200_000
+MAX_STEPS = 200_000
 """Maximum number of steps of a run, about one second. Each statement takes one step, and operators take more.
 The longest known real run, a scripted detector, takes about ten thousand steps."""
 _LOOP_STEPS = 32
 """Steps of an operator inside a loop, because it may be a tensor operator."""
 TRUSTED = 100
 """Factor by which trusted code may take more steps, such as the loop of a long recurrence."""
-LONGEST = 1_000_000
+MAX_ARGUMENT_ITEMS = 1_000_000
 """Maximum number of items, including nested items, in the arguments of an operator on plain values."""
 
 
@@ -298,7 +298,7 @@ class ScriptInterpreter:
     def _spend(self, steps: int) -> None:
         """Counts steps; raises an error above the limit."""
         self.steps += steps
-        if self.steps > STEPS * (TRUSTED if self.code.trusted else 1):
+        if self.steps > MAX_STEPS * (TRUSTED if self.code.trusted else 1):
             hint = "" if self.code.trusted else "; --trust lets it run a hundred times longer"
             raise ScriptError(f"its code runs without an end{hint}")
 
@@ -575,7 +575,7 @@ def _step_cost(name: str, args: Sequence[Any]) -> int:
     """Returns the number of steps of an operator on plain values: one for every 64 items that it may read.
 
     Raises:
-        ScriptError: The arguments have more than `LONGEST` items, such as a list that contains itself.
+        ScriptError: The arguments have over `MAX_ARGUMENT_ITEMS` items, such as a list that contains itself.
     """
     pending = [a for a in args if isinstance(a, (list, tuple, dict, str))]
     is_deep = name in _DEEP
@@ -583,7 +583,7 @@ def _step_cost(name: str, args: Sequence[Any]) -> int:
     while pending:
         value = pending.pop()
         items_visited += len(value)
-        if items_visited > LONGEST:
+        if items_visited > MAX_ARGUMENT_ITEMS:
             raise ScriptError("its code makes a list without an end")
         if is_deep and not isinstance(value, str):
             items = value.values() if isinstance(value, dict) else value
@@ -595,20 +595,20 @@ def check_size(values: Sequence[Any]) -> None:
     """Checks the size of the arguments or results of a layer.
 
     Raises:
-        ScriptError: The values have more than a tenth of `LONGEST` items, or more than 100 levels.
+        ScriptError: The values have more than a tenth of `MAX_ARGUMENT_ITEMS` items, or more than 100 levels.
     """
     pending = [(value, 0) for value in values if isinstance(value, (list, tuple, dict))]
     items_visited = 0
     while pending:
         value, depth = pending.pop()
         items_visited += len(value)
-        if items_visited > LONGEST // 10 or depth > _DEEPEST:
+        if items_visited > MAX_ARGUMENT_ITEMS // 10 or depth > _MAX_CALL_DEPTH:
             raise ScriptError("its code makes a list without an end")
         items = value.values() if isinstance(value, dict) else value
         pending += [(element, depth + 1) for element in items if isinstance(element, (list, tuple, dict))]
 
 
-_DEEPEST = 100
+_MAX_CALL_DEPTH = 100
 
 
 def _find_dotted_name(node: ast.expr, frame: ScriptFrame) -> str | None:

@@ -25,7 +25,7 @@ MAX_MODULES = 500_000
 Some architectures build several modules for each expert in each layer.
 """
 
-_LARGEST = 1 << 40
+_MAX_SIZE = 1 << 40
 """Maximum of other sizes; the elements of a tensor with two larger sizes could not be counted."""
 
 _DEPTHS = ("layer", "block", "depth", "stage", "repeat", "levels", "hops")
@@ -54,8 +54,8 @@ def check(config: Mapping[str, Any], source: str) -> None:
     """
     for key, value in _list_numbers(config, "", 0):
         name = key.rpartition(".")[2]
-        maximum = MAX_EXPERTS if "expert" in name else MAX_LAYERS if _is_depth(name) else _LARGEST
-        if not -_LARGEST <= value <= maximum:
+        maximum = MAX_EXPERTS if "expert" in name else MAX_LAYERS if _is_depth(name) else _MAX_SIZE
+        if not -_MAX_SIZE <= value <= maximum:
             config_name = "its metadata" if source.endswith(".gguf") else "config.json"
             problem = f"{config_name} says {printable(key)} {value:,}"
             raise BadModel(problem, where=source, hint=f"at most {maximum:,} are built")

@@ -222,13 +222,14 @@ def _record_match(
         if shape is None and len(stored_elements) == len(weights):
             is_contradiction = sum(stored_elements) < target.numel()
         if is_contradiction:
-            stored = (
+            stored_text = (
                 shape_text(shape)
                 if shape
                 else f"{sum(stored_elements):,} numbers in {many_text(len(weights), 'tensor')}"
             )
             name_match.contradictions.append(
-                f"{printable(names[0])} is {stored}, by the configuration {shape_text(tuple(target.shape))}"
+                f"{printable(names[0])} is {stored_text}, by the configuration"
+                f" {shape_text(tuple(target.shape))}"
             )
         share = bytes_left if index == len(shapes) - 1 else size * target.numel() // total
         bytes_left -= share

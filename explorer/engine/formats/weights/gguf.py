@@ -82,13 +82,13 @@ TYPES: Mapping[int, tuple[str, int, int]] = {
 numpy has is named as in numpy."""
 
 _MAGIC = b"GGUF"
-_SHORTEST = 24
+_MIN_FILE_BYTES = 24
 """Minimum bytes of a file: magic number, version and two counts."""
 _VERSIONS = (2, 3)
 _ALIGNMENT = 32
-_DIMS = 4
-_LARGEST = (1 << 63) - 1
-_NESTED = 4
+_MAX_RANK = 4
+_MAX_SIZE = (1 << 63) - 1
+_MAX_NESTING = 4
 """Maximum depth of nested arrays; ggml itself does not support them."""
 _MAX_ENTRIES = 1 << 23
 """Maximum number of tensors, of keys, and of strings in arrays: ten times the largest known vocabulary."""
@@ -96,17 +96,17 @@ _ARRAY_COST = 128
 """Number of strings that a nested array counts for."""
 _MAX_KEPT_NUMBERS = 1 << 10
 """Maximum length of an array of numbers that is kept. Such an array has one number for each layer."""
-_SHOWN = 6
+_MAX_SHOWN_ELEMENTS = 6
 """Maximum number of elements of an array that are shown."""
-_TEXT = 1 << 12
+_MAX_TEXT_BYTES = 1 << 12
 """Maximum bytes of a text that are kept; a chat template has a few thousand."""
-_AGAIN = "fetch or save the file again"
+_FETCH_AGAIN = "fetch or save the file again"
 
 _STRING, _ARRAY, _BOOL = 8, 9, 7
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "B", 10: "Q", 11: "q", 12: "d"}
 """Format letters of `struct` by number of gguf_metadata_value_type."""
 
-_NAMES = {_STRING: "strings", _ARRAY: "arrays", _BOOL: "booleans", 6: "floats", 12: "floats"}
+_ELEMENT_NAMES = {_STRING: "strings", _ARRAY: "arrays", _BOOL: "booleans", 6: "floats", 12: "floats"}
 """Words for elements of an array that are not integers, shown to users."""
 
 _FILE_TYPES: Mapping[int, str] = {
@@ -192,8 +192,8 @@ def read(path: str, *, partial: bool = False) -> GgufHeader:
     try:
         if os.pread(descriptor, 4, 0) != _MAGIC:
             raise BadModel("is not a GGUF file: it does not begin with GGUF", where=path)
-        if size < _SHORTEST:
-            raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_AGAIN)
+        if size < _MIN_FILE_BYTES:
+            raise BadModel(f"is cut off: it has {size} bytes", where=path, hint=_FETCH_AGAIN)
         with input_files.map_into_memory(descriptor, size) as buffer:
             return _Reader(GgufHeader(path, size, partial=partial), buffer).read_header()
     except OSError as error:
@@ -211,10 +211,10 @@ class _Reader:
 
     Attributes:
         position: Offset of the next byte to read.
-        order: Byte order, as `struct` spells it.
+        byte_order: Byte order, as `struct` spells it.
         strings_left: Number of strings in arrays that may still be read.
         names: Names of the tensors read so far.
-        codes: Compiled formats of `struct`, by format string.
+        structs: Compiled formats of `struct`, by format string.
     """
 
     def __init__(self, parsed: GgufHeader, buffer: mmap.mmap) -> None:
@@ -222,37 +222,37 @@ class _Reader:
         self.data = buffer
         self.size = parsed.size
         self.position = len(_MAGIC)
-        self.order = "<"
+        self.byte_order = "<"
         self.strings_left = _MAX_ENTRIES
         self.names: set[str] = set()
-        self.codes: dict[str, struct.Struct] = {}
+        self.structs: dict[str, struct.Struct] = {}
 
     def read_header(self) -> GgufHeader:
         parsed = self.parsed
-        version = self.number("I")
+        version = self.read_number("I")
         if version not in _VERSIONS and int.from_bytes(version.to_bytes(4, "little"), "big") in _VERSIONS:
-            parsed.big_endian, self.order = True, ">"
+            parsed.big_endian, self.byte_order = True, ">"
             self.position = len(_MAGIC)
-            version = self.number("I")
+            version = self.read_number("I")
         if version not in _VERSIONS:
             problem = f"is written in version {version:,} of GGUF; versions 2 and 3 are known"
             raise BadModel(problem, where=parsed.path)
         parsed.version = version
         # the description of a tensor has at least 24 bytes, and a pair of key and value at least 13
-        tensors, pairs = self.count(24, "tensors"), self.count(13, "keys")
+        tensors, pairs = self.read_count(24, "tensors"), self.read_count(13, "keys")
         for _ in range(pairs):
             key = self.decode_text("a key")
             if key in parsed.metadata:
                 self.raise_broken(f"the key '{printable(key)}' is in it twice")
-            parsed.metadata[key] = self.read_value(self.number("I"), key, 0)
+            parsed.metadata[key] = self.read_value(self.read_number("I"), key, 0)
         entries = [self.read_tensor() for _ in range(tensors)]
-        self.place(entries)
+        self.add_tensors(entries)
         return parsed
 
     def raise_broken(self, problem: str) -> NoReturn:
-        raise BadModel(f"its header is broken: {problem}", where=self.parsed.path, hint=_AGAIN)
+        raise BadModel(f"its header is broken: {problem}", where=self.parsed.path, hint=_FETCH_AGAIN)
 
-    def take(self, length: int) -> int:
+    def skip(self, length: int) -> int:
         """Skips `length` bytes, and returns the offset of the first one.
 
         Raises:
@@ -260,23 +260,23 @@ class _Reader:
         """
         start = self.position
         if length > self.size - start:
-            problem = f"is cut off: at byte {start:,} of {self.size:,} follow {length:,} more"
-            raise BadModel(problem, where=self.parsed.path, hint=_AGAIN)
+            problem = f"is cut off: at byte {start:,} of {self.size:,}, {length:,} more must follow"
+            raise BadModel(problem, where=self.parsed.path, hint=_FETCH_AGAIN)
         self.position = start + length
         return start
 
     def read_numbers(self, letters: str) -> tuple[int, ...]:
         """Reads the next numbers; `letters` are format letters of `struct`."""
-        code = self.codes.get(self.order + letters)
+        code = self.structs.get(self.byte_order + letters)
         if code is None:
-            code = self.codes[self.order + letters] = struct.Struct(self.order + letters)
-        return code.unpack_from(self.data, self.take(code.size))
+            code = self.structs[self.byte_order + letters] = struct.Struct(self.byte_order + letters)
+        return code.unpack_from(self.data, self.skip(code.size))
 
-    def number(self, letter: str) -> int:
+    def read_number(self, letter: str) -> int:
         """Reads the next number; `letter` is a format letter of `struct`."""
         return self.read_numbers(letter)[0]
 
-    def count(self, min_bytes: int, objects: str) -> int:
+    def read_count(self, min_bytes: int, objects: str) -> int:
         """Reads the number of the objects that follow.
 
         Args:
@@ -286,7 +286,7 @@ class _Reader:
         Raises:
             BadModel: The file has not enough bytes for so many objects.
         """
-        count = self.number("Q")
+        count = self.read_number("Q")
         if count > _MAX_ENTRIES or count * min_bytes > self.size - self.position:
             self.raise_broken(
                 f"it declares {count:,} {objects} with {self.size - self.position:,} bytes left"
@@ -295,8 +295,8 @@ class _Reader:
 
     def decode_text(self, description: str) -> str:
         """Reads a short text; `description` describes it for the error."""
-        length = self.number("Q")
-        start = self.take(length)
+        length = self.read_number("Q")
+        start = self.skip(length)
         if length > 1 << 16:
             self.raise_broken(f"{description} has {length:,} bytes")
         return self.data[start : start + length].decode("utf-8", "backslashreplace")
@@ -310,53 +310,55 @@ class _Reader:
             depth: Number of arrays that contain the value.
         """
         if kind == _STRING:
-            length = self.number("Q")
-            start = self.take(length)
-            text = self.data[start : start + min(length, _TEXT)].decode("utf-8", "backslashreplace")
-            return text if length <= _TEXT else f"{text} ... ({length:,} bytes)"
+            length = self.read_number("Q")
+            start = self.skip(length)
+            text = self.data[start : start + min(length, _MAX_TEXT_BYTES)].decode("utf-8", "backslashreplace")
+            return text if length <= _MAX_TEXT_BYTES else f"{text} ... ({length:,} bytes)"
         if kind == _ARRAY:
             return self.describe_array(key, depth)
         letter = _SCALARS.get(kind)
         if letter is None:
             self.raise_broken(f"the value of '{printable(key)}' is of the unknown type {kind:,}")
         if letter in "fd":
-            return float(self.number(letter))
-        return bool(self.number(letter)) if kind == _BOOL else self.number(letter)
+            return float(self.read_number(letter))
+        return bool(self.read_number(letter)) if kind == _BOOL else self.read_number(letter)
 
     def describe_array(self, key: str, depth: int) -> str:
         """Reads an array, and describes it by its length and its first elements."""
-        kind = self.number("I")
-        if depth >= _NESTED:
+        kind = self.read_number("I")
+        if depth >= _MAX_NESTING:
             self.raise_broken(f"'{printable(key)}' holds arrays in arrays in arrays")
         letter = _SCALARS.get(kind, "")
-        element_bytes = {_STRING: 8, _ARRAY: 12}.get(kind, struct.calcsize(self.order + letter))
+        element_bytes = {_STRING: 8, _ARRAY: 12}.get(kind, struct.calcsize(self.byte_order + letter))
         if not element_bytes:
             self.raise_broken(f"'{printable(key)}' is an array of the unknown type {kind:,}")
-        number = self.number("Q")
+        length = self.read_number("Q")
         # numbers are skipped together, but strings and arrays one by one, so these have a limit
-        self.strings_left -= 0 if letter else number * (1 if kind == _STRING else _ARRAY_COST)
-        if number > (self.size - self.position) // element_bytes or self.strings_left < 0:
-            self.raise_broken(f"it declares {number:,} elements of '{printable(key)}'")
-        if letter and not depth and number <= _MAX_KEPT_NUMBERS:
-            numbers = self.read_numbers(f"{number}{letter}") if number else ()
+        self.strings_left -= 0 if letter else length * (1 if kind == _STRING else _ARRAY_COST)
+        if length > (self.size - self.position) // element_bytes or self.strings_left < 0:
+            self.raise_broken(f"it declares {length:,} elements of '{printable(key)}'")
+        if letter and not depth and length <= _MAX_KEPT_NUMBERS:
+            numbers = self.read_numbers(f"{length}{letter}") if length else ()
             self.parsed.arrays[key] = numbers
-            self.position -= number * element_bytes
-        first_elements = [str(self.read_value(kind, key, depth + 1)) for _ in range(min(number, _SHOWN))]
-        remaining = number - len(first_elements)
+            self.position -= length * element_bytes
+        first_elements = [
+            str(self.read_value(kind, key, depth + 1)) for _ in range(min(length, _MAX_SHOWN_ELEMENTS))
+        ]
+        remaining = length - len(first_elements)
         if letter:
-            self.take(remaining * element_bytes)
+            self.skip(remaining * element_bytes)
         elif kind == _STRING:
             self.skip_strings(remaining)
         else:
             for _ in range(remaining):
                 self.read_value(kind, key, depth + 1)
         dots = ", ..." if remaining else ""
-        return f"{number:,} {_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{dots}"
+        return f"{length:,} {_ELEMENT_NAMES.get(kind, 'integers')}: {', '.join(first_elements)}{dots}"
 
     def skip_strings(self, count: int) -> None:
         """Skips the next `count` strings."""
         buffer, size, offset = self.data, self.size, self.position
-        length_of = struct.Struct(f"{self.order}Q").unpack_from
+        length_of = struct.Struct(f"{self.byte_order}Q").unpack_from
         while count and offset + 8 <= size:
             offset += 8 + length_of(buffer, offset)[0]
             count -= 1
@@ -367,19 +369,19 @@ class _Reader:
     def read_tensor(self) -> tuple[str, tuple[int, ...], int, int]:
         """Reads the description of a tensor: name, shape (outermost dimension first), type, and offset."""
         name = self.decode_text("the name of a tensor")
-        rank = self.number("I")
-        if rank > _DIMS:
+        rank = self.read_number("I")
+        if rank > _MAX_RANK:
             self.raise_broken(f"tensor '{printable(name)}' has {rank:,} dimensions, ggml has four")
         if name in self.names:
             self.raise_broken(f"two of its tensors are called '{printable(name)}'")
         self.names.add(name)
         *dims, code, offset = self.read_numbers(f"{rank}QIQ")
-        if dims and max(dims) > _LARGEST:
+        if dims and max(dims) > _MAX_SIZE:
             self.raise_broken(f"the shape of tensor '{printable(name)}' is impossible")
         return name, tuple(dims[::-1]), code, offset
 
-    def place(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
-        """Computes the byte range of each tensor; called at the end of the header, where the data begins.
+    def add_tensors(self, entries: list[tuple[str, tuple[int, ...], int, int]]) -> None:
+        """Adds the tensors with their byte ranges. The position must be the end of the header.
 
         Args:
             entries: Description of each tensor, as `read_tensor` returns it.
@@ -415,7 +417,7 @@ class _Reader:
                 problem = f"ends at byte {tensor.offset + tensor.nbytes:,} of a file of {parsed.size:,}"
                 where = f"{parsed.path}: tensor '{printable(name)}'"
                 parsed.cut = parsed.cut or BadModel(
-                    f"{problem}: the file is cut off", where=where, hint=_AGAIN
+                    f"{problem}: the file is cut off", where=where, hint=_FETCH_AGAIN
                 )
                 if not parsed.partial:
                     raise parsed.cut
@@ -462,8 +464,8 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
     if elements:
         facts.append(("bits for each parameter", f"{8 * size / elements:.2f}"))
     # only the first part describes the model
-    about = headers[0]
-    facts += [(key, _format_fact(key, value)) for key, value in about.metadata.items()]
+    first_header = headers[0]
+    facts += [(key, _format_fact(key, value)) for key, value in first_header.metadata.items()]
     return TensorIndex(
         FORMAT.name,
         source,
@@ -473,8 +475,8 @@ def _index(source: str, first: GgufHeader) -> TensorIndex:
         facts=facts,
         notes=[*notes, *(note for header in headers for note in header.notes)],
         missing=missing,
-        config={**about.metadata, **about.arrays},
-        quantization=_describe_file_type(about.metadata.get("general.file_type")),
+        config={**first_header.metadata, **first_header.arrays},
+        quantization=_describe_file_type(first_header.metadata.get("general.file_type")),
     )
 
 
@@ -489,11 +491,11 @@ def _describe_file_type(value: object) -> str:
     return _FILE_TYPES.get(value, "unknown") if isinstance(value, int) else ""
 
 
-_MODELS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
+_OTHER_ENDINGS = (".safetensors", ".bin", ".pt", ".pth", ".onnx", ".tflite", ".ckpt", ".h5", ".msgpack")
 """Endings of other model files. A folder with such a file is not opened as a split GGUF model."""
 
 
-def _split_set(folder: str) -> list[str]:
+def _list_split_model(folder: str) -> list[str]:
     """Returns the file names of the only GGUF model in a folder, in order; empty for any other folder."""
     try:
         names = sorted(os.listdir(folder))
@@ -501,7 +503,9 @@ def _split_set(folder: str) -> list[str]:
         return []
     parts = [name for name in names if name.endswith(".gguf")]
     sets = {part and (part[0], part[2]) for part in map(parse_part_name, parts)}
-    is_only_model = len(sets) == 1 and None not in sets and not any(name.endswith(_MODELS) for name in names)
+    is_only_model = (
+        len(sets) == 1 and None not in sets and not any(name.endswith(_OTHER_ENDINGS) for name in names)
+    )
     return parts if is_only_model else []
 
 
@@ -509,14 +513,14 @@ def _find_first_file(source: str) -> str:
     """Returns the path of the file to read first: `source` itself, or the first part in a folder."""
     if not os.path.isdir(source):
         return source
-    parts = _split_set(source)
+    parts = _list_split_model(source)
     if not parts:
         raise BadModel("this is a directory, not a model", where=source, hint="name a file in it")
     return os.path.join(source, parts[0])
 
 
 def _recognise(probe: SourceProbe) -> bool:
-    return probe.head.startswith(_MAGIC) or (probe.is_dir and bool(_split_set(probe.source)))
+    return probe.head.startswith(_MAGIC) or (probe.is_dir and bool(_list_split_model(probe.source)))
 
 
 def _read_part_headers(opened: GgufHeader) -> tuple[list[GgufHeader], list[str]]:
@@ -564,6 +568,6 @@ FORMAT = Format(
     tensors=read_contents,
     outline=_outline,
     endings=(".gguf",),
-    recognised="its first four bytes; a folder by the parts of one model in it",
+    recognised="its first four bytes; a folder: it holds the parts of one model",
     shows="tensors by module: quantization, shapes, bytes, values; metadata; with transformers its module",
 )

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 HEADER_BYTES = 100_000_000
 """Maximum bytes of a header in the format (MAX_HEADER_SIZE of safetensors 0.8)."""
 
-LARGE = 4 << 20
+MIN_STREAMED_BYTES = 4 << 20
 """Bytes of a header above which its outline is streamed: about thirty thousand tensors."""
 
 DTYPES: Mapping[str, tuple[str, int]] = {
@@ -83,8 +83,8 @@ _STRING = rb'"(?:[^"\\]|\\.)*+"'
 
 _SPACE = b" \t\r\n"
 _KEYS = {"dtype", "shape", "data_offsets"}
-_LARGEST = (1 << 63) - 1
-_AGAIN = "fetch or save the file again"
+_MAX_SIZE = (1 << 63) - 1
+_FETCH_AGAIN = "fetch or save the file again"
 
 
 @record
@@ -126,7 +126,7 @@ def read(path: str) -> SafetensorsHeader:
 def _read_header(header: SafetensorsHeader, text: mmap.mmap) -> SafetensorsHeader:
     """Parses the text of a header into `header`, and returns it."""
     # Python's garbage collector would scan a million tensors repeatedly
-    has_gc = len(text) > LARGE and gc.isenabled()
+    has_gc = len(text) > MIN_STREAMED_BYTES and gc.isenabled()
     if has_gc:
         gc.disable()
     try:
@@ -154,7 +154,7 @@ def _open_header(path: str) -> tuple[SafetensorsHeader, mmap.mmap]:
             )
         if 8 + length > size:
             problem = f"is cut off: its header of {length:,} bytes does not fit in {size:,}"
-            raise BadModel(problem, where=path, hint=_AGAIN)
+            raise BadModel(problem, where=path, hint=_FETCH_AGAIN)
         return SafetensorsHeader(path, size, 8 + length), _read_pages(descriptor, 8, length)
     except OSError as error:
         raise BadModel(f"cannot be read: {error.strerror}", where=path) from None
@@ -178,7 +178,7 @@ def _list_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[Stored
     try:
         yield from _parse_entries(text, header)
     except UnicodeDecodeError:
-        raise BadModel("its header is not UTF-8", where=header.path, hint=_AGAIN) from None
+        raise BadModel("its header is not UTF-8", where=header.path, hint=_FETCH_AGAIN) from None
 
 
 def _parse_entries(text: mmap.mmap, header: SafetensorsHeader) -> Iterator[StoredTensor]:
@@ -268,7 +268,7 @@ def _build_form(dtype: str, shape: tuple[int, ...]) -> _Form:
     elements = 1
     for dim in shape:
         elements *= dim
-    if shape and not 0 <= min(shape) <= max(shape) <= _LARGEST:
+    if shape and not 0 <= min(shape) <= max(shape) <= _MAX_SIZE:
         elements = -1
     unread = "" if bits else f"{printable(dtype)} is an unknown type"
     if bits == 6:
@@ -292,7 +292,7 @@ def _expect(text: mmap.mmap, offset: int, character: bytes, header: SafetensorsH
 
 def _raise_broken(header: SafetensorsHeader, offset: int) -> NoReturn:
     problem = f"its header is invalid from byte {offset:,} on"
-    raise BadModel(problem, where=header.path, hint=_AGAIN)
+    raise BadModel(problem, where=header.path, hint=_FETCH_AGAIN)
 
 
 def _parse_string(text: mmap.mmap, start: int, header: SafetensorsHeader) -> tuple[str, int]:
@@ -378,7 +378,7 @@ def _build_stored_tensor(
     elif bits and elements * bits != (end - begin) * 8:
         problem = f"{elements:,} numbers of {spelling} do not take {end - begin:,} bytes"
     if problem:
-        error = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_AGAIN)
+        error = BadModel(problem, where=f"{header.path}: tensor '{printable(name)}'", hint=_FETCH_AGAIN)
         if not (header.partial and is_truncated):
             raise error
         header.cut = header.cut or error
@@ -473,7 +473,7 @@ def _recognise(probe: SourceProbe) -> bool:
 def _outline(source: str) -> Outline:
     header, text = _open_header(source)
     header.partial = True
-    if len(text) > LARGE:
+    if len(text) > MIN_STREAMED_BYTES:
         return _stream_outline(header, text)
     contents = _build_tensor_index(_read_header(header, text))
     return build_outline(contents, header.cut)

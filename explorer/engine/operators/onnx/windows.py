@@ -146,7 +146,7 @@ def _non_max_suppression(call: Call) -> Answer:
 def _reorder_input(call: Call) -> Answer:
     """Shape rule of ReorderInput, which splits channels into blocks.
 
-    The convolution that reads the output sets the number of channels in whole blocks.
+    The output has whole blocks of channels. The convolution that reads it sets their number.
     """
     shape = call.known(0)
     if call.whole("channels_last", 0):
@@ -254,8 +254,8 @@ def _count_cell_pixels(source: Shape, output: Shape) -> Shape:
     """Returns the maximum number of pixels, by axis, in one output cell if the region is the whole image."""
     sizes: list[Dim] = []
     for size, cells in zip(source[-2:], output[-2:], strict=True):
-        are_known = isinstance(size, int) and isinstance(cells, int) and cells
-        sizes.append(-(-size // cells) if are_known else None)  # type: ignore[operator]
+        is_known = isinstance(size, int) and isinstance(cells, int) and cells
+        sizes.append(-(-size // cells) if is_known else None)  # type: ignore[operator]
     return tuple(sizes)
 
 

@@ -25,7 +25,7 @@ from explorer.facts.profile.machine import CacheLevel, KernelTime, MeasuredMachi
 from explorer.facts.profile.profile import Spread
 from explorer.host import processor
 
-SIZES = (128, 256, 512, 1024, 2048, 4096)
+MATMUL_SIDES = (128, 256, 512, 1024, 2048, 4096)
 """Sides of the square matmuls. A large one is left out if it does not fit into the time limit."""
 _MIN_MACS = 100_000_000
 """Minimum number of MACs in a run. A smaller matmul is repeated in its graph."""
@@ -173,7 +173,7 @@ class _Bench:
         self._limit, self._clock = limit, clock
         self._on_progress, self._cancel = on_progress, cancel
         self._began, self._done = clock(), 0
-        self._all = 3 + cache_levels + len(SIZES) * len(DTYPES) + _ROUNDS * probes.PROBE_COUNT
+        self._all = 3 + cache_levels + len(MATMUL_SIDES) * len(DTYPES) + _ROUNDS * probes.PROBE_COUNT
 
     def elapsed(self) -> float:
         """Returns the seconds since the start."""
@@ -234,14 +234,14 @@ def count_copies(macs: int) -> int:
 def _time_matmuls(kernels: Kernels, dtype: str, bench: _Bench) -> Iterator[KernelTime]:
     """Yields the times of square matmuls, from the smallest to the largest that fits into the time."""
     previous_seconds = 0.0
-    for index, size in enumerate(SIZES):
+    for index, size in enumerate(MATMUL_SIDES):
         macs = size**3
         count = count_copies(macs)
         # a matmul has eight times the MACs of the previous matmul
         slow = index and 8 * previous_seconds * _MIN_RUNS > bench.budget()
         run = None if slow else kernels.gemm(dtype, size, count)
         if run is None:
-            bench.skip(len(SIZES) - index)
+            bench.skip(len(MATMUL_SIDES) - index)
             return
         seconds = bench.time(run, count)
         previous_seconds = seconds.median

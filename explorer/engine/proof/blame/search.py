@@ -375,7 +375,7 @@ def _write_verdict(
     if kind == "undecided":
         departing = next(p for p in probes if p.departs)
         unjudged = next(p for p in probes if p.state == "unjudged")
-        reason = unjudged.reason[3:]
+        reason = unjudged.reason.removeprefix("it ")
         return f"not decided: first off at {_name_probe(departing)}, and {_name_probe(unjudged)} {reason}"
     largest_text = ""
     if largest is not None and (error := probes[largest].introduced) is not None:

@@ -37,7 +37,7 @@ _ORDERS = ("ArgMax", "ArgMin", "TopK", "Hardmax", "Unique", "NonMaxSuppression",
 _MAX_ALONE = 4
 """Largest number of inputs that get a number that is not finite one at a time."""
 
-_NEAR = 1e-2
+_MAX_EVALUATOR_DIFFERENCE = 1e-2
 """Relative and absolute difference up to which two evaluators are taken to compute the same."""
 
 _FLOATS = ("float16", "float32", "float64", "bfloat16")
@@ -181,6 +181,12 @@ def _agrees(expected: Mapping[str, Array], computed: Mapping[str, Array]) -> boo
     return all(
         isinstance(value, np.ndarray)
         and value.shape == computed[name].shape
-        and np.allclose(value.astype(np.float64), computed[name], rtol=_NEAR, atol=_NEAR, equal_nan=True)
+        and np.allclose(
+            value.astype(np.float64),
+            computed[name],
+            rtol=_MAX_EVALUATOR_DIFFERENCE,
+            atol=_MAX_EVALUATOR_DIFFERENCE,
+            equal_nan=True,
+        )
         for name, value in expected.items()
     )

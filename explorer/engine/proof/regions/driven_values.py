@@ -24,7 +24,7 @@ _MAGNITUDES = (1e-6, 1e-3, 0.1, 1.0, 10.0, 100.0, 1e3, 1e4, 1e6, 1e9, 1e18, 1e30
 _MAX_ALONE = 4
 """Number of inputs, the first ones, that are also changed alone."""
 
-_STEPS = 64
+_BISECTIONS = 64
 """Number of bisections. Two floats of 64 bits with the same sign are adjacent after as many."""
 
 _MAX_RUNS, _MIN_RUNS = 400, 32
@@ -220,7 +220,7 @@ class _Search:
         side, watch, _ = key
         shape = None
         feeds: Feeds = {}
-        for _ in range(_STEPS):
+        for _ in range(_BISECTIONS):
             feeds = blend.mix()
             values = self.observe(feeds)
             if values is None or (observed := watch.read(values[side])) is None:

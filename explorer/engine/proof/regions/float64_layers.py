@@ -49,7 +49,7 @@ class Float64Layers:
             self.last_use.update((name, index) for name in compared.before.inputs)
 
     def compute_value_at(self, index: int) -> Array | None:
-        """Returns the float64 value at an index of `compared_values`, or None if float64 cannot run its layer.
+        """Returns the float64 value at an index of `compared_values`, or None if its layer cannot run.
 
         The index must be larger than that of the previous call.
         """

@@ -15,7 +15,7 @@ from explorer.engine.runtime.onnxruntime import Array
 _WITHOUT_BLAS = 1 << 28
 """Largest number of multiplications to do in a type wider than float64, which takes about a second."""
 
-_ROWS = 1 << 21
+_CHUNK_ELEMENTS = 1 << 21
 """Number of elements of X to convert at a time."""
 
 
@@ -66,7 +66,8 @@ def compute_references(
     with np.errstate(all="ignore"):
         if (
             constant_weight
-            and meaning.batch * meaning.K * sum(len(row_indices) for _, row_indices in bands) <= _ROWS
+            and meaning.batch * meaning.K * sum(len(row_indices) for _, row_indices in bands)
+            <= _CHUNK_ELEMENTS
         ):
             # one pass over the weight for all draws
             ends = np.cumsum([len(row_indices) for _, row_indices in bands])[:-1]
@@ -106,7 +107,7 @@ def _multiply_in_bands(
     """Computes X W and |X| |W|, a few rows at a time: X of a convolution can have 29 million elements."""
     batch, depth, width = weight.shape
     exact, bound = (np.empty((batch, len(row_indices), width), wide) for _ in range(2))
-    step = max(1, _ROWS // max(depth, 1))
+    step = max(1, _CHUNK_ELEMENTS // max(depth, 1))
     for b in range(batch):
         for first in range(0, len(row_indices), step):
             rows = slice(first, first + step)

@@ -48,7 +48,7 @@ class PartialOutput(Struct, frozen=True):
 
 
 def run_sampled_blocks(
-    runner: Runner, site: SitePlan, meaning: ProductSpec, draw: Sequence[Array], y: Array, seed: int
+    runner: Runner, site: SitePlan, meaning: ProductSpec, draw: Sequence[Array], original: Array, seed: int
 ) -> PartialOutput | None:
     """Runs a site on some blocks of the rows of a draw.
 
@@ -57,7 +57,7 @@ def run_sampled_blocks(
         site: Plan of the site.
         meaning: Product that the site computes.
         draw: Input arrays of the site.
-        y: Output of the original, for its shape and type.
+        original: Output of the original, for its shape and type.
         seed: Seed of the choice of blocks.
 
     Returns:
@@ -67,7 +67,7 @@ def run_sampled_blocks(
     """
     count = site.M // site.tile[0] if site.edges == "ragged" else site.grid[0]
     is_large = meaning.batch == 1 and meaning.M * meaning.K * meaning.N > _MAX_FULL_MACS
-    if not is_large or site.dynamic or meaning.integers is not None or y.dtype.kind != "f":
+    if not is_large or site.dynamic or meaning.integers is not None or original.dtype.kind != "f":
         return None
     scan_index = next((i for i, node in enumerate(runner.nodes) if _is_row_scan(node, runner)), None)
     if scan_index is None:
@@ -81,15 +81,15 @@ def run_sampled_blocks(
     inverse_indices[block_indices] = np.arange(len(block_indices))
     nodes, selectors = _restrict_blocks(runner.nodes, scan_index)
     body: Graph = runner.nodes[scan_index].attributes["body"]
-    nan = np.full((), np.nan, body.outputs[0].dtype or y.dtype)
+    nan = np.full((), np.nan, body.outputs[0].dtype or original.dtype)
     feeds = zip((*runner.input_names, *selectors), (*draw, block_indices, inverse_indices, nan), strict=True)
     try:
         output = runner.run_nodes(nodes, dict(feeds))
     except BadModel:
         return None
     if (
-        output.shape != y.shape
-        or output.dtype != y.dtype
+        output.shape != original.shape
+        or output.dtype != original.dtype
         or np.isnan(meaning.arrange_output(output)[:, rows]).any()
     ):
         return None

@@ -18,7 +18,7 @@ class Additions:
 
     Args:
         model: The model.
-        shapes: Element type and shape of every value of the main graph.
+        types: Element type and shape of every value of the main graph.
 
     Attributes:
         nodes: Nodes of the new graph so far.
@@ -30,7 +30,7 @@ class Additions:
         clipped: Names of the outputs of Clip nodes.
     """
 
-    def __init__(self, model: Model, shapes: Mapping[str, TensorInfo]) -> None:
+    def __init__(self, model: Model, types: Mapping[str, TensorInfo]) -> None:
         self.opset = model.opset
         self.clipped = {
             o for node in list_stored_nodes(model.graph.nodes) if node.op == "Clip" for o in node.outputs
@@ -40,30 +40,30 @@ class Additions:
         self.functions: dict[tuple[str, str, str], Function] = {}
         self.opsets: dict[str, int] = {}
         self.values: list[Value] = []
-        self._shapes = dict(shapes)
+        self._types = dict(types)
         self._taken = set(list_value_names(model.graph))
         self._names_by_key: dict[Hashable, str] = {}
 
-    def unique(self, name: str) -> str:
+    def create_name(self, name: str) -> str:
         """Return `name`, with a number appended if another value has it."""
         return create_free_name(name, self._taken)
 
-    def cached(self, key: Hashable, make: Callable[[], str]) -> str:
-        """Return the name cached for a key. The first call computes it with `make`."""
+    def get_or_add(self, key: Hashable, add: Callable[[], str]) -> str:
+        """Return the name of the value for a key. The first call adds the value with `add`."""
         if key not in self._names_by_key:
-            self._names_by_key[key] = make()
+            self._names_by_key[key] = add()
         return self._names_by_key[key]
 
     def store(self, tensor: Tensor) -> str:
         """Store a tensor under an unused name, and return the name."""
-        name = self.unique(tensor.name)
+        name = self.create_name(tensor.name)
         self.stored[name] = Tensor(name, tensor.dtype, tensor.shape, tensor.payload)
         return name
 
-    def number(self, name: str, values: Array, dtype: str = "") -> str:
+    def store_numbers(self, name: str, values: Array, dtype: str = "") -> str:
         """Store a small tensor. Calls with the same name, type and bytes share one tensor."""
         key = name, dtype, values.shape, str(values.dtype), values.tobytes()
-        return self.cached(key, lambda: self.store(build_small_tensor(name, values, dtype)))
+        return self.get_or_add(key, lambda: self.store(build_small_tensor(name, values, dtype)))
 
     def add(
         self,
@@ -87,18 +87,24 @@ class Additions:
             attributes: Attributes of the node.
             domain: Domain of the operator.
         """
-        name = self.unique(output)
+        name = self.create_name(output)
         node = Node(op, inputs, (name,), name=f"{name}/{op}", domain=domain, attributes=attributes)
         self.nodes.append(node)
         if domain:
             self.opsets.setdefault(domain, 1)
-        shape = self.shape(like)
+        shape = self.find_shape(like)
         if shape is not None and dtype:
             self.values.append(Value(name, dtype, shape))
         return name
 
-    def call(
-        self, fmt: NumberFormat, grid: Grid, source: str, target: str, shape: Shape | None, depth: int | None
+    def add_call(
+        self,
+        fmt: NumberFormat,
+        grid: Grid,
+        source: str,
+        target: str,
+        shape: Shape | None,
+        block_axis: int | None,
     ) -> str:
         """Add a call of a format's function on the value `source`, and return the name of the result.
 
@@ -108,10 +114,12 @@ class Additions:
             source: Name of the value to round.
             target: Preferred name of the result.
             shape: Shape of both values, or None if unknown.
-            depth: Axis of the format's own blocks, or None for the last one.
+            block_axis: Axis of the format's own blocks, or None for the last one.
         """
-        name = self.unique(target)
-        function_call = call(fmt, grid, source, name, shape or (), axis=-1 if depth is None else depth)
+        name = self.create_name(target)
+        function_call = call(
+            fmt, grid, source, name, shape or (), axis=-1 if block_axis is None else block_axis
+        )
         self.nodes += function_call.nodes
         self.stored.update({tensor.name: tensor for tensor in function_call.tensors})
         if shape is not None:
@@ -127,16 +135,16 @@ class Additions:
     def declare(self, value: Value) -> None:
         """Declare a new value and record its shape."""
         self.values.append(value)
-        self._shapes[value.name] = TensorInfo(value.name, value.dtype, value.shape)
+        self._types[value.name] = TensorInfo(value.name, value.dtype, value.shape)
 
-    def shape(self, value: str) -> Shape | None:
+    def find_shape(self, value: str) -> Shape | None:
         """Return the shape of a value of the model, or None if unknown."""
-        info = self._shapes.get(value)
+        info = self._types.get(value)
         return None if info is None else info.shape
 
-    def scale(self, base: str, fmt: NumberFormat, grid: Grid) -> tuple[str, str]:
+    def store_grid(self, base: str, fmt: NumberFormat, grid: Grid) -> tuple[str, str]:
         """Store the scale and the zero point of a grid, and return their names."""
         zero = grid.zero.astype(f"{'' if getattr(fmt, 'signed', True) else 'u'}int{max(8, fmt.bits)}")
-        return self.number(f"{base}_scale", grid.scale), self.number(
+        return self.store_numbers(f"{base}_scale", grid.scale), self.store_numbers(
             f"{base}_zero_point", zero, fmt.element_type
         )

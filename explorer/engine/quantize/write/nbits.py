@@ -57,16 +57,16 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     key = "nbits", operand.stored, operand.axes, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.block
     inputs = [
         names[0],
-        additions.cached(key, lambda: additions.store(_build_code_tensor(operand, fmt, grid))),
+        additions.get_or_add(key, lambda: additions.store(_build_code_tensor(operand, fmt, grid))),
     ]
-    inputs.append(additions.number(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
+    inputs.append(additions.store_numbers(f"{operand.stored}_scales", np.ascontiguousarray(grid.scale)))
     moved = MIDDLE if fmt.signed else 0
     if (grid.zero + moved != MIDDLE).any():
         inputs.append(additions.store(_build_zero_points(operand, grid.zero + moved)))
     bias = names[2] if len(names) > 2 else ""
-    if bias and additions.shape(node.inputs[2]) == (n,) and not is_bias_added(choice):
+    if bias and additions.find_shape(node.inputs[2]) == (n,) and not is_bias_added(choice):
         inputs, bias = [*inputs, *[""] * (_BIAS - len(inputs)), bias], ""
-    output = additions.unique(f"{node.outputs[0]}_unbiased") if bias else node.outputs[0]
+    output = additions.create_name(f"{node.outputs[0]}_unbiased") if bias else node.outputs[0]
     attributes = {"K": k, "N": n, "bits": 4, "block_size": grid.block, "accuracy_level": _IN_FLOATS}
     fields: dict[str, Any] = {"domain": DOMAIN, "attributes": attributes, "metadata": node.metadata}
     additions.nodes.append(Node("MatMulNBits", inputs, (output,), name=node.name, **fields))

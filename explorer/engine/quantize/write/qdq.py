@@ -68,9 +68,9 @@ def _wrap_in_casts(
     is_activation = operand.tensor is None
     source = operand.value
     if is_activation or is_call:
-        shape = additions.shape(source) if is_activation else operand.shape
+        shape = additions.find_shape(source) if is_activation else operand.shape
         operand = replace(operand, value=_cast(source, "float32", f"{source}_float32", shape, additions))
-    shape = additions.shape(source) if is_activation else operand.shape
+    shape = additions.find_shape(source) if is_activation else operand.shape
     float_value = write_operand(operand, fmt, grid, additions)
     return _cast(float_value, operand.dtype, f"{float_value}_{operand.dtype}", shape, additions)
 
@@ -82,7 +82,7 @@ def _cast(value: str, dtype: str, target: str, shape: Shape | None, additions: A
             additions.declare(Value(cast_value, dtype, shape))
         return cast_value
 
-    return additions.cached(("cast", value, dtype), make)
+    return additions.get_or_add(("cast", value, dtype), make)
 
 
 def _has_float_activation(choice: LayerChoice) -> bool:
@@ -137,31 +137,31 @@ def write_activation(operand: Operand, fmt: NumberFormat, grid: Grid, additions:
                 dtype="float32",
                 attributes=_cast_attributes("float32"),
             )
-        scale = additions.scale(value, fmt, grid)
+        scale = additions.store_grid(value, fmt, grid)
         codes = add_quantized_activation(value, fmt, grid, additions)
         float_value = f"{value}_dequantized"
         return additions.add("DequantizeLinear", (codes, *scale), float_value, like=value, dtype="float32")
 
-    return additions.cached(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
+    return additions.get_or_add(("activation", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
 def add_quantized_activation(value: str, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Add a QuantizeLinear for an activation, and return its codes."""
 
     def make() -> str:
-        inputs = value, *additions.scale(value, fmt, grid)
+        inputs = value, *additions.store_grid(value, fmt, grid)
         return additions.add(
             "QuantizeLinear", inputs, f"{value}_quantized", like=value, dtype=fmt.element_type
         )
 
-    return additions.cached(("codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
+    return additions.get_or_add(("codes", value, fmt, grid.scale.tobytes(), grid.zero.tobytes()), make)
 
 
 def store_codes(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
     """Store the codes of a weight, and return their name."""
     name = f"{operand.stored}_{'quantized' if fmt.writing == 'linear' else fmt.name}"
     key = "stored", *_make_tensor_key(operand, fmt, grid)
-    return additions.cached(key, lambda: additions.store(quantize_weight(name, operand, fmt, grid)))
+    return additions.get_or_add(key, lambda: additions.store(quantize_weight(name, operand, fmt, grid)))
 
 
 def store_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
@@ -169,7 +169,7 @@ def store_bias(operand: Operand, grid: Grid, additions: Additions) -> str:
     # float64, because codes exceed the integers that float32 represents exactly
     codes = np.rint(read_bias(operand).astype(np.float64) / grid.scale.astype(np.float64))
     codes = np.clip(codes, -(2**31) + 1, 2**31 - 1).astype(np.int32)
-    return additions.number(f"{operand.stored}_quantized", codes)
+    return additions.store_numbers(f"{operand.stored}_quantized", codes)
 
 
 def _make_tensor_key(operand: Operand, fmt: NumberFormat, grid: Grid) -> tuple[Hashable, ...]:
@@ -187,7 +187,7 @@ def _write_weight(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Ad
         additions.values.append(Value(wide, "float32", operand.shape))
         return wide
 
-    return additions.cached(("weight", *_make_tensor_key(operand, fmt, grid)), make)
+    return additions.get_or_add(("weight", *_make_tensor_key(operand, fmt, grid)), make)
 
 
 def _write_bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Additions) -> str:
@@ -195,7 +195,7 @@ def _write_bias(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addi
         return _write_weight(operand, fmt, grid, additions)
     codes = store_bias(operand, grid, additions)
     key = "bias", codes, grid.scale.tobytes()
-    return additions.cached(key, lambda: _add_dequantization(codes, operand, fmt, grid, additions))
+    return additions.get_or_add(key, lambda: _add_dequantization(codes, operand, fmt, grid, additions))
 
 
 def _add_dequantization(
@@ -204,7 +204,7 @@ def _add_dequantization(
     attributes: dict[str, Any] = {}
     if grid.axis is not None:
         attributes = {"axis": grid.axis, **({"block_size": grid.block} if grid.block else {})}
-    inputs = codes, *additions.scale(operand.stored, fmt, grid)
+    inputs = codes, *additions.store_grid(operand.stored, fmt, grid)
     wide = additions.add("DequantizeLinear", inputs, f"{operand.stored}_dequantized", attributes=attributes)
     additions.values.append(Value(wide, "float32", operand.shape))
     return wide
@@ -214,9 +214,9 @@ def _write_call(operand: Operand, fmt: NumberFormat, grid: Grid, additions: Addi
     """Add the call of a format's function on a value, and return the rounded value."""
     depth = operand.depth
     key = "call", operand.value, fmt, grid.scale.tobytes(), grid.zero.tobytes(), grid.axis, grid.block, depth
-    shape = additions.shape(operand.value) if operand.tensor is None else operand.shape
-    return additions.cached(
-        key, lambda: additions.call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth)
+    shape = additions.find_shape(operand.value) if operand.tensor is None else operand.shape
+    return additions.get_or_add(
+        key, lambda: additions.add_call(fmt, grid, operand.value, f"{operand.value}_{fmt.name}", shape, depth)
     )
 
 

@@ -30,7 +30,7 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
     attributes = {name: value for name, value in node.attributes.items() if name != "beta"}
     fields: dict[str, Any] = {"name": node.name, "attributes": attributes, "metadata": node.metadata}
     if node.op == "Gemm":
-        product = additions.unique(f"{node.outputs[0]}_unbiased") if added else node.outputs[0]
+        product = additions.create_name(f"{node.outputs[0]}_unbiased") if added else node.outputs[0]
         additions.nodes.append(Node("QGemm", (*inputs, *bias), (product,), domain=DOMAIN, **fields))
         additions.opsets[DOMAIN] = 1
         if added:
@@ -40,8 +40,8 @@ def write(choice: LayerChoice, grids: Grids, additions: Additions) -> None:
         return
     assert choice.input is not None
     output = node.outputs[0]
-    scale = additions.scale(output, choice.input, grids.find_value_grid(choice, output))
-    codes = additions.unique(f"{output}_quantized")
+    scale = additions.store_grid(output, choice.input, grids.find_value_grid(choice, output))
+    codes = additions.create_name(f"{output}_quantized")
     additions.nodes.append(Node(f"QLinear{node.op}", (*inputs, *scale, *bias), (codes,), **fields))
     additions.nodes.append(
         Node("DequantizeLinear", (codes, *scale), node.outputs, name=f"{codes}/DequantizeLinear")
@@ -56,8 +56,8 @@ def _write_codes(
     if operand.part == "input":
         assert choice.input is not None
         codes = add_quantized_activation(operand.value, choice.input, grid, additions)
-        return codes, *additions.scale(operand.value, choice.input, grid)
+        return codes, *additions.store_grid(operand.value, choice.input, grid)
     assert choice.weight is not None
-    return store_codes(operand, choice.weight, grid, additions), *additions.scale(
+    return store_codes(operand, choice.weight, grid, additions), *additions.store_grid(
         operand.stored, choice.weight, grid
     )

@@ -97,7 +97,9 @@ def _match(value: Any, expected: Any, tensors: list[torch.Tensor]) -> bool:
         return same and all(_match(value[key], part, tensors) for key, part in expected.items())
     if isinstance(expected, (tuple, list)):
         same = isinstance(value, (tuple, list)) and len(value) == len(expected)
-        return same and all(_match(one, part, tensors) for one, part in zip(value, expected, strict=True))
+        return same and all(
+            _match(element, part, tensors) for element, part in zip(value, expected, strict=True)
+        )
     return bool(value == expected)
 
 

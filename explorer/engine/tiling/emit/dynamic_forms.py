@@ -94,7 +94,7 @@ def _cut_columns(builder: GraphBuilder, site: Site, tile: tuple[int, int, int], 
     _, tk, tn = tile
     padded = pad_to_whole_tiles(builder, w, site, ("K", "N"), (tk, tn), "w")
     depth: Size = (padded, 0) if "K" in site.dynamic else -(-site.K // tk) * tk
-    tiles = builder.reshape(padded, (depth, -1, tn), "w_apart")
+    tiles = builder.reshape(padded, (depth, -1, tn), "w_in_tiles")
     return builder.transpose(tiles, (1, 0, 2), "w_columns")
 
 
@@ -123,7 +123,7 @@ def _write_open_depth(
 ) -> str:
     """Writes one block of rows, (TM, N), as a Scan along the depth with a running sum."""
     tm, tk, tn = tile
-    tiles_in_row = builder.reshape(x, (tm, -1, tk), "x_apart")
+    tiles_in_row = builder.reshape(x, (tm, -1, tk), "x_in_tiles")
     blocks = builder.transpose(tiles_in_row, (1, 0, 2), "x_tiles")
     body = builder.inner("column")
     w_column = body.value("w")
@@ -133,7 +133,7 @@ def _write_open_depth(
     operator = register_tile_operator(builder.emission, tile, site.dtype, site.right_dtype)
     term = step.add(operator, (a, b), "p", domain=DOMAIN, mnk="*,*,*")
     next_sum = step.add("Add", (previous_sum, term), "after")
-    start = body.array(np.zeros((tm, tn), site.accumulator), "nothing")
+    start = body.array(np.zeros((tm, tn), site.accumulator), "zeros")
     total = body.scan(
         "depths",
         step,

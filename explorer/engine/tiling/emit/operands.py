@@ -174,14 +174,14 @@ class _ComputedOperand:
         cropped = self.matrix(builder, 0, count * width)
         if count == 1:
             return builder.reshape(cropped, (1, self.K, width), "w_column")
-        tiles_apart = builder.reshape(cropped, (self.K, count, width), "w_apart")
+        tiles_apart = builder.reshape(cropped, (self.K, count, width), "w_in_tiles")
         return builder.transpose(tiles_apart, (1, 0, 2), "w_columns")
 
     def blocks(self, builder: GraphBuilder, grid: tuple[int, int], height: int, width: int) -> str:
         k, n = grid
         lead = (self.batch,) if self.batch != 1 else ()
         d = len(lead)
-        tiles_apart = builder.reshape(self.name, (*lead, k, height, n, width), "w_apart")
+        tiles_apart = builder.reshape(self.name, (*lead, k, height, n, width), "w_in_tiles")
         tiles = builder.transpose(tiles_apart, (*range(d), d + 2, d, d + 1, d + 3), "w_tiles")
         return builder.reshape(tiles, (*lead, 1, n, k, height, width), "w_blocks") if lead else tiles
 

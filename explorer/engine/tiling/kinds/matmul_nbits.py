@@ -29,19 +29,19 @@ _MIN_ROUNDING_LEVEL = 4
 def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     """Returns the site of a MatMulNBits: a float MatMul with the unpacked weight."""
     x, w = node.inputs[0], node.inputs[1]
-    names = [*node.inputs[2:], "", "", "", ""]
+    scale_name, zero_name, order_name, bias, *_ = [*node.inputs[2:], "", "", "", ""]
     bits, block = int(node.attributes.get("bits", 4)), int(node.attributes.get("block_size", 0))
     K, N = int(node.attributes.get("K", 0)), int(node.attributes.get("N", 0))
     packed = context.constants.resolve(w)
-    scales = read_stored_values(context, names[0])
-    zeros = read_stored_values(context, names[1]) if names[1] else None
-    if names[2]:
+    scales = read_stored_values(context, scale_name)
+    zeros = read_stored_values(context, zero_name) if zero_name else None
+    if order_name:
         raise UntiledProduct("its depth is in another order (g_idx)")
     if int(node.attributes.get("accuracy_level", 0)) >= _MIN_ROUNDING_LEVEL:
         raise UntiledProduct("a runtime may round its activation to 8 bits (accuracy_level 4)")
     if context.dtype(x) not in (None, "float32"):
         raise NoSite(f"its type is {context.dtype(x)}, but only float32 can be tiled")
-    if packed is None or packed[0].payload is None or scales is None or (names[1] and zeros is None):
+    if packed is None or packed[0].payload is None or scales is None or (zero_name and zeros is None):
         raise NoSite("no operand is constant")
     if bits not in (2, 4, 8) or block < 1 or K < 1 or N < 1:
         raise UntiledProduct(f"weights of {bits} bits in blocks of {block}")
@@ -52,7 +52,6 @@ def _build_nbits_site(node: Node, context: SiteContext) -> Site:
     floats = Tensor(f"{w}/floats", "float32", (N, K), DerivedPayload(4 * N * K, unpack))
     context.constants.derived[floats.name] = floats, (1, 0)
     base = find_product_site(Node("MatMul", (x, floats.name), node.outputs, name=node.name), context)
-    bias = names[3]
     base_finish = base.finish
 
     def finish(builder: GraphBuilder, z: str, inputs: Sequence[str]) -> str:

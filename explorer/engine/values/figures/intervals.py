@@ -14,7 +14,7 @@ from explorer.engine.values.numbers import Array
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 """Shares of the quantiles that are reported for every tensor."""
 
-_LARGEST = sys.float_info.max
+_MAX_FLOAT = sys.float_info.max
 
 
 def list_ranks(total: int, shares: Sequence[float]) -> Iterator[tuple[float, int, int, float]]:
@@ -81,7 +81,7 @@ def compute_edges(low: float, high: float, bins: int) -> Array:
     """
     if low == high:
         half_width = max(0.5, abs(low) * 2.0**-40)
-        low, high = max(low - half_width, -_LARGEST), min(high + half_width, _LARGEST)
+        low, high = max(low - half_width, -_MAX_FLOAT), min(high + half_width, _MAX_FLOAT)
     if math.isfinite(high - low):
         return np.linspace(low, high, bins + 1)
     return np.linspace(low / 2, high / 2, bins + 1) * 2

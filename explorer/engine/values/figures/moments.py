@@ -17,7 +17,7 @@ from explorer.engine.progress import Cancel
 from explorer.engine.values.numbers import Array, Numbers, read_chunks
 from explorer.settings.statistics import STATISTICS, Choice
 
-_LARGE, _SMALL = 2.0**500, 2.0**-400
+_MAX_SQUARED, _MIN_SQUARED = 2.0**500, 2.0**-400
 """Magnitudes beyond which a square, or a sum of squares, overflows or loses digits in float64."""
 
 
@@ -125,8 +125,8 @@ class Moments:
         self.least = np.minimum(self.least, least)
         self.greatest = np.maximum(self.greatest, greatest)
         largest = np.maximum(np.abs(least), np.abs(greatest))
-        is_small = (largest < _SMALL) & (largest > 0)
-        factors = np.where(largest > _LARGE, 2.0**-560, np.where(is_small, 2.0**500, 1.0))
+        is_small = (largest < _MIN_SQUARED) & (largest > 0)
+        factors = np.where(largest > _MAX_SQUARED, 2.0**-560, np.where(is_small, 2.0**500, 1.0))
         if (factors != 1).any():
             values = values * factors[group]
         count = self._count_by_group(group)

@@ -81,7 +81,7 @@ def sorted_operators(fact: Info, stats: Sequence[OpStat], sorted_by: str) -> Tab
         cells: list[Cell] = [Span(stat.op, "kind")]
         for name, figure in figures.items():
             if name == sorted_by:
-                cells.append(bar_text(getattr(stat, name), largest, _BAR))
+                cells.append(bar_text(getattr(stat, name), largest, _BAR_WIDTH))
             cells.append(figure)
         return tuple(cells)
 
@@ -110,9 +110,9 @@ def attribute_blocks(stat: OpStat) -> list[Block]:
         blocks.append(Line((Span(f" {name}  ", "quiet"), Span(_ends(span), "figure"))))
         if span.distinct == 1:
             continue
-        values = span.values[:_VALUES]
+        values = span.values[:_MAX_VALUES]
         rows: list[tuple[Cell, ...]] = [
-            (bar_text(n, stat.count), plain(n), value_text(v, _ITEMS)) for v, n in values
+            (bar_text(n, stat.count), plain(n), value_text(v, _MAX_ITEMS)) for v, n in values
         ]
         if span.distinct > len(values):
             rows.append(("", "", Span(f"{span.distinct - len(values):,} more values", "quiet")))
@@ -121,17 +121,17 @@ def attribute_blocks(stat: OpStat) -> list[Block]:
     return blocks
 
 
-_VALUES, _ITEMS, _BAR = 8, 16, 6
+_MAX_VALUES, _MAX_ITEMS, _BAR_WIDTH = 8, 16, 6
 """Maximum number of listed values, maximum items of a list, and width of a histogram bar in cells."""
 
 
 def _ends(span: Range) -> str:
     """Format the range of an attribute, its only value, or the number of unordered values."""
     if span.distinct <= 1:
-        return value_text(span.values[0][0] if span.values else span.minimum, _ITEMS)
+        return value_text(span.values[0][0] if span.values else span.minimum, _MAX_ITEMS)
     if span.minimum is None or span.maximum is None:
         return f"{span.distinct:,} values"
-    return f"{value_text(span.minimum, _ITEMS)} .. {value_text(span.maximum, _ITEMS)}"
+    return f"{value_text(span.minimum, _MAX_ITEMS)} .. {value_text(span.maximum, _MAX_ITEMS)}"
 
 
 def range_text(span: Range) -> str:

@@ -10,9 +10,9 @@ from explorer.facts.external.placement import Placement
 from explorer.report.blocks import Block, Column, Field, Fields, Heading, Line, Paragraph, Table
 from explorer.report.present.figures import plain, size
 
-_NAMED = 6
+_MAX_NAMED = 6
 """Maximum number of names that are listed. JSON contains all."""
-_ALL = "--json has all"
+_JSON_HAS_ALL = "--json has all"
 
 
 def overlay_blocks(fact: Overlay) -> list[Block]:
@@ -33,8 +33,8 @@ def overlay_blocks(fact: Overlay) -> list[Block]:
 
 
 def _list_names(names: Sequence[str]) -> str:
-    listed = ", ".join(f"'{printable(name)[:60]}'" for name in names[:_NAMED])
-    unlisted_count = len(names) - _NAMED
+    listed = ", ".join(f"'{printable(name)[:60]}'" for name in names[:_MAX_NAMED])
+    unlisted_count = len(names) - _MAX_NAMED
     return f"{listed} and {unlisted_count:,} more" if unlisted_count > 0 else listed
 
 
@@ -92,7 +92,7 @@ def _partitions(fact: Placement) -> Table:
         )
         for index, part in enumerate(fact.partitions)
     ]
-    return Table(columns, rows, what="partitions, as they run", more=_ALL)
+    return Table(columns, rows, what="partitions, as they run", more=_JSON_HAS_ALL)
 
 
 def _boundaries(fact: Placement) -> Table:
@@ -113,7 +113,7 @@ def _boundaries(fact: Placement) -> Table:
         )
         for boundary in fact.boundaries
     ]
-    return Table(columns, rows, what="boundaries, in execution order", more=_ALL)
+    return Table(columns, rows, what="boundaries, in execution order", more=_JSON_HAS_ALL)
 
 
 def _fused(fact: Placement) -> Table:
@@ -122,4 +122,4 @@ def _fused(fact: Placement) -> Table:
         (operator.op, _shorten_provider(operator.provider), " + ".join(operator.layers))
         for operator in fact.fused
     ]
-    return Table(columns, rows, what="operators that run several layers", more=_ALL)
+    return Table(columns, rows, what="operators that run several layers", more=_JSON_HAS_ALL)

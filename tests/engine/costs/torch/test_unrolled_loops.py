@@ -56,7 +56,7 @@ def test_equal_steps_share_rows_and_loops_nest() -> None:
 
 def test_no_figure_of_the_model_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     folded = analysis(Tiled(), 3, 48)
-    monkeypatch.setattr(unrolled_loops, "MANY", 1 << 20)
+    monkeypatch.setattr(unrolled_loops, "MAX_SEPARATE_CALLS", 1 << 20)
     plain = analysis(Tiled(), 3, 48)
     assert len(plain.layers) > 800
     names: dict[str, Any] = {"peak_at": "", "peak_tensors": ()}
@@ -83,11 +83,11 @@ def test_steps_that_differ_and_short_loops_keep_their_rows() -> None:
 
     class Short(torch.nn.Module):  # type: ignore[misc, name-defined]
         def forward(self, x: Any) -> Any:
-            for _ in range(unrolled_loops.MANY):
+            for _ in range(unrolled_loops.MAX_SEPARATE_CALLS):
                 x = x + 1
             return x
 
-    assert len(analysis(Short(), 1, 4).layers) == unrolled_loops.MANY
+    assert len(analysis(Short(), 1, 4).layers) == unrolled_loops.MAX_SEPARATE_CALLS
 
 
 def test_a_loop_does_not_take_the_name_of_a_module() -> None:

@@ -154,7 +154,7 @@ def test_a_quantized_layer_says_why_its_cost_is_not_known(tmp_path: Path) -> Non
 def test_code_that_makes_lists_or_numbers_without_end_is_stopped(
     small: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchscript_interpreter, "STEPS", 10_000)
+    monkeypatch.setattr(torchscript_interpreter, "MAX_STEPS", 10_000)
     inner, code = code_of(small)
     for line in (
         "a = torch.mul([0], 1000000000000)",
@@ -183,7 +183,7 @@ class Repeated(nn.Module):
 def test_a_long_loop_is_followed_for_who_trusts_the_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(torchscript_interpreter, "STEPS", 2_000)
+    monkeypatch.setattr(torchscript_interpreter, "MAX_STEPS", 2_000)
     path = saved_script(Repeated(100), (), tmp_path / "loop.pt", scripted=True)
     shapes = {"x": (None, (2, 4))}
     notes = Session(path, input_shapes=shapes).info().model.notes

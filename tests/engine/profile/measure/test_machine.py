@@ -19,7 +19,7 @@ from explorer.engine.profile.measure.kernels import (
     Kernels,
     ObservedNetwork,
 )
-from explorer.engine.profile.measure.machine import SIZES, Surroundings, measure
+from explorer.engine.profile.measure.machine import MATMUL_SIDES, Surroundings, measure
 from explorer.engine.profile.measure.probes import OPS, list_network_convolutions
 from explorer.engine.profile.measure.speed_check import SpeedCheck
 from explorer.engine.profile.predict import TimeModel
@@ -198,8 +198,8 @@ def test_the_time_limit_holds_on_slow_machines_and_what_is_not_sure_is_said(slow
     found = machine.measured(limit=10.0)
     assert found.seconds <= 14
     sides = [one.sizes[0] for one in found.kernels if one.dtype == "float32"]
-    assert sides == list(SIZES[: len(sides)])
-    assert slow == 1 or len(sides) < len(SIZES)
+    assert sides == list(MATMUL_SIDES[: len(sides)])
+    assert slow == 1 or len(sides) < len(MATMUL_SIDES)
     assert len(found.peaks) == len(RATES)
     assert slow < 300 or any("may be off by more than 5 %" in said for said in found.notes)
 
