@@ -535,14 +535,14 @@ def _fit(
     # columns that could be left out are shortened before names, which identify the rows
     droppable = [i for i in shrinkable if table.columns[i].drop]
     passes = ((droppable, narrowest, whole_names), (shrinkable, narrowest, whole_names))
-    for some, least_wide, least_names in (*passes, (shrinkable, narrowest // 2, dict[int, int]())):
+    for columns_to_cut, least_wide, least_names in (*passes, (shrinkable, narrowest // 2, dict[int, int]())):
         before_last = table.indent + sum(widths[i] + _GAP for i in columns[:-1])
         last = columns[-1]
         is_wrapped = not table.columns[last].title and table.columns[last].align == "left"
         if least_wide < narrowest and is_wrapped and width - before_last >= _LEAST_LAST:
             break
-        floors = {i: max(least_wide, min_widths[i], least_names.get(i, 0)) for i in some}
-        _shorten_columns(some, widths, before_last + widths[last] - width, floors)
+        floors = {i: max(least_wide, min_widths[i], least_names.get(i, 0)) for i in columns_to_cut}
+        _shorten_columns(columns_to_cut, widths, before_last + widths[last] - width, floors)
     return columns, widths
 
 

@@ -17,7 +17,8 @@ MATMULS = {
 """Kinds of layers that consist of one matmul or convolution."""
 _DERIVED_NAME = re.compile(r"(?:fused )?(.*?)(?:_nchwc)?(?:_token_[0-9]+)?", re.DOTALL)
 """Name that onnxruntime gives to a fused or blocked-layout node, derived from a node or value name."""
-_MODULE = "nn.Module: "
+_MODULE_PREFIX = "nn.Module: "
+"""Prefix of the names that torch's profiler gives to modules."""
 _MAX_COMPARED_LENGTH, _MAX_COMPARED_NAMES = 200, 20_000
 """Maximum name length, and maximum number of names, that a search for similar names compares; it is slow."""
 _MAX_FUSED_STEPS = 4
@@ -53,7 +54,7 @@ class LayerNames:
             op: Operator type that the runtime reports under this name.
             module: Class of the module, its index among the executed modules of that class, and their number.
         """
-        if rows := self._find_rows(name.removeprefix(_MODULE)):
+        if rows := self._find_rows(name.removeprefix(_MODULE_PREFIX)):
             return rows
         if op:
             match = _DERIVED_NAME.fullmatch(name)

@@ -84,8 +84,8 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
     for region in grounds.regions:
         if region.kind == "different":
             return "different", f"different: {_describe_region(region)}: {region.reason}"
-    unproved = next((r for r in grounds.regions if r.kind == "unproven"), None)
-    unfollowed = next((s for s in grounds.sites if not s.passed), None)
+    unproven_region = next((r for r in grounds.regions if r.kind == "unproven"), None)
+    unproven_site = next((s for s in grounds.sites if not s.passed), None)
     for name, evidence in (("output", grounds.whole), ("torch's output", grounds.torch)):
         for output in evidence:
             if output.passed:
@@ -94,13 +94,13 @@ def _find_first_fault(grounds: Grounds) -> tuple[VerdictKind, str] | None:
             why = f"{name} '{printable(output.name)}': {output.reason}{saturation_text}"
             if output.equal or output.drawn or output.void:
                 return "unproven", f"not proved: {why}"
-            if grounds.structural and unfollowed is None and not output.nonfinite and name == "output":
+            if grounds.structural and unproven_site is None and not output.nonfinite and name == "output":
                 return "unproven", f"not proved: all parts are equal, and {why}"
             return "different", f"different: {why}"
-    if unfollowed is not None:
-        return "unproven", f"not proved: matmul '{printable(unfollowed.name)}': {unfollowed.reason}"
-    if unproved is not None:
-        return "unproven", f"not proved: {_describe_region(unproved)}: {unproved.reason}"
+    if unproven_site is not None:
+        return "unproven", f"not proved: matmul '{printable(unproven_site.name)}': {unproven_site.reason}"
+    if unproven_region is not None:
+        return "unproven", f"not proved: {_describe_region(unproven_region)}: {unproven_region.reason}"
     if grounds.nonfinite:
         return "unproven", f"not proved: {grounds.nonfinite}"
     if grounds.not_run:
@@ -120,7 +120,7 @@ def _describe_region(region: RegionEvidence) -> str:
 
 def _describe_constant_outputs(outputs: Sequence[OutputEvidence]) -> str:
     """Describes outputs that never change: 'outputs 'a' and 'b' are the same for all inputs, ...'."""
-    names = [f"'{printable(end.name)}'" for end in outputs]
+    names = [f"'{printable(output.name)}'" for output in outputs]
     listed = f"outputs {', '.join(names[:-1])} and {names[-1]} are" if names[1:] else f"output {names[0]} is"
     return f"{listed} the same for all inputs, which shows nothing"
 

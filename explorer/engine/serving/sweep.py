@@ -51,7 +51,7 @@ class ServedModel(Struct, frozen=True):
 
     Attributes:
         name: The user's name of the model.
-        door: Session in which the model is open.
+        session: Session in which the model is open.
         content: Function that returns a digest of all inputs of the model's figures.
         opener: Function that takes this digest and returns a picklable function that opens the model in a
             worker.
@@ -61,7 +61,7 @@ class ServedModel(Struct, frozen=True):
     """
 
     name: str
-    door: ServingSession
+    session: ServingSession
     content: Callable[[], str]
     opener: Callable[[str], Callable[[], SweepSession]]
     opening: Mapping[str, Any]
@@ -83,13 +83,13 @@ class ServingTask(Task, frozen=True, kw_only=True):
     machine: Machine | None
 
     def compute_rows(
-        self, door: Any, on_progress: OnProgress = None, cancel: Cancel = None
+        self, session: Any, on_progress: OnProgress = None, cancel: Cancel = None
     ) -> Iterator[ServingRow]:
         """Yields the rows of all questions. A question without a layout has a row with the reason."""
         try:
             # a machine without a name gives bounds only, which do not depend on the worker
             machine = None if self.machine is None else replace(self.machine, name="")
-            fact = door.serving(self.spec, machine=machine, on_progress=on_progress, cancel=cancel)
+            fact = session.serving(self.spec, machine=machine, on_progress=on_progress, cancel=cancel)
         except (Cancelled, MissingExtra):
             raise
         except ExplorerError as error:
@@ -321,8 +321,8 @@ class _Run:
         if in_process:
             for task in tasks:
                 stop_if(self.cancel)
-                door = state_by_task[id(task)].subject.door
-                on_result(task, list(task.compute_rows(door, self.on_progress, self.cancel)))
+                session = state_by_task[id(task)].subject.session
+                on_result(task, list(task.compute_rows(session, self.on_progress, self.cancel)))
             return 0
         report(self.on_progress, None, "starting workers")
         return cluster.run_tasks(tasks, on_result, scheduler, workers or 1, self.cancel)

@@ -46,7 +46,7 @@ class Subject(Struct, frozen=True):
 
     Attributes:
         name: The user's name of the model.
-        door: Session in which the model is open.
+        session: Session in which the model is open.
         files: Function that returns the absolute paths of the model's files, the graph first. It exports a
             model that is not ONNX.
         opener: Function that takes these paths and returns a picklable function that opens the model in
@@ -59,7 +59,7 @@ class Subject(Struct, frozen=True):
     """
 
     name: str
-    door: SweepSession
+    session: SweepSession
     files: Callable[[], tuple[str, ...]]
     opener: Callable[[Sequence[str]], Callable[[], SweepSession]]
     opening: Mapping[str, Any]
@@ -315,7 +315,7 @@ class _Run:
                     stop_if(self.cancel)
                     row, spec = work.rows[index], self.specs[index]
                     if row.products is None:
-                        row = plan_row(work.subject.door, row, spec, self.hardware, self.order)
+                        row = plan_row(work.subject.session, row, spec, self.hardware, self.order)
                         self.made += 1
                     if self.proof is not None and not row.error:
                         if prover is None:
@@ -383,7 +383,7 @@ def _list_layers(work: _ModelState, specs: Sequence[TileSpec]) -> Iterator[Sweep
     for spec, row in zip(specs, work.rows, strict=True):
         if row.error:
             continue
-        for site in work.subject.door.plan(spec).sites:
+        for site in work.subject.session.plan(spec).sites:
             yield SweepLayer(work.subject.name, site.name, site.M, site.K, site.N, site.batch, site.calls)
         return
 

@@ -78,13 +78,13 @@ class FormatTask(Task, frozen=True, kw_only=True):
     row: FormatRow
     request: QuantizeRequest
 
-    def compute_rows(self, door: SweepSession) -> Iterator[FormatRow]:
+    def compute_rows(self, session: SweepSession) -> Iterator[FormatRow]:
         """Yields the measured row."""
-        yield measure_row(door, self.row, self.request)
+        yield measure_row(session, self.row, self.request)
 
 
 def measure_row(
-    door: SweepSession,
+    session: SweepSession,
     row: FormatRow,
     request: QuantizeRequest,
     on_progress: OnProgress = None,
@@ -92,7 +92,7 @@ def measure_row(
 ) -> FormatRow:
     """Returns the row with its figures, or with the error that prevents them."""
     try:
-        trial = door.quantize_trial(
+        trial = session.quantize_trial(
             request.spec,
             calibrate=request.calibrate or None,
             draws=request.draws,
@@ -290,7 +290,7 @@ class _Run:
         for name in self.parts_by_format:
             spec = self._spec_with(name)
             try:
-                choice = subject.door.quantize_choice(
+                choice = subject.session.quantize_choice(
                     spec, as_graph=True, on_progress=self.on_progress
                 ).layers
             except MissingExtra:
@@ -377,7 +377,7 @@ class _Run:
         # only the runs of the original model, in the first trial, take long enough to show progress
         on_progress = None if self.done else self.on_progress
         measured_row = measure_row(
-            work.subject.door, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
+            work.subject.session, row, self._request(trial), cancel=self.cancel, on_progress=on_progress
         )
         self._store_row(measured_row)
         return measured_row

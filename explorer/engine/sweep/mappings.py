@@ -36,11 +36,11 @@ class MappingTask(Task, frozen=True, kw_only=True):
     machine: MemoryMachine
     globs: tuple[str, ...]
 
-    def compute_rows(self, door: SweepSession) -> Iterator[Struct]:
+    def compute_rows(self, session: SweepSession) -> Iterator[Struct]:
         """Yields the row with its figures, or with the error."""
         row = self.row
         try:
-            fact = door.map(self.machine, objective=row.objective, sites=self.globs)
+            fact = session.map(self.machine, objective=row.objective, sites=self.globs)
         except (Cancelled, MissingExtra):
             raise
         except ExplorerError as error:
@@ -147,7 +147,7 @@ class _Run:
             stop_if(self.cancel)
             began = time.perf_counter()
             task = self._task(self.open[0])
-            self._add(self.open[0], tuple(task.compute_rows(self.subject.door)))
+            self._add(self.open[0], tuple(task.compute_rows(self.subject.session)))
             if workers is None and self.open:
                 seconds = (time.perf_counter() - began) * len(self.open)
                 workers = suggest_processes(seconds, len(self.open), count_file_bytes(self.files))

@@ -114,7 +114,7 @@ class Task(Struct, frozen=True, kw_only=True):
     opening: str = ""
     version: str = __version__
 
-    def compute_rows(self, door: SweepSession) -> Iterator[Struct]:
+    def compute_rows(self, session: SweepSession) -> Iterator[Struct]:
         """Yields the rows."""
         raise NotImplementedError
 
@@ -140,19 +140,21 @@ class TilingTask(Task, frozen=True, kw_only=True):
     order: str
     proof: ProofSpec | None
 
-    def compute_rows(self, door: SweepSession) -> Iterator[SweepRow]:
+    def compute_rows(self, session: SweepSession) -> Iterator[SweepRow]:
         """Yields the rows."""
         for row, spec in zip(self.rows, self.specs, strict=True):
             # a stored row that lacks only its proof has its figures
             if row.products is None:
-                row = plan_row(door, row, spec, self.hardware, self.order)
-            yield row if self.proof is None else prove_row(door, row, spec, self.proof)
+                row = plan_row(session, row, spec, self.hardware, self.order)
+            yield row if self.proof is None else prove_row(session, row, spec, self.proof)
 
 
-def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str) -> SweepRow:
+def plan_row(
+    session: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardware, order: str
+) -> SweepRow:
     """Returns the row with the figures of its plan, or with the error that prevents them."""
     try:
-        plan = door.plan(spec)
+        plan = session.plan(spec)
         cost = compute_plan_cost(plan, hardware, order=order)
     except (Cancelled, MissingExtra):
         raise
@@ -183,7 +185,7 @@ def plan_row(door: SweepSession, row: SweepRow, spec: TileSpec, hardware: Hardwa
 
 
 def prove_row(
-    door: SweepSession,
+    session: SweepSession,
     row: SweepRow,
     spec: TileSpec,
     proof: ProofSpec,
@@ -201,7 +203,7 @@ def prove_row(
     temporary = scratch.Folder()
     folder = temporary.path
     try:
-        result = door.tile(
+        result = session.tile(
             spec,
             output=os.path.join(folder, "tiled.onnx"),
             draws=proof.draws,
@@ -210,7 +212,7 @@ def prove_row(
             cancel=cancel,
         )
         if result.output:
-            door.undo()
+            session.undo()
         evidence = result.verification
         assert evidence is not None
         return replace(

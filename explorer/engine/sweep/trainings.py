@@ -25,7 +25,7 @@ Take = tuple[int, str, bool] | None
 """Number of the row whose checkpoint is written, path to write, and whether to overwrite it; or None."""
 _SETTINGS = ("seed", "rate", "batch", "epochs", "optimizer")
 _MIN_SECONDS = 20.0
-"""Duration of work in seconds from which other processes save time. Each process first imports torch."""
+"""Seconds of work from which other processes save time. Each of them first imports torch."""
 
 
 class TrainingTask(Task, frozen=True, kw_only=True):
@@ -33,25 +33,27 @@ class TrainingTask(Task, frozen=True, kw_only=True):
 
     Attributes:
         row: Row without figures.
-        how: Options of the training that are not in the row.
+        options: Options of the training that are not in the row.
         module: Digest of the module.
     """
 
     row: TrainingTrial
-    how: Mapping[str, Any]
+    options: Mapping[str, Any]
     module: str
 
-    def compute_rows(self, door: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
+    def compute_rows(self, session: SweepSession, cancel: Cancel = None) -> Iterator[Struct]:
         """Yields the checkpoint and the row with its figures, or a row with the error."""
         stop_if(cancel)
         row = self.row
-        if door.module_digest() != self.module:
+        if session.module_digest() != self.module:
             raise BadModel("the worker has another module of this name", where=row.model)
         settings = {name: getattr(row, name) for name in _SETTINGS}
         try:
             with scratch.create_folder() as folder:
                 path = os.path.join(folder, "best.ckpt")
-                training = door.train(self.files[0], output=path, cancel=cancel, **self.how, **settings)
+                training = session.train(
+                    self.files[0], output=path, cancel=cancel, **self.options, **settings
+                )
                 with input_files.open_binary(path) as file:
                     yield TrainedWeights(row.key, file.read())
         except (Cancelled, MissingExtra):
@@ -66,10 +68,10 @@ class TrainingTask(Task, frozen=True, kw_only=True):
 
 
 def sweep_trainings(
-    door: SweepSession,
+    session: SweepSession,
     tasks: Sequence[TrainingTask],
     *,
-    stay: bool = False,
+    keep_in_process: bool = False,
     output: str | None = None,
     take: Take = None,
     scheduler: str | None = None,
@@ -80,9 +82,9 @@ def sweep_trainings(
     """Runs the trainings that `output` does not contain yet.
 
     Args:
-        door: Session of the module.
+        session: Session of the module.
         tasks: The trainings.
-        stay: Whether the module is an object of this process, so that no other process can open it.
+        keep_in_process: Whether the module is an object of this process, which no other one can open.
         output: Path of a file of results, or None. Rows in the file are not computed again; new rows are
             added.
         take: Number of a row, path for its checkpoint, and whether the path may be overwritten; or None.
@@ -98,7 +100,7 @@ def sweep_trainings(
         Cancelled: `cancel` returned True.
     """
     began = time.perf_counter()
-    if stay and (scheduler or (workers or 1) > 1):
+    if keep_in_process and (scheduler or (workers or 1) > 1):
         raise Misuse(
             "an nn.Module object stays in its process",
             hint="name it as FILE.py:callable or package.module:callable",
@@ -124,9 +126,13 @@ def sweep_trainings(
             report(on_progress, None, "training", len(rows) - len(stored_rows), count)
 
         report(on_progress, None, "training", 0, count)
-        in_process = scheduler is None and (stay or workers in (None, 1))
-        while pending and in_process and (stay or workers == 1 or _is_cheap(rows, stored_rows, len(pending))):
-            on_result(pending[0], list(pending[0].compute_rows(door, cancel)))
+        in_process = scheduler is None and (keep_in_process or workers in (None, 1))
+        while (
+            pending
+            and in_process
+            and (keep_in_process or workers == 1 or _is_cheap(rows, stored_rows, len(pending)))
+        ):
+            on_result(pending[0], list(pending[0].compute_rows(session, cancel)))
             del pending[0]
         worker_count = _train_in_workers(pending, on_result, scheduler, workers, cancel) if pending else 0
         sweep = _build_answer(list(rows.values()), weights, take)

@@ -79,7 +79,7 @@ def _subject(session: Session, on_progress: OnProgress) -> sweep.ServedModel:
     source, options = build_open_arguments(models)
     return sweep.ServedModel(
         name=models.label(models.current),
-        door=session,
+        session=session,
         content=partial(session.parts.get_part(Server).content, None, on_progress),
         opener=lambda content: partial(
             open_worker_model, partial(reopen_module, reopen), source, options, _content, content

@@ -158,14 +158,14 @@ def sweep_trainings(
                 fingerprint=samples,
                 opening=f"{module} {words}",
                 row=replace(row, key=key),
-                how=training,
+                options=training,
                 module=module,
             )
         )
     return trainings.sweep_trainings(
         session,
         tasks,
-        stay=models.module is not None,
+        keep_in_process=models.module is not None,
         output=output,
         take=None if take is None else (*take, overwrite),
         scheduler=scheduler,
@@ -311,7 +311,7 @@ def _subject(
     opening = {name: options[name] for name in FIGURE_OPTIONS}
     return engine.Subject(
         name=models.label(models.current),
-        door=session,
+        session=session,
         # models of other formats are exported to ONNX
         files=lambda: list_files(models.load_graph(models.current, on_progress)),
         opener=partial(_opener, reopen, options),
@@ -337,7 +337,7 @@ def _describe_module(session: SweepSession, models: Models, reopen: Reopen) -> e
     source, options = build_open_arguments(models)
     return engine.Subject(
         name=models.label(models.current),
-        door=session,
+        session=session,
         files=lambda: (),
         content=partial(_products_digest, session),
         opener=lambda _: partial(

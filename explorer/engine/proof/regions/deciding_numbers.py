@@ -421,7 +421,7 @@ def _list_node_numbers(
 
 def _read_small_values(name: str, scopes: Sequence[Mapping[str, Tensor]]) -> np.ndarray[Any, Any] | None:
     """Returns the numbers of a stored value if it is small, else None."""
-    tensor = next((some[name] for some in scopes if name in some), None)
+    tensor = next((scope[name] for scope in scopes if name in scope), None)
     return _read_small_tensor(tensor) if tensor is not None else None
 
 

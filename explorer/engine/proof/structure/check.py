@@ -78,7 +78,7 @@ class TileCheck:
         """Whether the last tiles along an axis have the full size: edges are padded, or the size is open."""
         self.labels: dict[str, list[tuple[int, str]]] = {}
         """(axis, tile index as text) pairs of each label."""
-        self.places: dict[tuple[int, int, int], Array] = {}
+        self.positions_in_product: dict[tuple[int, int, int], Array] = {}
         """Positions of a tile's elements in its product, by rows, columns and width of the product."""
         codes = [value.codes for value in inputs]
         self.left = meaning.left(codes)
@@ -193,29 +193,29 @@ class TileCheck:
             NotTiled: The elements differ from the original's computation.
         """
         _, K, _ = self.sizes
-        place = self._describe_location(area, int(positions[0]))
+        location = self._describe_location(area, int(positions[0]))
         products = [t for t in terms if isinstance(t.source, SymbolProduct)]
         if not products:
-            raise NotTiled(f"nothing is multiplied {place}")
+            raise NotTiled(f"nothing is multiplied {location}")
         first = products[0]
         assert isinstance(first.source, SymbolProduct)
-        self._check_place(area, positions, first, element_count, place)
+        self._check_tile_position(area, positions, first, element_count, location)
         depth = 0
         for index, term in enumerate(products):
             product = term.source
             assert isinstance(product, SymbolProduct)
             if term.local is not first.local and not np.array_equal(term.local, first.local):
-                raise NotTiled(f"products are shifted against each other {place}")
+                raise NotTiled(f"products are shifted against each other {location}")
             depth = self._check_product(product, area, index, depth, term.factor)
         if depth != K:
-            raise NotTiled(f"terms are missing {place}: products cover {depth:,} of {K:,} along the depth")
+            raise NotTiled(f"terms are missing {location}: products cover {depth:,} of {K:,} along the depth")
         self.tiles += len(products)
         if len(products) < len(terms) or self.expected_bias is not None:
             other_terms = [t for t in terms if not isinstance(t.source, SymbolProduct)]
-            self._check_bias(other_terms, area, positions, place)
+            self._check_bias(other_terms, area, positions, location)
 
-    def _check_place(
-        self, area: Rectangle, positions: Array, first: Addend, element_count: int, place: str
+    def _check_tile_position(
+        self, area: Rectangle, positions: Array, first: Addend, element_count: int, location: str
     ) -> None:
         """Checks that a product computes the complete tile, without a transpose."""
         tm, _, tn = self.tile
@@ -223,16 +223,18 @@ class TileCheck:
         size = self._tile_length("M", tm, area.rows), self._tile_length("N", tn, area.columns)
         if shape != size:
             raise NotTiled(
-                f"a tile of {shape[0]}x{shape[1]} is {place}, but the plan has {size[0]}x{size[1]} tiles"
+                f"a tile of {shape[0]}x{shape[1]} is {location}, but the plan has {size[0]}x{size[1]} tiles"
                 f" on a grid of {tm}x{tn}"
             )
         key = area.rows, area.columns, size[1]
-        if key not in self.places:
-            self.places[key] = (np.arange(area.rows)[:, None] * size[1] + np.arange(area.columns)).reshape(-1)
-        if not np.array_equal(first.local, self.places[key][positions]):
-            raise NotTiled(f"elements of a tile are not where they belong, {place}")
+        if key not in self.positions_in_product:
+            self.positions_in_product[key] = (
+                np.arange(area.rows)[:, None] * size[1] + np.arange(area.columns)
+            ).reshape(-1)
+        if not np.array_equal(first.local, self.positions_in_product[key][positions]):
+            raise NotTiled(f"elements of a tile are not where they belong, {location}")
         if positions.size != element_count:
-            raise NotTiled(f"a part of the tile {place} comes from elsewhere")
+            raise NotTiled(f"a part of the tile {location} comes from elsewhere")
 
     def count_hidden_products(self) -> int:
         """Returns the number of products of tiles that the output does not contain."""
@@ -268,13 +270,13 @@ class TileCheck:
             self._check_second_operand(right, area, depth, tile_index, factor)
         else:
             # all rows of tiles read the same weight tiles, so check each array, or each memory layout, once
-            place = area.b, depth, area.n, factor
-            if self.checked_arrays.get((id(right), *place)) is not right:
+            use = area.b, depth, area.n, factor
+            if self.checked_arrays.get((id(right), *use)) is not right:
                 memory_layout = right.__array_interface__["data"][0], right.dtype, right.strides, right.shape
-                if (*memory_layout, *place) not in self.checked_bytes:
+                if (*memory_layout, *use) not in self.checked_bytes:
                     self._check_tile(right, tile_index, depth, width, area, factor)
-                    self.checked_bytes.add((*memory_layout, *place))
-                self.checked_arrays[id(right), *place] = right
+                    self.checked_bytes.add((*memory_layout, *use))
+                self.checked_arrays[id(right), *use] = right
         self._check_label(product.label, tile_index)
         return depth + width
 
@@ -441,13 +443,15 @@ class TileCheck:
         else:
             if factor not in (alpha, float(np.asarray(alpha, weight.dtype))):
                 raise NotTiled(f"product {tile_index} is scaled by {factor:g} instead of {alpha:g}")
-            slice_ = self.stored[area.b][depth : depth + width, columns]
+            expected_bits = self.stored[area.b][depth : depth + width, columns]
             if is_same_type:
                 # compare in the memory order of the weight, which may be mapped from a file
                 tile_bits = part.view(self.bits)
-                is_column_major = slice_.strides[0] < slice_.strides[1]
+                is_column_major = expected_bits.strides[0] < expected_bits.strides[1]
                 is_equal = bool(
-                    (tile_bits.T == slice_.T).all() if is_column_major else (tile_bits == slice_).all()
+                    (tile_bits.T == expected_bits.T).all()
+                    if is_column_major
+                    else (tile_bits == expected_bits).all()
                 )
             else:
                 widened = weight[depth : depth + width, columns].astype(part.dtype)
@@ -475,7 +479,7 @@ class TileCheck:
         return f": {differing:,} of {part.size:,} elements differ, by up to {max_difference:.3g}"
 
     def _check_bias(
-        self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, place: str
+        self, terms: Sequence[Addend], area: Rectangle, positions: Array | slice, location: str
     ) -> None:
         """Checks that the terms other than products are the bias, added once."""
         bias_count = 0
@@ -485,11 +489,11 @@ class TileCheck:
         for term in terms:
             if isinstance(term.source, InputBlock):
                 if self.bias is None or term.source is not self.bias.whole:
-                    raise NotTiled(f"the input itself is added {place}")
+                    raise NotTiled(f"the input itself is added {location}")
                 assert expected is not None
                 if not np.array_equal(term.local + term.source.base, expected):
-                    raise NotTiled(f"the bias is not the original's {place}")
-                self._check_beta(term.factor, place)
+                    raise NotTiled(f"the bias is not the original's {location}")
+                self._check_beta(term.factor, location)
                 bias_count += 1
                 continue
             assert isinstance(term.source, np.ndarray)
@@ -497,12 +501,12 @@ class TileCheck:
                 # a zero term adds nothing; a bias of zeros counts as present
                 continue
             if self.bias is not None or expected is None:
-                raise NotTiled(f"numbers are added that the original does not have, {place}")
+                raise NotTiled(f"numbers are added that the original does not have, {location}")
             if bias_count:
-                raise NotTiled(f"the bias is added twice {place}")
+                raise NotTiled(f"the bias is added twice {location}")
             expected_values = expected
             if term.factor != 1.0:
-                self._check_beta(term.factor, place)
+                self._check_beta(term.factor, location)
             elif self.meaning.beta != 1.0:
                 expected_values = expected_values.astype(term.source.dtype) * term.source.dtype.type(
                     self.meaning.beta
@@ -513,18 +517,18 @@ class TileCheck:
                 expected_values.astype(common_type).view(bit_type),
                 term.source.astype(common_type).view(bit_type),
             ):
-                raise NotTiled(f"the bias is not the original's {place}")
+                raise NotTiled(f"the bias is not the original's {location}")
             bias_count += 1
         is_missing = expected is not None and not bias_count and self.meaning.beta != 0.0
         if is_missing and (self.bias is not None or np.any(expected)):
-            raise NotTiled(f"the bias is missing {place}")
+            raise NotTiled(f"the bias is missing {location}")
         if bias_count > 1:
-            raise NotTiled(f"the bias is added {bias_count} times {place}")
+            raise NotTiled(f"the bias is added {bias_count} times {location}")
 
-    def _check_beta(self, factor: float, place: str) -> None:
+    def _check_beta(self, factor: float, location: str) -> None:
         beta = self.meaning.beta
         if factor not in _list_rounded_factors(beta):
-            raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {place}")
+            raise NotTiled(f"the bias is scaled by {factor:g} instead of {beta:g} {location}")
 
 
 def _find_sliced_source(block: Symbol, depth: int) -> Symbol | None:

@@ -121,22 +121,24 @@ def quantize_copy(
             if fmt is None:
                 continue
             grid = get_grid(choice, operand)
-            depth = -1 if operand.depth is None else operand.depth
+            block_axis = -1 if operand.depth is None else operand.depth
             if operand.tensor is None:
-                layer.register_forward_pre_hook(InputRounding(fmt, grid, depth), with_kwargs=True)
+                layer.register_forward_pre_hook(InputRounding(fmt, grid, block_axis), with_kwargs=True)
                 continue
             key: tuple[Hashable, ...] = (
-                *(operand.stored, fmt, depth, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()),
+                *(operand.stored, fmt, block_axis, grid.axis, grid.scale.tobytes(), grid.zero.tobytes()),
             )
             owner, _, name = module_layer.parameters[operand.input_index].rpartition(".")
             holder = layer.get_submodule(owner)
             if torchao and choose_weight_storage(choice, operand, grid) == TORCHAO:
                 key = *key, TORCHAO
-                make = partial(build_torchao_parameter, cast(Integer, fmt), operand, grid)
+                make_parameter = partial(build_torchao_parameter, cast(Integer, fmt), operand, grid)
             else:
-                make = partial(_round_parameter, holder.get_parameter(name), choice, operand, fmt, get_grid)
+                make_parameter = partial(
+                    _round_parameter, holder.get_parameter(name), choice, operand, fmt, get_grid
+                )
             if key not in parameter_by_key:
-                parameter_by_key[key] = make()
+                parameter_by_key[key] = make_parameter()
             setattr(holder, name, parameter_by_key[key])
 
 
@@ -144,10 +146,10 @@ def _round_parameter(
     old: nn.Parameter, choice: LayerChoice, operand: Operand, fmt: NumberFormat, get_grid: GetGrid
 ) -> nn.Parameter:
     values = np.empty(operand.shape, np.float32)
-    start, depth = 0, -1 if operand.depth is None else operand.depth
-    for some, grid in iterate_slabs(operand, get_grid(choice, operand)):
-        values[start : start + len(some)] = fmt.rounded(some, grid, depth)
-        start += len(some)
+    start, block_axis = 0, -1 if operand.depth is None else operand.depth
+    for slab, grid in iterate_slabs(operand, get_grid(choice, operand)):
+        values[start : start + len(slab)] = fmt.rounded(slab, grid, block_axis)
+        start += len(slab)
     return nn.Parameter(torch.from_numpy(values).to(old.device), requires_grad=old.requires_grad)
 
 
@@ -177,16 +179,16 @@ def run_errors(
             for module_layer, choice in zip(layers, choices, strict=True):
                 if not choice.reason:
                     layer_errors = errors.setdefault(choice.layer.node.outputs[0], LayerErrors())
-                    see = _make_error_hook(layer_errors, choice, get_grid, new[module_layer.path])
-                    hook = old[module_layer.path].register_forward_hook(see, with_kwargs=True)
+                    hook_function = _make_error_hook(layer_errors, choice, get_grid, new[module_layer.path])
+                    hook = old[module_layer.path].register_forward_hook(hook_function, with_kwargs=True)
                     stack.callback(hook.remove)
             original_outputs = run(module, feeds)
         quantized_outputs = run(twin, feeds)
         if len(original_outputs) != len(quantized_outputs):
             raise BadModel("the quantized module gives other outputs than its original")
         for index, (a, b) in enumerate(zip(original_outputs, quantized_outputs, strict=True)):
-            end = "output" if len(original_outputs) == 1 else f"output.{index}"
-            agreement = outputs.setdefault(end, Agreement())
+            output_name = "output" if len(original_outputs) == 1 else f"output.{index}"
+            agreement = outputs.setdefault(output_name, Agreement())
             if a.shape == b.shape and a.dtype.kind in "biufV":
                 agreement.add(a, b)
     return errors, outputs

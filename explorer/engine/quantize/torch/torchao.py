@@ -56,9 +56,9 @@ def build_torchao_parameter(fmt: Integer, operand: Operand, grid: Grid) -> nn.Pa
     middle = 0 if fmt.signed else 1 << (fmt.bits - 1)
     codes = np.empty(operand.shape, np.int8)
     start = 0
-    for some, part in iterate_slabs(operand, grid):
-        codes[start : start + len(some)] = fmt.codes(some, part).astype(np.int16) - middle
-        start += len(some)
+    for slab, part in iterate_slabs(operand, grid):
+        codes[start : start + len(slab)] = fmt.codes(slab, part).astype(np.int16) - middle
+        start += len(slab)
     if grid.block:  # block scales have the weight's shape, divided by the block length along the axis
         sizes = [grid.block if start == grid.axis else 1 for start in range(len(operand.shape))]
     else:
