@@ -112,7 +112,7 @@ async def begin(hands: Hands, **fields: str) -> None:
     await hands.press("S")
     top = hands.pilot.app.screen
     if machine := fields.pop("machine", ""):
-        top.query_one(MachineField).take(machines.find_hardware(machine))
+        top.query_one(MachineField).choose(machines.find_hardware(machine))
     for name, text in fields.items():
         top.query_one(f"#sweep-{name}", Input).value = text
     await hands.press("enter")

@@ -71,16 +71,16 @@ def _choose_sizes(first: int, last: int) -> tuple[int, ...]:
     return tuple(sorted({min(first + 1, last), min(first + 9, last)}))
 
 
-def _build_piece(first: int, polynomial: Polynomial, over: str) -> FormPiece:
-    """Builds the piece of a closed form from the size `first` on; `over` is the name of the size."""
-    text = polynomial.format(over) or "0"
+def _build_piece(first: int, polynomial: Polynomial, size_name: str) -> FormPiece:
+    """Builds the piece of a closed form from the size `first` on; `size_name` names the size."""
+    text = polynomial.format(size_name) or "0"
     return FormPiece(first, polynomial.coefficients, polynomial.over, text)
 
 
 Key = TypeVar("Key")
 
 
-class BetweenCounts(Generic[Key]):
+class InterpolatedCounts(Generic[Key]):
     """Figures by layer at several contexts, counted at a few of them and interpolated at the others.
 
     The closed form describes the sum of the figures over all layers. Counts are made at the ends of each of

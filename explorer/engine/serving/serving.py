@@ -23,7 +23,7 @@ from explorer.engine.formats.torch_module import stored_form
 from explorer.engine.number_formats import format_of
 from explorer.engine.serving import bounds, weights
 from explorer.engine.serving.bounds import PassWork
-from explorer.engine.serving.closed_forms import BetweenCounts, fit_contexts, fit_prompt
+from explorer.engine.serving.closed_forms import InterpolatedCounts, fit_contexts, fit_prompt
 from explorer.engine.serving.kv_cache import describe_cache, get_element_bits, list_windows
 from explorer.engine.serving.layouts import (
     LayerCuts,
@@ -425,8 +425,10 @@ class _Answer:
             return ()
         cuts = LayerCuts(self.passes.own.model, self.holders)
         kept_layouts, refusals = [], dict[str, None]()
-        attention = BetweenCounts(macs, spec.contexts, self.passes.count_attention_macs, self.passes.contexts)
-        cache_bytes = BetweenCounts(cached, spec.contexts, self._sum_cache_bytes)
+        attention = InterpolatedCounts(
+            macs, spec.contexts, self.passes.count_attention_macs, self.passes.contexts
+        )
+        cache_bytes = InterpolatedCounts(cached, spec.contexts, self._sum_cache_bytes)
         prompt = PassOfLayers(self._sum_prompt_macs(), self._sum_cache_bytes(spec.prompt))
         counted_prompt = spec.prompt if self.passes.can_count(spec.prompt) else 0
         for context in spec.contexts:

@@ -19,7 +19,7 @@ class QuantizedLayers(LineList):
     rows: Sequence[QuantizedLayer] = ()
     exact = False
 
-    def take(self, rows: Sequence[QuantizedLayer]) -> None:
+    def set_rows(self, rows: Sequence[QuantizedLayer]) -> None:
         """Show other layers. The cursor stays on the same layer if possible."""
         name = self.current.name if self.current is not None else ""
         self.rows, self.table = rows, layers(rows)

@@ -54,7 +54,7 @@ _OPTIONS = {
 }
 _SITES, _CONFIG = _OPTIONS["sites"], _OPTIONS["config"]
 _NO_BLOCK = _OPTIONS["block"].declared.words[0]
-_ZEROS = dict(zip(_OPTIONS["symmetric"].declared.words, (None, True, False), strict=True))
+_SYMMETRIC_BY_WORD = dict(zip(_OPTIONS["symmetric"].declared.words, (None, True, False), strict=True))
 _AS_BEFORE = "as before"
 _TYPING_PAUSE = 0.15
 """Seconds without a key press after which the preview is computed again."""
@@ -115,7 +115,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """Yield the fields, the headline, the layer list and the line about one layer."""
         spec = self._last.spec
         input_format = SAME if spec.input == spec.weight else spec.input
-        zero_word = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
+        zero_word = next(word for word, value in _SYMMETRIC_BY_WORD.items() if value is spec.symmetric)
         yield ComboField.of(_OPTIONS["weight"], spec.weight)
         yield ComboField.of(_OPTIONS["input"], input_format, words=(SAME, *_OPTIONS["input"].declared.words))
         with Horizontal(classes="form-row"):
@@ -161,7 +161,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         """Fill the fields and compute the first preview."""
         self._fit_layer_list()
         if self._last.spec.ops or self._last.spec.sites:
-            self.query_one("#layers", ComboField).take(_AS_BEFORE)
+            self.query_one("#layers", ComboField).set_value(_AS_BEFORE)
         self.query_one("#weight").focus()
         self._schedule_preview()
 
@@ -218,9 +218,9 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         }
         for id, word in words.items():
             combo_field = self.query_one(f"#{id}", ComboField)
-            combo_field.take(word)
+            combo_field.set_value(word)
             combo_field.refresh()
-        zero_word = next(word for word, value in _ZEROS.items() if value is spec.symmetric)
+        zero_word = next(word for word, value in _SYMMETRIC_BY_WORD.items() if value is spec.symmetric)
         scales = {option.name: getattr(spec, option.name) for option in _SCALES}
         for id, word in {**scales, "symmetric": zero_word, "form": spec.form}.items():
             option_field = self.query_one(f"#{id}", OptionField)
@@ -263,7 +263,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
     def _show_layers(self, layers: Sequence[QuantizedLayer]) -> None:
         """Show layers in the list, and the line about the first of them."""
         layer_list = self.query_one(QuantizedLayers)
-        layer_list.take(layers)
+        layer_list.set_rows(layers)
         self.query_one("#layers-head", LineView).show(lambda width: [layer_list.title(width)])
         self._show_layer()
 
@@ -327,7 +327,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
             input=weight if input_format == SAME else input_format,
             bias=self._read_field("bias"),
             **{option.name: self._read_field(option.name) for option in _SCALES},
-            symmetric=_ZEROS[self._read_field("symmetric")],
+            symmetric=_SYMMETRIC_BY_WORD[self._read_field("symmetric")],
             block=self._read_block(),
             accumulator=self.query_one(AccumulatorField).bits,
             form=self._read_field("form"),
@@ -355,7 +355,7 @@ class QuantizeDialog(Dialog[QuantizeRequest]):
         if not path and not spec.config:
             return replace(spec, **values)
         manual_rules = tuple(rule for rule in spec.rules if rule.origin == BY_HAND)
-        if not path:  # the user emptied the field, so the rules of the last config file go
+        if not path:  # the user emptied the field, so the rules of the last config file are dropped
             return replace(QuantizeSpec(), **values, rules=manual_rules)
         file_spec = build_spec(path, {})
         overrides = {name: value for name, value in values.items() if value != getattr(file_spec, name)}

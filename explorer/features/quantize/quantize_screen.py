@@ -199,7 +199,7 @@ class QuantizationScreen(SubScreen[LayerRequest]):
     def _show(self) -> None:
         rows = self.rows
         rows.exact = self._exact
-        rows.take(sort_by_loss(self._fact.layers) if self._sorted else self._fact.layers)
+        rows.set_rows(sort_by_loss(self._fact.layers) if self._sorted else self._fact.layers)
         self.query_one("#quantized-head", PaneHead).show(lambda width: (rows.title(width),))
 
     @on(LineList.RowHighlighted)
@@ -295,9 +295,11 @@ class QuantizeCommand(ScreenCommand):
         """Open the quantization screen for the current state, with the cursor on `layer`."""
         assert self.store.entry is not None
         name = state_name(self.store.entry, self.store.history_place)
-        self.context.ask(QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.take)
+        self.context.ask(
+            QuantizationScreen(fact, name, layer=layer, exact=self.store.exact), self.handle_request
+        )
 
-    def take(self, request: LayerRequest | None) -> None:
+    def handle_request(self, request: LayerRequest | None) -> None:
         """Act on the result of a screen: show a layer, or quantize again."""
         if request is None:
             return

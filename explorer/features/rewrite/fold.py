@@ -108,8 +108,8 @@ def _command(models: Models, kinds: Sequence[FoldKind], output: str | None) -> s
     """Return the shell command that makes the same folds, or '' if no command can."""
     if models.current:
         return ""
-    only = write_words(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
-    return scripts.headless_command(models, "fold", output, "_folded.onnx", *only)
+    option_words = write_words(FoldSpec(tuple(kind for kind in FOLDS if kind in kinds)))
+    return scripts.headless_command(models, "fold", output, "_folded.onnx", *option_words)
 
 
 def _words(entry: HistoryEntry, config: str) -> tuple[list[str], str]:

@@ -79,7 +79,7 @@ class _Choices(LineList):
     rows: Sequence[FormatRow] = ()
     table: Table = Table((), ())
 
-    def take(self, rows: Sequence[FormatRow], numbers: Sequence[int]) -> None:
+    def set_rows(self, rows: Sequence[FormatRow], numbers: Sequence[int]) -> None:
         """Show other rows. The cursor stays on the same choice if possible."""
         key = self.rows[self.cursor].key if self.cursor < len(self.rows) else ""
         self.rows, self.table = rows, rows_table(rows, with_model=False, numbers=numbers)
@@ -141,7 +141,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         sort_key = [*_SORTS.values()][trials.sort_index]
         order = sorted(range(len(trials.rows)), key=lambda index: sort_key(trials.rows[index]))
         visible = [index for index in order if trials.rows[index].pareto or not trials.front]
-        self._rows.take([trials.rows[index] for index in visible], [index + 1 for index in visible])
+        self._rows.set_rows([trials.rows[index] for index in visible], [index + 1 for index in visible])
 
     def _head(self, width: int) -> Line:
         return self._rows.title(width)
@@ -209,7 +209,7 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
         options = {"state": self._state, "output": request.output or None}
         try:
             while True:
-                self._take(
+                self._show_sweep(
                     await self._jobs.run(
                         "trying", "sweep_formats", request.spec, seconds=_SLICE_SECONDS, **options
                     )
@@ -219,14 +219,14 @@ class SensitivityScreen(ParetoScreen[QuantizeRequest]):
             self._say(f"done: {len(trials.rows):,} choices")
         except Cancelled:
             # take the rows that were computed before the stop
-            self._take(await self._jobs.ask("sweep_formats", request.spec, seconds=0.0, **options))
+            self._show_sweep(await self._jobs.ask("sweep_formats", request.spec, seconds=0.0, **options))
             self._say(f"stopped: {trials.open:,} or more are open; n goes on" if trials.open else "stopped")
         except ExplorerError as error:
             trials.request = request if trials.rows else None
             message = MessageDialog("Sensitivity", format_without_options(error))
             self.app.push_screen(message, lambda _: self._ask_again(request))
 
-    def _take(self, fact: FormatSweep) -> None:
+    def _show_sweep(self, fact: FormatSweep) -> None:
         trials = self._trials
         trials.rows, trials.mixed, trials.open = fact.rows, fact.mixed, fact.open
         if self.is_mounted and self.is_attached:

@@ -130,7 +130,7 @@ class SweepDialog(FormDialog[SweepRequest]):
 
         def on_answer(machine: Hardware | None) -> None:
             if machine is not None:
-                self._machines.take(machine)
+                self._machines.choose(machine)
 
         self.app.push_screen(MachineDialog(self._machines.hardware), on_answer)
 

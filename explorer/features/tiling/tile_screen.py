@@ -399,7 +399,7 @@ class TileDialog(Dialog[TileSpec]):
 
         def on_answer(machine: Hardware | None) -> None:
             if machine is not None:
-                self._machines.take(machine)
+                self._machines.choose(machine)
                 self._ask()
 
         self.app.push_screen(MachineDialog(self.hardware), on_answer)

@@ -141,7 +141,7 @@ class _Rows(LineList):
     exact = False
     table: Table = Table((), ())
 
-    def take(self, rows: Sequence[StatisticsRow]) -> None:
+    def set_rows(self, rows: Sequence[StatisticsRow]) -> None:
         """Show other rows, from the first one."""
         self.rows = rows
         self.table = next((b for b in statistics(rows, "tensors") if isinstance(b, Table)), self.table)
@@ -246,7 +246,7 @@ class StatisticsScreen(SubScreen[str]):
         ]
         ordered = ordered if self._column_index else self._statistics[:: -1 if self._reversed else 1]
         self._ordered = ordered
-        rows.take(
+        rows.set_rows(
             [_add_first_figure(name, row) for row in ordered]
             if descends and self.size.width < _MIN_USUAL_ORDER_WIDTH
             else ordered

@@ -69,7 +69,7 @@ class MachineDialog(FormDialog[Hardware]):
         self._file_machine: Hardware | None = None
         self._field = MachineField("start from", hardware, nothing=TYPED, id="profile")
         if hardware is None and self._field.own:
-            self._field.take(self._field.own[0])
+            self._field.choose(self._field.own[0])
         self._used = self._copied = hardware if hardware is not None else self._field.hardware
         if self._used is not None and not self._used.name:
             self._field.leave()

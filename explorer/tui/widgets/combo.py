@@ -36,9 +36,9 @@ class ComboField(OptionField, inherit_bindings=False):
     ) -> None:
         super().__init__(label, words, id=id, label_width=label_width)
         self.typed = ""
-        self.take(value)
+        self.set_value(value)
 
-    def take(self, value: str) -> None:
+    def set_value(self, value: str) -> None:
         """Set the value: one of the words, or any other text as if it were typed."""
         if value in self.words:
             self.index, self.typed = self.words.index(value), ""

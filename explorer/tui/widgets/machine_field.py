@@ -39,14 +39,14 @@ class MachineField(OptionField):
         if hardware is None and len(self.own) == 1:
             hardware = self.own[0]
         if hardware is not None:
-            self.take(hardware)
+            self.choose(hardware)
 
     @property
     def hardware(self) -> Hardware | None:
         """The chosen machine, or None."""
         return list(self._machines.values())[self.index]
 
-    def take(self, machine: Hardware) -> None:
+    def choose(self, machine: Hardware) -> None:
         """Choose a machine, adding it to the list by its name or as "as typed" if necessary."""
         if machine not in self._machines.values():
             self._machines[machine.name or TYPED] = machine
