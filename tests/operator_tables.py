@@ -23,7 +23,7 @@ from explorer.engine.operators.registry import OPERATORS
 
 ROOT = Path(__file__).parents[1]
 OPERATOR_NAMES = frozenset(name for _, name in OPERATORS)
-_LEAST_SHARE = 0.8
+_MIN_SHARE = 0.8
 """Share of a table's keys that are names of operators; the rest may be classes or names of PyTorch."""
 
 
@@ -105,7 +105,7 @@ def _operator_names(table: object) -> frozenset[str] | None:
         return None
     keys = [key[-1] if isinstance(key, tuple) and key else key for key in table]
     names = frozenset(key for key in keys if isinstance(key, str) and key in OPERATOR_NAMES)
-    return names if keys and len(names) >= _LEAST_SHARE * len(keys) else None
+    return names if keys and len(names) >= _MIN_SHARE * len(keys) else None
 
 
 def _first_sentence(text: str) -> str:

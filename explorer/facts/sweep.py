@@ -19,7 +19,7 @@ from explorer.facts.tiling import Edges, Form, Grouped, TileSpec
 
 Tile = tuple[Count, Count, Count]
 
-MOST_TILES = 100_000
+MAX_TILES = 100_000
 """Largest number of tiles in one sweep. All tiles are listed in memory before the first is evaluated."""
 
 OBJECTIVES = ("cycles", "traffic", "buffer")
@@ -268,7 +268,7 @@ def combine_tiles(
         columns: Sizes that replace the third side (N), or None.
 
     Raises:
-        Misuse: The combinations exceed `MOST_TILES`.
+        Misuse: The combinations exceed `MAX_TILES`.
     """
     sides = [dict.fromkeys(sizes or ()) for sizes in (rows, depths, columns)]
     # tiles that differ only in replaced sides give the same combinations
@@ -277,8 +277,8 @@ def combine_tiles(
         for tile in tiles or tuple((size, size, size) for size in (16, 32, 64, 128))
     )
     count = len(distinct) * math.prod(len(sizes) or 1 for sizes in sides)
-    if count > MOST_TILES:
-        raise Misuse(f"{count:,} tiles are too many", where="sweep", hint=f"combine at most {MOST_TILES:,}")
+    if count > MAX_TILES:
+        raise Misuse(f"{count:,} tiles are too many", where="sweep", hint=f"combine at most {MAX_TILES:,}")
     return tuple(
         dict.fromkeys(
             (m, k, n)

@@ -73,7 +73,7 @@ _NARROWEST = 16
 _GAP = 2
 _BELOW = 4
 """Indentation in cells of a wrapped line."""
-_LEAST_LAST = 20
+_MIN_LAST = 20
 """Minimum width in cells of a wrapped last column."""
 _MEMO = 4096
 """Number of cells per column that are cached as text."""
@@ -222,7 +222,7 @@ def _fitted_table(table: Table, width: int, ascii_only: bool, exact: bool) -> It
         laid = TableLines(table, None, ascii_only=ascii_only, exact=exact)
         kept_count = sum(bool(column.title) for column in table.columns) - 1
         note = f"{kept_count:,} of {shown_count:,} columns; {table.more}"
-    indent = laid.start_of_last if width - laid.start_of_last >= _LEAST_LAST else _BELOW
+    indent = laid.start_of_last if width - laid.start_of_last >= _MIN_LAST else _BELOW
     for line in laid:
         yield from wrap(line, width, indent)
     if note:
@@ -304,7 +304,7 @@ class TableLines:
         if self.width <= width:
             return True
         is_text = self._table.columns[self._shown[-1]].align == "left"
-        return is_text and width - self.start_of_last >= _LEAST_LAST
+        return is_text and width - self.start_of_last >= _MIN_LAST
 
     @property
     def start_of_last(self) -> int:
@@ -539,7 +539,7 @@ def _fit(
         before_last = table.indent + sum(widths[i] + _GAP for i in columns[:-1])
         last = columns[-1]
         is_wrapped = not table.columns[last].title and table.columns[last].align == "left"
-        if least_wide < narrowest and is_wrapped and width - before_last >= _LEAST_LAST:
+        if least_wide < narrowest and is_wrapped and width - before_last >= _MIN_LAST:
             break
         floors = {i: max(least_wide, min_widths[i], least_names.get(i, 0)) for i in columns_to_cut}
         _shorten_columns(columns_to_cut, widths, before_last + widths[last] - width, floors)

@@ -45,12 +45,12 @@ from explorer.facts.cost import Hardware
 from explorer.facts.mapping import Buffers, MachineMemory, MemoryMachine, Overlap
 from explorer.host import input_files
 from explorer.settings import machines
-from explorer.settings.rates import LEAST_RATE, MOST_RATE, read_per_cycle
+from explorer.settings.rates import MAX_RATE, MIN_RATE, read_per_cycle
 from explorer.settings.toml_lines import find_line
 
 _OPERANDS = "ABC"
 
-_LEAST_ENERGY, _MOST_ENERGY = 1e-9, 1e15
+_MIN_ENERGY, _MAX_ENERGY = 1e-9, 1e15
 """Smallest and largest energy of an access or of a multiply-accumulate, in picojoules."""
 
 _NUMBER_TYPES = (
@@ -189,7 +189,7 @@ def _number_type(name: str, where: str) -> str:
 
 def _read_energy(value: Any, where: str) -> float:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not _LEAST_ENERGY <= value <= _MOST_ENERGY:
+    if not is_number or not _MIN_ENERGY <= value <= _MAX_ENERGY:
         raise Misuse(f"'{value}' is not an energy", where=where, hint="write picojoules, such as 1.2")
     return float(value)
 
@@ -338,11 +338,11 @@ def _faults(memory: MachineMemory) -> Iterator[_Fault]:
                     yield _Fault(key, problem, "write the bytes of one access, such as 8")
     for key in _RATES:
         rate = getattr(memory, key)
-        if rate is not None and not LEAST_RATE <= rate <= MOST_RATE:
+        if rate is not None and not MIN_RATE <= rate <= MAX_RATE:
             yield _Fault(key, f"'{rate}' bytes per cycle", "write the bytes of a cycle, such as 64")
     for key in _ENERGIES:
         energy = getattr(memory, key)
-        if energy is not None and not _LEAST_ENERGY <= energy <= _MOST_ENERGY:
+        if energy is not None and not _MIN_ENERGY <= energy <= _MAX_ENERGY:
             yield _Fault(key, f"'{energy}' is not an energy", "write picojoules, such as 1.2")
 
 

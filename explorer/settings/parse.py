@@ -94,7 +94,7 @@ def parse_tokens(text: str, where: str) -> tuple[int, ...]:
         Misuse: One of them is not a positive integer.
     """
     numbers = [parse_bytes(count_text) for count_text in text.split(",")]
-    if any(n is None or n < 1 or n != int(n) or n > _LARGEST_SIZE for n in numbers):
+    if any(n is None or n < 1 or n != int(n) or n > _MAX_SIZE for n in numbers):
         raise Misuse(f"'{text}' is not a number of tokens", where=where, hint="write 8192, 32k or 2k,8k,32k")
     return tuple(dict.fromkeys(int(n) for n in numbers))
 
@@ -267,7 +267,7 @@ def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int 
     if not equals:
         return name, None, None
     ends = [parse_bytes(end) if end else None for end in (low, high)]
-    if any(end is not None and (end < 1 or end != int(end) or end > _LARGEST_SIZE) for end in ends):
+    if any(end is not None and (end < 1 or end != int(end) or end > _MAX_SIZE) for end in ends):
         raise Misuse(f"'{sizes}' is not a range of whole sizes from 1 on", where=where, hint=_RANGE_HINT)
     first, last = (None if end is None else int(end) for end in ends)
     if first is not None and last is not None and first > last:
@@ -275,7 +275,7 @@ def parse_range(text: str, where: str = "--over") -> tuple[str, int | None, int 
     return name, first, last
 
 
-_LARGEST_SIZE = 1 << 40
+_MAX_SIZE = 1 << 40
 """Largest end of a range."""
 
 

@@ -22,7 +22,7 @@ _UNITS: Mapping[Unit, Mapping[str, float]] = {
 }
 """Multiply-accumulates, bytes or cycles in one of each unit. A multiply-accumulate is two FLOPs."""
 
-LEAST_RATE, MOST_RATE = 1e-6, 1e24
+MIN_RATE, MAX_RATE = 1e-6, 1e24
 """Smallest and largest rate of a machine, per second or per cycle; beyond them, figures have no meaning."""
 
 _NOUNS: Mapping[Unit, str] = {"macs": "multiply-accumulates", "bytes": "bytes", "hertz": "cycles per second"}
@@ -93,8 +93,8 @@ def _check_rate(value: float, text: object, where: str, hint: str) -> float:
     """Returns the rate, or raises `Misuse` if it is not finite or not above 0."""
     if not math.isfinite(value) or value <= 0:
         raise Misuse(f"'{text}' is not a rate above 0", where=where, hint=hint)
-    if not LEAST_RATE <= value <= MOST_RATE:
-        size = "slower than any machine" if value < LEAST_RATE else "more than any machine does"
+    if not MIN_RATE <= value <= MAX_RATE:
+        size = "slower than any machine" if value < MIN_RATE else "more than any machine does"
         raise Misuse(f"'{text}' is {size}", where=where, hint=hint)
     return value
 

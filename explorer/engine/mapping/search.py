@@ -66,11 +66,11 @@ _FIRST_LOOK = 8
 """Number of tiles of each outer order, with the operand kept whole, that a search looks at first."""
 _CHUNK = 1 << 9
 """Number of tiles whose figures are computed at the same time."""
-_MOST_PAIRS = 1 << 21
+_MAX_PAIRS = 1 << 21
 """Largest number of pairs of rows and columns of which all tiles are listed."""
-_MOST_TILES = 1 << 17
+_MAX_TILES = 1 << 17
 """Largest number of tiles that are all compared. Of more, only one for each number of trips is."""
-_MOST_EVALUATED = 1 << 16
+_MAX_EVALUATED = 1 << 16
 """Largest number of tiles that are computed with every inner order."""
 _FRONT_ROUNDS = 8
 """Number of times that the search for the Pareto front computes the most promising mappings that are left."""
@@ -416,7 +416,7 @@ class _Ranking:
         candidates: Sequence[Tiles],
     ) -> None:
         self._objective = objective
-        self._budget = _MOST_EVALUATED
+        self._budget = _MAX_EVALUATED
         self.pool: list[_Entry] = []
         self.threshold = (math.inf, math.inf)
         self.least_left = math.inf
@@ -593,7 +593,7 @@ def _whole_space(
         lengths[axis] = lengths[axis][mask]
         left_out[text] = left_out.get(text, 0) + number - math.prod(map(len, lengths))
     m, k, n = lengths
-    if not 0 < len(m) * len(n) <= _MOST_PAIRS or not len(k):
+    if not 0 < len(m) * len(n) <= _MAX_PAIRS or not len(k):
         return None
     rows, columns = (axis.ravel() for axis in np.meshgrid(m, n, indexing="ij"))
     depths = np.full(len(rows), len(k))
@@ -604,7 +604,7 @@ def _whole_space(
         depths = np.minimum(depths, _fitting_depths(mapping, memory, (rows, k, columns)))
         left_out[memory.name] = before - int(depths.sum())
     total = int(depths.sum())
-    if not 0 < total <= _MOST_TILES:
+    if not 0 < total <= _MAX_TILES:
         return None
     starts = np.repeat(np.cumsum(depths) - depths, depths)
     tiles = Tiles((np.repeat(rows, depths), k[np.arange(total) - starts], np.repeat(columns, depths)), "")

@@ -31,9 +31,9 @@ from explorer.facts import SitePlan
 from explorer.facts.mapping import MappingCost, MemoryMachine, WindowMoves
 
 _Ids: TypeAlias = "npt.NDArray[np.int64]"
-_MOST_ELEMENTS = 1 << 24
+_MAX_ELEMENTS = 1 << 24
 """Largest number of elements of A whose windows are counted."""
-_MOST_TILES = 1 << 15
+_MAX_TILES = 1 << 15
 """Largest number of tiles that are walked for one memory."""
 _PLAIN = ("Conv", "ConvInteger", "QLinearConv")
 
@@ -51,7 +51,7 @@ def list_window_elements(
     Returns:
         Numbers of elements, or None if the site is not a convolution, or too large.
     """
-    if plan.place or plan.M * plan.K > _MOST_ELEMENTS:
+    if plan.place or plan.M * plan.K > _MAX_ELEMENTS:
         return None
     try:
         original = find_original(model, plan.output, plan, Wiring.from_graph(model.graph))
@@ -140,7 +140,7 @@ class _Walk:
                 strict=False,
             )
         )
-        if tiles > _MOST_TILES:
+        if tiles > _MAX_TILES:
             return None
         self._loop(0, 0, [_Core((), (0, 0, 0), nest.size)])
         return self._loads, self._reads

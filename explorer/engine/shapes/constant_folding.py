@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 MAX_ELEMENTS = 1024
 """Maximum number of elements of a computed value."""
 
-LARGEST_FLOATS = 16
+MAX_FLOATS = 16
 """Maximum number of elements of a stored float tensor that is read."""
 
 
@@ -38,7 +38,7 @@ def collect_small_constants(graph: Graph) -> dict[str, Array]:
 def read_small_tensor(tensor: Tensor) -> Array | None:
     """Returns the values of a small tensor, or None if it is large, has no data, or holds no numbers."""
     # a large float tensor is a weight; a scale or a limit has few elements
-    largest = LARGEST_FLOATS if "float" in tensor.dtype else MAX_ELEMENTS
+    largest = MAX_FLOATS if "float" in tensor.dtype else MAX_ELEMENTS
     if tensor.payload is None or tensor.elements > largest or tensor.dtype not in _NUMPY_TYPES:
         return None
     try:

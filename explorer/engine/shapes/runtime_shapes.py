@@ -23,7 +23,7 @@ from explorer.engine.shapes.binding import InputShapes, bind_inputs
 from explorer.engine.shapes.bodies import find_captured_names
 from explorer.facts import Dim, Progress, Shape, TensorInfo
 
-LARGEST_CHUNK = 256 << 20
+MAX_CHUNK_BYTES = 256 << 20
 """Maximum bytes of the values whose shapes are observed in one run."""
 
 MAX_VALUES = 4096
@@ -77,7 +77,7 @@ def observe_shapes(
         dim_sizes = {name: run_sizes[index % len(run_sizes)] for index, name in enumerate(open_dims)}
         types: dict[str, Type] = {}
         nbytes = {name: _estimate_bytes(values.get(name), dim_sizes) for name in names}
-        for chunk in split_into_batches(names, nbytes.__getitem__, LARGEST_CHUNK, count=MAX_VALUES):
+        for chunk in split_into_batches(names, nbytes.__getitem__, MAX_CHUNK_BYTES, count=MAX_VALUES):
             stop_if(cancel)
             if on_progress is not None:
                 on_progress(Progress("observing shapes", len(types), len(names)))

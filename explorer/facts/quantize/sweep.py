@@ -186,7 +186,7 @@ def compute_noise(row: FormatRow) -> float:
 
     It is infinite if the ratio is unknown or too large for a float.
     """
-    return math.inf if row.snr_db is None or row.snr_db < _LEAST_DECIBELS else 10 ** (-row.snr_db / 10)
+    return math.inf if row.snr_db is None or row.snr_db < _MIN_DECIBELS else 10 ** (-row.snr_db / 10)
 
 
 def read_cost(row: FormatRow, cost: FormatCost) -> int | None:
@@ -194,5 +194,5 @@ def read_cost(row: FormatRow, cost: FormatCost) -> int | None:
     return row.bitops if cost == "bitops" else row.weight_bytes
 
 
-_LEAST_DECIBELS = -3000.0
+_MIN_DECIBELS = -3000.0
 """Decibels below which the ratio of the powers does not fit into a float."""

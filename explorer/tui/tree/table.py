@@ -43,7 +43,7 @@ _NAME, _LONG_NAME = 15, 28
 """Minimum cells of a name beside several columns, and in a wide table."""
 _SHORT = 8
 """Minimum cells of a name beside the kind and the sorted column."""
-_LEAST_BAR, _MOST_BAR = 3, 8
+_MIN_BAR, _MAX_BAR = 3, 8
 """Minimum and maximum cells of a bar."""
 _PATH = 24
 """Minimum cells of a path in the flat list."""
@@ -51,7 +51,7 @@ _SHALLOW = 3
 """Depth of a tree up to which names need no extra cells for indentation."""
 _ROOMY = 72
 """Width in cells from which the kind column is wider."""
-_LONG_KIND, _MOST_KIND = 12, 18
+_LONG_KIND, _MAX_KIND = 12, 18
 """Cells of the kind column in a wide table, and the most where names leave room: LayerNormalization."""
 _WIDTHS = {
     "text": 9,
@@ -71,9 +71,9 @@ _CLOSE_NAME, _FREE_NAME = 13, 24
 """Minimum cells of a name beside close columns, and from which columns use their normal widths."""
 _SAMPLE = 12
 """Number of layers over the model whose texts are measured, beside twice as many first ones."""
-_MARKS, _LEAST_USED = 6, 14
+_MARKS, _MIN_USED = 6, 14
 """Cells of the rail and the sign beside a name, and minimum cells of the names of a tree with both."""
-CORE_WIDTH = 1 + 15 + _LEAST_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
+CORE_WIDTH = 1 + 15 + _MIN_BAR + sum((1 + 7, 1 + 12, 1 + 7, 1 + 6, 1 + 7, 1 + 9))
 """Width in cells of a tree with all core columns, a bar, names and a rail."""
 _SHORT_HEADS = {"activations": "activ."}
 _EXACT = {"count": 17, "bytes": 17}
@@ -187,16 +187,16 @@ def place_columns(model: TreeModel, width: int, *, exact: bool) -> Places:
             break
         cell_widths[name] = cells
         room -= cells + 1
-        if name == model.metric.id and room - _LEAST_BAR >= _CLOSE_NAME:
-            bar, room = _LEAST_BAR, room - _LEAST_BAR
+        if name == model.metric.id and room - _MIN_BAR >= _CLOSE_NAME:
+            bar, room = _MIN_BAR, room - _MIN_BAR
     if "kind" in cell_widths:
         used, longest = _measure_texts(model)
         # beyond a usual kind, names get two more cells first; names that are short leave a long kind whole
-        for most, name_width in ((_LONG_KIND, named), (_MOST_KIND, named + 2), (longest, min(named, used))):
+        for most, name_width in ((_LONG_KIND, named), (_MAX_KIND, named + 2), (longest, min(named, used))):
             extra_cells = max(0, min(most - cell_widths["kind"], room - name_width))
             cell_widths["kind"], room = cell_widths["kind"] + extra_cells, room - extra_cells
     if bar:
-        extra_cells = max(0, min(_MOST_BAR - bar, room - named - 2))
+        extra_cells = max(0, min(_MAX_BAR - bar, room - named - 2))
         bar, room = bar + extra_cells, room - extra_cells
         cell_widths[model.metric.id] += bar
     placed, start = [], room
@@ -220,7 +220,7 @@ def _measure_texts(model: TreeModel) -> tuple[int, int]:
         layers = [model.layers[place] for place in {*first, *spread}]
         name = max(layer.depth + cell_len(escape_name(layer.name)) for layer in layers) + _MARKS
         kind = max(cell_len(escape_name(layer.kind)) for layer in layers)
-        model.text_cells = max(_LEAST_USED, name), min(kind, _MOST_KIND)
+        model.text_cells = max(_MIN_USED, name), min(kind, _MAX_KIND)
     return model.text_cells
 
 
@@ -232,10 +232,7 @@ def _choose_core(
     normal = _WIDTHS | {"text": 9 if width < _ROOMY else _LONG_KIND} | (_EXACT if exact else {})
     for widths, name in ((normal, max(least, _FREE_NAME)), (_WIDTHS | _CLOSE, least)):
         core = [] if exact or width < CORE_WIDTH - 2 else [*dict.fromkeys(names)]
-        if (
-            core
-            and width - 1 - _LEAST_BAR - sum(1 + _cells_of(columns[each], widths) for each in core) >= name
-        ):
+        if core and width - 1 - _MIN_BAR - sum(1 + _cells_of(columns[each], widths) for each in core) >= name:
             return core, widths
     return (), normal
 

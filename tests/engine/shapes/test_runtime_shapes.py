@@ -150,7 +150,7 @@ def test_every_shape_of_a_sample_model_is_what_a_run_gives(
 def test_memory_is_bounded_by_asking_in_turns(build: Build, monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [Node("Relu", ["x"], ["a"]), Node("Relu", ["a"], ["b"]), Node("Relu", ["b"], ["c"])]
     model = build(nodes, inputs={"x": (16, 64)}, outputs=["c"])
-    monkeypatch.setattr(runtime_shapes, "LARGEST_CHUNK", 2 * 4096)
+    monkeypatch.setattr(runtime_shapes, "MAX_CHUNK_BYTES", 2 * 4096)
     runs = []
     run = runtime_shapes._observe_chunk
     monkeypatch.setattr(

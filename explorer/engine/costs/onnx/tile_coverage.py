@@ -107,7 +107,7 @@ def _read_plan(plan: Mapping[str, Any]) -> tuple[dict[str, Tile], dict[str, str]
         for site in plan["sites"]:
             tm, tk, tn = site.get("tile") or plan["tile"]
             sites[str(site["name"])] = int(tm), int(tk), int(tn)
-            products[str(site["name"])] = str(site.get("op") or TILED)[:_LONGEST_NAME]
+            products[str(site["name"])] = str(site.get("op") or TILED)[:_MAX_NAME_LENGTH]
         for skip in plan.get("skipped", ()):
             skipped.setdefault(str(skip["name"]), str(skip["reason"]))
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -145,7 +145,7 @@ def collect_planned_sizes(model: Model, symbolic_names: Collection[str]) -> dict
     return sizes
 
 
-_LONGEST_NAME = 64
+_MAX_NAME_LENGTH = 64
 """Maximum length of an operator name that is read from a file."""
 _MAX_DIMENSION = 1 << 20
 """Maximum size of a dimension that is read from a file."""

@@ -36,7 +36,7 @@ PAIRS: tuple[tuple[CurveName, CurveName], ...] = (
 )
 """Pairs of curves with the same unit whose crossings are reported."""
 
-_LARGEST_OF = 3
+_MAX_CURVES = 3
 """Maximum number of polynomials in the text of a curve that is their maximum."""
 _SAMPLE_COUNT = 40
 """Number of sizes that are analyzed if there are no closed forms."""
@@ -187,7 +187,7 @@ class _Curves:
             if not set(find_upper_envelope(range_parts, form.low, form.high)) <= set(form_parts):
                 return ""
         texts = [part.format(self.over.name) for part in range_parts]
-        if not all(texts) or len(texts) > _LARGEST_OF:
+        if not all(texts) or len(texts) > _MAX_CURVES:
             return ""
         return f"max({', '.join(texts)})" if len(texts) > 1 else "".join(texts)
 

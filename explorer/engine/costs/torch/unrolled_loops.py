@@ -16,7 +16,7 @@ from explorer.engine.costs.torch.records import Row, merge
 
 MAX_SEPARATE_CALLS = 64
 """Number of functions that a module calls in a row, up to which each call has a row."""
-LEAST_STEPS = 8
+MIN_STEPS = 8
 """Least number of equal steps that are folded."""
 LONGEST_STEP = 64
 """Largest number of rows and loops in a step."""
@@ -70,7 +70,7 @@ def _fold(parts: list[Row | _Loop]) -> list[Row | _Loop]:
     numbers: dict[Hashable, int] = {}
     signatures = [_signature(part, numbers) for part in parts]
     period = 1
-    while period <= min(LONGEST_STEP, len(parts) // LEAST_STEPS):
+    while period <= min(LONGEST_STEP, len(parts) // MIN_STEPS):
         shorter = [*_fold_steps(parts, signatures, period)]
         if len(shorter) < len(parts):
             parts, period = shorter, 1
@@ -83,7 +83,7 @@ def _fold(parts: list[Row | _Loop]) -> list[Row | _Loop]:
 def _fold_steps(
     parts: Sequence[Row | _Loop], signatures: Sequence[int], period: int
 ) -> Iterator[Row | _Loop]:
-    """Yields the parts, with a loop in place of at least `LEAST_STEPS` equal steps of `period` parts."""
+    """Yields the parts, with a loop in place of at least `MIN_STEPS` equal steps of `period` parts."""
     # for each part, the number of parts from it on that equal the part one step later
     equal = [0] * (len(parts) + 1)
     for index in range(len(parts) - period - 1, -1, -1):
@@ -91,7 +91,7 @@ def _fold_steps(
     index = 0
     while index < len(parts):
         steps = equal[index] // period + 1
-        if steps < LEAST_STEPS:
+        if steps < MIN_STEPS:
             yield parts[index]
             index += 1
             continue

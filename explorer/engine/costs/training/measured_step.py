@@ -27,7 +27,7 @@ from explorer.host.optional_packages import format_error
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else the profiler's library prints to the terminal
 
-MOST_VALUES = 256
+MAX_VALUES = 256
 """Maximum number of values of a phase. Of more, the largest of each interval is kept."""
 
 _PHASES: tuple[Phase, ...] = ("forward", "backward", "step")
@@ -110,6 +110,6 @@ def _memory(events: Iterable[dict[str, Any]], before: int) -> MeasuredMemory:
 
 
 def _thin(values: Sequence[int]) -> tuple[int, ...]:
-    """Returns at most `MOST_VALUES` values, each the largest of its interval."""
-    width = -(-len(values) // MOST_VALUES)
+    """Returns at most `MAX_VALUES` values, each the largest of its interval."""
+    width = -(-len(values) // MAX_VALUES)
     return tuple(max(values[start : start + width]) for start in range(0, len(values), max(1, width)))
