@@ -210,7 +210,7 @@ class BlameCommand(ScreenCommand):
         is_current = "spec" not in request and request.get("after", state_index) == state_index
         record = entry.record if entry is not None and is_current else None
         layers = record.quantization.layers if isinstance(record, QuantizationRecord) else ()
-        self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).take)
+        self.context.ask(BlameScreen(fact, layers), QuantizeCommand(self.context).handle_request)
 
 
 _MINUS_INFINITY = -math.inf
