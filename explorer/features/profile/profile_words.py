@@ -173,8 +173,7 @@ def _describe_prediction(fact: Profile) -> str:
     assert fact.predicted_seconds is not None
     error = fact.predicted_seconds / fact.wall_seconds - 1
     errors = sorted(abs(layer.error) for layer in fact.layers if layer.error is not None)
-    median = errors[(len(errors) - 1) // 2] if errors else 0.0
-    half_text = f", half of the layers within {100 * median:.0f} %" if errors else ""
+    half_text = f", half of the layers within {100 * errors[(len(errors) - 1) // 2]:.0f} %" if errors else ""
     return (
         f"{error * 100:+.0f} % against this run{half_text}; learned from kernels timed alone on this"
         " machine, not from this model"
@@ -189,16 +188,14 @@ def _overhead_cell(fact: Profile) -> Span:
 
 def _describe_overhead(fact: Profile) -> str:
     """Describe how much slower the runs with the profiler are."""
-    wall_note = "the wall time is measured without it"
+    remark = "the wall time is measured without it"
     if fact.profiler_overhead is not None:
-        wall_note = (
-            f"profiled time {seconds_text(fact.wall_seconds * (1 + fact.profiler_overhead))}; {wall_note}"
-        )
+        remark = f"profiled time {seconds_text(fact.wall_seconds * (1 + fact.profiler_overhead))}; {remark}"
     if fact.profiling_overhead is None:
-        return f"on a run; {wall_note}"
+        return f"on a run; {remark}"
     profiled = f"{fact.profiled_runs:,} of {fact.runs + fact.profiled_runs:,}"
     average_text = f"{fact.profiling_overhead * 100:+.0f} % on all: {profiled} were under it"
-    return f"on a run, {average_text}; {wall_note}"
+    return f"on a run, {average_text}; {remark}"
 
 
 def build_layer_table(fact: Profile, layers: Sequence[LayerTime]) -> Table:

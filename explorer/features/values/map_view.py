@@ -148,9 +148,8 @@ class HeatMapView(SubScreen[None]):
         self._lay_out()
 
     def _lay_out(self) -> None:
-        shows_figures = (
-            self.size.width >= _MIN_FIGURES_WIDTH if self._shows_figures is None else self._shows_figures
-        )
+        is_wide = self.size.width >= _MIN_FIGURES_WIDTH
+        shows_figures = is_wide if self._shows_figures is None else self._shows_figures
         self.set_class(shows_figures, "-about")
         self.set_class(self.request.before is not None, "-before")
         call_after_paint(self, self._request_map)
