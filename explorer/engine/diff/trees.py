@@ -325,7 +325,7 @@ class _Merge:
                 and side_before
                 and side_after
                 and not changed_below
-                and _figures(side_before) != _figures(side_after)
+                and _read_figures(side_before) != _read_figures(side_after)
             ):
                 status, text = "resized", _describe_figure_changes(side_before, side_after)
             rows.append(RowPair(depth, side_before, side_after, status, text, changed_below, end))
@@ -359,7 +359,7 @@ class _Merge:
         return ("same", "") if side_before.path == side_after.path else ("renamed", "another name")
 
 
-_figures = attrgetter("output", *FIGURES)
+_read_figures = attrgetter("output", *FIGURES)
 
 
 def _describe_figure_changes(before: RowSide, after: RowSide) -> str:

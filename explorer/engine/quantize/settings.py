@@ -27,7 +27,7 @@ def find_settings(spec: QuantizeSpec, choices: Sequence[LayerChoice]) -> Quantiz
 
 
 def _find_layer_settings(choice: LayerChoice) -> LayerSettings:
-    def name(part: Part) -> str:
+    def get_format_name(part: Part) -> str:
         fmt = None if choice.reason else getattr(choice, part)
         return "" if fmt is None else str(fmt.name)
 
@@ -35,9 +35,9 @@ def _find_layer_settings(choice: LayerChoice) -> LayerSettings:
         choice.layer.name,
         choice.layer.op,
         choice.layer.sizes,
-        name("weight"),
-        name("input"),
-        name("bias"),
+        get_format_name("weight"),
+        get_format_name("input"),
+        get_format_name("bias"),
         choice.granularity,
         choice.symmetric_of("weight"),
         choice.block,

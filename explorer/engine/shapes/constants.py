@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
-_PLAIN = {"int64": "q", "int32": "i", "float32": "f"}
+_STRUCT_LETTERS = {"int64": "q", "int32": "i", "float32": "f"}
+"""Letters of the module `struct` for the types that are decoded without numpy."""
 
 
 class ConstantContents(Mapping[str, "Array"]):
@@ -59,10 +60,10 @@ class ConstantContents(Mapping[str, "Array"]):
             return self._elements[name]
         elements: list[Any] | None = None
         tensor = self.get_tensor(name) if name not in self._arrays else None
-        if tensor is not None and tensor.dtype in _PLAIN and tensor.payload is not None:
+        if tensor is not None and tensor.dtype in _STRUCT_LETTERS and tensor.payload is not None:
             # short lists, such as the target of a Reshape, are decoded without the slow import of numpy
             if tensor.elements <= constant_folding.MAX_ELEMENTS and tensor.payload.size == tensor.nbytes:
-                layout = f"<{tensor.elements}{_PLAIN[tensor.dtype]}"
+                layout = f"<{tensor.elements}{_STRUCT_LETTERS[tensor.dtype]}"
                 elements = list(struct.unpack(layout, tensor.payload.view()))
         else:
             array = self.get_array(name)
@@ -177,7 +178,7 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
         # the numbers in an array of objects have the type of the other operands, or of the result
         result_type = np.dtype(dtype) if dtype not in (None, "bool") else None
         number_type = number_types[0] if number_types else result_type
-        kinds = [number_type if a.dtype == object else a.dtype for a in arguments if a is not None]
+        argument_types = [number_type if a.dtype == object else a.dtype for a in arguments if a is not None]
         numeric_rule = constant_folding.FOLDABLE[node.op]
         results = []
         if arrays[0].size > constant_folding.MAX_ELEMENTS:
@@ -185,7 +186,10 @@ def _compute_symbolic(node: Node, arguments: Sequence[Array | None], dtype: str 
         for values in zip(*(a.reshape(-1).tolist() for a in arrays), strict=True):
             if all(isinstance(v, (int, float)) for v in values) and dtype is not None:
                 # computed in the precision of the model
-                typed_values = [np.array(v, kind) for v, kind in zip(values, kinds, strict=True)]
+                typed_values = [
+                    np.array(v, argument_type)
+                    for v, argument_type in zip(values, argument_types, strict=True)
+                ]
                 exact = numeric_rule(node.attributes, *typed_values)
                 results.append(None if exact is None else exact.item())
             else:

@@ -21,7 +21,7 @@ from msgspec import Struct
 from explorer.base.errors import EngineDied, ExplorerError, MissingExtra, Misuse
 from explorer.engine.progress import Cancel, stop_if
 from explorer.engine.sweep import processes
-from explorer.engine.sweep.processes import POLL_SECONDS, RESUME_HINT, Done, Task
+from explorer.engine.sweep.processes import POLL_SECONDS, RESUME_HINT, OnResult, Task
 from explorer.host.optional_packages import require
 
 _ANSWER_SECONDS = 10.0
@@ -36,12 +36,12 @@ _CHECK_SECONDS = 1.0
 Look = Callable[[], None]
 
 
-def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = None) -> int:
-    """Runs the tasks, and calls `done` for each as soon as it is finished.
+def run(tasks: Sequence[Task], on_result: OnResult, *, scheduler: str, cancel: Cancel = None) -> int:
+    """Runs the tasks, and calls `on_result` for each as soon as it is finished.
 
     Args:
         tasks: Tasks, which are pickled and hold no weights.
-        done: Function called once for each task with its records or its error, even if workers die.
+        on_result: Function called once for each task with its records or its error, even if workers die.
         scheduler: Address of a running cluster, 'tcp://host:port'.
         cancel: Function called many times a second; True cancels.
 
@@ -57,15 +57,17 @@ def run(tasks: Sequence[Task], done: Done, *, scheduler: str, cancel: Cancel = N
     distributed = require("distributed", scheduler)
     with silence_logs(), connect(distributed, scheduler, cancel) as (client, look):
         count = len(workers(client, cancel, scheduler, RESUME_HINT))
-        _collect_results(distributed, client, tasks, done, look, scheduler, cancel)
+        _collect_results(distributed, client, tasks, on_result, look, scheduler, cancel)
     return count
 
 
-def run_tasks(tasks: Sequence[Task], done: Done, scheduler: str | None, workers: int, cancel: Cancel) -> int:
+def run_tasks(
+    tasks: Sequence[Task], on_result: OnResult, scheduler: str | None, workers: int, cancel: Cancel
+) -> int:
     """Runs the tasks on a cluster, or without a scheduler in `workers` processes on this machine."""
     if scheduler is None:
-        return processes.run(tasks, done, workers=workers, cancel=cancel)
-    return run(tasks, done, scheduler=scheduler, cancel=cancel)
+        return processes.run(tasks, on_result, workers=workers, cancel=cancel)
+    return run(tasks, on_result, scheduler=scheduler, cancel=cancel)
 
 
 @contextlib.contextmanager
@@ -175,7 +177,13 @@ def _await_worker(client: Any, where: str, cancel: Cancel) -> None:
 
 
 def _collect_results(
-    distributed: Any, client: Any, tasks: Sequence[Task], done: Done, look: Look, where: str, cancel: Cancel
+    distributed: Any,
+    client: Any,
+    tasks: Sequence[Task],
+    on_result: OnResult,
+    look: Look,
+    where: str,
+    cancel: Cancel,
 ) -> None:
     run_id = uuid.uuid4().hex[:12]
     tasks_by_future = {
@@ -196,7 +204,7 @@ def _collect_results(
                 if outcome is None:
                     finished.add(future)
                     continue
-                done(tasks_by_future.pop(future), outcome)
+                on_result(tasks_by_future.pop(future), outcome)
                 future.release()
             if not batch:
                 if time.monotonic() - last_check > _CHECK_SECONDS:

@@ -21,19 +21,20 @@ from explorer.engine.profile.load import count_processors
 from explorer.engine.progress import Cancel, stop_if
 from explorer.host import child, output_files, processor, scratch
 
-RESUME_HINT = "what was done is kept, with -o: the same command goes on from there"
+RESUME_HINT = "with -o, finished rows are kept: the same command continues from there"
 POLL_SECONDS = 0.05
 """Seconds between two checks for finished tasks and for cancellation."""
 _MAX_DEATHS = 4
 """Maximum number of workers that may die during one task."""
 _MIN_SECONDS = 8.0
-"""Duration of work in seconds from which other processes save time. Each process starts in three seconds."""
+"""Seconds of work from which other processes save time. Each of them starts in three seconds."""
 _WORKER_BYTES = 300 << 20
 """Bytes of memory of a worker before it opens a model."""
 
 Task = Callable[[], "tuple[Any, ...]"]
 """A picklable function without arguments that returns records, run by a worker."""
-Done = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
+OnResult = Callable[[Any, "tuple[Any, ...] | ExplorerError"], None]
+"""Function that receives a finished task and its records, or its error."""
 
 
 def count_fitting_workers(nbytes: int) -> int:
@@ -61,12 +62,12 @@ def count_file_bytes(files: Sequence[str]) -> int:
     return sum(os.path.getsize(path) for path in files if os.path.exists(path))
 
 
-def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = None) -> int:
-    """Runs the tasks, and calls `done` for each as soon as it is finished.
+def run(tasks: Sequence[Task], on_result: OnResult, *, workers: int, cancel: Cancel = None) -> int:
+    """Runs the tasks, and calls `on_result` for each as soon as it is finished.
 
     Args:
         tasks: Tasks, which are pickled and hold no weights.
-        done: Function called with each task and its records or its error.
+        on_result: Function called with each task and its records or its error.
         workers: Number of processes.
         cancel: Function called many times a second; True cancels.
 
@@ -86,7 +87,7 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
             for index, worker in enumerate(pool.workers):
                 if worker.answers in ready:
                     try:
-                        worker.take(done)
+                        worker.take(on_result)
                     except (EOFError, OSError):
                         pool.workers[index] = pool.replace(worker)
                         if worker.task is None:
@@ -95,14 +96,14 @@ def run(tasks: Sequence[Task], done: Done, *, workers: int, cancel: Cancel = Non
                             pending.append((worker.task, worker.tries + 1))
                         else:
                             reason = "the workers that tried it ended, perhaps for want of memory"
-                            done(worker.task, EngineDied(reason))
+                            on_result(worker.task, EngineDied(reason))
                 elif worker.is_idle and pending:
                     worker.give(*pending.popleft())
         return len(pool.workers)
 
 
 class _Worker:
-    """A process with its pipes for requests and answers. It ends when the pipe `living` is closed.
+    """A process with its pipes for requests and answers. It ends when the pipe `lifeline` is closed.
 
     Attributes:
         has_started: Whether the process has sent an answer.
@@ -112,9 +113,9 @@ class _Worker:
     """
 
     def __init__(
-        self, process: subprocess.Popen[bytes], requests: Connection, answers: Connection, living: int
+        self, process: subprocess.Popen[bytes], requests: Connection, answers: Connection, lifeline: int
     ) -> None:
-        self.process, self.requests, self.answers, self.living = process, requests, answers, living
+        self.process, self.requests, self.answers, self.lifeline = process, requests, answers, lifeline
         self.has_started = self.is_idle = False
         self.task: Task | None = None
         self.tries = 0
@@ -125,7 +126,7 @@ class _Worker:
         with contextlib.suppress(OSError):
             self.requests.send(task)
 
-    def take(self, done: Done) -> None:
+    def take(self, on_result: OnResult) -> None:
         """Reads the answer, which has arrived.
 
         Raises:
@@ -136,7 +137,7 @@ class _Worker:
         if isinstance(answer, (MissingExtra, Misuse)):
             raise answer
         if task is not None:
-            done(task, answer)
+            on_result(task, answer)
 
     def end(self) -> None:
         """Kills the process."""
@@ -144,7 +145,7 @@ class _Worker:
         self.process.wait()
         self.requests.close()
         self.answers.close()
-        os.close(self.living)
+        os.close(self.lifeline)
 
 
 class _Pool:
@@ -161,7 +162,7 @@ class _Pool:
         """Starts a worker, which imports its modules in the background."""
         request_end, requests = os.pipe()
         answers, answer_end = os.pipe()
-        alive, living = os.pipe()
+        alive, lifeline = os.pipe()
         ends = (request_end, answer_end, alive)
         process = subprocess.Popen(
             child.build_command(__name__, *map(str, ends)),
@@ -174,7 +175,7 @@ class _Pool:
         for end in ends:
             os.close(end)
         return _Worker(
-            process, Connection(requests, readable=False), Connection(answers, writable=False), living
+            process, Connection(requests, readable=False), Connection(answers, writable=False), lifeline
         )
 
     def replace(self, worker: _Worker) -> _Worker:

@@ -16,7 +16,7 @@ from explorer.engine.progress import Cancel, OnProgress, report, stop_if
 from explorer.engine.sweep import cluster, processes
 from explorer.engine.sweep.fingerprint import compute_digest
 from explorer.engine.sweep.measure import SweepSession, Task
-from explorer.engine.sweep.processes import Done
+from explorer.engine.sweep.processes import OnResult
 from explorer.engine.sweep.store import Store, TrainedWeights
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import input_files, output_files, scratch
@@ -151,7 +151,11 @@ def sweep_trainings(
 
 
 def _train_in_workers(
-    tasks: Sequence[TrainingTask], on_result: Done, scheduler: str | None, workers: int | None, cancel: Cancel
+    tasks: Sequence[TrainingTask],
+    on_result: OnResult,
+    scheduler: str | None,
+    workers: int | None,
+    cancel: Cancel,
 ) -> int:
     """Runs trainings in other processes, on this machine or a cluster. Returns the number of processes."""
     remote_tasks = [replace(task, files=(os.path.abspath(task.files[0]),)) for task in tasks]

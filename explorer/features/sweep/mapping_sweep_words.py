@@ -21,15 +21,15 @@ def mapping_sweep(fact: MappingSweep) -> list[Block]:
     rows = fact.rows
     models = dict.fromkeys(" ".join(filter(None, (row.model, row.opening))) for row in rows)
     objectives = dict.fromkeys(row.objective for row in rows)
-    about = f"   {printable(', '.join(models))}   for the least {', '.join(objectives)}"
+    subject = f"   {printable(', '.join(models))}   for the least {', '.join(objectives)}"
     head = Span(f"{many_text(len(rows), 'combination')} of machine and size", "strong")
     legend = (
-        f"{FRONT} Pareto front: no other row has as few bytes on the chip and as few {fact.front}, and fewer"
-        " of one of the two."
+        f"{FRONT} Pareto front: no other row has fewer bytes on the chip without more {fact.front}, or fewer"
+        f" {fact.front} without more bytes."
     )
     reasons = Counter(row.error for row in rows if row.error).most_common(5)
     return [
-        Line((head, Span(about, "quiet"))),
+        Line((head, Span(subject, "quiet"))),
         Line(),
         table_of(rows, _columns(fact, len(models) > 1, len(objectives) > 1), what="rows"),
         Line(),
