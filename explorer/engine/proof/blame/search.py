@@ -375,8 +375,8 @@ def _write_verdict(
     if kind == "undecided":
         departing = next(p for p in probes if p.departs)
         unjudged = next(p for p in probes if p.state == "unjudged")
-        reason = unjudged.reason.removeprefix("it ")
-        return f"not decided: first off at {_name_probe(departing)}, and {_name_probe(unjudged)} {reason}"
+        where = f"first off at {_name_probe(departing)}"
+        return f"not decided: {where}; {_name_probe(unjudged)} is not judged: {unjudged.reason}"
     largest_text = ""
     if largest is not None and (error := probes[largest].introduced) is not None:
         largest_text = f", most in {_name_probe(probes[largest])} ({100 * error:.2g} % of its RMS)"
