@@ -9,7 +9,7 @@ affine region whose stored numbers were compared, such as a folded normalization
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from explorer.engine.proof.regions.correspondence import ChangedRegion
@@ -32,12 +32,21 @@ from explorer.engine.proof.regions.synthetic_values import (
 )
 from explorer.engine.runtime.random_inputs import RandomInput
 
-SetKind = Literal["", "steered", "dense random", "few different", "small or far", "other integer"]
-"""Kind of a set of values, in words for a message. '' stands for the original's values.
+SetKind = Literal["", "steered", "dense", "limits", "driven", "integers"]
+"""Kind of a set of values. '' stands for the original's values.
 
-steered: conditions and loop counts have a chosen setting. few different: values at which comparisons change.
-small or far: values that bring an operator into a range that other values do not reach.
+steered: conditions and loop counts have a chosen setting. dense: random floats without zeros. limits: values
+at which comparisons change. driven: values that bring an operator into a range that other values do not
+reach. integers: negative, large, and close to stored ones.
 """
+
+SET_WORDS: Mapping[SetKind, str] = {
+    "dense": "dense random",
+    "limits": "few different",
+    "driven": "small or far",
+    "integers": "other integer",
+}
+"""Words for a message about a difference on made-up values, by the kind of the set."""
 
 _SPREADS = (1.0, 0.1, 10.0)
 """Spreads of the dense values, relative to the spread of the original's values."""
@@ -46,7 +55,7 @@ _MIN_ELEMENTS, _MAX_SETS = 4096, 8
 """Number of dense elements that a region runs on, and largest number of sets to reach it."""
 
 _MIN_DRIVEN_ELEMENTS = 64
-"""Number of small or far elements, repeated if needed, that are compared together with dense values."""
+"""Number of driven elements, repeated if needed, that are compared together with dense values."""
 
 _DRAWS = 3
 """Number of draws of the model's inputs for a region without float inputs."""
@@ -98,11 +107,11 @@ class ValueSets:
         has_all_spreads = is_first_size and not self._models.is_decided_by_one_spread(region)
         for spread in _SPREADS if has_all_spreads else _SPREADS[:1]:
             yield (
-                "dense random",
+                "dense",
                 (draw_dense_values(own_values, spreads, spread, self._seed + i) for i in range(count)),
             )
         yield (
-            "few different",
+            "limits",
             (
                 draw_values_at_limits(own_values, self._models.contents.numbers(nodes), self._seed + i)
                 for i in range(count)
@@ -116,9 +125,9 @@ class ValueSets:
         return draw_dense_values(own_values, compute_spreads(own_values), _SPREADS[0], self._seed)
 
     def add_dense(self, own_values: Feeds, driven: Sequence[Feeds]) -> list[Feeds]:
-        """Adds dense values to small or far ones. The size of usual results then decides what is rounding.
+        """Adds dense values to driven ones. The size of usual results then decides what is rounding.
 
-        The small or far values are repeated, because a few small results are not judged beside many large
+        The driven values are repeated, because a few small results are not judged beside many large
         ones.
         """
         repeats = max(
@@ -157,7 +166,7 @@ class ValueSets:
                 return [*tried, *integers]
 
             driven, unmet_range = reach_ranges(sides, own_values, draw_tried, self._seed)
-            sets: list[tuple[SetKind, list[Feeds]]] = [("small or far", [feeds]) for feeds in driven]
-            sets += [("other integer", [feeds]) for feeds in integers]
+            sets: list[tuple[SetKind, list[Feeds]]] = [("driven", [feeds]) for feeds in driven]
+            sets += [("integers", [feeds]) for feeds in integers]
             self._range_sets = {region.key: (sets, unmet_range)}
         return self._range_sets[region.key]

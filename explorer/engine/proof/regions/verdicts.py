@@ -38,14 +38,14 @@ from explorer.engine.proof.regions.original_values import OriginalValues
 from explorer.engine.proof.regions.region_models import RegionModels
 from explorer.engine.proof.regions.runs import RegionRuns, RunResults, compare_random_region
 from explorer.engine.proof.regions.stored_numbers import StoredDifferences, collect_constants, restore
-from explorer.engine.proof.regions.value_sets import SetKind, ValueSets
+from explorer.engine.proof.regions.value_sets import SET_WORDS, SetKind, ValueSets
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import OutputEvidence, RegionEvidence
 
 _MAX_EXTENSIONS = 3
 """Number of times that a region is extended upstream if only made-up values show a difference."""
 
-_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("few different", "small or far", "other integer")
+_MAY_BE_IMPOSSIBLE: tuple[SetKind, ...] = ("limits", "driven", "integers")
 """Kinds of sets of values that the model may be unable to compute."""
 
 _MAX_NAMED_OPERATORS = 3
@@ -199,18 +199,16 @@ class RegionTester:
                         raise
                     continue
                 for kind, feeds in self._value_sets.draw_sets(region, values, inputs):
-                    if kind == "few different" and trials.is_rounded:
+                    if kind == "limits" and trials.is_rounded:
                         continue  # rounding may put a value on the other side of a limit
                     made_up = [*feeds]
                     difference = self._runs.run_sets(region, run, kind, made_up, trials)
-                    if difference is not None and kind == "small or far" and region.reads:
+                    if difference is not None and kind == "driven" and region.reads:
                         with_dense = self._value_sets.add_dense(values, made_up)
                         difference = self._runs.run_sets(region, run, kind, with_dense, trials)
                     if difference is not None:
-                        where = f" on {kind} values" if kind in ("dense random", *_MAY_BE_IMPOSSIBLE) else ""
-                        is_certain = kind not in _MAY_BE_IMPOSSIBLE or (
-                            kind == "small or far" and is_computable
-                        )
+                        where = f" on {SET_WORDS[kind]} values" if kind in SET_WORDS else ""
+                        is_certain = kind not in _MAY_BE_IMPOSSIBLE or (kind == "driven" and is_computable)
                         failure = replace(
                             evidence,
                             draws=trials.draws,
@@ -219,7 +217,7 @@ class RegionTester:
                             reason=f"{difference.reason}{where}",
                             max_abs=difference.max_abs,
                         )
-                        cause = "" if is_certain else "limits" if kind == "few different" else "driven"
+                        cause = "" if is_certain else "limits" if kind == "limits" else "driven"
                         return RegionResult(failure, cause, region.before.nodes, lasting=True)
             trials.unmet_range = self._value_sets.describe_unmet_range(region)
             trials.nonfinite = self._runs.find_nonfinite_differences(region, run)
