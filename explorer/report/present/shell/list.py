@@ -119,12 +119,11 @@ def describe_stored(model_file: ModelFile) -> str:
 
 
 def _describe_main_type(model_file: ModelFile) -> str:
-    """Describe a model file in few characters: its quantization, or its largest dtype and how many follow."""
+    """Describe a model file briefly: its quantization, or its largest dtype and a sign for more."""
     if model_file.quantization:
         return printable(model_file.quantization)
     types = sorted(model_file.types, key=lambda kind: -(kind.bytes or 0))
-    more = f", {len(types) - 1} more" if len(types) > 1 else ""
-    return printable(f"{types[0].name}{more}") if types else ""
+    return printable(types[0].name) + ", …" * (len(types) > 1) if types else ""
 
 
 def format_session_path(session: KeptSession) -> str:
