@@ -136,17 +136,13 @@ def sweep_trainings(
             del pending[0]
         worker_count = _train_in_workers(pending, on_result, scheduler, workers, cancel) if pending else 0
         sweep = _build_answer(list(rows.values()), weights, take)
-    new_count, seconds = (
-        sum(not row.error for row in sweep.trials) - len(stored_rows),
-        time.perf_counter() - began,
-    )
     return replace(
         sweep,
-        made=new_count,
+        made=sum(not row.error for row in sweep.trials) - len(stored_rows),
         kept=len(stored_rows),
         output=output or "",
         workers=worker_count,
-        seconds=seconds,
+        seconds=time.perf_counter() - began,
     )
 
 
