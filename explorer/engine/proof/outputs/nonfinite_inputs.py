@@ -1,13 +1,14 @@
-"""Compares what two models do with NaN and infinity in their inputs.
+"""Compares what two models do with NaN, infinity, -0, huge and tiny numbers in their inputs.
 
 Random inputs are finite. A Relu and a Where that replaces numbers below 0 agree on all of them, but only the
-Relu keeps NaN. So a changed region also runs with NaN and infinity, and if its sides differ, the whole models
-do.
+Relu keeps NaN. The square root of a square is the absolute value, unless the square overflows or underflows.
+So a changed region also runs with such numbers, and if its sides differ, the whole models do.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 from msgspec import Struct
@@ -25,8 +26,26 @@ NONFINITE: Mapping[str, tuple[float, ...]] = {
     "NaN": (np.nan,),
     "unordered": (np.nan,),
     "infinite": (np.inf, -np.inf),
+    "negative zero": (-0.0,),
 }
-"""Numbers that are not finite, by kind; 'unordered' is NaN for operators that sort."""
+"""Numbers that single elements get, by kind; 'unordered' is NaN for operators that sort. The results are
+compared by their NaN and infinities. For -0, these are results such as 1 / -0."""
+
+EXTREME: Mapping[str, float] = {"huge": 1e22, "tiny": 1e-25}
+"""Magnitudes that all elements get, by kind. Their squares leave the range of float32."""
+
+_WORDS = {
+    "infinite": "infinity",
+    "negative zero": "-0",
+    **{kind: f"of the size of {number:.0e}" for kind, number in EXTREME.items()},
+}
+"""What an input is, by kind; NaN for the other kinds."""
+
+_CLOSE = 1e-2
+"""Difference, relative to the largest magnitudes, up to which a result is close to the float64 result."""
+
+_SHARE = 20
+"""One of this many results has to differ: a result of a sine of huge numbers is close by chance only."""
 
 _UNDEFINED = ("unordered",)
 """Kinds for which ONNX defines no result: it does not say where NaN is in an order, as in a TopK."""
@@ -44,10 +63,10 @@ _FLOATS = ("float16", "float32", "float64", "bfloat16")
 
 
 class NonfiniteDifference(Struct, frozen=True):
-    """An output that differs in onnxruntime if inputs hold NaN or infinity.
+    """An output that differs in onnxruntime if inputs hold NaN, infinity, -0, huge or tiny numbers.
 
     Attributes:
-        kind: Kind of the inputs, a key of `NONFINITE`.
+        kind: Kind of the inputs, a key of `NONFINITE` or `EXTREME`.
         output: Name of the output in the original.
         differing, size: Number of elements that differ, and of all elements.
         is_defined: Whether the outputs also differ as ONNX defines the operators. The kernels of onnxruntime
@@ -61,7 +80,7 @@ class NonfiniteDifference(Struct, frozen=True):
     is_defined: bool = False
 
     def __str__(self) -> str:
-        inputs = "infinity" if self.kind == "infinite" else "NaN"
+        inputs = _WORDS.get(self.kind, "NaN")
         count = (
             f"{self.differing:,} of {many_text(self.size, 'element')} of output '{printable(self.output)}'"
         )
@@ -96,10 +115,55 @@ def count_nonfinite_differences(first: Array, second: Array) -> int:
     return int(np.count_nonzero((np.isnan(first) != np.isnan(second)) | (is_infinite & (first != second))))
 
 
+def draw_extreme(feeds: Feeds, number: float, seed: int) -> dict[str, Array]:
+    """Replaces all float32 and float64 numbers by normal random numbers times `number`."""
+    generator = np.random.default_rng(seed)
+    return {
+        name: np.asarray(generator.standard_normal(value.shape) * number).astype(value.dtype)
+        if value.dtype.name in ("float32", "float64")
+        else value
+        for name, value in feeds.items()
+    }
+
+
+def count_extreme_differences(first: Array, second: Array, compute_true: Callable[[], Array | None]) -> int:
+    """Counts the elements that are close to the float64 result in one of two results alone.
+
+    Both may miss it: a kernel for a normalization and its single operators overflow in different ways.
+
+    Args:
+        first: Result of the original.
+        second: Result of the other model.
+        compute_true: Computes the original's result in float64; None if it has none. Called only if needed.
+
+    Returns:
+        The number of elements; 0 if it is a small share of all, or if there is no float64 result.
+    """
+    if first.shape != second.shape or not first.size or {first.dtype.kind, second.dtype.kind} != {"f"}:
+        return 0
+    first, second = first.astype(np.float64), second.astype(np.float64)
+    if bool(np.all(_is_close(first, second))):
+        return 0
+    true = compute_true()
+    if true is None or np.shape(true) != first.shape:
+        return 0
+    count = int(np.count_nonzero(_is_close(first, true) != _is_close(second, true)))
+    return count if count * _SHARE >= first.size else 0
+
+
+def _is_close(value: Array, true: Array) -> Array:
+    finite = np.abs(true[np.isfinite(true)]).astype(np.float64)
+    largest = float(finite.max(initial=0.0))
+    scale = largest * float(np.sqrt(np.mean((finite / largest) ** 2))) if largest else 0.0
+    with np.errstate(invalid="ignore", over="ignore"):
+        near = np.abs(value - true) <= _CLOSE * np.maximum(np.abs(true), scale)
+    return np.asarray((near & np.isfinite(true)) | (value == true) | (np.isnan(value) & np.isnan(true)))
+
+
 def list_kinds(nodes: Iterable[Node]) -> list[str]:
     """Lists the kinds of numbers to insert into the inputs of these nodes."""
     nan = "unordered" if any(node.op in _ORDERS for node in nodes) else "NaN"
-    return [nan, "infinite"]
+    return [nan, "infinite", "negative zero"]
 
 
 def compare_nonfinite(
@@ -110,7 +174,7 @@ def compare_nonfinite(
     kinds: Collection[str],
     seed: int,
 ) -> Iterator[NonfiniteDifference]:
-    """Runs two models on inputs with NaN and infinity, and yields one output that differs for each kind.
+    """Runs two models on unusual numbers, and yields one output that differs for each kind.
 
     Args:
         models: Original, and the model to compare with it.
@@ -124,7 +188,23 @@ def compare_nonfinite(
         return
     first, second = (RuntimeSession(model, what="a model", optimise=False) for model in models)
     expected = first.run(feeds), second.run({names[name]: value for name, value in feeds.items()})
-    for kind in kinds:
+    for kind in (kind for kind in kinds if kind in EXTREME):
+        changed = draw_extreme(feeds, EXTREME[kind], seed)
+        try:
+            old = first.run(changed)
+            new = second.run({names[name]: value for name, value in changed.items()})
+        except BadModel:
+            continue
+        for before, after in ends:
+            results = old[before], new[after]
+            if all(isinstance(result, np.ndarray) for result in results):
+                count = count_extreme_differences(
+                    *results, partial(_compute_true, models[0], changed, before)
+                )
+                if count:
+                    yield NonfiniteDifference(kind, before, count, old[before].size, is_defined=True)
+                    break
+    for kind in (kind for kind in kinds if kind in NONFINITE):
         for changed in (feed for number in NONFINITE[kind] for feed in insert_nonfinite(feeds, number, seed)):
             try:
                 old = first.run(changed)
@@ -143,6 +223,12 @@ def compare_nonfinite(
                 )
                 yield replace(difference, is_defined=is_defined)
                 break
+
+
+def _compute_true(model: Model, feeds: Feeds, output: str) -> Array | None:
+    """Computes an output in float64, or None if the model has no float64 run."""
+    results, _ = run_in_float64(model, [feeds], None, lambda: None)
+    return np.asarray(results[0][output]) if results else None
 
 
 def _differs_by_definition(

@@ -6,6 +6,7 @@ its output in the original.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -22,8 +23,11 @@ from explorer.engine.progress import Cancel
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.nonfinite_inputs import (
+    EXTREME,
     NONFINITE,
+    count_extreme_differences,
     count_nonfinite_differences,
+    draw_extreme,
     insert_nonfinite,
     list_kinds,
 )
@@ -59,7 +63,7 @@ class RunResults(Struct):
         has_changed: Whether the output changed between sets of values.
         varied: Names of the branch conditions and loop counts that ran with both settings.
         unmet_range: Description of a range of an operator that no run met, or ''.
-        nonfinite: Kinds of numbers in `NONFINITE` for which the sides differ.
+        nonfinite: Kinds of numbers in `NONFINITE` and `EXTREME` for which the sides differ.
     """
 
     results: list[OutputEvidence] = field(default_factory=list)
@@ -162,7 +166,7 @@ class RegionRuns:
         return None
 
     def find_nonfinite_differences(self, region: ChangedRegion, run: RunPair) -> list[str]:
-        """Lists the kinds of numbers in `NONFINITE` for which the two sides of a region differ."""
+        """Lists the kinds in `NONFINITE` and `EXTREME` for which the two sides of a region differ."""
         values = self._original_values.compute_first(region)
         kinds = []
         # in an affine function, both infinities have the same effect except for the sign
@@ -179,6 +183,13 @@ class RegionRuns:
                         break
                 except BadModel:
                     continue
+        exact = partial(run_in_float64, self._models.before, region.before, cancel=self._cancel)
+        for kind, magnitude in EXTREME.items() if number_count is None else ():
+            feeds = draw_extreme(values, magnitude, self._original_values.seed)
+            truth = partial(exact, {name: feeds[name] for name in region.before.inputs})
+            with contextlib.suppress(BadModel):
+                if count_extreme_differences(*run(feeds), truth):
+                    kinds.append(kind)
         return kinds
 
     def distinguishes(self, region: ChangedRegion, before: Model, after: Model) -> bool:

@@ -87,7 +87,7 @@ class RegionResult(Struct, frozen=True):
         hides: Relative output difference that the runs cannot tell from rounding, or 0 if every stored number
             has a counterpart.
         folded: Whether a stored number has a counterpart that was computed from several numbers.
-        nonfinite: Kinds of numbers in `NONFINITE` for which the two sides of the region differ.
+        nonfinite: Kinds of numbers in `NONFINITE` and `EXTREME` for which the two sides differ.
     """
 
     evidence: RegionEvidence

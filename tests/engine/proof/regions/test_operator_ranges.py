@@ -216,6 +216,30 @@ def test_a_kernel_that_treats_infinity_otherwise_than_onnx_is_mentioned(tmp_path
     assert found.verdict.endswith("differ in onnxruntime")
 
 
+SQUARED = "q = Pow(x, two)\nv = ReduceMean(q)\np = Add(v, e)\nr = Sqrt(p)\ny = Div(x, r)"
+
+OUT_OF_RANGE = {
+    "an overflow": (number("e", 0.25) + "p = Mul(x, x)\ny = Pow(p, e)", "a = Abs(x)\ny = Sqrt(a)", "1e+22"),
+    "an underflow": ("y = Relu(x)", number("z", 3e-15) + "y = Max(x, z)", "1e-25"),
+    "a denominator": (number("e", 1e-18) + "a = Abs(x)\np = Add(a, e)\ny = Div(x, p)", "y = Sign(x)", ""),
+    "the sign of zero": (number("z", 0.0) + "p = Add(x, z)\ny = Reciprocal(p)", "y = Reciprocal(x)", "-0"),
+    "an overflow in both": (
+        number("e", 1e-5) + number("two", 2.0) + SQUARED,
+        number("e", 1e-5) + SQUARED.replace("Pow(x, two)", "Mul(x, x)"),
+        None,
+    ),
+    "a factor": ("y = Neg(x)", number("f", -1.0) + "y = Mul(x, f)", None),
+}
+
+
+@pytest.mark.parametrize("case", OUT_OF_RANGE)
+def test_a_difference_for_numbers_at_the_ends_of_the_range_is_no_equality(case: str, tmp_path: Path) -> None:
+    first, second, words = OUT_OF_RANGE[case]
+    found, reversed_found = verdict(tmp_path, first, second), verdict(tmp_path, second, first)
+    assert found.passed is reversed_found.passed is (words is None)
+    assert words is None or (found.verdict_kind == "unproven" and words in found.verdict)
+
+
 WHOLE = {
     "the sign": ("y = Abs(x)", "y = Identity(x)"),
     "a square": ("y = Mul(x, x)", "y = Identity(x)"),

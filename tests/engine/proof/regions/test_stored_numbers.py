@@ -259,15 +259,26 @@ def test_a_bias_that_only_one_has_is_a_difference_however_small(lost: bool, tmp_
     assert "lacks a constant of Conv" in found.verdict
 
 
-def test_a_difference_that_is_taken_for_rounding_is_said_to_be(tmp_path: Path) -> None:
+def test_a_small_number_that_one_model_adds_is_no_rounding(tmp_path: Path) -> None:
     weights = {"w": t.weight(8, 3, 3, 3), "b": np.zeros((8, 1, 1), np.float32)}
-    weights["b"][3] = 1e-7
     after = [node("Conv", ["x", "w"], ["c"]), node("Add", ["c", "b"], ["y"])]
+    nodes = [node("Conv", ["x", "w"], ["y"])], after
+    assert verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights))).passed
+    weights["b"][3] = 1e-7
+    found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
+    assert found.verdict_kind == "unproven"
+    assert "where an input is of the size of 1e-25" in found.verdict
+
+
+def test_a_difference_that_is_taken_for_rounding_is_said_to_be(tmp_path: Path) -> None:
+    weights = {"w": t.weight(8, 3, 3, 3), "f": np.ones((8, 1, 1), np.float32)}
+    weights["f"][3] = np.nextafter(np.float32(1), np.float32(2))
+    after = [node("Conv", ["x", "w"], ["c"]), node("Mul", ["c", "f"], ["y"])]
     nodes = [node("Conv", ["x", "w"], ["y"])], after
     found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
     assert found.verdict_kind == "evidence"
     assert "in the output of a changed region, the runs cannot tell a relative error below" in found.verdict
-    weights["b"][3] = 0
+    weights["f"][3] = 1
     found = verify(*pair(tmp_path, nodes, {"x": (1, 3, 8, 8)}, (weights, weights)))
     assert "cannot tell" not in found.verdict, "in float64 they are the same"
 
