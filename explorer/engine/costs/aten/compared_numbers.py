@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import functools
+import math
 from types import CodeType
 
 
@@ -52,7 +53,7 @@ def is_only_compared(code: CodeType, offset: int, *, without_calls: bool = False
 
 @functools.cache
 def list_compared_constants(code: CodeType) -> tuple[float, ...]:
-    """Returns the numbers that a function compares with, such as 7 in `x == 7` or `x in (7, 8)`."""
+    """Returns the numbers that a function compares with, such as 7 in `x == 7` or `f"{x:g}" == "7"`."""
     numbers: dict[float, None] = {}
     instructions = [entry for entry in dis.get_instructions(code) if entry.opname not in ("CACHE", "NOP")]
     for index, entry in enumerate(instructions):
@@ -60,8 +61,19 @@ def list_compared_constants(code: CodeType) -> tuple[float, ...]:
             for operand in instructions[max(index - 2, 0) : index]:
                 value = operand.argval if operand.opname.startswith("LOAD_") else None
                 parts = value if isinstance(value, (tuple, frozenset)) else (value,)
-                numbers.update((float(n), None) for n in parts if type(n) in (int, float))
+                numbers.update((n, None) for n in map(_read_number, parts) if n is not None)
     return tuple(numbers)
+
+
+def _read_number(constant: object) -> float | None:
+    """Returns the finite number that a constant is or writes, or None."""
+    if type(constant) not in (int, float, str):
+        return None
+    try:
+        number = float(constant)  # type: ignore[arg-type]
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _is_enclosed_by(outer: dis.Instruction, inner: dis.Instruction) -> bool:

@@ -484,6 +484,9 @@ class _Watch:
                 self.unseen_work.note_number_text(frame.path, name, args[0])
             else:
                 self.note_memory_access(name)
+        if name == "__format__" and args[0].dim() == 0 and args[0].is_meta and args[1]:
+            # as torch formats the number of a tensor that has one
+            return format(args[0].item(), args[1])
         guessed = data_dependent.assume_values(name, args)
         if guessed is not None:
             guessed = self.queries.answer(guessed)

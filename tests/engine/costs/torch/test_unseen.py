@@ -453,6 +453,22 @@ def test_values_that_are_only_handed_on_leave_the_count_exact(function: Callable
     assert (totals.macs, totals.status, totals.coverage) == (2 * 6 * 4 * 4, "exact", 1.0)
 
 
+def logs_a_number(model: Two, x: Any) -> Any:
+    y = model.second(model.first(x))
+    print(f"mean {y.mean():.3f}, at most {y.max():>8.2e}, first {y[0, 0].detach():g}")
+    return y
+
+
+def test_a_formatted_number_changes_nothing() -> None:
+    totals = info(logs_a_number).totals
+    assert (totals.macs, totals.status, totals.coverage) == (2 * 6 * 4 * 4, "exact", 1.0)
+
+
+def test_a_branch_on_a_formatted_number_is_an_assumption() -> None:
+    totals = info(lambda model, x: model.second(x) if f"{x.mean():.1f}" == "37.5" else x).totals
+    assert (totals.macs, totals.status) == (6 * 4 * 4, "assumed")
+
+
 def test_a_number_that_is_compared_with_a_limit_is_not_worked_on() -> None:
     totals = info(ends_early).totals
     assert (totals.sign, totals.coverage) == ("~ ", 1.0)
