@@ -230,6 +230,19 @@ def test_numbers_that_are_stored_otherwise_than_they_are_are_refused_by_name(
         convert("b.pt", "b.safetensors")
 
 
+@pytest.mark.parametrize("kind", ["float4_e2m1fn_x2", "bits8", "bits16"])
+def test_an_element_type_that_is_not_read_is_not_taken_for_bytes(
+    kind: str, convert: Convert, tmp_path: Path
+) -> None:
+    packed = torch.arange(8, dtype=torch.uint8).view(getattr(torch, kind))
+    torch.save({"w": torch.ones(2), "p": packed}, tmp_path / "a.pt")
+    with pytest.raises(BadModel, match=f"'p' cannot be copied: {kind} is an unknown type"):
+        convert("a.pt", "a.safetensors")
+    with Session(str(tmp_path / "a.pt")) as session:
+        totals = session.info().totals
+    assert (totals.params, totals.weight_bytes) == (2 + packed.numel(), 16)
+
+
 def test_a_tensor_in_another_file_than_the_index_says_is_named(convert: Convert, tmp_path: Path) -> None:
     folder = tmp_path / "model"
     folder.mkdir()

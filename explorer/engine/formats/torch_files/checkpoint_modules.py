@@ -26,7 +26,14 @@ from explorer.engine.formats.tensor_index import (
 )
 from explorer.engine.formats.torch_files.checkpoint import SavedFile, list_calls, read, read_array_type
 from explorer.engine.formats.torch_files.pickle_machine import PLAIN, ByteSpan, Global, ReducedObject
-from explorer.engine.formats.torch_files.tensors import BYTES, Device, StorageRef, TensorSpec, WrappedTensor
+from explorer.engine.formats.torch_files.tensors import (
+    BYTES,
+    UNREAD_BYTES,
+    Device,
+    StorageRef,
+    TensorSpec,
+    WrappedTensor,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -382,7 +389,7 @@ class _ContentReader:
                 offset = start_of_storage + spec.offset * width
         if spec.layout == "strided":
             # a tensor whose elements overlap takes at most the bytes of its storage
-            nbytes = min(spec.elements * width, storage_bytes)
+            nbytes = min(spec.elements * (width or UNREAD_BYTES.get(spec.dtype, 1)), storage_bytes)
             if spec.elements * width > storage_bytes:
                 unread = unread or "its elements overlap"
             if spec.elements:

@@ -40,6 +40,9 @@ BYTES: Mapping[str, int] = {
 }
 """Bytes of an element, by torch's name of the element type."""
 
+UNREAD_BYTES = {"bits16": 2}
+"""Bytes of an element whose numbers are not read; 1 for all others, such as `float4_e2m1fn_x2`."""
+
 RENAMED = {
     "half": "float16",
     "float": "float32",
@@ -221,7 +224,9 @@ def _describe_tensor(
     """Describes a strided tensor."""
     if not isinstance(storage, StorageRef):
         raise ValueError("a tensor has no storage")
-    dtype = options[2] if len(options) > 2 and isinstance(options[2], str) else storage.dtype
+    # version 3 names the element type; without a name that is known here, the numbers cannot be read
+    named = options[2] if len(options) > 2 else None
+    dtype = named if isinstance(named, str) else _name_of(named).removeprefix("torch.") or storage.dtype
     spec = check_spec(TensorSpec(storage, dtype, offset, tuple(shape), tuple(stride), options[:1] == (True,)))
     # a dictionary of pending operations follows the hooks, and in version 3 also the element type
     pending = next((part for part in options[2:4] if isinstance(part, dict)), {})
