@@ -8,19 +8,14 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from functools import lru_cache
 from typing import Any, TypeVar
 
-from rich.segment import Segment
-from rich.style import Style
 from textual.app import App
-from textual.color import Color
 from textual.dom import DOMNode
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
 from textual.scrollbar import ScrollBar
 from textual.strip import Strip
-from textual.visual import Visual
 from textual.widget import Widget
 from textual.worker import Worker, active_worker
 from textual.worker_manager import WorkerManager
@@ -278,66 +273,6 @@ def keep_bar_lines(bar: ScrollBar, draw: Callable[[ScrollBar], Iterable[Strip]])
     """
     if _CACHE_IS_KNOWN and not isinstance(getattr(bar, "_styles_cache", bar), (_BarLines, ScrollBar)):
         bar._styles_cache = _BarLines(draw)
-
-
-def dim_background(drawing: Any) -> Any:
-    """Return a faster drawing of the screen behind a dialog.
-
-    Textual dims the style of each segment anew and splits the result into lines. That takes half of the time
-    in which a dialog is drawn.
-
-    Assumes: `Screen.render` of a dialog returns a `BackgroundScreen` with `screen`, `color` and
-    `process_segments`. The `_compositor` of the screen has `render_strips()`, the lines of the screen.
-    Seen: textual 8.2.8.
-    Otherwise: `drawing` is returned. Textual dims each segment, which is slower.
-    """
-    compositor = getattr(getattr(drawing, "screen", None), "_compositor", None)
-    if (
-        hasattr(compositor, "render_strips")
-        and hasattr(drawing, "process_segments")
-        and hasattr(drawing, "color")
-    ):
-        return _DimmedScreen(drawing)
-    return drawing
-
-
-class _DimmedScreen(Visual):
-    """The lines of the screen behind a dialog, in dimmed colors.
-
-    Args:
-        drawing: The `BackgroundScreen` of Textual.
-    """
-
-    def __init__(self, drawing: Any) -> None:
-        self._drawing = drawing
-
-    def render_strips(self, width: int, height: int | None, style: Any, options: Any) -> list[Strip]:
-        """Render the lines of the screen."""
-        drawing = self._drawing
-        dim, color, change = _dim_style, drawing.color, drawing.process_segments
-        lines: list[Strip] = []
-        for strip in drawing.screen._compositor.render_strips()[:height]:
-            segments = [
-                Segment(text, dim(style, color, change), control)
-                for text, style, control in strip.crop(0, width)
-            ]
-            lines.append(Strip(segments))
-        return lines
-
-    def get_optimal_width(self, rules: Any, container_width: int) -> int:
-        """Return the width of the screen."""
-        return container_width
-
-    def get_height(self, rules: Any, width: int) -> int:
-        """Return the height of the screen."""
-        height: int = self._drawing.screen.size.height
-        return height
-
-
-@lru_cache(maxsize=1024)
-def _dim_style(style: Style | None, color: Color, change: Callable[..., Iterable[Segment]]) -> Style | None:
-    """Return the style that Textual gives to a segment behind a dialog."""
-    return next(iter(change((Segment(" ", style),), color))).style
 
 
 def update_scroll(view: ScrollView, size: Size) -> None:

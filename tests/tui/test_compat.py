@@ -9,11 +9,9 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.geometry import Region, Size
 from textual.scroll_view import ScrollView
-from textual.strip import Strip
 from textual.worker_manager import WorkerManager
 
 from explorer.tui import compat
-from explorer.tui.dialogs import dialogs
 from explorer.tui.dialogs.dialogs import Dialog
 from explorer.tui.widgets.line_view import LineView
 from tests.tui.hands import screen
@@ -131,25 +129,6 @@ class Above(Dialog[None]):
 
     def on_resize(self) -> None:
         self.seen.append(set(self.classes))
-
-
-@pytest.mark.parametrize("background", ["#102030 60%", "transparent"])
-async def test_the_screen_behind_a_dialog_looks_as_textual_draws_it(
-    background: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    async def draw() -> list[Strip]:
-        async with screen(size=(61, 17)) as hands:
-            dialog = Above()
-            dialog.styles.background = background
-            hands.pilot.app.push_screen(dialog)
-            await hands.rest()
-            lines = dialog.render_lines(Region(0, 0, 61, 17))
-            assert "alexnet" in lines[0].text
-            return [line.simplify() for line in lines]
-
-    ours = await draw()
-    monkeypatch.setattr(dialogs, "dim_background", lambda drawing: drawing)
-    assert ours == await draw()
 
 
 async def test_a_dialog_has_the_classes_of_its_size_before_it_is_laid_out() -> None:

@@ -6,7 +6,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from msgspec import Struct
 from rich.cells import cell_len
@@ -22,7 +22,6 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from explorer.base.errors import ExplorerError
-from explorer.tui.compat import dim_background
 from explorer.tui.text.keys import keys_line
 from explorer.tui.text.lines import BLANK, Line, cut_middle, escape_name, fit, wrap
 from explorer.tui.widgets.line_view import LineList, LineView
@@ -101,10 +100,6 @@ class Dialog(AnsweredOnce[T], ModalScreen[T], Generic[T]):
     def stacks_fields(self) -> bool:
         """Whether each field has its own row."""
         return self.app.size.height >= (self.VERTICAL_BREAKPOINTS or [(0, "")])[-1][0]
-
-    def render(self) -> Any:
-        """Return the screen behind the dialog."""
-        return dim_background(super().render())
 
     def compose(self) -> ComposeResult:
         """Yield the box."""
