@@ -143,12 +143,9 @@ def search_mappings(
         key = _objective_key(objective, [smallest_cost], machine)
         ranking = _Ranking(mapping, machine, objective, constraints, candidates)
         ranking.run()
+        ranked, count = ranking.compute_costs(key), ranking.count
         front = ranking.find_front(smallest_cost.pj is not None) if with_front else ()
-        ranked, on_front = (
-            [compute_mapping_cost(entry.mapping(mapping, machine), machine) for entry in entries]
-            for entries in (ranking.pool, front)
-        )
-        count = ranking.count
+        on_front = [compute_mapping_cost(entry.mapping(mapping, machine), machine) for entry in front]
         value = min(float(key(cost)[0]) for cost in ranked)
         # only for traffic does the smallest tile for a number of trips never lose, and only without limits
         is_whole = space is not None or (objective == "traffic" and not constraints.limits)
@@ -415,7 +412,7 @@ class _Ranking:
         constraints: Constraints,
         candidates: Sequence[Tiles],
     ) -> None:
-        self._objective = objective
+        self._mapping, self._machine, self._objective = mapping, machine, objective
         self._budget = _MAX_EVALUATED
         self.pool: list[_Entry] = []
         self.threshold = (math.inf, math.inf)
@@ -487,6 +484,22 @@ class _Ranking:
         if len(self.pool) >= _CERTAIN:
             first, second, *_ = self.pool[_CERTAIN - 1].ranks
             self.threshold = first, second
+
+    def compute_costs(self, key: Callable[[MappingCost], tuple[float, ...]]) -> list[MappingCost]:
+        """Computes the exact costs of the pool until no mapping that is left can be among the best ones.
+
+        Args:
+            key: Figure to minimize, then the figures that decide between equal ones.
+        """
+        costs: list[MappingCost] = []
+        for entry in self.pool:
+            best = _distinct(sorted(costs, key=key))
+            # the figures of the pool never exceed the exact ones, apart from rounding
+            least = entry.ranks[0] * (1 - ROUNDING), entry.ranks[1]
+            if len(best) == _BEST and least > key(best[-1])[:2]:
+                break
+            costs.append(compute_mapping_cost(entry.mapping(self._mapping, self._machine), self._machine))
+        return costs
 
     def find_front(self, has_energy: bool) -> list[_Entry]:
         """Finds mappings of which none undercuts another in cycles, energy and bytes on the chip.
