@@ -31,7 +31,7 @@ def test_time_that_was_measured_is_balanced() -> None:
     assert sum(one.cost for one in told.stages) == pytest.approx(known)
     assert told.forecast is not None
     assert told.forecast.period == max(one.seconds or 0.0 for one in told.stages)
-    assert "the profile that was measured" in told.notes[0]
+    assert "the measured profile" in told.notes[0]
 
 
 def test_what_another_session_measured_is_balanced_until_the_file_changes(

@@ -420,7 +420,7 @@ def test_layers_on_the_roof_are_drawn_by_their_time_and_the_slowest_are_named() 
     shown = rank_points(roofline(alexnet(), MACHINE))
     page = draw_roofline_page(shown, 5, [5], 100, 50)
     text = said(page)
-    assert "classifier.1 +2" in text
+    assert "classifier.1, 2 more" in text
     assert "features.3" in text
     assert "● from 10 %" in text
     picture = [line_text(line) for line in page if line_text(line).lstrip(" 0123456789.,")[:1] in "│┤"]

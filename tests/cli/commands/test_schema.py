@@ -165,7 +165,8 @@ def check_table(verb: str, answer: Answer, args: ParsedArgs, capsys: pytest.Capt
     tables = [block for block in blocks if isinstance(block, Table)]
     for width in (60, 80):
         check_width(blocks, width)
-    assert takes_table or not tables
+    titled = [table for table in tables if any(column.title for column in table.columns)]
+    assert takes_table or not titled
     if not takes_table or not (answer.rows or answer.csv):
         return
     args.csv = True
@@ -178,7 +179,6 @@ def check_table(verb: str, answer: Answer, args: ParsedArgs, capsys: pytest.Capt
     args.top = 1
     print_answer(answer, args)
     assert list(csv.reader(io.StringIO(capsys.readouterr().out))) == [head, *rows[:1]]
-    titled = [table for table in tables if any(column.title for column in table.columns)]
     shortened = [block for block in first_rows(blocks, 1) if isinstance(block, Table) and block.rows]
     assert all(len(table.rows) == 1 for table in shortened if any(column.title for column in table.columns))
     cells = [cell for table in titled for row in table.rows for cell in row]

@@ -270,7 +270,17 @@ def test_every_row_is_of_an_operator_that_exists() -> None:
 
 #: what is asked of a name whatever its domain
 BY_NAME_ONLY = (
-    *("settings", "quantized", "packed", "learned", "rows", "alias", "view", "unread", "statistics"),
+    *(
+        "settings",
+        "quantized",
+        "packed",
+        "learned",
+        "rows",
+        "same_parameter",
+        "view",
+        "reads_only_shape",
+        "statistics",
+    ),
     "position",
 )
 

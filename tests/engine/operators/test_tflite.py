@@ -55,7 +55,7 @@ def test_operators_that_look_at_names_alone_do_not_mistake_one_format_for_the_ot
     alike = onnx & {op for domain, op in RULES if domain == "tflite"}
     assert alike == {"LSTM", "RNN"}
     own = [OPERATORS["tflite", op] for op in alike]
-    assert not any(o.settings or o.view or o.alias or o.rows for o in own)
+    assert not any(o.settings or o.view or o.same_parameter or o.rows for o in own)
     assert BY_NAME["LSTM"].settings == BY_NAME["RNN"].settings == (4,)
 
 

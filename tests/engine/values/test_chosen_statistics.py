@@ -219,7 +219,7 @@ def file_of(folder: Path, array: Any) -> str:
 def test_samples_of_a_file_are_one_set_of_numbers(
     batch: Any, asked: int | None, runs: int, kept: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("explorer.engine.values.activations.KEPT", kept)
+    monkeypatch.setattr("explorer.engine.values.activations.MAX_STORED_BYTES", kept)
     array = np.random.default_rng(1).normal(size=(10, 3, 5)).astype(np.float32)
     path = file_of(tmp_path, array)
     with Session(model_of(tmp_path, batch)) as session:
@@ -248,7 +248,7 @@ def test_samples_of_a_file_are_one_set_of_numbers(
 def test_samples_that_come_to_other_numbers_in_a_further_run_have_rough_quantiles(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("explorer.engine.values.activations.KEPT", 0)
+    monkeypatch.setattr("explorer.engine.values.activations.MAX_STORED_BYTES", 0)
     torch = pytest.importorskip("torch")
 
     class Counting(torch.nn.ReLU):  # type: ignore[name-defined,misc]
@@ -269,7 +269,7 @@ def test_samples_that_come_to_other_numbers_in_a_further_run_have_rough_quantile
 
 
 def test_numbers_of_16_bits_are_exact_however_many_there_are(tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr("explorer.engine.values.activations.KEPT", 100)
+    monkeypatch.setattr("explorer.engine.values.activations.MAX_STORED_BYTES", 100)
     array = np.random.default_rng(1).normal(size=(10, 3, 5)).astype(np.float16)
     with Session(model_of(tmp_path, 1, TensorProto.FLOAT16)) as session:
         (one,) = session.activations(input=file_of(tmp_path, array), stat="quantile:0.4").tensors
