@@ -251,14 +251,14 @@ def _best_mappings(site: MappedSite) -> list[Block]:
     if best.cycles is not None:
         names = f"cycles, {names}"
     if not front:
-        text = f"Pareto front of {names}: no other mapping is on it."
+        text = f"Pareto front of {names}: no other computed mapping is on it."
         return [*blocks, Line(), Paragraph(text, "quiet")]
     blocks += [
         Line(),
         Line(
             (
                 Span(f"Pareto front of {names}", "strong"),
-                Span(": no mapping is more than 1 % better in all of them", "quiet"),
+                Span(": no computed mapping is more than 1 % better in all of them", "quiet"),
             )
         ),
         _costs(_spread(front)),
