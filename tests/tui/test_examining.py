@@ -226,7 +226,7 @@ async def test_a_named_machine_comes_from_the_configuration_file(config: Path) -
 async def test_arrows_in_the_empty_first_field_choose_a_machine_and_a_lack_is_told_once(config: Path) -> None:
     async with screen(size=(120, 40)) as hands:
         await hands.press("m", "enter")
-        assert hands.dialog().count("are needed") == 1
+        assert hands.dialog().count("are missing") == 1
         await hands.press("right", "right")
         assert hands.pilot.app.screen.query_one("#profile", MachineField).value == "h100"
         await hands.press("enter", "m", "down", "right")

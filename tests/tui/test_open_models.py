@@ -102,7 +102,7 @@ async def test_closing_asks_if_something_is_not_saved() -> None:
     async with two() as (hands, app):
         await hands.tile()
         await hands.press("L", "x")
-        assert "other.onnx: 'tile 64x64x64' not saved. Close without?" in hands.dialog()
+        assert "other.onnx: 'tile 64x64x64' not saved. Close without saving?" in hands.dialog()
         await hands.press("n")
         assert len(app.models.open) == 2
         await hands.press("x", "y")
