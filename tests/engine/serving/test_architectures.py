@@ -179,7 +179,7 @@ def test_batches_of_code_that_mixes_sequences_are_told_as_sequences_run_apart() 
         2 * (blocks * PROMPT + head) / 1e6,
     ]
     ratio = (4 * blocks + 2 * head) / (blocks + head)
-    assert any(f"{ratio:.3f} times the work of one sequence" in note for note in found.notes)
+    assert any(f"{ratio:.3f} times the work of one" in note for note in found.notes)
     assert (passes.can_predict(1), passes.can_predict(2)) == (True, False)
 
 

@@ -138,7 +138,7 @@ def test_weights_that_meet_the_whole_cache_in_each_step_are_in_the_times_of_layo
     assert [one.token for one in alone] == pytest.approx([one.token for one in found.times])
     (why,) = [note for note in found.notes if "kv_b_proj with every token of the cache" in note]
     # 4 heads of keys and values of 16, each from a latent of 16, in 2 layers
-    assert f"{2 * 4 * 32 * 16 * 30:,} MACs behind 30 tokens" in why
+    assert f"{2 * 4 * 32 * 16 * 30:,} MACs for a context of 30 tokens" in why
 
 
 @pytest.mark.slow

@@ -53,7 +53,7 @@ def test_predictions_stand_beside_bounds_which_no_kernel_passes(tmp_path: Path, 
     # sixteen sequences multiply sixteen times as much, and read the weights once
     few, many = (one.token_predicted or 0 for one in fact.times[:2])
     assert few < many < 16 * few
-    assert "predicted are times of kernels of onnxruntime" in fact.notes[-1]
+    assert "predicted times are those of the kernels of onnxruntime" in fact.notes[-1]
 
 
 @pytest.mark.slow
