@@ -72,9 +72,9 @@ _MAX_TILES = 1 << 17
 """Largest number of tiles that are all compared. Of more, only one for each number of trips is."""
 _MAX_EVALUATED = 1 << 16
 """Largest number of tiles that are computed with every inner order."""
-_FRONT_ROUNDS = 8
-"""Number of times that the search for the Pareto front computes the most promising mappings that are left."""
-_MOST_FRONT_TILES = 1 << 13
+_MAX_FRONT_ROUNDS = 8
+"""Largest number of times that the most promising mappings left for the Pareto front are computed."""
+_MAX_FRONT_TILES = 1 << 13
 """Number of tiles of a branch above which the front has only the smallest tile for each number of trips."""
 _OUTER_TILES = 12
 """Number of outer tiles for which a search over three levels looks for the best inner tile."""
@@ -505,7 +505,7 @@ class _Ranking:
         """Finds mappings of which none undercuts another in cycles, energy and bytes on the chip.
 
         Figures that no inner order goes below leave out most tiles. Those that may be on the front are
-        computed with every inner order, until no tile is left or `_FRONT_ROUNDS` is reached.
+        computed with every inner order, until no tile is left or `_MAX_FRONT_ROUNDS` is reached.
 
         Args:
             has_energy: Whether the machine gives the energy; otherwise the traffic takes its place.
@@ -521,34 +521,27 @@ class _Ranking:
         left = [self._list_front_tiles(branch.figures) for branch in self._branches]
         entries: list[_Entry] = []
         front_points: Numbers = np.zeros((0, 3))
-        for _ in range(_FRONT_ROUNDS):
-            left = [
-                tiles[~is_undercut(rows[tiles], front_points)]
-                for tiles, rows in zip(left, points, strict=True)
-            ]
-            promising = [
-                (branch, tiles[find_front(rows[tiles])])
-                for branch, tiles, rows in zip(self._branches, left, points, strict=True)
-                if len(tiles)
-            ]
-            if not promising:
+        for _ in range(_MAX_FRONT_ROUNDS):
+            promising = []
+            for index, rows in enumerate(points):
+                tiles = left[index][~is_undercut(rows[left[index]], front_points)]
+                promising.append(tiles[find_front(rows[tiles])])
+                left[index] = np.setdiff1d(tiles, promising[-1])
+            if not any(map(len, promising)):
                 break
-            computed = [self._compute_entries(branch, tiles, list_points) for branch, tiles in promising]
-            entries += itertools.chain.from_iterable(computed_entries for computed_entries, _ in computed)
-            front_points = np.concatenate([front_points, *(rows for _, rows in computed)])
+            for branch, tiles in zip(self._branches, promising, strict=True):
+                if len(tiles):
+                    computed, rows = self._compute_entries(branch, tiles, list_points)
+                    entries += computed
+                    front_points = np.concatenate([front_points, rows])
             kept = find_front(front_points)
             entries, front_points = [entries[index] for index in kept], front_points[kept]
-            done = {id(branch): tiles for branch, tiles in promising}
-            left = [
-                np.setdiff1d(tiles, done.get(id(branch), ()))
-                for branch, tiles in zip(self._branches, left, strict=True)
-            ]
         return entries
 
     def _list_front_tiles(self, figures: TileFigures) -> Numbers:
         """Lists the indices of the tiles that the front is searched among."""
         number = len(figures.tiles)
-        if number <= _MOST_FRONT_TILES:
+        if number <= _MAX_FRONT_TILES:
             return np.arange(number)
         mapping, machine = figures.mapping, figures.machine
         is_smallest = np.ones(number, dtype=bool)
