@@ -49,13 +49,17 @@ class NoReference(Exception):
     """The graph cannot run in float64. The message says why."""
 
 
-def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict[str, Array]:
+def run(
+    model: Model, feeds: Mapping[str, Array], cancel: Cancel = None, *, rounds_results: bool = False
+) -> dict[str, Array]:
     """Computes every output of the model in float64.
 
     Args:
         model: Model to run.
         feeds: Input arrays by name, in their own types.
         cancel: Function that returns True to cancel. It is called before every operator.
+        rounds_results: Whether the result of each operator is rounded to its own type. Numbers then overflow
+            and underflow between operators as ONNX defines them, without the approximations of a kernel.
 
     Raises:
         NoReference: An operator cannot run in float64 (custom, random, or unknown to onnx).
@@ -66,9 +70,10 @@ def run(model: Model, feeds: Mapping[str, Array], cancel: Cancel = None) -> dict
         if node.domain not in _EVALUATOR_DOMAINS and node.key not in model.functions:
             raise NoReference(f"operator {node.domain}.{node.op} is not onnx's own")
     names = [v.name for v in model.graph.outputs]
-    interpreter = Interpreter(_Float64(model, cancel), model.functions)
+    semantics = _Semantics(model, cancel, rounds_results)
+    interpreter = Interpreter(semantics, model.functions)
     scope = interpreter.create_scope(
-        model.graph.initializers, {k: _convert_to_float64(v) for k, v in feeds.items()}
+        model.graph.initializers, {k: semantics.widen(v) for k, v in feeds.items()}
     )
     try:
         with np.errstate(all="ignore"):
@@ -145,19 +150,24 @@ def _convert_to_float64(value: Any) -> Any:
     return value
 
 
-class _Float64(Struct):
+class _Semantics(Struct):
     """Semantics of the interpreter on float64 arrays. Stored constants are converted when they are used."""
 
     model: Model
     cancel: Cancel
+    rounds_results: bool
     evaluators: dict[int, Any] = field(default_factory=dict)
+
+    def widen(self, value: Any) -> Any:
+        return value if self.rounds_results else _convert_to_float64(value)
 
     def convert_constant(self, tensor: Tensor) -> Array:
         return tensor.array()
 
     def apply(self, node: Node, attributes: Mapping[str, Any], args: Sequence[Any]) -> Sequence[Any]:
         stop_if(self.cancel)
-        rule = None if node.domain else _RULES.get(node.op)
+        rules = _ROUNDED_RULES if self.rounds_results else _RULES
+        rule = None if node.domain else rules.get(node.op)
         if rule is not None:
             output = rule(attributes, args)
             if output is not None and len([o for o in node.outputs if o]) == 1:
@@ -192,14 +202,14 @@ class _Float64(Struct):
                 evaluator = ReferenceEvaluator(onnx.load_model_from_string(encoded))
                 if cacheable:
                     self.evaluators[id(node)] = evaluator
-            feeds = {n: _convert_to_float64(a) for n, a in zip(node.inputs, args, strict=True) if n}
+            feeds = {n: self.widen(a) for n, a in zip(node.inputs, args, strict=True) if n}
             results = iter(evaluator.run(None, feeds))
         except Cancelled:
             raise
         except Exception as error:  # reference code may raise any error
             text = " ".join(str(error).split())[:120]
             raise NoReference(f"operator {node.op} cannot be run by onnx's evaluator: {text}") from None
-        return [_convert_to_float64(next(results)) if o else None for o in node.outputs]
+        return [self.widen(next(results)) if o else None for o in node.outputs]
 
     def take(self, value: Any, axis: int, index: int) -> Any:
         return value[(slice(None),) * axis + (index,)]
@@ -348,3 +358,18 @@ _RULES: Mapping[str, Rule] = {
     "Sub": _make_elementwise_rule(np.subtract),
     "Tanh": _make_elementwise_rule(np.tanh),
 }
+
+
+def _make_rounding_rule(rule: Rule) -> Rule:
+    def compute(attributes: Mapping[str, Any], args: Sequence[Any]) -> Any:
+        output = rule(attributes, args)
+        is_wide = isinstance(output, np.ndarray) and output.dtype == np.float64
+        return output.astype(args[0].dtype) if is_wide and args else output
+
+    return compute
+
+
+_ROUNDED_RULES: Mapping[str, Rule] = {
+    op: _make_rounding_rule(rule) for op, rule in _RULES.items() if op != "Cast"
+}
+"""Rules whose results have the type of the first input, as ONNX says of all these operators but Cast."""

@@ -8,7 +8,7 @@ So a changed region also runs with such numbers, and if its sides differ, the wh
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 from msgspec import Struct
@@ -70,7 +70,7 @@ class NonfiniteDifference(Struct, frozen=True):
         output: Name of the output in the original.
         differing, size: Number of elements that differ, and of all elements.
         is_defined: Whether the outputs also differ as ONNX defines the operators. The kernels of onnxruntime
-            for recurrent layers lose NaN, for example.
+            for recurrent layers lose NaN and tiny numbers, for example.
     """
 
     kind: str
@@ -195,15 +195,19 @@ def compare_nonfinite(
             new = second.run({names[name]: value for name, value in changed.items()})
         except BadModel:
             continue
+        differences = []
         for before, after in ends:
             results = old[before], new[after]
             if all(isinstance(result, np.ndarray) for result in results):
-                count = count_extreme_differences(
-                    *results, partial(_compute_true, models[0], changed, before)
-                )
+                compute_true = cache(partial(_compute_true, models[0], changed, before))
+                count = count_extreme_differences(*results, compute_true)
                 if count:
-                    yield NonfiniteDifference(kind, before, count, old[before].size, is_defined=True)
-                    break
+                    is_defined = _rounds_differently(models, names, (before, after), changed, compute_true)
+                    differences.append(
+                        NonfiniteDifference(kind, before, count, old[before].size, is_defined=is_defined)
+                    )
+        if differences:
+            yield max(differences, key=lambda difference: difference.is_defined)
     for kind in (kind for kind in kinds if kind in NONFINITE):
         for changed in (feed for number in NONFINITE[kind] for feed in insert_nonfinite(feeds, number, seed)):
             try:
@@ -229,6 +233,27 @@ def _compute_true(model: Model, feeds: Feeds, output: str) -> Array | None:
     """Computes an output in float64, or None if the model has no float64 run."""
     results, _ = run_in_float64(model, [feeds], None, lambda: None)
     return np.asarray(results[0][output]) if results else None
+
+
+def _rounds_differently(
+    models: tuple[Model, Model],
+    names: Mapping[str, str],
+    ends: tuple[str, str],
+    feeds: Feeds,
+    compute_true: Callable[[], Array | None],
+) -> bool:
+    """Whether an output differs if each operator's result is exact but rounded to its type.
+
+    True as well if a model cannot run so.
+    """
+    second_feeds = {names[name]: value for name, value in feeds.items()}
+    results = []
+    for model, inputs, output in zip(models, (feeds, second_feeds), ends, strict=True):
+        computed, _ = run_in_float64(model, [inputs], None, lambda: None, rounds_results=True)
+        if not computed:
+            return True
+        results.append(np.asarray(computed[0][output]))
+    return bool(count_extreme_differences(results[0], results[1], compute_true))
 
 
 def _differs_by_definition(

@@ -320,9 +320,21 @@ def _shift_floats(value: Array) -> Array:
 
 
 def run_in_float64(
-    model: Model, feeds: Sequence[Feeds], cancel: Cancel, step: Callable[[], None]
+    model: Model,
+    feeds: Sequence[Feeds],
+    cancel: Cancel,
+    step: Callable[[], None],
+    *,
+    rounds_results: bool = False,
 ) -> tuple[list[dict[str, Array]], str]:
     """Runs every draw in float64.
+
+    Args:
+        model: Model to run.
+        feeds: Input arrays by name, for each draw.
+        cancel: Function that returns True to cancel.
+        step: Function that is called before each draw.
+        rounds_results: Whether the result of each operator is rounded to its own type.
 
     Returns:
         The results by output name for each draw, and 'float64'. Or no results, and the reason.
@@ -334,7 +346,7 @@ def run_in_float64(
     for draw in feeds:
         step()
         try:
-            results.append(evaluator.run(model, draw, cancel))
+            results.append(evaluator.run(model, draw, cancel, rounds_results=rounds_results))
         except evaluator.NoReference as error:
             return [], f"none: {error}"
         except Cancelled:

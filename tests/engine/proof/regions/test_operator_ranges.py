@@ -216,6 +216,22 @@ def test_a_kernel_that_treats_infinity_otherwise_than_onnx_is_mentioned(tmp_path
     assert found.verdict.endswith("differ in onnxruntime")
 
 
+EYE = """s = Constant<value_ints = [5, 5]>()
+f = ConstantOfShape(s)
+e = EyeLike(f)
+z = Constant<value = int64[1] {0}>()
+"""
+
+
+def test_a_kernel_that_loses_tiny_numbers_is_mentioned(tmp_path: Path) -> None:
+    recurrent = EYE + "w = Unsqueeze(e, z)\ny = RNN<hidden_size = 5>(x, w, w)"
+    unrolled = EYE + "m = MatMul(x, e)\nt = Tanh(m)\ny = Unsqueeze(t, z)"
+    found = verdict(tmp_path, recurrent, unrolled, "float[1,3,5] x", "float[1,1,3,5]")
+    assert found.verdict_kind == "evidence", found.verdict
+    assert "where an input is of the size of 1e-25" in found.verdict
+    assert found.verdict.endswith("differ in onnxruntime")
+
+
 SQUARED = "q = Pow(x, two)\nv = ReduceMean(q)\np = Add(v, e)\nr = Sqrt(p)\ny = Div(x, r)"
 
 OUT_OF_RANGE = {
