@@ -226,6 +226,10 @@ def front_plot(
             cost.cycles if has_cycles and cost.cycles is not None else cost.traffic
         )
 
+    if len(front) == 1 and (current is None or place(current) == place(front[0])):
+        fewer = "takes fewer cycles" if has_cycles else "moves fewer bytes"
+        words = f" The front has one mapping: no other {fewer}, or holds fewer bytes, by more than 1 %."
+        return wrap([(words, "dim")], width, 1)
     dots = [Dot(place(cost), "●", "bar") for cost in front]
     if current is not None:
         dots.append(Dot(place(current), "◆", "warning"))
