@@ -7,15 +7,26 @@ until it is equal or reaches an output.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from explorer.base.units import printable
 from explorer.engine.progress import Cancel
 from explorer.engine.proof.regions.correspondence import ChangedRegion, Correspondence
+from explorer.engine.proof.regions.original_values import OriginalValues
 from explorer.engine.proof.regions.verdicts import RegionResult, RegionTester
 from explorer.engine.proof.structure.probes import Pair
+from explorer.engine.runtime.parallel import ThreadShare, count_processors, run_in_parallel
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import RegionEvidence
+
+_BYTES_RATIO = 16
+"""Bytes that the test of a region takes, for one byte of its inputs: values, outputs and float64 results."""
+
+_MAX_PARALLEL_BYTES = 1 << 30
+"""Most bytes of regions that are tested at the same time."""
 
 _MAX_INNER_VALUES = 16
 """Number of values in a region, counted from the last, that are checked for a hidden difference."""
@@ -43,7 +54,9 @@ def prove_regions(
         The result of every region. If regions differ, the result that showed the difference first comes
         first.
     """
-    tester = RegionTester(correspondence, random_inputs, seed, cancel)
+    original_values = OriginalValues(correspondence, random_inputs, seed)
+    share = ThreadShare(count_processors(), lambda: cancel is not None and cancel())
+    tester = RegionTester(correspondence, original_values, share)
     results: dict[tuple[object, ...], RegionResult] = {}
     failed: dict[str, RegionResult] = {}
     separate: set[str] = set()  # values that are not assumed to be equal any more
@@ -51,11 +64,13 @@ def prove_regions(
     step = 1
     while True:
         regions = correspondence.regions(separate, {})
-        tester.original_values.expose(regions)
-        for index, region in enumerate(regions):
-            report_progress(index, len(regions))
-            if region.key not in results:
-                results[region.key] = tester.test_extended(region, separate)
+        new_regions = [region for region in regions if region.key not in results]
+        original_values.expose(regions)
+        tested = _test_in_parallel(
+            correspondence, original_values, new_regions, separate, report_progress, cancel
+        )
+        results |= zip((region.key for region in new_regions), tested, strict=True)
+        for region in regions:
             if results[region.key].lasting:
                 failed.setdefault(region.pair.before, results[region.key])
         failing = [r for r in regions if not results[r.key].passed]
@@ -73,6 +88,36 @@ def prove_regions(
         tuple(outcomes)
         if first is None
         else (first, *(outcome for outcome in outcomes if outcome is not first))
+    )
+
+
+def _test_in_parallel(
+    correspondence: Correspondence,
+    original_values: OriginalValues,
+    regions: Sequence[ChangedRegion],
+    separate: set[str],
+    report_progress: Callable[[int, int], None],
+    cancel: Cancel,
+) -> list[RegionResult]:
+    """Tests regions on all processors, each with the nodes that compute its inputs if needed."""
+    idle_testers: defaultdict[int, SimpleQueue[RegionTester]] = defaultdict(SimpleQueue)  # by threads
+
+    def test(region: ChangedRegion, share: ThreadShare) -> RegionResult:
+        try:
+            tester = idle_testers[share.threads].get_nowait()
+        except Empty:
+            tester = RegionTester(correspondence, original_values, share)
+        try:
+            return tester.test_extended(region, separate)
+        finally:
+            idle_testers[share.threads].put(tester)
+
+    return run_in_parallel(
+        [partial(test, region) for region in regions],
+        [_BYTES_RATIO * sum(map(correspondence.nbytes, region.reads)) for region in regions],
+        _MAX_PARALLEL_BYTES,
+        tick=lambda done: report_progress(done, len(regions)),
+        cancel=cancel,
     )
 
 

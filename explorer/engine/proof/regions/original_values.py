@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 
 from explorer.engine.graph.dtypes import get_element_type
@@ -18,7 +19,7 @@ One run for each region would take time quadratic in the number of regions.
 
 
 class OriginalValues:
-    """Runs the original, and keeps the values that later regions need.
+    """Runs the original, and keeps the values that later regions need. Several threads may use it.
 
     Args:
         correspondence: Matched values of the two models.
@@ -39,15 +40,18 @@ class OriginalValues:
         self._exposed: set[str] = set()
         self._requested: dict[str, None] = {}
         self._computed: dict[tuple[int, int], Feeds] = {}
+        self._latest: dict[tuple[int, int], Feeds] = {}
+        self._lock = threading.RLock()
 
     def expose(self, regions: Sequence[ChangedRegion]) -> None:
         """Loads the original with the inputs of these regions as additional outputs."""
         names = dict.fromkeys(name for r in regions for name in r.reads if name in self._producer)
-        if names.keys() - self._exposed:
-            self._exposed |= names.keys()
-            self._requested, self._computed = names, {}
-            model = expose(self.correspondence.before, sorted(self._exposed))
-            self._session = RuntimeSession(model, what="the original", optimise=False)
+        with self._lock:
+            if names.keys() - self._exposed:
+                self._exposed |= names.keys()
+                self._requested, self._computed, self._latest = names, {}, {}
+                model = expose(self.correspondence.before, sorted(self._exposed))
+                self._session = RuntimeSession(model, what="the original", optimise=False)
 
     def compute(self, names: Sequence[str], inputs: tuple[RandomInput, ...], seed: int) -> Feeds:
         """Computes the values that these names have in the original.
@@ -60,16 +64,22 @@ class OriginalValues:
         Raises:
             BadModel: The original does not run at these sizes.
         """
-        feeds = self._computed.get((id(inputs), seed), {})
-        if missing := [name for name in names if name not in feeds]:
-            drawn = draw(inputs, seed)
-            feeds = {**drawn, **{name: feeds[name] for name in names if name in feeds}}
-            if unknown := [name for name in missing if name not in drawn]:
-                assert self._session is not None
-                feeds |= self._session.run(drawn, [*unknown, *self._list_upcoming_values(unknown)])
-            self._computed[id(inputs), seed] = feeds
-            self.types.update((name, get_element_type(value)) for name, value in feeds.items())
-        return {name: feeds[name] for name in names}
+        run = id(inputs), seed
+        with self._lock:
+            feeds = self._computed.get(run, {})
+            if missing := [name for name in names if name not in feeds]:
+                drawn = draw(inputs, seed)
+                # a region that another thread tests needs the values of the run before
+                feeds = {**drawn, **self._latest.get(run, {}), **{n: feeds[n] for n in names if n in feeds}}
+                if unknown := [name for name in missing if name not in feeds]:
+                    assert self._session is not None
+                    self._latest[run] = self._session.run(
+                        drawn, [*unknown, *self._list_upcoming_values(unknown)]
+                    )
+                    feeds |= self._latest[run]
+                self._computed[run] = feeds
+                self.types.update((name, get_element_type(value)) for name, value in feeds.items())
+            return {name: feeds[name] for name in names}
 
     def _list_upcoming_values(self, requested: Sequence[str]) -> Iterator[str]:
         """Yields names of values that the next regions need, up to `_MAX_PREFETCHED_BYTES`."""

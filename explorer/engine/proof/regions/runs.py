@@ -19,7 +19,6 @@ from explorer.base.verdicts import NOT_NEEDED
 from explorer.engine.graph.dtypes import get_element_type
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import NOT_SHARED
-from explorer.engine.progress import Cancel
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.outputs.independence import count_independent
 from explorer.engine.proof.outputs.nonfinite_inputs import (
@@ -40,6 +39,7 @@ from explorer.engine.proof.regions.synthetic_values import Feeds
 from explorer.engine.proof.regions.value_sets import SetKind, ValueSets
 from explorer.engine.proof.structure.probes import build_region_model_of_one
 from explorer.engine.runtime.onnxruntime import Array, RuntimeSession
+from explorer.engine.runtime.parallel import ThreadShare
 from explorer.engine.runtime.random_inputs import RandomInput
 from explorer.facts import OutputEvidence, RegionEvidence
 
@@ -87,14 +87,18 @@ class RegionRuns:
         original_values: Values of the original.
         models: Both sides of the regions.
         value_sets: Sets of values to run on.
-        cancel: Function that returns True to cancel the runs, or None.
+        share: Threads that a run may use, and whether the runs are canceled.
     """
 
     def __init__(
-        self, original_values: OriginalValues, models: RegionModels, value_sets: ValueSets, cancel: Cancel
+        self,
+        original_values: OriginalValues,
+        models: RegionModels,
+        value_sets: ValueSets,
+        share: ThreadShare,
     ) -> None:
         self._original_values, self._models, self._value_sets = original_values, models, value_sets
-        self._cancel = cancel
+        self._share = share
 
     def load_pair(self, region: ChangedRegion, before_model: Model, after_model: Model) -> RunPair:
         """Returns a function that runs two models on the inputs of a region."""
@@ -102,7 +106,7 @@ class RegionRuns:
         size += sum(
             t.nbytes for model in (before_model, after_model) for t in model.graph.initializers.values()
         )
-        threads = 1 if size < _MAX_ONE_THREAD_BYTES else None
+        threads = 1 if size < _MAX_ONE_THREAD_BYTES else self._share.threads
         before, after = (
             RuntimeSession(model, what=_LABEL, optimise=False, threads=threads)
             for model in (before_model, after_model)
@@ -183,7 +187,7 @@ class RegionRuns:
                         break
                 except BadModel:
                     continue
-        exact = partial(run_in_float64, self._models.before, region.before, cancel=self._cancel)
+        exact = partial(run_in_float64, self._models.before, region.before, cancel=self._share.stopped)
         for kind, magnitude in EXTREME.items() if number_count is None else ():
             feeds = draw_extreme(values, magnitude, self._original_values.seed)
             truth = partial(exact, {name: feeds[name] for name in region.before.inputs})
@@ -246,7 +250,7 @@ class RegionRuns:
         if not _differs_in_floats(pairs):
             (output,) = outputs.compare(old, new, [], noise)
             return output
-        exact = partial(run_in_float64, self._models.before, region.before, cancel=self._cancel)
+        exact = partial(run_in_float64, self._models.before, region.before, cancel=self._share.stopped)
         truths = [exact({n: values[n] for n in region.before.inputs}) for _, _, values in pairs]
         results = [{name[0]: true} for true in truths if true is not None]
         text = "float64" if len(results) == len(pairs) else "none: the region cannot be run in float64"

@@ -19,7 +19,6 @@ from explorer.base.errors import BadModel
 from explorer.base.units import printable
 from explorer.engine.graph.model import Model
 from explorer.engine.graph.random_operators import any_draws_random as draws_random
-from explorer.engine.progress import Cancel
 from explorer.engine.proof.compare import get_unit_roundoff
 from explorer.engine.proof.outputs import run as outputs
 from explorer.engine.proof.regions.changed_numbers import find_changed_numbers
@@ -39,7 +38,7 @@ from explorer.engine.proof.regions.region_models import RegionModels
 from explorer.engine.proof.regions.runs import RegionRuns, RunResults, compare_random_region
 from explorer.engine.proof.regions.stored_numbers import StoredDifferences, collect_constants, restore
 from explorer.engine.proof.regions.value_sets import SET_WORDS, SetKind, ValueSets
-from explorer.engine.runtime.random_inputs import RandomInput
+from explorer.engine.runtime.parallel import ThreadShare
 from explorer.facts import OutputEvidence, RegionEvidence
 
 _MAX_EXTENSIONS = 3
@@ -110,28 +109,25 @@ class RegionTester:
 
     Args:
         correspondence: Matched values of the two models.
-        random_inputs: Random inputs of the model, once for each set of sizes.
-        seed: Seed of the first draw of these inputs.
-        cancel: Function that returns True to cancel the tests, or None.
+        original_values: Values of the original, which the regions read.
+        share: Threads that a run may use, and whether the tests are canceled.
 
     Attributes:
-        original_values: Values of the original, which the regions read.
+        original_values: As given.
         before: Producers of the original's values.
     """
 
     def __init__(
         self,
         correspondence: Correspondence,
-        random_inputs: Sequence[tuple[RandomInput, ...]],
-        seed: int,
-        cancel: Cancel,
+        original_values: OriginalValues,
+        share: ThreadShare,
     ) -> None:
-        self.correspondence, self._cancel = correspondence, cancel
-        self.original_values = OriginalValues(correspondence, random_inputs, seed)
+        self.correspondence, self.original_values, self._share = correspondence, original_values, share
         self.before = correspondence.wirings[0]
         self._models = RegionModels(correspondence, self.original_values)
         self._value_sets = ValueSets(self.original_values, self._models)
-        self._runs = RegionRuns(self.original_values, self._models, self._value_sets, cancel)
+        self._runs = RegionRuns(self.original_values, self._models, self._value_sets, share)
         self._varying = Variation(correspondence.before), Variation(correspondence.after)
 
     def test_extended(self, region: ChangedRegion, separate: set[str]) -> RegionResult:
@@ -369,7 +365,7 @@ class RegionTester:
         gap = None
         if any(self._has_floats(model) for model in stored_differences.sides):
             values = self._value_sets.draw_dense(self.original_values.compute_first(region))
-            gap = measure_float64_difference(region, self.correspondence.wirings, values, self._cancel)
+            gap = measure_float64_difference(region, self.correspondence.wirings, values, self._share.stopped)
         elif worst.equal:
             return "", 0.0, 0.0
         if gap is not None and gap <= EXACT:
