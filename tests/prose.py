@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import explorer
+from explorer.host.gc_pause import pause_garbage_collector
 
 ROOT = Path(explorer.__file__).parent
 ROOMS = ("engine/compat", "base/compat.py", "tui/compat.py", "web/compat.py")
@@ -122,12 +123,13 @@ def unused(readings: Iterable[Reading]) -> list[str]:
 def readings(root: Path = ROOT) -> list[Reading]:
     """Every place that reads a message, in files outside of the rooms."""
     files = [(path, path.relative_to(root).as_posix()) for path in sorted(root.rglob("*.py"))]
-    return [
-        Reading(name, node.lineno, _code(node))
-        for path, name in files
-        if not name.startswith(ROOMS)
-        for node in _places(path.read_text(encoding="utf-8"))
-    ]
+    with pause_garbage_collector():
+        return [
+            Reading(name, node.lineno, _code(node))
+            for path, name in files
+            if not name.startswith(ROOMS)
+            for node in _places(path.read_text(encoding="utf-8"))
+        ]
 
 
 _KINDS = (ast.Call, ast.Compare, ast.MatchValue)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 __all__ = ["misspelled", "texts"]
@@ -42,6 +43,14 @@ def texts(path: Path) -> Iterator[tuple[int, str]]:
             yield node.lineno, re.sub(r"`[^`]*`|^\s*(?:\w+, ?)+$", " ", node.value, flags=re.M)
 
 
+@cache
+def _is_british(word: str) -> bool:
+    return BRITISH.search(word) is not None
+
+
 def misspelled(path: Path) -> list[str]:
     """Return the British spellings of a file, each with its line."""
+    # each word is looked at once, and few files need to be parsed
+    if not any(map(_is_british, set(re.findall(r"\w+", path.read_text(encoding="utf-8"))))):
+        return []
     return [f"{path.name}:{line}: {word[0]}" for line, text in texts(path) for word in BRITISH.finditer(text)]
