@@ -49,12 +49,12 @@ class HistoryEntry(Fact, frozen=True):
         """Reads fields of the record under the names that they had as fields of the entry."""
         if name == "words" and hasattr(self.record, name):
             return (self.change, *self.record.words)
-        if name in _BEFORE:
-            return getattr(self.record, name, _BEFORE[name])
+        if name in _FORMER_FIELDS:
+            return getattr(self.record, name, _FORMER_FIELDS[name])
         raise AttributeError(f"'HistoryEntry' object has no attribute '{name}'")
 
 
-_BEFORE = {
+_FORMER_FIELDS = {
     "plan": None,
     "spec": None,
     "quantize": None,

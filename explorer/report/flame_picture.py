@@ -28,8 +28,14 @@ from explorer.session.cache.rows import build_structure
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-_CELLS, _LETTERS, _DEEP = 2_000, 110, 60
-"""Horizontal resolution in steps, characters that fit side by side, and maximum number of levels."""
+_STEPS = 2_000
+"""Number of steps into which the width is divided."""
+
+_CHARACTERS = 110
+"""Number of characters that fit side by side."""
+
+_MAX_LEVELS = 60
+"""Maximum number of levels of boxes."""
 
 
 class Flame(Struct, frozen=True):
@@ -76,12 +82,12 @@ def flame(axes: Axes, info: Info, fact: Flame) -> None:
     figure, layers, profile = fact.figure, fact.layers, fact.profile
     model = printable(os.path.basename(info.model.source))
     span = None if fact.top is None else (fact.top, figure.weights.end[fact.top])
-    boxes = icicle(figure.weights, span, _CELLS, _DEEP)
+    boxes = icicle(figure.weights, span, _STEPS, _MAX_LEVELS)
     labels = [label_of(box, layers, model) for box in boxes]
-    rooms = [box.width * _LETTERS // _CELLS for box in boxes]
+    rooms = [box.width * _CHARACTERS // _STEPS for box in boxes]
     for box, label, room in zip(boxes, shorten_labels(boxes, labels, rooms), rooms, strict=True):
         _draw(axes, box, label, room)
-    axes.set_xlim(0, _CELLS)
+    axes.set_xlim(0, _STEPS)
     axes.invert_yaxis()
     axes.set_xticks([])
     axes.set_yticks([])

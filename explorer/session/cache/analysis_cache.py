@@ -76,7 +76,7 @@ class AnalysisCache:
 
     Attributes:
         read_or_written: Kinds of answers that were read from or written to the cache.
-        tried: Kinds of those answers, and of answers that could not be stored.
+        tried: Kinds of answers that were read, written, or could not be written.
         files: Files from which the answers were made.
     """
 
@@ -126,7 +126,7 @@ class AnalysisCache:
 
     def _find_name(self) -> str | None:
         """Returns the name prefix of the answers about the current content, or None without answers."""
-        key = self._find_place_key()
+        key = self._find_source_key()
         if key is None:
             return None
         if _is_name(self._source):
@@ -143,10 +143,10 @@ class AnalysisCache:
         self.files = evidence.files
         return _hash(key, evidence.digest)
 
-    def _find_place_key(self) -> str | None:
-        """Returns the digest of the options and of the current file list, if the source is a folder.
+    def _find_source_key(self) -> str | None:
+        """Returns the digest of everything but the content of files, or None if nothing may be stored.
 
-        Returns None if nothing may be stored.
+        If the source is a folder, its current list of files is part of the digest.
         """
         self._key = self._key or self._make_key()
         if self._key is None or not os.path.isdir(self._source):
@@ -189,9 +189,9 @@ class AnalysisCache:
 
     def _make_name(self, files: tuple[FileRead, ...]) -> str | None:
         """Returns the name prefix of answers about `files`, or None if these may have changed since."""
-        place = self._find_place_key()
-        if place is None or _is_name(self._source):
-            return None if files else place
+        source_key = self._find_source_key()
+        if source_key is None or _is_name(self._source):
+            return None if files else source_key  # a model of torchvision is made from no files
         if files == self.files and self._name is not None:
             return self._name
         digest = file_reads.compute_digest(files)
@@ -201,9 +201,9 @@ class AnalysisCache:
         if self._opened_ns < changed + _CLOCK_NS:
             return None
         content = msgspec.msgpack.encode(_Evidence(files, digest))
-        if not self._folder.write(f"{place}.files", content):
+        if not self._folder.write(f"{source_key}.files", content):
             return None
-        self.files, self._name = files, _hash(place, digest)
+        self.files, self._name = files, _hash(source_key, digest)
         return self._name
 
     def _make_key(self) -> str | None:

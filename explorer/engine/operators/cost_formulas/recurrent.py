@@ -62,6 +62,7 @@ def recurrent(
         value, text = product(
             [*outer, ("gates", (gates,)), ("H", (hidden,)), (label, (width + state if are_known else None,))]  # type: ignore[operator]
         )
+        # the label itself is the sum of two numbers, so the value behind it is left out
         text = text.replace(f"{label} {width + state}" if are_known else f"{label} ?", label)  # type: ignore[operator]
         cost = (
             Cost(value, 0, text)
