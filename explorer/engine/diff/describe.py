@@ -14,7 +14,7 @@ from explorer.engine.diff.def_use import DefUse
 from explorer.engine.diff.folded_weights import describe_folded_change
 from explorer.engine.diff.forms import Forms, list_body_tensors, list_tensors
 from explorer.engine.diff.match import Matching
-from explorer.engine.diff.rounding import ABSORBED, BLOCKED, RoundedNode, RoundedSide, describe_rounding
+from explorer.engine.diff.rounding import ABSORBED, MATMUL_NBITS, RoundedNode, RoundedSide, describe_rounding
 from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.tensors import Array
 from explorer.engine.graph.model import AttributeRef, FileSpan, Graph, Model, Node, Tensor, list_bodies
@@ -84,7 +84,7 @@ class Describer(Struct):
         """Returns the row of a matched pair, or None if the nodes and all their names are equal."""
         first, second = self.before.nodes[a], self.after.nodes[b]
         rounded_node = self.get_rounding(a, b)
-        is_blocked = rounded_node is not None and BLOCKED in (first.op, second.op)
+        is_blocked = rounded_node is not None and MATMUL_NBITS in (first.op, second.op)
         operator_changes = [] if is_blocked else self.list_operator_changes(first, second)
         contents: list[str] = []
         if operator_changes and first.key == second.key:

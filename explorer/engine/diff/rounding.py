@@ -31,14 +31,14 @@ QUANTIZERS = frozenset({"qonnx.custom_op.general", MX_DOMAIN})
 OPERATORS = (TILES, *QUANTIZERS)
 """Domains of functions whose calls count as one operator and are not inlined."""
 
-BLOCKED = "MatMulNBits"
+MATMUL_NBITS = "MatMulNBits"
 """Operator for a MatMul or Gemm whose weight is stored in blocks of 2 to 8 bits; a bias is the last input."""
 
 _INTEGER = {"QLinearConv": "Conv", "QLinearMatMul": "MatMul", "QGemm": "Gemm"}
 """Float operator of each QOperator layer. These layers read, compute and write integers."""
 
 _INPUT_POSITIONS: Mapping[str, tuple[int, ...]] = {
-    BLOCKED: (0, 1, 5),
+    MATMUL_NBITS: (0, 1, 5),
     "QLinearConv": (0, 3, 8),
     "QLinearMatMul": (0, 3),
     "QGemm": (0, 3, 6),
@@ -163,7 +163,7 @@ def _find_packed_products(side: DefUse) -> dict[int, RoundedNode]:
     """Finds the MatMulNBits nodes with a stored weight; returns their rounding by node index."""
     products: dict[int, RoundedNode] = {}
     for i, node in enumerate(side.nodes):
-        if node.op == BLOCKED and len(node.inputs) > 2 and node.inputs[1] in side.stored:
+        if node.op == MATMUL_NBITS and len(node.inputs) > 2 and node.inputs[1] in side.stored:
             bits, block = (int(node.attributes.get(name, 0)) for name in ("bits", "block_size"))
             sign = "u" if len(node.inputs) > 3 and node.inputs[3] else ""
             scales = side.stored.get(node.inputs[2])

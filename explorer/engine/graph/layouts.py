@@ -23,7 +23,7 @@ def move_channels_last(shape: Shape | None) -> Shape | None:
     return shape if shape is None or len(shape) < 2 else (shape[0], *shape[2:], shape[1])
 
 
-BLOCKED = "channels in whole blocks"
+PADDED_CHANNELS = "channels in whole blocks"
 """Attribute that shape inference adds to a `ReorderInput` node: the number of channels in its output."""
 
 _WIDEST_BLOCK = 16

@@ -25,7 +25,7 @@ from msgspec.structs import replace
 from explorer.engine.formats.onnx import tensors
 from explorer.engine.formats.onnx.containers import read_container
 from explorer.engine.graph.blocked_channels import find_blocked_channels
-from explorer.engine.graph.layouts import BLOCKED, NCHWC
+from explorer.engine.graph.layouts import NCHWC, PADDED_CHANNELS
 from explorer.engine.graph.model import Function, Graph, Model, Node, Tensor, Value, list_bodies
 from explorer.engine.operators import registry
 from explorer.engine.operators.call import Call, ShapeMismatch, Type
@@ -738,7 +738,7 @@ class Inference:
         outputs = (None,) * len(node.outputs)
         attributes = node.attributes
         if id(node) in self._blocked:
-            attributes = {**attributes, BLOCKED: self._blocked[id(node)]}
+            attributes = {**attributes, PADDED_CHANNELS: self._blocked[id(node)]}
         call = Call(
             node.op, node.domain, attributes, inputs, outputs, input_contents, version, self._create_size_name
         )

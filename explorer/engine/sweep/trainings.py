@@ -21,7 +21,7 @@ from explorer.engine.sweep.store import Store, TrainedWeights
 from explorer.facts.evaluate.training_sweep import TrainingSweep, TrainingTrial
 from explorer.host import input_files, output_files, scratch
 
-Take = tuple[int, str, bool] | None
+CheckpointRequest = tuple[int, str, bool] | None
 """Number of the row whose checkpoint is written, path to write, and whether to overwrite it; or None."""
 _SETTINGS = ("seed", "rate", "batch", "epochs", "optimizer")
 _MIN_SECONDS = 20.0
@@ -73,7 +73,7 @@ def sweep_trainings(
     *,
     keep_in_process: bool = False,
     output: str | None = None,
-    take: Take = None,
+    take: CheckpointRequest = None,
     scheduler: str | None = None,
     workers: int | None = None,
     on_progress: OnProgress = None,
@@ -162,7 +162,7 @@ def _train_in_workers(
 
 
 def read_stored_trainings(
-    path: str, trainings: Sequence[Mapping[str, Any]], take: Take = None
+    path: str, trainings: Sequence[Mapping[str, Any]], take: CheckpointRequest = None
 ) -> TrainingSweep:
     """Reads the rows of a file of results that match one of the trainings.
 
@@ -190,7 +190,9 @@ def compute_key(row: TrainingTrial, module: str, samples: str, options: Mapping[
     return compute_digest({"module": module, "samples": samples, "how": settings, "said": options})
 
 
-def _build_answer(rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: Take) -> TrainingSweep:
+def _build_answer(
+    rows: Sequence[TrainingTrial], weights: Store[TrainedWeights], take: CheckpointRequest
+) -> TrainingSweep:
     trials = tuple(sorted(rows, key=lambda row: (bool(row.error), row.place)))
     best = trials[0]
     if best.error:

@@ -410,7 +410,7 @@ def _attention(call: OperatorCall, q: Tensor, k: Tensor, v: Tensor, *rest: Any) 
     has_score_output = call.get("qk_matmul_output_mode", 0) or call.output_count > 3
     if call.get("softcap", 0.0) or has_score_output or lengths is not None:
         raise BadModel("torch cannot run Attention with a soft cap, lengths, or its inner scores here")
-    call.get("softmax_precision")
+    call.get("softmax_precision")  # torch chooses it: the attribute counts as read
     is_flat = q.dim() == 3
     heads, kv_heads = call.get("q_num_heads"), call.get("kv_num_heads")
     if is_flat:

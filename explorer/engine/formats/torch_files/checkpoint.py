@@ -126,7 +126,7 @@ def _read_zip_archive(source: str, places: bool) -> SavedFile:
     if archive.size_of("data.pkl") > PICKLE_BYTES:
         raise BadModel("its pickle is longer than any model's", where=source)
     storages: dict[str, tuple[str, int]] = {}
-    machine = create_lenient_machine(archive.read("data.pkl"), more=_MORE, storages=storages)
+    machine = create_lenient_machine(archive.read("data.pkl"), more=_MORE_REPLACEMENTS, storages=storages)
     try:
         root = load(machine)
     except PickleError as error:
@@ -157,7 +157,7 @@ def _read_legacy(source: str, content: Content, size: int) -> SavedFile:
     machine = create_lenient_machine(content, machine.position)
     system = load(machine)
     storages: dict[str, tuple[str, int]] = {}
-    machine = create_lenient_machine(content, machine.position, more=_MORE, storages=storages)
+    machine = create_lenient_machine(content, machine.position, more=_MORE_REPLACEMENTS, storages=storages)
     root = load(machine)
     keys = create_lenient_machine(content, machine.position)
     order = load(keys)
@@ -236,7 +236,7 @@ def _read_plain_pickle(source: str, content: Content, size: int) -> SavedFile:
 
     replacements: dict[tuple[str, str], Callable[..., Any]] = {
         ("torch.storage", "_load_from_bytes"): read_storage_bytes,
-        **_MORE,
+        **_MORE_REPLACEMENTS,
     }
     machine = create_lenient_machine(content, more=replacements)
     root = load(machine)
@@ -252,7 +252,7 @@ def _restore_bytes(text: Any, encoding: Any = "utf-8") -> bytes:
     return text.encode("latin-1")
 
 
-_MORE: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _restore_bytes}
+_MORE_REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {("_codecs", "encode"): _restore_bytes}
 """Functions that a checkpoint may call in addition to those in `tensors`."""
 
 # -- numpy arrays

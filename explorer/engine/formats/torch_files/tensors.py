@@ -242,8 +242,8 @@ def _describe_parameter(tensor: Any, requires_grad: bool = True, hooks: Any = No
             tensor.kind, tensor.dtype, tensor.shape, tensor.inner, bool(requires_grad), True
         )
     elif isinstance(tensor, TensorSpec):
-        place = tensor.storage, tensor.dtype, tensor.offset, tensor.shape, tensor.stride
-        parameter = TensorSpec(*place, bool(requires_grad), True, tensor.layout)
+        view = tensor.storage, tensor.dtype, tensor.offset, tensor.shape, tensor.stride
+        parameter = TensorSpec(*view, bool(requires_grad), True, tensor.layout)
     else:
         return tensor
     return _add_attributes(parameter, _PARAMETER, state)
@@ -289,14 +289,14 @@ def _describe_subclass(kind: Any, dtype: Any = "", shape: Any = None, *options: 
     return wrapped
 
 
-def _describe_nested(values: Any, *places: Any) -> WrappedTensor:
+def _describe_nested(values: Any, *layout_tensors: Any) -> WrappedTensor:
     """Describes a nested tensor in the layout before 'jagged'.
 
     One tensor holds the values, and three others hold the sizes, strides and offsets of its components.
     """
     names = ("sizes", "strides", "storage_offsets")
     wrapped = WrappedTensor("nested", getattr(values, "dtype", ""))
-    wrapped.inner = {"values": values, **dict(zip(names, places, strict=False))}
+    wrapped.inner = {"values": values, **dict(zip(names, layout_tensors, strict=False))}
     return wrapped
 
 
@@ -369,7 +369,7 @@ class _Storage(Global):
 
 _DTYPES = {name: name for name in BYTES} | RENAMED
 
-_MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
+_SHARED_REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor_v2"): _describe_tensor,
     ("torch._utils", "_rebuild_tensor_v3"): _describe_tensor,
     ("torch._utils", "_rebuild_qtensor"): _describe_tensor,
@@ -386,7 +386,7 @@ _MAKERS: dict[tuple[str, str], Callable[..., Any]] = {
 }
 """Functions that replace calls in all of torch's pickles, by (module, name); each creates a description."""
 
-_MORE: dict[tuple[str, str], Callable[..., Any]] = {
+_CHECKPOINT_REPLACEMENTS: dict[tuple[str, str], Callable[..., Any]] = {
     ("torch._utils", "_rebuild_tensor"): _describe_tensor,
     ("torch._utils", "_rebuild_parameter_with_state"): _describe_parameter,
     ("torch._utils", "_rebuild_meta_tensor_no_storage"): _describe_meta_tensor,
@@ -415,7 +415,7 @@ def _find_replacement(module: str, name: str) -> Any:
     plain = _PLAIN_NAMES.get((module, name))
     if plain is not None:
         return plain
-    make = _MAKERS.get((module, name))
+    make = _SHARED_REPLACEMENTS.get((module, name))
     if make is not None:
         return Global(module, name, make)
     if name in _STORAGES and module in ("torch", "torch.cuda", "torch.storage"):
@@ -518,7 +518,7 @@ def create_lenient_machine(
         storages: Dictionary to which the machine adds the element type and number of elements of each
             storage, by key.
     """
-    replacements = _MORE if more is None else _MORE | dict(more)
+    replacements = _CHECKPOINT_REPLACEMENTS if more is None else _CHECKPOINT_REPLACEMENTS | dict(more)
 
     def find(module: str, name: str) -> Any:
         make = replacements.get((module, name))

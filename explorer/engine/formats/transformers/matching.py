@@ -124,7 +124,7 @@ def match_weights(
 
 
 class _SameNames:
-    """Returns the map for files that have the names and shapes of the module."""
+    """The map for files that have the names and shapes of the module."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor]) -> None:
         self.parameters = parameters

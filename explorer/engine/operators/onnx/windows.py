@@ -9,10 +9,10 @@ from typing import Any
 from msgspec.structs import replace
 
 from explorer.engine.graph.layouts import (
-    BLOCKED,
     MS,
     NCHWC,
     NHWC,
+    PADDED_CHANNELS,
     move_channels_first,
     move_channels_last,
     pad_to_blocks,
@@ -152,7 +152,7 @@ def _reorder_input(call: Call) -> Answer:
     if call.whole("channels_last", 0):
         shape = move_channels_first(shape)
     if shape is not None and len(shape) > 1:
-        shape = (shape[0], call.attributes.get(BLOCKED, pad_to_blocks(shape[1])), *shape[2:])
+        shape = (shape[0], call.attributes.get(PADDED_CHANNELS, pad_to_blocks(shape[1])), *shape[2:])
     return ((call.dtype(0), shape),)
 
 
