@@ -7,7 +7,8 @@ from the front, and a Slice ends within the axis.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 
 import numpy as np
 
@@ -132,7 +133,10 @@ def _remove_empty_expand(node: NormalNode) -> None:
 
 
 def _normalize_resize(node: NormalNode) -> None:
-    """Replaces the scales of a Resize by the sizes of its result, if these sizes lead to the same scales."""
+    """Replaces the scales of a Resize by the sizes of its result, if these sizes lead to the same scales.
+
+    A Resize to the nearest element then gets a list of indices in place of its rules for rounding.
+    """
     attributes, shape = node.attributes, _get_fixed_shape(node)
     if node.opset < 11 or "before" in attributes or shape is None or 0 in shape or len(node.inputs) < 3:
         return
@@ -157,6 +161,55 @@ def _normalize_resize(node: NormalNode) -> None:
     for name in ("axes", "keep_aspect_ratio_policy"):
         attributes.pop(name, None)
     node.inputs[1:] = [("sizes", tuple(result))]
+    mode = attributes.get("coordinate_transformation_mode", "half_pixel")
+    if mode == "pytorch_half_pixel" and all(
+        new > 1 or new == old for old, new in zip(shape, result, strict=True)
+    ):
+        attributes["coordinate_transformation_mode"] = mode = "half_pixel"
+    if attributes.get("mode", "nearest") != "nearest" or attributes.get("antialias"):
+        return
+    rounding = attributes.get("nearest_mode", "round_prefer_floor")
+    indices = [_list_nearest(*lengths, mode, rounding) for lengths in zip(shape, result, strict=True)]
+    if all(axis is not None for axis in indices):
+        for name in ("coordinate_transformation_mode", "nearest_mode"):
+            attributes.pop(name, None)
+        attributes["indices"] = tuple(axis for axis in indices if axis is not None)
+
+
+_HALF = Fraction(1, 2)
+
+_MAX_RESIZED = 1 << 16
+"""Largest size of an axis whose indices are listed. Their places are exact in float32 up to 2^16 elements."""
+
+_COORDINATES: Mapping[str, Callable[[int, Fraction], Fraction]] = {
+    "asymmetric": lambda index, scale: index / scale,
+    "half_pixel": lambda index, scale: (index + _HALF) / scale - _HALF,
+}
+"""Place in the input of an element of a Resize, by 'coordinate_transformation_mode'."""
+
+_NEAREST: Mapping[str, Callable[[Fraction], int]] = {
+    "floor": math.floor,
+    "ceil": math.ceil,
+    "round_prefer_floor": lambda place: math.ceil(place - _HALF),
+    "round_prefer_ceil": lambda place: math.floor(place + _HALF),
+}
+"""Index of the nearest element, by 'nearest_mode'."""
+
+
+def _list_nearest(old: int, new: int, mode: str, rounding: str) -> Ints | None:
+    """Lists the index in the input of each element of an axis, or returns None if rounding decides it.
+
+    A runtime computes places in float32. These are exact if the scale is a power of 2.
+    """
+    if new == old:
+        return tuple(range(old))
+    if mode not in _COORDINATES or rounding not in _NEAREST or max(old, new) > _MAX_RESIZED:
+        return None
+    scale = Fraction(new, old)
+    if any(number & (number - 1) for number in (scale.numerator, scale.denominator)):
+        return None
+    places = (_COORDINATES[mode](index, scale) for index in range(new))
+    return tuple(min(max(_NEAREST[rounding](place), 0), old - 1) for place in places)
 
 
 STATIC: Mapping[str, Sequence[Rule]] = {

@@ -12,6 +12,7 @@ import onnx
 import onnx.defs
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime import InferenceSession
 
 from explorer import verify_files
 from explorer.base.errors import BadModel
@@ -475,6 +476,37 @@ EQUAL: dict[str, tuple[Any, Pair]] = {
             [ints("sizes", 1, 2, 8, 9), node("Resize", ["x", "", "", "sizes"], ["y"], mode="linear")],
         ),
     ),
+    "nearest elements by another rule": (
+        (1, 2, 4, 8),
+        (
+            [
+                stored("scales", np.float32([1, 1, 4, 0.5])),
+                node(
+                    *("Resize", ["x", "", "scales"], ["y"]),
+                    coordinate_transformation_mode="asymmetric",
+                    nearest_mode="floor",
+                ),
+            ],
+            [
+                stored("scales", np.float32([1, 1, 4, 0.5])),
+                node("Resize", ["x", "", "scales"], ["y"], nearest_mode="round_prefer_floor"),
+            ],
+        ),
+    ),
+    "half pixels of torch": (
+        (1, 2, 4, 1),
+        (
+            [
+                ints("sizes", 1, 2, 7, 1),
+                node(
+                    *("Resize", ["x", "", "", "sizes"], ["y"]),
+                    mode="cubic",
+                    coordinate_transformation_mode="pytorch_half_pixel",
+                ),
+            ],
+            [ints("sizes", 1, 2, 7, 1), node("Resize", ["x", "", "", "sizes"], ["y"], mode="cubic")],
+        ),
+    ),
     "computed sizes for scales": (
         (1, 2, 4, 6),
         (
@@ -900,3 +932,37 @@ def test_equations_have_one_form(one: str, other: str) -> None:
 def test_runtimes_order_capital_letters_otherwise() -> None:
     assert normalize_equation("aB") == "aB"
     assert normalize_equation("aB") != normalize_equation("aB->aB")
+
+
+@pytest.mark.parametrize(("height", "width"), [(16, 4), (32, 2)])
+def test_rules_for_the_nearest_element_are_equal_if_a_runtime_takes_the_same_elements(
+    height: int, width: int, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(5).permutation(64).reshape(1, 1, 8, 8).astype(np.float32)
+    results = {}
+    rules = itertools.product(
+        ("asymmetric", "half_pixel"), ("floor", "ceil", "round_prefer_floor", "round_prefer_ceil")
+    )
+    for mode, rounding in rules:
+        nodes = [
+            ints("sizes", 1, 1, height, width),
+            node(
+                *("Resize", ["x", "", "", "sizes"], ["y"]),
+                coordinate_transformation_mode=mode,
+                nearest_mode=rounding,
+            ),
+        ]
+        info = [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+            for name, shape in (("x", [1, 1, 8, 8]), ("y", [1, 1, height, width]))
+        ]
+        graph = helper.make_graph(nodes, "g", info[:1], info[1:])
+        path = tmp_path / f"{mode}_{rounding}.onnx"
+        model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+        onnx.save(model, path)
+        results[path] = InferenceSession(path).run(None, {"x": values})[0]
+    first, *others = results
+    verdicts = {path: verify_files(first, path).verdict_kind for path in others}
+    same = {path: np.array_equal(results[first], results[path]) for path in others}
+    assert any(same.values()) or height == 32, "or the test shows nothing"
+    assert verdicts == {path: "equal" if is_same else "different" for path, is_same in same.items()}
