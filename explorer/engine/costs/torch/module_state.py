@@ -6,11 +6,13 @@ snapshots, before and after the run, shows whether the run changed state that th
 
 from __future__ import annotations
 
+import builtins
 import functools
 import io
 import itertools
 import os
 import random
+import sys
 import threading
 from array import array
 from collections import deque
@@ -65,6 +67,8 @@ def take_snapshot(
     """
     reader = _Reader()
     snapshot: list[Hashable] = [tuple(os.environ.items())]
+    for shared in (sys, builtins):  # their containers, such as sys.modules, change in any call
+        snapshot += [(name, value) for name, value in vars(shared).items() if isinstance(value, _PLAIN)]
     classes: dict[type, None] = {}
     for module in modules:
         attributes = {name: value for name, value in vars(module).items() if name not in _OWN_ATTRIBUTES}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import datetime
 import io
 import itertools
@@ -130,6 +131,16 @@ def count_in_the_environment(model: Two) -> bool:
     return os.environ["CALLS_OF_A_TEST"] == "2"
 
 
+def count_in_python_itself(model: Two) -> bool:
+    sys.calls_of_a_test = getattr(sys, "calls_of_a_test", 0) + 1  # type: ignore[attr-defined]
+    return bool(sys.calls_of_a_test == 2)  # type: ignore[attr-defined]
+
+
+def count_among_builtins(model: Two) -> bool:
+    vars(builtins)["calls_of_a_test"] = vars(builtins).get("calls_of_a_test", 0) + 1
+    return bool(vars(builtins)["calls_of_a_test"] == 2)
+
+
 def with_a_budget(model: Two) -> bool:
     end = time.monotonic() + 0.002
     rounds = 0
@@ -174,6 +185,8 @@ def with_a_budget(model: Two) -> bool:
         count_at_a_weight,
         count_at_a_layer,
         count_in_the_environment,
+        count_in_python_itself,
+        count_among_builtins,
     ],
 )
 def test_the_call_that_costs_more_counts_and_is_called_assumed(condition: Callable[[Any], Any]) -> None:
