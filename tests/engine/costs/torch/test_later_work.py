@@ -59,9 +59,19 @@ def count(function: Callable[..., Any]) -> Totals:
         return session.info().totals
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _search_only_new_objects() -> Iterator[None]:
+    """Keeps objects of earlier tests, often hundreds of thousands, out of the search for later work."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(autouse=True)
 def _forget() -> Iterator[None]:
+    global KEPT
     handler, callbacks = signal.getsignal(signal.SIGUSR1), list(gc.callbacks)
+    KEPT = {}  # new, as the search leaves out what was there before
     yield
     KEPT.clear()
     while LOOPS:
