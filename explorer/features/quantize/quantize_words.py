@@ -117,26 +117,23 @@ def run_times(times: RunTimes) -> Table:
         Column("run"),
         Column("shortest", "right"),
         Column("median", "right"),
-        Column("speed", "right"),
+        Column("time", "right"),
     )
     rows: list[tuple[Cell, ...]] = [
-        ("original", *map(seconds, (times.before_min, times.before_median)), ""),
-        ("quantized", *map(seconds, (times.after_min, times.after_median)), _speed_text(times.ratio)),
+        ("original", *map(seconds, (times.before_min, times.before_median)), "1.00 x"),
+        ("quantized", *map(seconds, (times.after_min, times.after_median)), _ratio_text(times.ratio)),
     ]
     return Table(columns, rows)
 
 
-def _speed_text(ratio: float) -> str:
-    """Words a ratio of run times, such as '7 % slower' or '2.0 x as fast'."""
-    if ratio <= 0.5:
-        return f"{1 / ratio:.1f} x as fast" if ratio > 0 else "?"
-    percent = round(100 * abs(ratio - 1))
-    return f"{percent} % {'slower' if ratio > 1 else 'faster'}" if percent else "same"
+def _ratio_text(ratio: float) -> str:
+    """Words the time of a run as a multiple of the original's, such as '1.57 x'."""
+    return f"{ratio:.2f} x" if ratio > 0 else "?"
 
 
 def _rounds_text(times: RunTimes) -> str:
     runs = f"{times.rounds:,} run{'s' * (times.rounds != 1)}"
-    return f"{runs} of each in turn; the speed compares the shortest ones"
+    return f"{runs} of each in turn; the last column compares the shortest ones"
 
 
 def _build_comparison(fact: Quantization) -> list[Block]:
