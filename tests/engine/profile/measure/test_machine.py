@@ -220,7 +220,7 @@ def test_a_machine_whose_runs_differ_much_is_said_to_be_loaded() -> None:
     steps = itertools.cycle([1.0, 1.0, 1.0, 4.0])
     found = Machine(noise=lambda: next(steps)).measured()
     assert found.loaded
-    assert "times as long as another" in found.load
+    assert "4.0 times as long as the fastest tenth" in found.load
 
 
 def test_who_stops_it_gets_no_figures() -> None:
