@@ -24,6 +24,7 @@ from explorer.engine.fold.activations import FUSED
 from explorer.engine.fold.fold import fold_away
 from explorer.engine.graph.constant_nodes import read_constant
 from explorer.engine.graph.model import Graph, Inline, Model, Node, Tensor
+from explorer.engine.operators.registry import find_operator
 from explorer.engine.proof.structure.probes import GraphProducers
 from explorer.engine.runtime.onnxruntime import Array
 
@@ -219,6 +220,8 @@ class _Comparison:
                         y_tensor, y, place = transpose_matrix(y_tensor), "", None
                     elif index < len(is_transposed) and is_transposed[index]:
                         x_tensor, x = transpose_matrix(x_tensor), ""
+                    elif not a.domain and find_operator(a.op).position == "each":
+                        x_tensor, y_tensor = _broadcast(x_tensor, y_tensor)
                     yield from self._compare_weights(
                         f"a constant of {a.op}", (x, y), (x_tensor, y_tensor), place
                     )
@@ -332,6 +335,25 @@ def transpose_matrix(tensor: Tensor) -> Tensor:
         raise _NoCounterpart
     matrix = np.ascontiguousarray(values.T)
     return Tensor(tensor.name, tensor.dtype, matrix.shape, Inline(matrix.tobytes()))
+
+
+def _broadcast(first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Repeats the smaller of two tensors if it broadcasts to the shape of the other one."""
+    if first.elements == second.elements:
+        return first, second
+    return _expand(first, second.shape), _expand(second, first.shape)
+
+
+def _expand(tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Repeats the numbers of a tensor to a larger shape, or returns it unchanged if that is not possible."""
+    try:
+        values = np.asarray(tensor.array())
+        expanded = np.broadcast_to(values, shape)
+    except (BadModel, ValueError):
+        return tensor
+    if values.nbytes != tensor.nbytes:
+        return tensor  # several numbers in a byte
+    return Tensor(tensor.name, tensor.dtype, shape, Inline(expanded.tobytes()))
 
 
 def _describe_one_sided(

@@ -256,6 +256,25 @@ def test_a_difference_for_numbers_at_the_ends_of_the_range_is_no_equality(case: 
     assert words is None or (found.verdict_kind == "unproven" and words in found.verdict)
 
 
+ROW = "k = Constant<value = float[5] {0.5, -2.0, 3.25, 4.0, -7.0}>()\n"
+COLUMN = "k = Constant<value = float[3,1] {0.5, -2.0, 3.25}>()\n"
+EXPANDED = "s = Constant<value = int64[2] {3, 5}>()\ne = Expand(k, s)\n"
+REPEATED = {
+    "a number": (number("k", 2.5), number("k", 2.25), "Mul"),
+    "a row": (ROW, ROW.replace("3.25", "3.0"), "Sub"),
+    "a column": (COLUMN, COLUMN.replace("-2.0", "-2.5"), "Max"),
+}
+
+
+@pytest.mark.parametrize("case", REPEATED)
+def test_a_number_that_one_model_stores_repeated_is_the_same_number(case: str, tmp_path: Path) -> None:
+    stored, changed, op = REPEATED[case]
+    expanded = f"{stored}{EXPANDED}y = {op}(x, e)"
+    for pair in ((expanded, f"{stored}y = {op}(x, k)"), (f"{stored}y = {op}(x, k)", expanded)):
+        assert verdict(tmp_path, *pair).passed
+    assert not verdict(tmp_path, expanded, f"{changed}y = {op}(x, k)").passed
+
+
 WHOLE = {
     "the sign": ("y = Abs(x)", "y = Identity(x)"),
     "a square": ("y = Mul(x, x)", "y = Identity(x)"),
