@@ -71,10 +71,26 @@ class Float64Layers:
         return value
 
 
-def run_in_float64(wiring: GraphProducers, region: Region, feeds: Feeds, cancel: Cancel) -> Array | None:
-    """Computes the value of a region in float64, or returns None if float64 cannot run its nodes."""
+def run_in_float64(
+    wiring: GraphProducers,
+    region: Region,
+    feeds: Feeds,
+    cancel: Cancel,
+    *,
+    rounds_results: bool = False,
+) -> Array | None:
+    """Computes the value of a region in float64, or returns None if float64 cannot run its nodes.
+
+    Args:
+        wiring: Producers of the values of the region's graph.
+        region: The region.
+        feeds: Inputs of the region, by name.
+        cancel: Function that returns True to cancel, or None.
+        rounds_results: Whether the result of each operator is rounded to its own type.
+    """
+    model = build_region_model_of_one(wiring, region)
     try:
-        (result,) = evaluator.run(build_region_model_of_one(wiring, region), feeds, cancel).values()
+        (result,) = evaluator.run(model, feeds, cancel, rounds_results=rounds_results).values()
     except (evaluator.NoReference, ValueError, IndexError, TypeError, OverflowError, MemoryError, BadModel):
         return None
     return result if isinstance(result, np.ndarray) or np.isscalar(result) else None

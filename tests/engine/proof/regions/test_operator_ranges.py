@@ -256,6 +256,18 @@ def test_a_difference_for_numbers_at_the_ends_of_the_range_is_no_equality(case: 
     assert words is None or (found.verdict_kind == "unproven" and words in found.verdict)
 
 
+def test_a_kernel_with_fewer_exact_digits_is_no_other_model(tmp_path: Path) -> None:
+    one = number("o", 1.0)
+    divided = f"{one}n = Neg(x)\ne = Exp(n)\nd = Add(e, o)\ny = Div(x, d)"
+    multiplied = "s = Sigmoid(x)\ny = Mul(x, s)"
+    shapes = "float[3,16] x", "float[3,16]"
+    for pair in ((divided, multiplied), (multiplied, divided)):
+        assert verdict(tmp_path, *pair, *shapes).passed
+    changed = divided.replace("1.0", "1.00001")
+    assert not verdict(tmp_path, changed, multiplied, *shapes).passed
+    assert not verdict(tmp_path, multiplied, changed, *shapes).passed
+
+
 ROW = "k = Constant<value = float[5] {0.5, -2.0, 3.25, 4.0, -7.0}>()\n"
 COLUMN = "k = Constant<value = float[3,1] {0.5, -2.0, 3.25}>()\n"
 EXPANDED = "s = Constant<value = int64[2] {3, 5}>()\ne = Expand(k, s)\n"
