@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from torch import nn
 
 from explorer.base.errors import BadModel, ExplorerError, Misuse, suggest_name
-from explorer.base.units import printable
+from explorer.base.units import many_text, printable
 from explorer.engine.compat.torch import parameters_of
 from explorer.engine.costs.torch.signature import bind
 from explorer.engine.runtime.torch_fastpath import restoring_modes
@@ -324,11 +324,12 @@ def _totals(
     theirs, ours = int(summary.total_output_bytes), totals.activation_bytes_sum
     if theirs != ours:
         owning = [i for i in summary.summary_list if i.is_leaf_layer and i.num_params > 0]
-        other_leaves = sum(1 for count in counts.values() if count.leaf) - len({i.layer_id for i in owning})
+        owner_count = len({i.layer_id for i in owning})
+        other_leaves = sum(1 for count in counts.values() if count.leaf) - owner_count
         why = (
-            f"forward/backward: twice the first output of the {len({i.layer_id for i in owning}):,} layers "
-            f"that own parameters; {other_leaves:,} other leaf layers are left out,"
-            " though they put out values too"
+            f"forward/backward: torchinfo counts the first output of the {owner_count:,} layers with"
+            " parameters of their own, twice, and leaves out the outputs of"
+            f" {many_text(other_leaves, 'other layer')}"
         )
         yield TorchinfoDifference("", "", "activation_bytes", theirs, ours, why)
 

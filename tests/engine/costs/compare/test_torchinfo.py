@@ -297,8 +297,8 @@ def test_the_forward_backward_size_only_counts_layers_that_own_parameters() -> N
     assert size is not None
     # twice (3 x 7 + 3 x 2) x 4 bytes; ours has the ReLU too, and each once
     assert (size.theirs, size.ours) == (2 * 108, 108 + 84)
-    assert "2 layers that own parameters" in size.why
-    assert "1 other leaf" in size.why
+    assert "2 layers with parameters of their own" in size.why
+    assert "1 other layer" in size.why
 
 
 def test_the_reasons_of_a_whole_model_add_up_to_the_difference() -> None:
