@@ -188,11 +188,11 @@ async def test_the_front_is_a_plot_and_the_figure_can_change() -> None:
 
 async def test_a_front_of_one_mapping_is_told_in_words() -> None:
     async with screen(size=(100, 30)) as hands:
-        shown = await open_view(hands, "tpu-v1")
+        shown = await open_view(hands, "zen4-core")
+        await hands.press("p")
         search = shown._search
         assert search is not None
         assert len(search.front) == 1
-        await hands.press("p")
         side = " ".join(words(hands, "#map-side").split())
         assert "The front has one mapping: no other takes fewer cycles" in side
         assert "●" not in side
